@@ -1,0 +1,9 @@
+// The implicit GEMM of a convolution, checked.
+#pragma once
+
+#include "coords.h"
+#include "cutlass/conv/conv2d_problem_size.h"
+#include "cutlass/conv/convolution.h"
+
+// cutlass::conv::implicit_gemm_problem_size, or ValueError where its 32-bit products would overflow.
+cutlass::gemm::GemmCoord checked_implicit_gemm(cutlass::conv::Operator op, cutlass::conv::Conv2dProblemSize const& p);

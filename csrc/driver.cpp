@@ -1,0 +1,275 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace py = pybind11;
+
+namespace pycutlass {
+namespace {
+
+struct Loaded {
+  Driver driver{};
+  std::string problem;
+};
+
+/// cuda.h renames functions to their newest version by macro (cuMemGetInfo -> cuMemGetInfo_v2): naming each function
+/// through a macro argument that is expanded first makes the symbol that is looked up the one that was declared.
+#define PYCUTLASS_STRING(name) #name
+#define PYCUTLASS_SYMBOL(name) PYCUTLASS_STRING(name)
+
+Loaded load() {
+  Loaded loaded;
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  if (!library) {
+    loaded.problem = std::string("the CUDA driver could not be loaded (") + dlerror() + ")";
+    return loaded;
+  }
+#define PYCUTLASS_LOAD(name)                                                                               \
+  loaded.driver.name = reinterpret_cast<decltype(loaded.driver.name)>(dlsym(library, PYCUTLASS_SYMBOL(name))); \
+  if (!loaded.driver.name) {                                                                               \
+    loaded.problem = "the CUDA driver is too old: it has no " PYCUTLASS_SYMBOL(name);                      \
+    return loaded;                                                                                         \
+  }
+  PYCUTLASS_LOAD(cuInit)
+  PYCUTLASS_LOAD(cuDriverGetVersion)
+  PYCUTLASS_LOAD(cuGetErrorString)
+  PYCUTLASS_LOAD(cuDeviceGet)
+  PYCUTLASS_LOAD(cuDeviceGetCount)
+  PYCUTLASS_LOAD(cuDeviceGetName)
+  PYCUTLASS_LOAD(cuDeviceGetAttribute)
+  PYCUTLASS_LOAD(cuDevicePrimaryCtxRetain)
+  PYCUTLASS_LOAD(cuCtxGetCurrent)
+  PYCUTLASS_LOAD(cuCtxSetCurrent)
+  PYCUTLASS_LOAD(cuCtxGetDevice)
+  PYCUTLASS_LOAD(cuMemGetInfo)
+  PYCUTLASS_LOAD(cuPointerGetAttribute)
+  PYCUTLASS_LOAD(cuLibraryLoadData)
+  PYCUTLASS_LOAD(cuLibraryUnload)
+  PYCUTLASS_LOAD(cuLibraryGetKernel)
+  PYCUTLASS_LOAD(cuKernelGetFunction)
+  PYCUTLASS_LOAD(cuFuncGetAttribute)
+  PYCUTLASS_LOAD(cuFuncSetAttribute)
+  PYCUTLASS_LOAD(cuFuncGetParamInfo)
+  PYCUTLASS_LOAD(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+  PYCUTLASS_LOAD(cuLaunchKernelEx)
+  PYCUTLASS_LOAD(cuMemcpyHtoDAsync)
+  PYCUTLASS_LOAD(cuMemcpyDtoHAsync)
+  PYCUTLASS_LOAD(cuMemsetD8Async)
+  PYCUTLASS_LOAD(cuStreamSynchronize)
+  PYCUTLASS_LOAD(cuStreamIsCapturing)
+  PYCUTLASS_LOAD(cuStreamWaitEvent)
+  PYCUTLASS_LOAD(cuEventCreate)
+  PYCUTLASS_LOAD(cuEventRecord)
+  PYCUTLASS_LOAD(cuEventQuery)
+  PYCUTLASS_LOAD(cuEventDestroy)
+  PYCUTLASS_LOAD(cuTensorMapEncodeTiled)
+  PYCUTLASS_LOAD(cuTensorMapEncodeIm2col)
+#undef PYCUTLASS_LOAD
+  CUresult code = loaded.driver.cuInit(0);
+  if (code != CUDA_SUCCESS) {
+    char const *meaning = nullptr;
+    loaded.driver.cuGetErrorString(code, &meaning);
+    loaded.problem = std::string("the CUDA driver cannot start: ") + (meaning ? meaning : "unknown error");
+  }
+  return loaded;
+}
+
+/// Loaded once, at first need: the driver cannot change while the process lives.
+Loaded const &loaded() {
+  static Loaded const instance = load();
+  return instance;
+}
+
+int device_count() {
+  if (!driver_problem().empty()) return 0;
+  int count = 0;
+  return driver().cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
+}
+
+CUdevice device_handle(int ordinal) {
+  CUdevice device = 0;
+  check(driver().cuDeviceGet(&device, ordinal), "cuDeviceGet");
+  return device;
+}
+
+}  // namespace
+
+std::string const &driver_problem() { return loaded().problem; }
+
+Driver const &driver() {
+  if (!driver_problem().empty()) {
+    raise_error("DeviceError", driver_problem() + ". Install an NVIDIA driver of release 580 or later for CUDA 13.");
+  }
+  return loaded().driver;
+}
+
+void raise_error(char const *type, std::string const &message) {
+  py::object error = py::module_::import("pycutlass.errors").attr(type);
+  PyErr_SetObject(error.ptr(), error(message).ptr());
+  throw py::error_already_set();
+}
+
+void check(CUresult code, char const *call) {
+  if (code == CUDA_SUCCESS) return;
+  char const *meaning = nullptr;
+  loaded().driver.cuGetErrorString(code, &meaning);
+  py::object error = py::module_::import("pycutlass.errors").attr("DriverError");
+  PyErr_SetObject(error.ptr(), error(call, static_cast<int>(code), meaning ? meaning : "unknown error").ptr());
+  throw py::error_already_set();
+}
+
+CUcontext primary_context(int ordinal) {
+  // Retained for the life of the process, as torch and cupy do: releasing it would tear down their state as well.
+  static std::mutex mutex;
+  static std::map<int, CUcontext> contexts;
+  std::lock_guard<std::mutex> guard(mutex);
+  auto found = contexts.find(ordinal);
+  if (found != contexts.end()) return found->second;
+  CUcontext context = nullptr;
+  check(driver().cuDevicePrimaryCtxRetain(&context, device_handle(ordinal)), "cuDevicePrimaryCtxRetain");
+  return contexts[ordinal] = context;
+}
+
+ContextScope::ContextScope(CUcontext context) {
+  driver().cuCtxGetCurrent(&previous_);
+  if (previous_ == context) return;
+  check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  changed_ = true;
+}
+
+ContextScope::~ContextScope() {
+  if (changed_) driver().cuCtxSetCurrent(previous_);
+}
+
+Event::Event() { check(driver().cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate"); }
+
+void Event::record(CUstream stream) { check(driver().cuEventRecord(event_, stream), "cuEventRecord"); }
+
+Event::~Event() { driver().cuEventDestroy(event_); }
+
+bool Event::done() const { return driver().cuEventQuery(event_) != CUDA_ERROR_NOT_READY; }
+
+void bind_driver(py::module_ &m) {
+  py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point on a stream.")
+      .def_property_readonly("done", &Event::done, "Whether everything before it has run.");
+  m.def("driver_problem", &driver_problem, "Why there is no CUDA driver, or '' where there is one.");
+  m.def("device_count", &device_count, "Number of GPUs; 0 without a driver.");
+  m.def(
+      "driver_version",
+      [] {
+        int version = 0;
+        check(driver().cuDriverGetVersion(&version), "cuDriverGetVersion");
+        return version;
+      },
+      "CUDA version of the driver, for example 13000.");
+  m.def(
+      "device_name",
+      [](int ordinal) {
+        char name[256] = {};
+        check(driver().cuDeviceGetName(name, sizeof(name), device_handle(ordinal)), "cuDeviceGetName");
+        return std::string(name);
+      },
+      py::arg("ordinal"), "Name of a GPU.");
+  m.def(
+      "device_attribute",
+      [](int ordinal, int attribute) {
+        int value = 0;
+        check(driver().cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(attribute), device_handle(ordinal)),
+              "cuDeviceGetAttribute");
+        return value;
+      },
+      py::arg("ordinal"), py::arg("attribute"), "A CUdevice_attribute of a GPU.");
+  m.def(
+      "current_device",
+      [] {
+        CUcontext context = nullptr;
+        CUdevice device = 0;
+        check(driver().cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+        if (context) check(driver().cuCtxGetDevice(&device), "cuCtxGetDevice");
+        return static_cast<int>(device);
+      },
+      "Ordinal of the calling thread's current GPU; 0 where none is current.");
+  m.def(
+      "activate", [](int ordinal) { check(driver().cuCtxSetCurrent(primary_context(ordinal)), "cuCtxSetCurrent"); },
+      py::arg("ordinal"), "Make a GPU's primary context current in the calling thread.");
+  m.def(
+      "memory_info",
+      [](int ordinal) {
+        ContextScope scope(primary_context(ordinal));
+        size_t free = 0, total = 0;
+        check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+        return py::make_tuple(free, total);
+      },
+      py::arg("ordinal"), "Free and total bytes of a GPU.");
+  m.def(
+      "pointer_device",
+      [](uintptr_t pointer) {
+        int ordinal = -1;
+        CUresult code =
+            driver().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, static_cast<CUdeviceptr>(pointer));
+        return code == CUDA_SUCCESS ? ordinal : -1;
+      },
+      py::arg("pointer"), "Ordinal of the GPU that knows `pointer`, or -1 where the driver does not know it.");
+  m.def(
+      "copy_to_device",
+      [](uintptr_t target, py::buffer source, uintptr_t stream) {
+        py::buffer_info info = source.request();
+        auto bytes = static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize);
+        check(driver().cuMemcpyHtoDAsync(static_cast<CUdeviceptr>(target), info.ptr, bytes,
+                                         reinterpret_cast<CUstream>(stream)),
+              "cuMemcpyHtoDAsync");
+      },
+      py::arg("target"), py::arg("source"), py::arg("stream"), "Copy a contiguous host buffer to device memory.");
+  m.def(
+      "copy_to_host",
+      [](py::buffer target, uintptr_t source, uintptr_t stream) {
+        py::buffer_info info = target.request(/*writable=*/true);
+        auto bytes = static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize);
+        check(driver().cuMemcpyDtoHAsync(info.ptr, static_cast<CUdeviceptr>(source), bytes,
+                                         reinterpret_cast<CUstream>(stream)),
+              "cuMemcpyDtoHAsync");
+      },
+      py::arg("target"), py::arg("source"), py::arg("stream"), "Copy device memory to a contiguous host buffer.");
+  m.def(
+      "fill",
+      [](uintptr_t target, int value, size_t bytes, uintptr_t stream) {
+        check(driver().cuMemsetD8Async(static_cast<CUdeviceptr>(target), static_cast<unsigned char>(value), bytes,
+                                       reinterpret_cast<CUstream>(stream)),
+              "cuMemsetD8Async");
+      },
+      py::arg("target"), py::arg("value"), py::arg("bytes"), py::arg("stream"), "Set bytes of device memory.");
+  m.def(
+      "synchronize",
+      [](uintptr_t stream) {
+        CUresult code;
+        {
+          py::gil_scoped_release release;
+          code = driver().cuStreamSynchronize(reinterpret_cast<CUstream>(stream));
+        }
+        check(code, "cuStreamSynchronize");
+      },
+      py::arg("stream"), "Wait for everything on one stream.");
+  m.def(
+      "is_capturing",
+      [](uintptr_t stream) {
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        CUresult code = driver().cuStreamIsCapturing(reinterpret_cast<CUstream>(stream), &status);
+        return code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+      },
+      py::arg("stream"), "Whether a stream is being captured into a graph.");
+  m.def(
+      "order",
+      [](uintptr_t first, uintptr_t second) {
+        Event event;  // the driver keeps it until the wait has been served
+        event.record(reinterpret_cast<CUstream>(first));
+        check(driver().cuStreamWaitEvent(reinterpret_cast<CUstream>(second), event.handle(), 0), "cuStreamWaitEvent");
+      },
+      py::arg("first"), py::arg("second"), "Make stream `second` wait for what is on stream `first` now.");
+}
+
+}  // namespace pycutlass

@@ -1,0 +1,63 @@
+// A compiled kernel, loaded: its host side as a shared library, its device side as a function of one GPU.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+
+#include "driver.h"
+#include "pycutlass/abi.h"
+
+namespace pycutlass {
+
+/// The host side: sizes of the kernel, and the function that turns a call record into kernel parameters.
+class HostLibrary {
+ public:
+  /// Loads a shared object from memory. Throws pycutlass.errors.CacheError where it is not one of ours.
+  explicit HostLibrary(pybind11::bytes const &image);
+  ~HostLibrary();
+  HostLibrary(HostLibrary const &) = delete;
+  HostLibrary &operator=(HostLibrary const &) = delete;
+
+  pycutlass_kernel_info const &info() const { return info_; }
+  int plan(void const *call, void *params, pycutlass_plan_result *result) const { return plan_(call, params, result); }
+
+ private:
+  void *handle_ = nullptr;
+  pycutlass_kernel_info info_{};
+  pycutlass_plan_function plan_ = nullptr;
+};
+
+/// The device side on one GPU.
+class DeviceKernel {
+ public:
+  DeviceKernel(std::shared_ptr<HostLibrary> host, pybind11::bytes const &cubin, std::string const &name, int ordinal);
+  ~DeviceKernel();
+  DeviceKernel(DeviceKernel const &) = delete;
+  DeviceKernel &operator=(DeviceKernel const &) = delete;
+
+  HostLibrary const &host() const { return *host_; }
+  CUfunction function() const { return function_; }
+  CUcontext context() const { return context_; }
+  int ordinal() const { return ordinal_; }
+  int sm_count() const { return sm_count_; }
+  int occupancy() const { return occupancy_; }
+  int attribute(CUfunction_attribute which) const;
+
+ private:
+  void prepare(std::string const &name);
+
+  std::shared_ptr<HostLibrary> host_;
+  CUcontext context_ = nullptr;
+  CUlibrary library_ = nullptr;
+  CUfunction function_ = nullptr;
+  int ordinal_ = 0;
+  int sm_count_ = 0;
+  int occupancy_ = 0;
+};
+
+/// Adds HostLibrary and DeviceKernel to the module.
+void bind_kernel(pybind11::module_ &m);
+
+}  // namespace pycutlass

@@ -1,0 +1,12 @@
+// pycutlass._core: CUTLASS's own types, and the launch path.
+#include "bindings.h"
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "CUTLASS's own types and the launch path; import them from pycutlass.cutlass.";
+  bind_types(m);
+  bind_coords(m);
+  bind_layouts(m);
+  bind_conv(m);
+  bind_swizzle(m);
+  bind_launch(m);
+}

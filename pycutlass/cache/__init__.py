@@ -1,0 +1,13 @@
+"""The kernel cache: compiled kernels as bytes, in one SQLite file per user.
+
+Read in this order: ``artifact`` (what is kept, and under which key), ``kernels`` (the cache), then what it stands on:
+``store`` (the tables), ``door`` (whose directory is trusted, who may enter) and ``bundle`` (kernels as one file).
+"""
+
+from __future__ import annotations
+
+from pycutlass.cache.artifact import Artifact, make_key
+from pycutlass.cache.kernels import Imported, Info, KernelCache
+from pycutlass.cache.store import Entry
+
+__all__ = ["Artifact", "Entry", "Imported", "Info", "KernelCache", "make_key"]

@@ -1,0 +1,214 @@
+"""The database in the user's directory: opened when it is first needed, and given up or begun anew when it fails.
+
+A cache may be slow or empty, but it must not stop a program. So whatever goes wrong here is said once in the log, and
+the caller learns that the disk does not have the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from pycutlass import config
+from pycutlass.cache.door import holding, make_private_directory, refuse_strangers
+from pycutlass.cache.store import Store, StoreError
+from pycutlass.errors import CacheError
+
+__all__ = ["Disk"]
+
+_log = logging.getLogger("pycutlass")
+_T = TypeVar("_T")
+_DATABASE = "kernels.db"
+_COMPANIONS = ("-wal", "-shm", "-journal")
+
+
+class Disk:
+    """The store in `directory` (default: `config.cache_directory()`), for all threads of this process.
+
+    Attributes
+    ----------
+    lock : RLock
+        Held while the store is in use; it guards the caller's store in memory as well.
+    refusal : str or None
+        Why there is no store on disk and will be none in this process.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self.lock = threading.RLock()
+        self.refusal: str | None = None
+        self._given = directory
+        self._store: Store | None = None
+        self._opened: tuple[int, int] | None = None  # device and inode of the file that is open
+        self._said: set[str] = set()
+        _close_around_forks(self)
+
+    @cached_property
+    def path(self) -> Path:
+        """The database's file; it need not exist."""
+        if self._given is not None:
+            return self._given.absolute() / _DATABASE
+        try:
+            return config.cache_directory() / _DATABASE
+        except RuntimeError:  # a ~ and no home: it stays as it is, and _open refuses it
+            return Path(config.text("PYCUTLASS_CACHE_DIR") or "~") / _DATABASE
+
+    def run(self, action: Callable[[Store], _T]) -> _T | None:
+        """Return what `action` gives on the store, or None where the store cannot be used."""
+        with self.lock:
+            for _ in range(2):
+                store = self._usable()
+                if store is None:
+                    break
+                try:
+                    return action(store)
+                except StoreError as error:
+                    if not error.damaged:
+                        self.say("use", f"{self.path} does not work, so kernels stay in memory: {error}")
+                        break
+                    self._begin_anew(error)
+            return None
+
+    def exclusive(self, name: str, waiting: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock `name` alone among the threads of all processes that share this directory."""
+        return holding(self.path.parent / "locks" / name, waiting)
+
+    def close(self) -> None:
+        """Close the store; the next use opens it again."""
+        with self.lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def file_bytes(self) -> int:
+        """Return the size of the database and of the files that SQLite keeps beside it."""
+        return sum(path.stat().st_size for path in (self.path, *self._companions()) if path.is_file())
+
+    def set_aside(self) -> tuple[Path, ...]:
+        """Return the damaged databases that stand beside this one."""
+        return tuple(sorted(self.path.parent.glob(f"{_DATABASE}.corrupt-*[0-9]")))  # without their -wal and -shm
+
+    def say(self, topic: str, message: str) -> None:
+        """Log `message`, once per topic."""
+        if topic not in self._said:
+            self._said.add(topic)
+            _log.warning("%s", message)
+
+    def _usable(self) -> Store | None:
+        """Return the store, opened if need be, or None if that cannot be."""
+        if self._store is not None and not self._is_in_place():
+            self.close()  # deleted, or set aside by another process: what is written to it now would be lost
+        if self._store is None and self.refusal is None:
+            try:
+                self._store = self._open()
+            except (CacheError, OSError) as error:
+                self._give_up(f"there is no kernel cache on disk, so kernels stay in memory: {error}", str(error))
+        return self._store
+
+    def _open(self) -> Store:
+        if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory
+            raise CacheError(f"the cache directory {self.path.parent} is not absolute; set PYCUTLASS_CACHE_DIR")
+        make_private_directory(self.path.parent)
+        if self.path.exists():
+            refuse_strangers(self.path)
+        try:
+            with self._opening():
+                return self._open_to_write()
+        except (OSError, StoreError) as error:
+            if not self.path.is_file():
+                raise
+            self._opened = _identity(self.path.stat())
+            store = Store.read_only(self.path)
+            self.say("open", f"the kernel cache {self.path} is read-only, so new kernels stay in memory: {error}")
+            return store
+
+    def _open_to_write(self) -> Store:
+        try:
+            self._make_file()
+            return Store.in_file(self.path)
+        except StoreError as error:
+            if not error.damaged:
+                raise
+            self._put_aside(error)
+        self._make_file()
+        return Store.in_file(self.path)
+
+    def _make_file(self) -> None:
+        """Make the file, if there is none, for this user alone: SQLite would let others read it."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._opened = _identity(os.fstat(descriptor))
+        os.close(descriptor)
+
+    def _begin_anew(self, error: StoreError) -> None:
+        """Close the store, whose file is damaged, and have it set aside."""
+        self.close()
+        try:
+            with self._opening():
+                self._put_aside(error)
+        except OSError as failure:
+            self._give_up(f"{self.path} is damaged, so kernels stay in memory: {error}", str(failure))
+
+    def _put_aside(self, error: StoreError) -> None:
+        """Rename the damaged file, unless another process has done so since it was opened here."""
+        if not self._is_in_place():
+            return
+        names = (self.path.with_name(f"{_DATABASE}.corrupt-{number}") for number in range(1, 1_000_000))
+        aside = next(name for name in names if not name.exists())
+        # Its log goes first: SQLite would replay it into the new file.
+        for companion in self._companions():
+            with contextlib.suppress(FileNotFoundError):
+                companion.rename(aside.with_name(aside.name + companion.name.removeprefix(_DATABASE)))
+        self.path.rename(aside)
+        _log.warning(
+            "the kernel cache %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
+        )
+
+    def _is_in_place(self) -> bool:
+        """Return whether the file that was opened still has its name."""
+        try:
+            return _identity(self.path.stat()) == self._opened
+        except FileNotFoundError:
+            return False
+
+    def _companions(self) -> list[Path]:
+        return [self.path.with_name(_DATABASE + suffix) for suffix in _COMPANIONS]
+
+    def _opening(self) -> contextlib.AbstractContextManager[None]:
+        """Let one process at a time open, make or set aside the database."""
+        return self.exclusive("open", lambda: _log.info("waiting for another process to open %s", self.path))
+
+    def _give_up(self, message: str, reason: str) -> None:
+        self.refusal = reason
+        self.say("open", message)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _close_around_forks(disk: Disk) -> None:
+    """Close the store before a fork and keep other threads out of it until after.
+
+    SQLite counts locks per file for the whole process, so a child that inherits an open database, even unused, would
+    believe that it holds its parent's locks.
+    """
+    reference = weakref.ref(disk)
+    held: list[Disk] = []
+
+    def before() -> None:
+        if (alive := reference()) is not None:
+            alive.lock.acquire()
+            held.append(alive)
+            alive.close()
+
+    def after() -> None:
+        if held:
+            held.pop().lock.release()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)

@@ -1,0 +1,302 @@
+"""The kernel cache: compiled kernels by key, on disk if the disk takes them and else in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pycutlass.cache.artifact import Artifact, make_key
+from pycutlass.cache.bundle import read_bundle, write_bundle
+from pycutlass.cache.disk import Disk
+from pycutlass.cache.door import wait_for
+from pycutlass.cache.store import Entry, Store
+from pycutlass.errors import ArgumentError, CacheError
+
+__all__ = ["Imported", "Info", "KernelCache"]
+
+_log = logging.getLogger("pycutlass")
+_T = TypeVar("_T")
+_SHORTEST_PREFIX = 4
+
+
+class KernelCache:
+    """Compiled kernels by key, shared by the threads and the processes of one user.
+
+    Nothing is opened before the first use. An object may be used by many threads, and after a fork.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        Where the database is, or is to be. Default: `config.cache_directory()`.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._disk = Disk(directory)
+        self._memory: Store | None = None  # what the disk does not take; same tables, so same answers
+        self._builders: weakref.WeakValueDictionary[tuple[int, str], threading.Lock] = weakref.WeakValueDictionary()
+
+    @property
+    def path(self) -> Path:
+        """The database's file; it need not exist."""
+        return self._disk.path
+
+    def get(self, key: str) -> Artifact | None:
+        """Return the artifact under `key`, or None. A damaged one is deleted with a line in the log."""
+        return self._first(lambda store: store.get(key))
+
+    def find(self, /, **fields: str) -> Artifact | None:
+        """Return the newest artifact whose fields have all of these values, or None.
+
+        So a machine without a compiler, which cannot make the key, finds a kernel that was imported.
+        """
+        return self._first(lambda store: store.find(fields))
+
+    def put(self, artifact: Artifact) -> None:
+        """Keep `artifact`: on disk, or in memory for this process where the disk does not take it.
+
+        Raises
+        ------
+        ArgumentError
+            If its key is not the key of its fields.
+        """
+        key = make_key(artifact.fields)
+        if key != artifact.key:
+            raise ArgumentError(f"the key of {artifact.name} is {artifact.key} and its fields have {key}; use make_key")
+        self._put(artifact)
+
+    @contextlib.contextmanager
+    def building(self, key: str) -> Iterator[None]:
+        """Be the only builder of `key` among all threads and processes; call `get` again once inside.
+
+        The operating system lets the next one in when a process dies. One thread must not enter twice for one key.
+        """
+        if not key.isalnum():
+            raise ArgumentError(f"a key is made of hexadecimal digits, and {key!r} is not")
+
+        def waiting() -> None:
+            _log.info("waiting for another builder of kernel %s", key[:12])
+
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._only_thread(key, waiting))
+            try:
+                if self._disk.run(lambda store: store.writable):
+                    held.enter_context(self._disk.exclusive(key, waiting))
+            except OSError as error:
+                message = f"{self.path.parent} cannot hold locks, so two processes may build one kernel: {error}"
+                self._disk.say("locks", message)
+            yield
+
+    def memo(self, kind: str, subject: str, fingerprint: str, compute: Callable[[], str]) -> str:
+        """Return ``compute()``, remembered for as long as the fingerprint stays the same.
+
+        Parameters
+        ----------
+        kind : str
+            What is computed, for example ``headers`` or ``compiler``.
+        subject : str
+            Of what, for example a path; one text is kept per kind and subject.
+        fingerprint : str
+            What changes whenever the text may change, for example size and mtime_ns of the file.
+        compute : Callable[[], str]
+            Called without any lock.
+        """
+        known = self._first(lambda store: store.recall(kind, subject, fingerprint))
+        if known is not None:
+            return known
+        value = compute()
+        self._keep(lambda store: store.remember(kind, subject, fingerprint, value))
+        return value
+
+    def entries(self) -> list[Entry]:
+        """Return what is in the cache, on disk and in memory, the most recently used first."""
+        listed = [*(self._disk.run(Store.entries) or []), *(self._in_memory(Store.entries) if self._memory else [])]
+        return sorted(listed, key=lambda entry: entry.last_used, reverse=True)
+
+    def info(self) -> Info:
+        """Return where the cache is, how it is kept, and how much is in it."""
+        entries = self.entries()
+        writable = self._disk.run(lambda store: store.writable)
+        return Info(
+            directory=self.path.parent,
+            state={None: "memory only", False: "read-only", True: "read-write"}[writable],
+            reason=self._disk.refusal or "",
+            journal=self._disk.run(lambda store: store.journal) or "memory",
+            kernels=len(entries),
+            kernel_bytes=sum(entry.size for entry in entries),
+            file_bytes=self._disk.file_bytes(),
+            set_aside=self._disk.set_aside(),
+        )
+
+    def remove(self, *selectors: str) -> list[Entry]:
+        """Delete the kernels with these names or beginnings of keys, and return what they were.
+
+        Raises
+        ------
+        CacheError
+            If a selector fits no kernel, or if the cache cannot be written; nothing is deleted then.
+        """
+        return self._delete(self._selected(selectors))
+
+    def prune(self, max_bytes: int) -> list[Entry]:
+        """Delete kernels, the least recently used first, until the rest take at most `max_bytes`; return the deleted.
+
+        Raises
+        ------
+        ArgumentError
+            If `max_bytes` is negative.
+        CacheError
+            If the cache cannot be written.
+        """
+        if max_bytes < 0:
+            raise ArgumentError(f"a cache cannot be pruned to {max_bytes} bytes; give 0 or more")
+        entries = self.entries()
+        total = sum(entry.size for entry in entries)
+        excess: list[Entry] = []
+        while total > max_bytes:
+            excess.append(entries.pop())
+            total -= excess[-1].size
+        return self._delete(excess)
+
+    def verify(self) -> list[str]:
+        """Load every kernel and return a sentence for all that is not as it was put there; [] if all is well."""
+        problems = self._disk.run(Store.problems)
+        return [f"the database {self.path} cannot be used; see the log"] if problems is None else problems
+
+    def export(self, path: Path, keys: Iterable[str] | None = None) -> list[Entry]:
+        """Write kernels to one file that `import_` reads, and return what they are.
+
+        Parameters
+        ----------
+        path : Path
+            The bundle to write; the same kernels give the same bytes.
+        keys : Iterable[str], optional
+            Names or beginnings of keys. Default: all kernels.
+
+        Raises
+        ------
+        CacheError
+            If a key fits no kernel, if there is no kernel or a damaged one, or if the file cannot be written.
+        """
+        chosen = self.entries() if keys is None else self._selected(keys)
+        found = {entry.key: self.get(entry.key) for entry in chosen}
+        artifacts = [artifact for artifact in found.values() if artifact is not None]
+        if not artifacts:
+            raise CacheError(f"there is no kernel to export in {self.path}; compile one first")
+        if len(artifacts) < len(chosen):
+            gone = ", ".join(entry.name for entry in chosen if found[entry.key] is None)
+            raise CacheError(f"these kernels in {self.path} were damaged and are deleted now: {gone}; export again")
+        write_bundle(Path(path), artifacts)
+        return chosen
+
+    def import_(self, path: Path) -> Imported:
+        """Take in the kernels of a bundle that `export` wrote; one that is here already stays as it is.
+
+        A bundle is native code: import one only from those whose programs you would run.
+
+        Raises
+        ------
+        CacheError
+            If the bundle is not whole or a kernel in it was changed; nothing is taken in then.
+        """
+        result = Imported([], [], [])
+        for artifact in read_bundle(Path(path)):
+            if self.get(artifact.key) is not None:
+                result.present.append(artifact.key)
+            else:
+                (result.added if self._put(artifact) else result.in_memory).append(artifact.key)
+        return result
+
+    def close(self) -> None:
+        """Close the database. The next use opens it again; what is only in memory stays."""
+        self._disk.close()
+
+    def _first(self, ask: Callable[[Store], _T | None]) -> _T | None:
+        answer = self._disk.run(ask)
+        return self._in_memory(ask) if answer is None and self._memory else answer
+
+    def _put(self, artifact: Artifact) -> bool:
+        return self._keep(lambda store: store.put(artifact))
+
+    def _keep(self, write: Callable[[Store], bool]) -> bool:
+        """Write to disk, or else to memory, and return whether the disk took it."""
+        on_disk = bool(self._disk.run(write))
+        if not on_disk:
+            self._in_memory(write)
+        return on_disk
+
+    def _in_memory(self, action: Callable[[Store], _T]) -> _T:
+        with self._disk.lock:
+            if self._memory is None:
+                self._memory = Store.in_memory()
+            return action(self._memory)
+
+    def _delete(self, entries: list[Entry]) -> list[Entry]:
+        keys = [entry.key for entry in entries]
+        if keys:
+            self._disk.run(lambda store: store.delete(keys))
+        if self._memory:
+            self._in_memory(lambda store: store.delete(keys))
+        left = {entry.key for entry in self.entries()}.intersection(keys)
+        if left:
+            raise CacheError(
+                f"{len(left)} kernels cannot be deleted, because {self.path} cannot be written; see the log"
+            )
+        return entries
+
+    def _selected(self, selectors: Iterable[str]) -> list[Entry]:
+        entries = self.entries()
+        chosen: dict[str, Entry] = {}
+        for selector in selectors:
+            fitting = {entry.key: entry for entry in entries if _fits(selector, entry)}
+            if not fitting:
+                raise CacheError(
+                    f"no kernel in {self.path} has the name {selector!r} or a key that begins with it (at least "
+                    f"{_SHORTEST_PREFIX} digits); `pycutlass cache ls` shows what there is"
+                )
+            chosen |= fitting
+        return list(chosen.values())
+
+    @contextlib.contextmanager
+    def _only_thread(self, key: str, waiting: Callable[[], None]) -> Iterator[None]:
+        """Keep the other threads of this process out, with or without a directory for lock files."""
+        with self._disk.lock:
+            # With the process in the name, a forked child does not inherit a lock that a thread of its parent holds.
+            lock = self._builders.setdefault((os.getpid(), key), threading.Lock())
+        wait_for(lambda: lock.acquire(blocking=False) or None, waiting)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@dataclass(frozen=True)
+class Info:
+    """Where the cache is and how much is in it; sizes are in bytes."""
+
+    directory: Path
+    state: str
+    reason: str
+    journal: str
+    kernels: int
+    kernel_bytes: int
+    file_bytes: int
+    set_aside: tuple[Path, ...]
+
+
+class Imported(NamedTuple):
+    """Keys of the kernels of a bundle: new on disk, here before, and new in memory because the disk took none."""
+
+    added: list[str]
+    present: list[str]
+    in_memory: list[str]
+
+
+def _fits(selector: str, entry: Entry) -> bool:
+    return selector == entry.name or (len(selector) >= _SHORTEST_PREFIX and entry.key.startswith(selector))

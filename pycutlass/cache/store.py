@@ -1,0 +1,301 @@
+"""The tables of the kernel cache in one SQLite database.
+
+It knows SQL and nothing of directories, other processes or what a failure means: `StoreError` goes to the caller.
+Every statement is a transaction of its own, and every row is read to its end, so no lock outlives a call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+import weakref
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pycutlass.cache.artifact import SCHEMA, Artifact, canonical, hashed, make_key
+from pycutlass.errors import CacheError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+__all__ = ["Entry", "Store", "StoreError", "journal_for"]
+
+_log = logging.getLogger("pycutlass")
+_BUSY_MS = 10_000
+_USE_IS_NEWS_AFTER = 3600.0  # seconds; a get writes at most this often
+_MOUNTS = Path("/proc/self/mountinfo")
+# WAL needs memory that all processes share, which other hosts of these file systems do not.
+_NETWORK = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"}
+)
+
+_LISTED = "key, name, target, fields, report, CAST(size AS INTEGER), CAST(created AS REAL), CAST(last_used AS REAL)"
+_LOADED = "name, target, fields, report, digest, CAST(last_used AS REAL), cubin, host"
+_ARTIFACTS = f"artifact_v{SCHEMA}"
+_MEMOS = f"memo_v{SCHEMA}"
+# The blobs come last: SQLite reads a row from its beginning, so listing does not touch them.
+_TABLES = (
+    f"""CREATE TABLE IF NOT EXISTS {_ARTIFACTS} (key TEXT PRIMARY KEY NOT NULL, name TEXT NOT NULL,
+        target TEXT NOT NULL, fields TEXT NOT NULL, report TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL,
+        created REAL NOT NULL, last_used REAL NOT NULL, cubin BLOB NOT NULL, host BLOB NOT NULL)""",
+    f"""CREATE TABLE IF NOT EXISTS {_MEMOS} (kind TEXT NOT NULL, subject TEXT NOT NULL, fingerprint TEXT NOT NULL,
+        value TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (kind, subject))""",
+)
+_PRESENT = f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name IN ('{_ARTIFACTS}', '{_MEMOS}')"
+# Every column is asked for, so that a file with other tables under our names is found out when it is opened.
+_PROBES = (f"SELECT {_LISTED}, {_LOADED} FROM {_ARTIFACTS} LIMIT 0", f"SELECT * FROM {_MEMOS} LIMIT 0")
+
+
+class Store:
+    """Artifacts and memos in one SQLite database; use `in_file`, `read_only` or `in_memory` to make one."""
+
+    def __init__(self, database: str, *, writable: bool = True) -> None:
+        self.writable = writable
+        self._connection = _connect(database)
+        # Damaged text must come out as wrong text, which the digest finds, and not as an exception.
+        self._connection.text_factory = lambda raw: raw.decode(errors="replace")
+        self._finalizer = weakref.finalize(self, self._connection.close)
+
+    @classmethod
+    def in_file(cls, path: Path) -> Store:
+        """Open the database `path` for reading and writing and make the tables that it lacks."""
+        store = cls(path.as_uri())
+        with store._closed_on_failure():
+            store._run("PRAGMA auto_vacuum = FULL")  # takes effect in a file that is still empty
+            store._set_journal(journal_for(path))
+            store._run("PRAGMA synchronous = NORMAL")
+            if len(store._run(_PRESENT)) < len(_TABLES):
+                store._make_tables()
+            store._probe()
+        return store
+
+    @classmethod
+    def read_only(cls, path: Path) -> Store:
+        """Open the database `path` where nothing may be written, not even the files that WAL keeps beside it."""
+        for last, how in ((False, "mode=ro"), (True, "mode=ro&immutable=1")):
+            store = cls(f"{path.as_uri()}?{how}", writable=False)
+            try:
+                with store._closed_on_failure():
+                    store._probe()
+                return store
+            except StoreError:
+                if last:
+                    raise
+        raise AssertionError("the second round returns or raises")
+
+    @classmethod
+    def in_memory(cls) -> Store:
+        """Return an empty database that ends with this process."""
+        store = cls(":memory:")
+        store._make_tables()
+        return store
+
+    @property
+    def journal(self) -> str:
+        """How SQLite keeps this database whole: ``wal``, ``delete`` or ``memory``."""
+        return str(self._run("PRAGMA journal_mode")[0][0])
+
+    def get(self, key: str) -> Artifact | None:
+        """Return the artifact under `key`; a row that is not what was put there is deleted and counts as absent."""
+        for row in self._run(f"SELECT {_LOADED} FROM {_ARTIFACTS} WHERE key = ?", key):
+            artifact = _decoded(key, *row)
+            if artifact is not None:
+                self._note_use(key, last_used=row[5])
+                return artifact
+            _log.warning("kernel %s in the cache is damaged: its content differs from its digest; deleted", key[:12])
+            if self.writable:
+                self._run(f"DELETE FROM {_ARTIFACTS} WHERE key = ?", key)
+        return None
+
+    def find(self, fields: Mapping[str, str]) -> Artifact | None:
+        """Return the newest artifact with all of these `fields`."""
+        # The text of a pair is the same in every canonical JSON, so SQLite can sort most rows out.
+        pairs = [canonical({label: text})[1:-1] for label, text in fields.items()]
+        condition = " AND ".join(["instr(fields, ?)"] * len(pairs)) or "1"
+        newest = f"SELECT key FROM {_ARTIFACTS} WHERE {condition} ORDER BY created DESC, rowid DESC"
+        for (key,) in self._run(newest, *pairs):
+            artifact = self.get(key)
+            if artifact is not None and fields.items() <= artifact.fields.items():
+                return artifact
+        return None
+
+    def put(self, artifact: Artifact) -> bool:
+        """Keep `artifact`, in place of any other under its key; return False where nothing can be written."""
+        if self.writable:
+            cubin, host, now = zlib.compress(artifact.cubin), zlib.compress(artifact.host), time.time()
+            texts = (artifact.name, artifact.target, canonical(artifact.fields), canonical(artifact.report))
+            row = (artifact.key, *texts, artifact.digest, len(cubin) + len(host), now, now, cubin, host)
+            self._run(f"INSERT OR REPLACE INTO {_ARTIFACTS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        return self.writable
+
+    def recall(self, kind: str, subject: str, fingerprint: str) -> str | None:
+        """Return the text that was remembered of `subject`, if its fingerprint is still this one."""
+        known = f"SELECT value, digest FROM {_MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
+        for value, digest in self._run(known, *map(_storable, (kind, subject, fingerprint))):
+            if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
+                return value
+        return None
+
+    def remember(self, kind: str, subject: str, fingerprint: str, value: str) -> bool:
+        """Keep the text `value` of `subject`; return False where nothing can be written."""
+        if self.writable:
+            texts = (kind, subject, fingerprint, value)
+            row = (*map(_storable, texts), _memo_digest(*texts))
+            self._run(f"INSERT OR REPLACE INTO {_MEMOS} VALUES (?, ?, ?, ?, ?)", *row)
+        return self.writable
+
+    def entries(self) -> list[Entry]:
+        """Return what is here, the most recently used first."""
+        listing = f"SELECT {_LISTED} FROM {_ARTIFACTS} ORDER BY last_used DESC, created DESC, rowid DESC"
+        return [
+            Entry(key, name, target, _mapping(fields), _mapping(report), *rest)
+            for key, name, target, fields, report, *rest in self._run(listing)
+        ]
+
+    def delete(self, keys: Collection[str]) -> bool:
+        """Delete the artifacts under `keys` and shrink the file; return False where nothing can be written."""
+        if self.writable:
+            for key in keys:
+                self._run(f"DELETE FROM {_ARTIFACTS} WHERE key = ?", key)
+            with contextlib.suppress(StoreError):  # where another process is reading, it is done the next time
+                self._run("PRAGMA wal_checkpoint(TRUNCATE)")
+        return self.writable
+
+    def problems(self) -> list[str]:
+        """Return a sentence for everything that is not as it was put here."""
+        checks = [str(message) for (message,) in self._run("PRAGMA integrity_check")]
+        found = [f"the database: {message}" for message in checks if message != "ok"]
+        for (key,) in self._run(f"SELECT key FROM {_ARTIFACTS} ORDER BY key"):
+            for row in self._run(f"SELECT {_LOADED} FROM {_ARTIFACTS} WHERE key = ?", key):
+                artifact = _decoded(key, *row)
+                if artifact is None:
+                    found.append(f"kernel {key}: its content differs from its digest")
+                elif make_key(artifact.fields) != key:
+                    found.append(f"kernel {key}: its fields have the key {make_key(artifact.fields)}")
+        return found
+
+    def close(self) -> None:
+        """Close the database; the last one to close it writes the log back into the file."""
+        self._finalizer()
+
+    def _set_journal(self, journal: str) -> None:
+        """Set the journal unless the file has it; where that cannot be, SQLite's own choice is right as well."""
+        if self.journal.upper() != journal:
+            with contextlib.suppress(StoreError):
+                self._run(f"PRAGMA journal_mode = {journal}")
+
+    def _make_tables(self) -> None:
+        for statement in ("BEGIN IMMEDIATE", *_TABLES, "COMMIT"):
+            self._run(statement)
+
+    def _probe(self) -> None:
+        for statement in _PROBES:
+            self._run(statement)
+
+    def _note_use(self, key: str, last_used: float) -> None:
+        """Write down that `key` is in use: seldom, and never waiting for another process."""
+        now = time.time()
+        if not self.writable or abs(now - last_used) < _USE_IS_NEWS_AFTER:
+            return
+        self._run("PRAGMA busy_timeout = 0")
+        with contextlib.suppress(StoreError):
+            self._run(f"UPDATE {_ARTIFACTS} SET last_used = ? WHERE key = ?", now, key)
+        self._run(f"PRAGMA busy_timeout = {_BUSY_MS}")
+
+    def _run(self, statement: str, *values: object) -> list[Any]:
+        """Return the rows of `statement`: all that SQLite does goes through here, and so do its errors."""
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except (self._connection.Error, UnicodeDecodeError) as error:  # the latter from quoting a damaged file
+            raise StoreError(error) from error
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self.close()
+            raise
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the cache says about one kernel without loading it; `size` is in bytes as stored, times are seconds UTC."""
+
+    key: str
+    name: str
+    target: str
+    fields: Mapping[str, str]
+    report: Mapping[str, Any]
+    size: int
+    created: float
+    last_used: float
+
+
+class StoreError(CacheError):
+    """SQLite refused; `damaged` says that the file is not one of ours, or not as we left it."""
+
+    def __init__(self, error: Exception) -> None:
+        import sqlite3
+
+        super().__init__(str(error))
+        damage = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+        # Errors that Python raises itself have no code; the lower eight bits are the kind of error.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        self.damaged = code in damage or isinstance(error, UnicodeDecodeError)
+
+
+def journal_for(path: Path, mounts: Path = _MOUNTS) -> str:
+    """Return the journal that suits the file system of `path`: ``WAL``, or ``DELETE`` on those that hosts share."""
+    device = path.stat().st_dev
+    place = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:  # no such table on this system: SQLite will say whether it can do WAL
+        return "WAL"
+    kinds = {line.split(" - ", 1)[1].split()[0] for line in lines if line.split()[2] == place}
+    return "DELETE" if kinds & _NETWORK else "WAL"
+
+
+def _connect(database: str) -> sqlite3.Connection:
+    import sqlite3
+
+    try:
+        return sqlite3.connect(database, _BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True)
+    except sqlite3.Error as error:
+        raise StoreError(error) from error
+
+
+def _decoded(key: str, *row: Any) -> Artifact | None:
+    """Return the artifact of a row, or None if the row is not what was put there."""
+    name, target, fields, report, digest, _, cubin, host = row
+    try:
+        blobs = zlib.decompress(cubin), zlib.decompress(host)
+        artifact = Artifact(key, name, target, json.loads(fields), *blobs, json.loads(report))
+        return artifact if artifact.digest == digest else None
+    except (AttributeError, RecursionError, TypeError, ValueError, zlib.error):  # a damaged row may hold anything
+        return None
+
+
+def _mapping(text: str) -> Mapping[str, Any]:
+    """Return a JSON object for a listing, which goes on past a damaged row: `Store.problems` is the one to name it."""
+    try:
+        loaded = json.loads(text)
+    except (RecursionError, TypeError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _storable(text: str) -> str:
+    """Return `text` as SQLite can hold it: a path that is not UTF-8 is escaped, and the digest tells it from others."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _memo_digest(*texts: str) -> str:
+    return hashed(text.encode(errors="surrogatepass") for text in texts)

@@ -1,0 +1,228 @@
+"""The command ``pycutlass``: look after the kernel cache, and see what this machine has and lacks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pycutlass import config, toolkit
+from pycutlass.cache import Entry, KernelCache
+from pycutlass.errors import PyCutlassError
+
+__all__ = ["app", "main"]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+app = typer.Typer(
+    help="Compiled CUTLASS kernels: their cache, and what they need.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+cache = typer.Typer(help="Look after the cache of compiled kernels.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(cache, name="cache")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Kernels = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Names, or beginnings of keys.")]
+
+
+def main() -> None:
+    """Run the command line; exit with 1, and a sentence on stderr, where something is wrong."""
+    try:
+        app(prog_name="pycutlass")
+    except PyCutlassError as error:
+        typer.echo(f"pycutlass: {error}", err=True)
+        sys.exit(1)
+
+
+@cache.command()
+def ls(as_json: AsJson = False) -> None:
+    """List the kernels, the most recently used first."""
+    entries = KernelCache().entries()
+    if as_json:
+        _print_json([asdict(entry) for entry in entries])
+        return
+    rows = [(e.key[:12], e.name, e.target, _size(e.size), _ago(e.created), _ago(e.last_used)) for e in entries]
+    _print_table(("key", "kernel", "target", "size", "built", "used"), rows)
+
+
+@cache.command()
+def info(as_json: AsJson = False) -> None:
+    """Show where the cache is and how much is in it."""
+    facts = asdict(KernelCache().info())
+    facts |= {"directory": str(facts["directory"]), "set_aside": [str(path) for path in facts["set_aside"]]}
+    if as_json:
+        _print_json(facts)
+        return
+    shown = facts | {label: _size(facts[label]) for label in ("kernel_bytes", "file_bytes")}
+    shown["set_aside"] = ", ".join(facts["set_aside"]) or "none"
+    _print_table(("", ""), [(label.replace("_", " "), str(value)) for label, value in shown.items() if value != ""])
+
+
+@cache.command()
+def rm(
+    kernels: Kernels = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete every kernel.")] = False,
+) -> None:
+    """Delete kernels."""
+    if bool(kernels) == everything:
+        raise typer.BadParameter("give kernels or --all")
+    store = KernelCache()
+    _report("deleted", store.remove(*(kernels or [entry.key for entry in store.entries()])))
+
+
+@cache.command()
+def prune(
+    max_size: Annotated[str, typer.Option(help="Keep at most this much, for example 2GiB, 500MB or 0.")],
+) -> None:
+    """Delete kernels, the least recently used first, until the rest fit."""
+    _report("deleted", KernelCache().prune(_bytes(max_size)))
+
+
+@cache.command()
+def export(file: Path, kernels: Kernels = None) -> None:
+    """Write kernels to one file for other machines; default: all."""
+    _report(f"written to {file}", KernelCache().export(file, kernels or None))
+
+
+@cache.command("import")
+def import_(file: Path) -> None:
+    """Take in the kernels of an exported file.
+
+    It holds native code: take it only from those whose programs you would run.
+    """
+    result = KernelCache().import_(file)
+    typer.echo(f"{len(result.added)} kernels taken in, {len(result.present)} were here already")
+    if result.in_memory:
+        typer.echo(f"pycutlass: {len(result.in_memory)} kernels could not be written, and are lost", err=True)
+        raise typer.Exit(1)
+
+
+@cache.command()
+def verify() -> None:
+    """Check every kernel against its digest.
+
+    Exits with 1 if one differs.
+    """
+    store = KernelCache()
+    problems = store.verify()
+    for problem in problems:
+        typer.echo(problem, err=True)
+    if problems:
+        raise typer.Exit(1)
+    typer.echo(f"{len(store.entries())} kernels, all as they were built")
+
+
+@app.command()
+def doctor() -> None:
+    """Show what kernels need and whether it is here.
+
+    Exits with 1 if kernels cannot be built.
+    """
+    found = [*toolkit.findings(), _cache_finding()]
+    _print_table(("", "what", "found", "remedy"), [_diagnosis(finding) for finding in found])
+    if any(finding.required and not finding.ok for finding in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def env() -> None:
+    """Show the environment variables that PyCUTLASS reads."""
+    rows = [(v.name, config.text(v.name) or "", v.default, v.meaning) for v in config.VARIABLES]
+    _print_table(("variable", "now", "default", "meaning"), rows)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = importlib.metadata.version("pycutlass")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(a source tree that is not installed)"
+        typer.echo(f"pycutlass {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def _cache_finding() -> toolkit.Finding:
+    facts = KernelCache().info()
+    remedy = "" if facts.state == "read-write" else f"{facts.reason} Kernels are compiled again in every process."
+    return toolkit.Finding(
+        name="kernel cache",
+        ok=facts.state == "read-write",
+        value=f"{facts.directory}, {facts.state}, {facts.kernels} kernels, {_size(facts.kernel_bytes)}",
+        tried=(),
+        remedy=remedy.strip(),
+        required=False,
+    )
+
+
+def _diagnosis(finding: toolkit.Finding) -> tuple[str, str, str, str]:
+    verdict = "ok" if finding.ok else "MISSING" if finding.required else "absent"
+    tried = "" if finding.ok or not finding.tried else "\ntried: " + ", ".join(finding.tried)
+    return verdict, finding.name, finding.value + tried, finding.remedy
+
+
+def _print_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=any(titles), header_style="bold")
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a name are not markup
+    Console().print(table)
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def _report(done: str, entries: list[Entry]) -> None:
+    for entry in entries:
+        typer.echo(f"{entry.key[:12]}  {entry.name}")
+    typer.echo(f"{len(entries)} kernels {done}, {_size(sum(entry.size for entry in entries))}")
+
+
+def _bytes(text: str) -> int:
+    """Return the number of bytes that `text` says, for example 2GiB, 500 MB or 1024."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise typer.BadParameter(f"a size is a number and one of B, kB, MB, GB, KiB, MiB, GiB; {text!r} is not")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _size(count: int) -> str:
+    """Return `count` bytes for people."""
+    if count < 1024:
+        return f"{count} B"
+    unit = next((unit for unit in ("MiB", "KiB") if count >= _UNITS[unit.upper()]), "KiB")
+    return f"{count / _UNITS[unit.upper()]:.1f} {unit}"
+
+
+def _ago(moment: float) -> str:
+    """Return how long ago `moment` (seconds UTC) was."""
+    seconds = max(0, int(time.time() - moment))
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} seconds ago"

@@ -1,0 +1,218 @@
+"""The story of one `add_module`: what is asked for, what the cache has, what is compiled, what becomes of it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pycutlass import config
+from pycutlass.cache import Artifact, KernelCache, make_key
+from pycutlass.compiler.build import build
+from pycutlass.compiler.schedule import make_processes, run_all
+from pycutlass.compiler.target import choose_target
+from pycutlass.compiler.tools import Tools, choose_backend, find_tools, portable_fields
+from pycutlass.errors import ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
+from pycutlass.report import BuildReport
+from pycutlass.source import Compilable, KernelSource
+from pycutlass.toolchain import Processes
+
+__all__ = ["add_module", "backend", "nvcc", "nvrtc"]
+
+_log = logging.getLogger("pycutlass")
+
+
+def add_module(
+    operations: Iterable[Compilable], *, target: str | None = None, strict: bool | None = None
+) -> list[Artifact]:
+    """Give every operation its compiled kernel, from the cache where it is there, else from the compilers.
+
+    Equal operations are compiled once, different ones in parallel. Kernels that compile stay in the cache even if
+    others of the same call do not.
+
+    Parameters
+    ----------
+    operations : iterable of operations
+        What to compile; the result is also kept in ``operation.artifacts[target]``.
+    target : str, optional
+        What to build for, for example ``"sm_80"``. Default: ``PYCUTLASS_TARGET``, else the present GPU, else what the
+        operation was written for.
+    strict : bool, optional
+        Whether register spills, a stack frame or serialised wgmma are errors. Default: ``PYCUTLASS_STRICT``.
+
+    Returns
+    -------
+    list[Artifact]
+        One for each operation, in order.
+
+    Raises
+    ------
+    ArgumentError
+        If an operation cannot be built for the target.
+    ArgumentTypeError
+        If `operations` holds something else.
+    BuildReportError
+        In strict mode, if a kernel is not as fast as it should be.
+    CompileError
+        If a compiler refuses a kernel.
+    NotCompiledError
+        If something would have to be compiled and ``PYCUTLASS_NO_COMPILE`` is set.
+    ToolkitError
+        If there is no compiler, and the cache does not have every kernel.
+    """
+    operations = _checked(operations)
+    wanted = [_Wanted(source, choose_target(source, target)) for source in (op.source() for op in operations)]
+    artifacts = _obtain(list(dict.fromkeys(wanted)))
+    _judge(artifacts.values(), config.flag("PYCUTLASS_STRICT") if strict is None else strict)
+    for operation, want in zip(operations, wanted, strict=True):
+        operation.artifacts[want.target] = artifacts[want]
+    return [artifacts[want] for want in wanted]
+
+
+def backend() -> str:
+    """Return the device compiler that `add_module` would use, ``"nvcc"`` or ``"nvrtc"``.
+
+    Raises
+    ------
+    ToolkitError
+        If there is neither.
+    """
+    return choose_backend(_session.backend, _session.cache().memo)
+
+
+def nvcc() -> None:
+    """Compile with nvcc from now on, in this process."""
+    _session.backend = "nvcc"
+
+
+def nvrtc() -> None:
+    """Compile with NVRTC from now on, in this process; no nvcc is needed."""
+    _session.backend = "nvrtc"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A kernel and what it is built for."""
+
+    source: KernelSource
+    target: str
+
+
+class _Session:
+    """What stays between two calls: the chosen backend, the open cache, and what was said in the log already."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cache: KernelCache | None = None
+        self._said: set[str] = set()
+        self.backend: str | None = None
+
+    def cache(self) -> KernelCache:
+        """Return the kernel cache of the directory that is configured now."""
+        directory = config.cache_directory()
+        with self._lock:
+            if self._cache is None or self._cache.path.parent != directory:
+                self._cache = KernelCache(directory)
+            return self._cache
+
+    def say_once(self, level: int, text: str) -> None:
+        """Write a line into the log, unless it was written before."""
+        with self._lock:
+            new = text not in self._said
+            self._said.add(text)
+        if new:
+            _log.log(level, "%s", text)
+
+
+# One per process, since a script chooses its backend once for all modules, as `pycutlass.compiler.nvrtc()` says, and
+# every thread shares the cache. Each method guards what it changes.
+_session = _Session()
+
+
+def _checked(operations: Iterable[Compilable]) -> list[Compilable]:
+    """Return `operations` as a list, or say what is wrong with them."""
+    if hasattr(operations, "artifacts"):
+        raise ArgumentTypeError("add_module takes a list of operations: write add_module([operation])")
+    listed = list(operations)
+    for position, operation in enumerate(listed):
+        if not (hasattr(operation, "artifacts") and callable(getattr(operation, "source", None))):
+            raise ArgumentTypeError(f"add_module takes a list of operations, and item {position} is {operation!r}")
+    return listed
+
+
+def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
+    """Return every kernel that is wanted: from the cache, and what it lacks from the compilers."""
+    cache = _session.cache()
+    try:
+        tools = _find_tools(cache)
+    except ToolkitError as error:
+        return {want: _find_without_compiler(want, cache, error) for want in wanted}
+    found = {want: cache.get(make_key(tools.key_fields(want.source, want.target))) for want in wanted}
+    missing = [want for want, artifact in found.items() if artifact is None]
+    if missing and config.flag("PYCUTLASS_NO_COMPILE"):
+        raise _forbidden(missing, tools)
+    if missing:
+        _log.info("compiling %d of %d kernels", len(missing), len(wanted))
+    jobs = [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
+    built = dict(zip(missing, run_all(jobs, make_processes()), strict=True)) if jobs else {}
+    return {want: artifact or built[want] for want, artifact in found.items()}
+
+
+def _find_tools(cache: KernelCache) -> Tools:
+    tools = find_tools(choose_backend(_session.backend, cache.memo), cache.memo)
+    _session.say_once(
+        logging.INFO, f"kernels are compiled by {tools.fields['device_compiler']} and {tools.fields['host_compiler']}"
+    )
+    for note in tools.notes:
+        _session.say_once(logging.WARNING, note)
+    return tools
+
+
+def _build_once(want: _Wanted, tools: Tools, cache: KernelCache, processes: Processes) -> Artifact:
+    """Build a kernel, unless another thread or process does so at this moment: then take what it made."""
+    key = make_key(tools.key_fields(want.source, want.target))
+    with cache.building(key):
+        artifact = cache.get(key)
+        if artifact is None:
+            artifact = build(want.source, want.target, tools, processes)
+            cache.put(artifact)
+            report = BuildReport.from_json(artifact.report)
+            _log.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
+            for problem in report.problems():
+                _log.warning("%s for %s: %s", want.source.name, want.target, problem)
+    return artifact
+
+
+def _find_without_compiler(want: _Wanted, cache: KernelCache, error: ToolkitError) -> Artifact:
+    """Return a kernel that was built elsewhere from the same text and headers, whatever compiled it."""
+    artifact = cache.find(**portable_fields(want.source, want.target))
+    if artifact is None:
+        raise ToolkitError(f"kernel {want.source.name} for {want.target} is not in the cache {cache.path}, and {error}")
+    _session.say_once(logging.INFO, f"no compiler here, so kernels come from the cache alone: {error}")
+    return artifact
+
+
+def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
+    first = missing[0]
+    fields = tools.key_fields(first.source, first.target)
+    listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
+    names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
+    return NotCompiledError(
+        f"PYCUTLASS_NO_COMPILE is set and the cache {_session.cache().path} lacks {len(missing)} kernels: {names}. "
+        f"The first would have the key {make_key(fields)}, made from\n{listed}\nUnset the variable to compile them, or "
+        f"import a cache that has them."
+    )
+
+
+def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
+    """Refuse kernels with a problem in strict mode, also those that were built before it was on."""
+    reports = {artifact.name: BuildReport.from_json(artifact.report).problems() for artifact in artifacts}
+    bad = {name: problems for name, problems in reports.items() if problems}
+    if strict and bad:
+        listed = "\n".join(f"  {name}: {problem}" for name, problems in bad.items() for problem in problems)
+        raise BuildReportError(
+            f"strict mode refuses {len(bad)} of {len(reports)} kernels:\n{listed}\n"
+            f"Describe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
+        )

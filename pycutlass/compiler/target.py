@@ -1,0 +1,59 @@
+"""What a kernel is built for: the arch tag in its text and the GPU that it runs on are two things."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from pycutlass import config, device
+from pycutlass.errors import ArgumentError
+from pycutlass.source import KernelSource
+
+__all__ = ["KNOWN_TARGETS", "choose_target"]
+
+KNOWN_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")
+
+_log = logging.getLogger("pycutlass")
+_TARGET = re.compile(r"sm_(\d{2,3})([af]?)")
+
+
+def choose_target(source: KernelSource, wanted: str | None = None) -> str:
+    """Return what `source` is built for: `wanted`, ``PYCUTLASS_TARGET``, the present GPU, or what it was written for.
+
+    A kernel of one architecture alone gets that architecture's ``a`` target where ``sm_90`` is asked for.
+
+    Raises
+    ------
+    ArgumentError
+        If the target is no target, is older than the kernel's compute capability, or is another architecture than that
+        of a kernel which uses the features of one.
+    """
+    for asked, asker in ((wanted, "target"), (config.text("PYCUTLASS_TARGET"), "PYCUTLASS_TARGET")):
+        if asked:
+            return _fit(source, asked, asker)
+    present = device.current_target()
+    return _fit(source, present, "the present GPU") if present else _own_target(source)
+
+
+def _own_target(source: KernelSource) -> str:
+    return f"sm_{source.compute_capability}{'a' if source.native else ''}"
+
+
+def _fit(source: KernelSource, asked: str, asker: str) -> str:
+    match = _TARGET.fullmatch(asked)
+    if match is None:
+        raise ArgumentError(
+            f"a target is one of {', '.join(KNOWN_TARGETS)} or a newer one; {asker} is {asked!r}, which is none"
+        )
+    capability, needed = int(match[1]), source.compute_capability
+    if capability < needed or (source.native and capability != needed):
+        rule = "for that architecture only" if source.native else "for that or newer ones"
+        remedy = "Describe a kernel with the compute capability of the GPU, or"
+        raise ArgumentError(
+            f"kernel {source.name} is written for compute capability {needed} and can be built {rule}, but {asker} is "
+            f"{asked}. {remedy} pass target={_own_target(source)!r} to build it for another machine."
+        )
+    target = _own_target(source) if source.native else asked
+    if target not in KNOWN_TARGETS:
+        _log.warning("target %s is not among those that PyCUTLASS is tested with: %s", target, ", ".join(KNOWN_TARGETS))
+    return target

@@ -1,0 +1,64 @@
+"""Every environment variable that PyCUTLASS reads, in one typed table.
+
+They are read when they are needed, not at import, so that a program or a test may set them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["VARIABLES", "Variable", "cache_directory", "flag", "path", "text"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: its name, its default in words, and what it does."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("CUTLASS_PATH", "unset", "root of a CUTLASS checkout; comes before third_party/cutlass and the package"),
+    Variable("CUDA_INSTALL_PATH", "unset", "root of a CUDA toolkit; comes first"),
+    Variable("CUDA_HOME", "unset", "root of a CUDA toolkit; comes second, before nvcc on PATH and the wheels"),
+    Variable("PYCUTLASS_CACHE_DIR", "the user's cache directory", "where compiled kernels are kept"),
+    Variable("PYCUTLASS_BACKEND", "nvcc where there is one, else nvrtc", "device compiler: nvcc or nvrtc"),
+    Variable("PYCUTLASS_TARGET", "the present GPU", "what kernels are built for, for example sm_90a"),
+    Variable("PYCUTLASS_STRICT", "0", "1: spills, stack frames and serialised wgmma are errors"),
+    Variable("PYCUTLASS_NO_COMPILE", "0", "1: raise instead of compiling; only cached kernels run"),
+    Variable("PYCUTLASS_JOBS", "from cores and memory", "most compilers to run at once"),
+    Variable("CXX", "g++", "host compiler"),
+)
+_KNOWN = frozenset(variable.name for variable in VARIABLES)
+
+
+def text(name: str) -> str | None:
+    """Return the value of variable `name`, or None where it is unset or empty."""
+    assert name in _KNOWN, f"{name} is not in config.VARIABLES"
+    return os.environ.get(name) or None
+
+
+def flag(name: str) -> bool:
+    """Return whether variable `name` is set to something other than 0, false, no or off."""
+    value = text(name)
+    return value is not None and value.lower() not in {"0", "false", "no", "off"}
+
+
+def path(name: str) -> Path | None:
+    """Return variable `name` as an absolute path, or None where it is unset or empty."""
+    value = text(name)
+    return None if value is None else Path(value).expanduser().absolute()
+
+
+def cache_directory() -> Path:
+    """Return the directory of the kernel cache; it need not exist yet."""
+    chosen = path("PYCUTLASS_CACHE_DIR")
+    if chosen is not None:
+        return chosen
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("pycutlass", appauthor=False))

@@ -1,0 +1,93 @@
+"""The ``cutlass`` namespace: CUTLASS's own element types, layouts, coordinates and swizzles.
+
+::
+
+    from pycutlass import cutlass
+
+    cutlass.float16                        # a type tag, and float16(1.5) is a value
+    cutlass.RowMajor                       # a layout
+    cutlass.gemm.GemmCoord(512, 256, 128)  # an extent
+    cutlass.IdentitySwizzle1               # a threadblock swizzle
+
+Everything here is bound from the CUTLASS headers; nothing is defined twice. Classes stand for themselves: pass the
+class where a type is asked for. What has no class is a member of the enumerations `dtype` and `layout`.
+"""
+
+from __future__ import annotations
+
+from pycutlass._core import (
+    BatchedIdentitySwizzle,
+    ColumnMajor,
+    ColumnMajorInterleaved32,
+    HorizontalSwizzle,
+    IdentitySwizzle1,
+    IdentitySwizzle2,
+    IdentitySwizzle4,
+    IdentitySwizzle8,
+    MatrixCoord,
+    OpClass,
+    RowMajor,
+    RowMajorInterleaved32,
+    StridedDgradHorizontalSwizzle,
+    StridedDgradIdentitySwizzle1,
+    StridedDgradIdentitySwizzle4,
+    Tensor3DCoord,
+    Tensor4DCoord,
+    TensorC32RSK32,
+    TensorNC32HW32,
+    TensorNHWC,
+    ThreadblockSwizzleStreamK,
+    bfloat16,
+    complex_transform,
+    dim3,
+    dtype,
+    float16,
+    float32,
+    float64,
+    float_e4m3,
+    float_e5m2,
+    int8,
+    int32,
+    layout,
+    tfloat32,
+)
+from pycutlass.cutlass import conv, gemm
+
+__all__ = [
+    "BatchedIdentitySwizzle",
+    "ColumnMajor",
+    "ColumnMajorInterleaved32",
+    "HorizontalSwizzle",
+    "IdentitySwizzle1",
+    "IdentitySwizzle2",
+    "IdentitySwizzle4",
+    "IdentitySwizzle8",
+    "MatrixCoord",
+    "OpClass",
+    "RowMajor",
+    "RowMajorInterleaved32",
+    "StridedDgradHorizontalSwizzle",
+    "StridedDgradIdentitySwizzle1",
+    "StridedDgradIdentitySwizzle4",
+    "Tensor3DCoord",
+    "Tensor4DCoord",
+    "TensorC32RSK32",
+    "TensorNC32HW32",
+    "TensorNHWC",
+    "ThreadblockSwizzleStreamK",
+    "bfloat16",
+    "complex_transform",
+    "conv",
+    "dim3",
+    "dtype",
+    "float16",
+    "float32",
+    "float64",
+    "float_e4m3",
+    "float_e5m2",
+    "gemm",
+    "int8",
+    "int32",
+    "layout",
+    "tfloat32",
+]

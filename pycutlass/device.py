@@ -1,0 +1,97 @@
+"""The GPUs of this machine, asked of the driver when needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pycutlass import _core
+from pycutlass.errors import DeviceError
+
+__all__ = [
+    "Device",
+    "available",
+    "compute_capability",
+    "count",
+    "current",
+    "current_target",
+    "describe",
+    "device_cc",
+    "require",
+]
+
+_COMPUTE_CAPABILITY_MAJOR = 75
+_COMPUTE_CAPABILITY_MINOR = 76
+_MULTIPROCESSORS = 16
+
+
+@dataclass(frozen=True)
+class Device:
+    """What PyCUTLASS knows of one GPU."""
+
+    ordinal: int
+    name: str
+    compute_capability: int
+    sm_count: int
+
+    @property
+    def target(self) -> str:
+        """What kernels are built for here, for example ``"sm_90"``."""
+        return f"sm_{self.compute_capability}"
+
+
+def count() -> int:
+    """Return the number of GPUs; 0 without a driver."""
+    return _core.device_count()
+
+
+def available() -> bool:
+    """Return whether there is a driver and at least one GPU."""
+    return count() > 0
+
+
+@lru_cache(maxsize=64)
+def describe(ordinal: int = 0) -> Device:
+    """Return what is known of GPU `ordinal`.
+
+    Raises
+    ------
+    DeviceError
+        There is no driver or no such GPU.
+    """
+    require()
+    if not 0 <= ordinal < count():
+        raise DeviceError(f"there is no GPU {ordinal}: this machine has {count()}, numbered from 0")
+    major = _core.device_attribute(ordinal, _COMPUTE_CAPABILITY_MAJOR)
+    minor = _core.device_attribute(ordinal, _COMPUTE_CAPABILITY_MINOR)
+    sm_count = _core.device_attribute(ordinal, _MULTIPROCESSORS)
+    return Device(ordinal, _core.device_name(ordinal), 10 * major + minor, sm_count)
+
+
+def require() -> None:
+    """Raise DeviceError, with the reason, where no GPU can be used."""
+    if available():
+        return
+    reason = _core.driver_problem() or "the driver sees no GPU; check CUDA_VISIBLE_DEVICES and nvidia-smi"
+    raise DeviceError(f"no GPU can be used: {reason}")
+
+
+def current() -> int:
+    """Return the ordinal of the calling thread's current GPU."""
+    require()
+    return _core.current_device()
+
+
+def compute_capability(ordinal: int = 0) -> int:
+    """Return the compute capability of a GPU as one number: 80 for an A100, 90 for an H100 or H200."""
+    return describe(ordinal).compute_capability
+
+
+def device_cc(device: int = 0) -> int:
+    """Return the compute capability of a GPU, under the name that the original used."""
+    return compute_capability(device)
+
+
+def current_target() -> str | None:
+    """Return what kernels are built for on the present GPU, for example ``"sm_90"``; None without a GPU."""
+    return describe(current()).target if available() else None

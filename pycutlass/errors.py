@@ -1,0 +1,154 @@
+"""Every exception that PyCUTLASS raises.
+
+::
+
+    PyCutlassError
+    ├── DescriptionError (ValueError)        a description that cannot be a kernel
+    ├── ArgumentError (ValueError)           arguments that do not fit the operation
+    │   └── AlignmentError                   a pointer, extent or stride that is not aligned
+    ├── ArgumentTypeError (TypeError)        an object or keyword of the wrong kind
+    ├── NotCompiledError (RuntimeError)      an operation is launched before it was compiled
+    ├── ToolkitError (RuntimeError)          a compiler, header or library is missing
+    ├── CompileError (RuntimeError)          a compiler refused the generated source
+    │   └── BuildReportError                 it compiled, but the strict switch refuses the result
+    ├── CacheError (RuntimeError)            the kernel cache cannot be used
+    ├── DeviceError (RuntimeError)           no driver, no GPU, or a GPU that cannot run the kernel
+    │   └── DriverError                      a CUDA driver call failed
+    └── PoolError (MemoryError)              the memory pool cannot hold what was asked for
+
+A message states the rule, both values, both names and the remedy. What a program may want to act on is kept in
+attributes as well.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlignmentError",
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BuildReportError",
+    "CacheError",
+    "CompileError",
+    "DescriptionError",
+    "DeviceError",
+    "DriverError",
+    "NotCompiledError",
+    "PoolError",
+    "PyCutlassError",
+    "ToolkitError",
+]
+
+
+class PyCutlassError(Exception):
+    """Base of everything that PyCUTLASS raises on purpose."""
+
+
+class DescriptionError(PyCutlassError, ValueError):
+    """A description (math instruction, tile, tensor, epilogue, operation) cannot be a kernel."""
+
+
+class ArgumentError(PyCutlassError, ValueError):
+    """Tensors or sizes do not fit the operation that they were given to."""
+
+
+class AlignmentError(ArgumentError):
+    """A pointer, an extent or a leading dimension is less aligned than the operation needs."""
+
+
+class ArgumentTypeError(PyCutlassError, TypeError):
+    """An argument is an object of the wrong kind, or a keyword does not exist."""
+
+
+class NotCompiledError(PyCutlassError, RuntimeError):
+    """An operation is to be launched and was never compiled for this device."""
+
+
+class ToolkitError(PyCutlassError, RuntimeError):
+    """A compiler, a header directory or a library was looked for and not found."""
+
+
+class CompileError(PyCutlassError, RuntimeError):
+    """A compiler refused the generated source.
+
+    Parameters
+    ----------
+    message : str
+        One sentence: which kernel, which compiler.
+    log : str
+        What the compiler printed.
+    source : str
+        The source as it was given to the compiler.
+    command : str
+        A shell command that reproduces the failure.
+    """
+
+    def __init__(self, message: str, *, log: str = "", source: str = "", command: str = "") -> None:
+        self.log = log
+        self.source = source
+        self.command = command
+        parts = [message]
+        if log:
+            parts.append("Log:\n" + log.rstrip())
+        if source:
+            parts.append("Source:\n" + number_lines(source))
+        if command:
+            parts.append("To reproduce:\n" + command)
+        super().__init__("\n\n".join(parts))
+
+
+class BuildReportError(CompileError):
+    """The kernel compiled, but spills, has a stack frame or a serialised wgmma, and strict mode is on."""
+
+
+class CacheError(PyCutlassError, RuntimeError):
+    """The kernel cache, or a bundle exported from one, cannot be used."""
+
+
+class DeviceError(PyCutlassError, RuntimeError):
+    """There is no driver or GPU, or the GPU cannot run this kernel."""
+
+
+class DriverError(DeviceError):
+    """A call to the CUDA driver failed.
+
+    Parameters
+    ----------
+    call : str
+        Name of the driver function.
+    code : int
+        The ``CUresult``.
+    meaning : str
+        What the driver says about it.
+    """
+
+    def __init__(self, call: str, code: int, meaning: str) -> None:
+        self.call = call
+        self.code = code
+        super().__init__(f"{call} failed with CUresult {code}: {meaning}")
+
+
+class PoolError(PyCutlassError, MemoryError):
+    """The memory pool cannot hold what was asked for.
+
+    Parameters
+    ----------
+    requested, used, limit : int
+        Bytes asked for, in use, and allowed.
+    """
+
+    def __init__(self, requested: int, used: int, limit: int) -> None:
+        self.requested = requested
+        self.used = used
+        self.limit = limit
+        super().__init__(
+            f"the memory pool cannot give {requested:,} bytes: {used:,} of at most {limit:,} bytes are in use. "
+            f"Free arguments that are no longer needed, or call pycutlass.get_memory_pool(init_pool_size, "
+            f"max_pool_size) with a larger max_pool_size before the first kernel."
+        )
+
+
+def number_lines(source: str) -> str:
+    """Return `source` with a line number before each line."""
+    lines = source.splitlines()
+    width = len(str(len(lines)))
+    return "\n".join(f"{number:>{width}} | {line}" for number, line in enumerate(lines, 1))

@@ -1,0 +1,129 @@
+// Hopper-native GEMM: a kernel of CUTLASS's 3.x API, made by the collective builders (TMA, wgmma, warp
+// specialisation; cutlass/gemm/collective/collective_builder.hpp), behind the call record.
+#pragma once
+
+#include "pycutlass/epilogue.h"
+#include "pycutlass/host.h"
+#include "pycutlass/prelude.h"
+
+#include <cute/tensor.hpp>
+#include <cutlass/epilogue/collective/collective_builder.hpp>
+#include <cutlass/epilogue/fusion/operations.hpp>
+#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/gemm/dispatch_policy.hpp>
+#include <cutlass/gemm/kernel/gemm_universal.hpp>
+#include <cutlass/gemm/kernel/tile_scheduler.hpp>
+
+#include "pycutlass/tensor.h"
+
+namespace pycutlass {
+
+/// The two kernel schedules, each with the epilogue schedule that belongs to it.
+struct Pingpong {
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
+};
+struct Cooperative {
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
+};
+
+/// Number of mainloop stages: as many as fit beside the epilogue where `Stages` is 0.
+template <int Stages, typename CollectiveEpilogue>
+struct StageCount {
+  using Type = cutlass::gemm::collective::StageCount<Stages>;
+};
+template <typename CollectiveEpilogue>
+struct StageCount<0, CollectiveEpilogue> {
+  using Type = cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+      sizeof(typename CollectiveEpilogue::SharedStorage))>;
+};
+
+template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
+          typename Fusion, typename Schedule, int Stages>
+struct GemmSm90 {
+  using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
+      cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
+      typename C::Element, typename C::Layout, C::kAlignment, typename C::Element, typename C::Layout, C::kAlignment,
+      typename Schedule::Epilogue, Fusion>::CollectiveOp;
+
+  using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout, A::kAlignment,
+      typename B::Element, typename B::Layout, B::kAlignment, ElementAccumulator, TileShape, ClusterShape,
+      typename StageCount<Stages, CollectiveEpilogue>::Type, typename Schedule::Mainloop>::CollectiveOp;
+
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
+                                                      CollectiveEpilogue, cutlass::gemm::PersistentScheduler>;
+
+  using Params = typename Kernel::Params;
+  using Call = pycutlass_gemm_call;
+  static unsigned const kThreads = Kernel::MaxThreadsPerBlock;
+  static unsigned const kMinBlocks = Kernel::MinBlocksPerMultiprocessor;
+  static unsigned const kSharedBytes = Kernel::SharedStorageSize;
+  static unsigned const kClusterM = cute::size<0>(ClusterShape{});
+  static unsigned const kClusterN = cute::size<1>(ClusterShape{});
+
+#if PYCUTLASS_DEVICE_SIDE
+
+  CUTLASS_DEVICE static void run(Params const &params, char *shared) {
+    Kernel kernel;
+    kernel(params, shared);
+  }
+
+#else
+
+  /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
+  template <typename Stride>
+  static Stride stride(pycutlass_operand const &operand) {
+    Stride result{};
+    if constexpr (cute::is_static<cute::tuple_element_t<0, Stride>>::value) {
+      cute::get<1>(result) = operand.ld;
+    } else {
+      cute::get<0>(result) = operand.ld;
+    }
+    cute::get<2>(result) = operand.batch_stride;
+    return result;
+  }
+
+  static cutlass::Status plan(Call const &call, void *storage, pycutlass_plan_result &result) {
+    using EA = typename A::Element;
+    using EB = typename B::Element;
+    using EC = typename C::Element;
+    // Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
+    pycutlass_operand const &source = call.C.data ? call.C : call.D;
+
+    typename Kernel::Arguments arguments{};
+    arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
+    arguments.problem_shape = {call.m, call.n, call.k, call.batch_count};
+    arguments.mainloop.ptr_A = static_cast<EA const *>(call.A.data);
+    arguments.mainloop.dA = stride<typename Kernel::StrideA>(call.A);
+    arguments.mainloop.ptr_B = static_cast<EB const *>(call.B.data);
+    arguments.mainloop.dB = stride<typename Kernel::StrideB>(call.B);
+    arguments.epilogue.ptr_C = static_cast<EC const *>(source.data);
+    arguments.epilogue.dC = stride<typename Kernel::StrideC>(source);
+    arguments.epilogue.ptr_D = static_cast<EC *>(call.D.data);
+    arguments.epilogue.dD = stride<typename Kernel::StrideD>(call.D);
+    FusionParams<Fusion>::fill(arguments.epilogue.thread, call.scalars);
+    arguments.hw_info.device_id = call.device;
+    arguments.hw_info.sm_count = call.sm_count;
+    arguments.scheduler.max_swizzle_size = call.max_swizzle;
+    using RasterOrder = decltype(arguments.scheduler.raster_order);
+    arguments.scheduler.raster_order = call.raster_order == 0   ? RasterOrder::AlongM
+                                       : call.raster_order == 1 ? RasterOrder::AlongN
+                                                                : RasterOrder::Heuristic;
+
+    if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
+
+    Params *params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.workspace));
+    dim3 grid = Kernel::get_grid_shape(*params);
+    result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments)};
+    return cutlass::Status::kSuccess;
+  }
+
+#endif
+};
+
+}  // namespace pycutlass
+
+#include "pycutlass/kernel.h"

@@ -1,0 +1,51 @@
+// Makes one generated text acceptable to three compilers: nvcc (device side), NVRTC (device side) and plain g++ (host
+// side). Must come before any CUTLASS header.
+//
+// NVRTC has no standard library; CUTLASS 4.2 uses a few `std` names there that it does not declare itself.
+// g++ is not supported by CUTLASS for kernels of its 3.x API; it needs the declarations below, which are never called,
+// and must see the CUDA version only after `cutlass/arch/wmma.h`, which otherwise asks for nvcc's `nvcuda` namespace.
+#pragma once
+
+#if defined(__CUDACC_RTC__)
+
+#define PYCUTLASS_DEVICE_SIDE 1
+#include <cuda/std/tuple>
+#include <cuda/std/type_traits>
+#include <cuda/std/utility>
+namespace std {
+using cuda::std::is_pointer_v;
+using cuda::std::void_t;
+template <class T>
+struct tuple_size<const T> : tuple_size<T> {};
+template <size_t I, class T>
+struct tuple_element<I, const T> {
+  using type = const typename tuple_element<I, T>::type;
+};
+}  // namespace std
+
+#elif defined(__CUDACC__)
+
+#define PYCUTLASS_DEVICE_SIDE 1
+
+#else
+
+#define PYCUTLASS_DEVICE_SIDE 0
+#include <cuda_runtime.h>
+#include <device_launch_parameters.h>
+void __syncthreads();
+int __syncthreads_and(int);
+void __syncwarp(unsigned = 0xffffffffu);
+namespace cutlass {
+namespace arch {
+int SmId();
+int LaneId();
+}  // namespace arch
+}  // namespace cutlass
+#include <cutlass/arch/wmma.h>
+#include <cutlass/cutlass.h>
+#ifndef __CUDACC_VER_MAJOR__
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#endif
+
+#endif

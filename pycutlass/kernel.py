@@ -1,0 +1,73 @@
+"""From an artifact to a kernel that can be launched: loaded once for each GPU."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pycutlass import _core, device
+from pycutlass.errors import NotCompiledError
+
+if TYPE_CHECKING:
+    from pycutlass.cache import Artifact
+    from pycutlass.operation import Operation
+
+__all__ = ["load", "select"]
+
+# Loaded code is a property of the process and the GPU, not of whoever described the kernel: equal operations share it.
+_loaded: dict[tuple[str, int], _core.DeviceKernel] = {}
+_lock = threading.Lock()
+
+
+def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
+    """Return the kernel of `operation`, loaded on GPU `ordinal`.
+
+    Raises
+    ------
+    NotCompiledError
+        The operation was not compiled, or for other GPUs only.
+    CacheError
+        Host and device side disagree about the kernel's parameters.
+    DeviceError
+        The GPU cannot run it.
+    """
+    artifact = select(operation, ordinal)
+    with _lock:
+        kernel = _loaded.get((artifact.key, ordinal))
+        if kernel is None:
+            host = _core.HostLibrary(artifact.host)
+            kernel = _core.DeviceKernel(host, artifact.cubin, artifact.name, ordinal)
+            _loaded[artifact.key, ordinal] = kernel
+        return kernel
+
+
+def select(operation: Operation, ordinal: int) -> Artifact:
+    """Return the artifact of `operation` that GPU `ordinal` can run, the one made for exactly this GPU first.
+
+    Raises
+    ------
+    NotCompiledError
+        There is none.
+    """
+    present = device.describe(ordinal)
+    candidates = [target for target in operation.artifacts if _runs(target, present.compute_capability)]
+    if candidates:
+        # Of two, the later target is the better match; sm_90a sorts behind sm_90 and is made for this GPU alone.
+        return operation.artifacts[max(candidates)]
+    name = operation.procedural_name()
+    if operation.artifacts:
+        made_for = ", ".join(sorted(operation.artifacts))
+        raise NotCompiledError(
+            f"{name} was compiled for {made_for}, GPU {ordinal} ({present.name}) is {present.target}: compile it for "
+            f"that with pycutlass.compiler.add_module([operation])"
+        )
+    raise NotCompiledError(f"{name} has not been compiled: call pycutlass.compiler.add_module([operation]) first")
+
+
+def _runs(target: str, compute_capability: int) -> bool:
+    """Whether a cubin for `target` runs: same major version, minor not above; "a" targets on exactly their GPU."""
+    number = target.removeprefix("sm_")
+    if number.endswith("a"):
+        return int(number[:-1]) == compute_capability
+    made_for = int(number)
+    return made_for // 10 == compute_capability // 10 and made_for <= compute_capability

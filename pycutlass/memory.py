@@ -1,0 +1,234 @@
+"""Device memory from a pool of RMM.
+
+``get_memory_pool(init, max)`` makes the pool of the present GPU; without that call one is made at first use. Nothing
+here touches RMM's process-wide current resource unless the user asks for it with `share_with_torch` or
+`share_with_cupy`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pycutlass import _core, device
+from pycutlass.errors import ArgumentError, DeviceError, PoolError
+
+__all__ = [
+    "DeviceBuffer",
+    "MemoryPool",
+    "get_allocated_size",
+    "get_memory_pool",
+    "pool_of",
+    "retire",
+    "share_with_cupy",
+    "share_with_torch",
+]
+
+_DEFAULT_INITIAL = 64 << 20
+_DEFAULT_SHARE = 0.5  # of the memory that is free when the pool is made, as its maximum
+
+
+class MemoryPool:
+    """A pool of device memory on one GPU.
+
+    Parameters
+    ----------
+    ordinal : int
+        The GPU.
+    init_pool_size, max_pool_size : int
+        Bytes reserved at once, and bytes that the pool may grow to. Both are rounded up to 256 bytes.
+
+    Raises
+    ------
+    ArgumentError
+        Sizes that are negative, or a maximum below the initial size.
+    DeviceError
+        There is no GPU, or it has not that much memory.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> pool = pycutlass.get_memory_pool(2**28, 2**32)  # doctest: +SKIP
+    >>> pool.get_allocated_size()  # doctest: +SKIP
+    0
+    """
+
+    def __init__(self, ordinal: int, init_pool_size: int, max_pool_size: int) -> None:
+        if init_pool_size < 0 or max_pool_size <= 0 or max_pool_size < init_pool_size:
+            raise ArgumentError(
+                f"a pool needs 0 <= init_pool_size <= max_pool_size and a maximum above 0, got init_pool_size="
+                f"{init_pool_size:,} and max_pool_size={max_pool_size:,}"
+            )
+        import rmm.mr
+
+        self.ordinal = ordinal
+        self.init_pool_size = -(-init_pool_size // 256) * 256
+        self.max_pool_size = -(-max_pool_size // 256) * 256
+        _core.activate(ordinal)
+        try:
+            pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), self.init_pool_size, self.max_pool_size)
+        except MemoryError as error:
+            free, total = _core.memory_info(ordinal)
+            raise DeviceError(
+                f"GPU {ordinal} cannot reserve a pool of {self.init_pool_size:,} bytes: {free:,} of {total:,} bytes "
+                f"are free. Ask for a smaller init_pool_size."
+            ) from error
+        self._pool = pool
+        self.mr = rmm.mr.TrackingResourceAdaptor(pool)
+
+    def get_allocated_size(self) -> int:
+        """Return the bytes in use."""
+        return int(self.mr.get_allocated_bytes())
+
+    def pool_size(self) -> int:
+        """Return the bytes that the pool has taken from the GPU."""
+        return int(self._pool.pool_size())
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Return the address of `size` bytes, usable on `stream`.
+
+        Raises
+        ------
+        PoolError
+            The pool cannot hold them; the message has the sizes asked, used and allowed.
+        """
+        try:
+            return int(self.mr.allocate(size, _rmm_stream(stream)))
+        except MemoryError as error:
+            raise PoolError(size, self.get_allocated_size(), self.max_pool_size) from error
+
+    def deallocate(self, pointer: int, size: int, stream: int) -> None:
+        """Give memory back, once what is on `stream` now has run."""
+        self.mr.deallocate(pointer, size, _rmm_stream(stream))
+
+
+class DeviceBuffer:
+    """Device memory that goes back to its pool when it is no longer referenced.
+
+    `stream` is where it was last used: giving it back is ordered behind that.
+    """
+
+    def __init__(self, ordinal: int, size: int, stream: int = 0) -> None:
+        self.size = size
+        self.stream = stream
+        self.pointer = 0
+        self._pool = pool_of(ordinal)
+        self.pointer = self._pool.allocate(max(size, 1), stream)
+
+    def __del__(self) -> None:
+        if self.pointer:
+            self._pool.deallocate(self.pointer, max(self.size, 1), self.stream)
+            self.pointer = 0
+
+
+# One pool a GPU for the whole process, since its point is that everybody takes from the same one.
+_pools: dict[int, MemoryPool] = {}
+_lock = threading.Lock()
+
+
+def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> MemoryPool:
+    """Make the pool of the present GPU.
+
+    Parameters
+    ----------
+    init_pool_size, max_pool_size : int
+        Bytes reserved at once, and bytes that the pool may grow to.
+
+    Raises
+    ------
+    ArgumentError
+        The sizes contradict each other, or the present pool is in use.
+    DeviceError
+        There is no GPU, or it has not that much memory.
+    """
+    ordinal = device.current()
+    with _lock:
+        present = _pools.get(ordinal)
+        if present is not None:
+            if (present.init_pool_size, present.max_pool_size) == (init_pool_size, max_pool_size):
+                return present
+            used = present.get_allocated_size()
+            if used:
+                raise ArgumentError(
+                    f"GPU {ordinal} has a pool of at most {present.max_pool_size:,} bytes with {used:,} in use: call "
+                    f"get_memory_pool before the first arguments are made, or free those first"
+                )
+            del _pools[ordinal]
+        return _pools.setdefault(ordinal, MemoryPool(ordinal, init_pool_size, max_pool_size))
+
+
+def pool_of(ordinal: int) -> MemoryPool:
+    """Return the pool of GPU `ordinal`, made with default sizes where nobody has made one."""
+    with _lock:
+        pool = _pools.get(ordinal)
+        if pool is None:
+            free, _ = _core.memory_info(ordinal)
+            limit = int(free * _DEFAULT_SHARE)
+            pool = _pools[ordinal] = MemoryPool(ordinal, min(_DEFAULT_INITIAL, limit), max(limit, 256))
+        return pool
+
+
+def get_allocated_size() -> int:
+    """Return the bytes in use in the pool of the present GPU; 0 where there is no pool or no GPU."""
+    if not device.available():
+        return 0
+    pool = _pools.get(device.current())
+    return 0 if pool is None else pool.get_allocated_size()
+
+
+def share_with_torch() -> None:
+    """Let torch take its memory from the present GPU's pool too.
+
+    Makes the pool RMM's current resource and RMM torch's allocator, both for the whole process. Call it before torch
+    has allocated anything on the GPU; torch refuses otherwise.
+    """
+    import torch
+    from rmm.allocators.torch import rmm_torch_allocator
+
+    _make_current()
+    torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
+
+
+def share_with_cupy() -> None:
+    """Let cupy take its memory from the present GPU's pool too.
+
+    Makes the pool RMM's current resource and RMM cupy's allocator, both for the whole process.
+    """
+    import cupy
+    from rmm.allocators.cupy import rmm_cupy_allocator
+
+    _make_current()
+    cupy.cuda.set_allocator(rmm_cupy_allocator)
+
+
+# What was given up while a launch on a stream of the caller's may still use it, with the event that ends the launch.
+_retired: list[tuple[_core.Event, tuple[Any, ...]]] = []
+
+
+def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
+    """Keep `owners` alive until `end` has happened. What has ended since is let go at each call."""
+    _retired[:] = [entry for entry in _retired if not entry[0].done]
+    _retired.append((end, owners))
+
+
+def _make_current() -> None:
+    import rmm.mr
+
+    ordinal = device.current()
+    rmm.mr.set_per_device_resource(ordinal, pool_of(ordinal).mr)
+
+
+def _rmm_stream(handle: int) -> Any:
+    from rmm.pylibrmm.stream import Stream
+
+    return Stream(_Handle(handle))
+
+
+class _Handle:
+    """A stream handle under the ``__cuda_stream__`` protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle

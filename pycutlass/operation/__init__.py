@@ -1,0 +1,6 @@
+"""Operations: descriptions that generate C++ text. Nothing here compiles or launches."""
+
+from pycutlass.operation.base import Operation
+from pycutlass.operation.gemm import GemmOperationUniversal
+
+__all__ = ["GemmOperationUniversal", "Operation"]

@@ -1,0 +1,123 @@
+"""What every operation has: a source text, a name that no other operation has, and the artifacts made from it."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.source import KernelSource
+
+if TYPE_CHECKING:
+    from pycutlass.cache import Artifact
+
+__all__ = ["SHARED_MEMORY_LIMIT", "Operation"]
+
+#: Dynamic shared memory that one threadblock may have, in bytes, by compute capability
+#: (CUDA C++ Programming Guide, technical specifications).
+SHARED_MEMORY_LIMIT = {80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+
+
+class Operation(ABC):
+    """A described kernel.
+
+    Operations are values: equal descriptions are equal operations, with the same text, name and cache key. What the
+    compiler makes of one is kept in `artifacts`, by target, and is no part of its value.
+    """
+
+    #: Fields that make up the value, in the order of the constructor.
+    _FIELDS: ClassVar[tuple[str, ...]] = ()
+
+    #: The oldest GPU that the kernel runs on: 80, 90, ...
+    compute_capability: int
+    artifacts: dict[str, Artifact]
+    _name: str | None
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "artifacts", {})
+        object.__setattr__(self, "_name", None)
+
+    @abstractmethod
+    def body(self) -> str:
+        """Return the generated C++ without the line that names the kernel."""
+
+    @abstractmethod
+    def configuration_name(self) -> str:
+        """Return the readable part of the kernel's name."""
+
+    @property
+    @abstractmethod
+    def is_native(self) -> bool:
+        """Whether the kernel uses features of exactly one architecture (``sm_90a``)."""
+
+    def procedural_name(self) -> str:
+        """Return the kernel's symbol.
+
+        The readable part follows CUTLASS's names; the digest at the end covers the whole generated text, so that no
+        two different operations share a name.
+        """
+        name = self._name
+        if name is None:
+            digest = hashlib.sha256(self.body().encode()).hexdigest()[:12]
+            name = f"{self.configuration_name()}_{digest}"
+            object.__setattr__(self, "_name", name)
+        return name
+
+    def emit(self) -> str:
+        """Return the whole generated C++ text."""
+        return f"{self.body()}\nPYCUTLASS_KERNEL({self.procedural_name()}, Operation)\n"
+
+    def source(self) -> KernelSource:
+        """Return what the compiler needs: name, text and what the text may be compiled for."""
+        return KernelSource(self.procedural_name(), self.emit(), self.compute_capability, self.is_native)
+
+    @property
+    def rt_module(self) -> Operation:
+        """The part that emits source, under the name that the guide's scripts use."""
+        return self
+
+    def _check_owner(self, arguments: Any) -> None:
+        """Raise unless `arguments` were made for an operation equal to this one."""
+        owner = getattr(arguments, "operation", None)
+        if owner is None:
+            raise ArgumentTypeError(f"run needs arguments made for this operation, got {type(arguments).__name__}")
+        if owner != self:
+            raise ArgumentError(
+                f"these arguments were made for {owner.procedural_name()}, not for {self.procedural_name()}: make new "
+                f"ones with operation= this one"
+            )
+
+    def _value(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self._FIELDS)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, Operation) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._value()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._value()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(_spell, self._value()))})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._FIELDS and name in self.__dict__:
+            raise AttributeError(f"{name} of an operation cannot change: describe another operation")
+        object.__setattr__(self, name, value)
+
+
+def check_capability(value: Any) -> int:
+    """Return compute capability `value`, or raise DescriptionError with the ones that exist."""
+    if value in SHARED_MEMORY_LIMIT and not isinstance(value, bool):
+        return int(value)
+    known = ", ".join(map(str, SHARED_MEMORY_LIMIT))
+    hint = " Volta (70) is no target of CUDA 13." if value == 70 else ""
+    raise DescriptionError(f"compute_capability must be one of {known}, got {value!r}.{hint}")
+
+
+def _spell(value: Any) -> str:
+    """Return `value` as it would be typed: classes of the ``cutlass`` namespace by their name there."""
+    return f"cutlass.{value.__name__}" if isinstance(value, type) else repr(value)

@@ -1,0 +1,133 @@
+"""What each operation means, in NumPy.
+
+This is the oracle of the tests, and what ``operation.run`` executes on a machine without a GPU. Operands are rounded as
+the hardware rounds them, products are summed in the accumulator's type, and the epilogue's own reference follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass.library import MathInstruction, MathOperation
+from pycutlass.types import ELEMENTS, Element
+
+if TYPE_CHECKING:
+    from pycutlass.operation import GemmOperationUniversal
+
+__all__ = ["gemm", "multiplied", "tolerance"]
+
+_ELEMENT = {row.short: row for row in ELEMENTS}
+
+Array = NDArray[Any]
+
+
+def gemm(
+    operation: GemmOperationUniversal,
+    A: Array,
+    B: Array,
+    C: Array | None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    exact: bool = False,
+) -> Array:
+    """Return D = alpha * A x B + beta * C.
+
+    Parameters
+    ----------
+    operation : GemmOperationUniversal
+        The description.
+    A, B, C : array of shape (M, K), (K, N), (M, N)
+        Operands in the dtypes of the description. `C` is not read where `beta` is 0.
+    alpha, beta : float
+        Scalars of the epilogue.
+    exact : bool
+        Sum in f64 and leave D unrounded in f64: the oracle. Operands are rounded as ever, since that is what the
+        kernel is asked to multiply.
+
+    Returns
+    -------
+    array of shape (M, N)
+        In the type of C, or f64 where `exact`.
+    """
+    math = operation.tile_description.math_instruction
+    functor = operation.epilogue_functor
+    source = None if beta == 0 or C is None else C
+    if exact:
+        accumulator = multiplied(A, math).astype(np.float64) @ multiplied(B, math).astype(np.float64)
+        return functor.reference(accumulator, source, alpha, beta, np.dtype(np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        accumulator = _accumulate(multiplied(A, math), multiplied(B, math), math)
+        return functor.output.round(functor.reference(accumulator, source, alpha, beta))
+
+
+def multiplied(operand: Array, math: MathInstruction) -> Array:
+    """Return `operand` as the multipliers see it, in a type that NumPy can compute with.
+
+    f32 operands of a tensor-core instruction are rounded to tf32, f16 or bf16 on the way (cutlass/gemm/warp/
+    mma_tensor_op.h). tf32 operands are taken as they are: the hardware ignores the low 13 bits.
+    """
+    if math.a.short == "tf32":
+        return (np.ascontiguousarray(operand, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    if math.a.short == "f32" and math.is_tensor_op:
+        return _ROUNDED[math.math_operation](operand)
+    return np.asarray(operand, np.float64 if math.a.short == "f64" else np.float32)
+
+
+def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0) -> tuple[float, float]:
+    """Return the relative and absolute error that a right kernel may have against the exact reference.
+
+    The output is rounded once (half a unit in the last place). The accumulator sums `k` products whose errors behave
+    like a random walk; four standard deviations of it bound every element of a large matrix. The two steps of the
+    epilogue round once each in the compute type.
+
+    Parameters
+    ----------
+    k : int
+        Number of products in each sum.
+    scale : float
+        Typical size of one product, alpha included.
+    """
+    math, functor = operation.tile_description.math_instruction, operation.epilogue_functor
+    step = math.accumulator.epsilon
+    if math.a.short in ("f32", "tf32") and math.is_tensor_op:
+        step = max(step, _FAST_STEP[math.math_operation])
+    accumulated = 4 * step * np.sqrt(max(k, 1)) * scale * max(1.0, np.log2(max(k, 2)) / 2)
+    return functor.output.epsilon + 4 * functor.compute.epsilon, float(accumulated)
+
+
+def _accumulate(A: Array, B: Array, math: MathInstruction) -> Array:
+    if math.accumulator.short != "f16":
+        return np.asarray(A @ B)
+    # An f16 accumulator is rounded after every instruction.
+    step = (math.instruction_shape or (1, 1, 16))[2]
+    total = np.zeros((A.shape[0], B.shape[1]), np.float32)
+    for start in range(0, A.shape[1], step):
+        partial = A[:, start : start + step] @ B[start : start + step]
+        total = (total + partial).astype(np.float16).astype(np.float32)
+    return total.astype(np.float16)
+
+
+def _rounder(short: str) -> Callable[[Array], Array]:
+    row: Element = _ELEMENT[short]
+    return lambda operand: row.round(operand).astype(np.float32)
+
+
+_ROUNDED: dict[MathOperation, Callable[[Array], Array]] = {
+    MathOperation.multiply_add: _rounder("tf32"),
+    MathOperation.multiply_add_fast_f16: _rounder("f16"),
+    MathOperation.multiply_add_fast_bf16: _rounder("bf16"),
+    MathOperation.multiply_add_fast_f32: _rounder("f32"),
+}
+
+# 3xTF32 leaves out the product of the two small halves, each below 2**-11 of its operand.
+_FAST_STEP = {
+    MathOperation.multiply_add: 2.0**-23,
+    MathOperation.multiply_add_fast_f16: 2.0**-23,
+    MathOperation.multiply_add_fast_bf16: 2.0**-23,
+    MathOperation.multiply_add_fast_f32: 2.0**-20,
+}

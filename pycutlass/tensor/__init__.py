@@ -1,0 +1,9 @@
+"""Tensors of other libraries, wrapped at the door: one adapter a library, behind one function.
+
+No library is imported here: an adapter is chosen by the type of what was given.
+"""
+
+from pycutlass.tensor.adapters import current_stream_source, wrap
+from pycutlass.tensor.view import TensorView
+
+__all__ = ["TensorView", "current_stream_source", "wrap"]

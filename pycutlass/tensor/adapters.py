@@ -1,0 +1,153 @@
+"""One adapter for each tensor library.
+
+An adapter looks at attributes only: it neither copies nor waits nor changes the current device.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.tensor.view import TensorView
+
+__all__ = ["current_stream_source", "wrap"]
+
+_CUDA = 2  # DLPack's number of the device type
+
+
+def wrap(name: str, tensor: Any) -> TensorView:
+    """Return a view of `tensor`, which the user gave as operand `name`.
+
+    Parameters
+    ----------
+    name : str
+        Operand, for messages.
+    tensor : object
+        torch.Tensor, numpy.ndarray, cupy.ndarray, an object with ``__dlpack__``, or a ``CUdeviceptr`` or integer
+        address.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Anything else.
+    """
+    for matches, adapt in _ADAPTERS:
+        if matches(tensor):
+            return adapt(name, tensor)
+    raise ArgumentTypeError(
+        f"operand {name} must be a tensor of torch, numpy or cupy, an object with __dlpack__, or a CUdeviceptr; "
+        f"got {type(tensor).__name__}"
+    )
+
+
+def current_stream_source(library: str, device: int) -> Callable[[], int]:
+    """Return a function that gives the handle of the current stream of `library` on GPU `device`."""
+    if library == "torch":
+        torch = sys.modules["torch"]
+        return lambda: int(torch.cuda.current_stream(device).cuda_stream)
+    if library == "cupy":
+        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
+        return lambda: int(get_current_stream().ptr)
+    return lambda: 0  # whoever has no notion of a current stream means the legacy default stream
+
+
+def _is_torch(tensor: Any) -> bool:
+    # A tensor of torch can only be met where torch has been imported.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def _from_torch(name: str, tensor: Any) -> TensorView:
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided:
+        raise ArgumentTypeError(f"operand {name} must be a dense tensor, got layout {tensor.layout}; use .to_dense()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ArgumentTypeError(
+            f"operand {name} is a lazy conjugate or negative view; use .resolve_conj().resolve_neg()"
+        )
+    device = tensor.device
+    if device.type not in ("cuda", "cpu"):
+        raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; use .cuda()")
+    ordinal = device.index if device.type == "cuda" else None
+    dtype_name = str(tensor.dtype).removeprefix("torch.")
+    return TensorView(
+        tensor.data_ptr(), dtype_name, tuple(tensor.shape), tuple(tensor.stride()), ordinal, "torch", tensor
+    )
+
+
+def _is_numpy(tensor: Any) -> bool:
+    return isinstance(tensor, np.ndarray)
+
+
+def _from_numpy(name: str, tensor: Any) -> TensorView:
+    if tensor.dtype.byteorder == ">":
+        raise ArgumentTypeError(
+            f"operand {name} is big-endian ({tensor.dtype.str}); use .astype({tensor.dtype.name!r})"
+        )
+    strides = _element_strides(name, tensor.strides, tensor.dtype.itemsize)
+    return TensorView(tensor.ctypes.data, tensor.dtype.name, tensor.shape, strides, None, "numpy", tensor)
+
+
+def _is_cupy(tensor: Any) -> bool:
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(tensor, cupy.ndarray)
+
+
+def _from_cupy(name: str, tensor: Any) -> TensorView:
+    strides = _element_strides(name, tensor.strides, tensor.dtype.itemsize)
+    device = int(tensor.data.device_id)
+    return TensorView(int(tensor.data.ptr), tensor.dtype.name, tensor.shape, strides, device, "cupy", tensor)
+
+
+def _is_pointer(tensor: Any) -> bool:
+    return type(tensor).__name__ == "CUdeviceptr" or (isinstance(tensor, int) and not isinstance(tensor, bool))
+
+
+def _from_pointer(name: str, tensor: Any) -> TensorView:
+    if int(tensor) <= 0:
+        raise ArgumentTypeError(f"operand {name} is the address {int(tensor)}, which is no device memory")
+    return TensorView(int(tensor), None, None, None, -1, "pointer", tensor)
+
+
+def _is_dlpack(tensor: Any) -> bool:
+    return hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")
+
+
+def _from_dlpack(name: str, tensor: Any) -> TensorView:
+    """View an object of an unknown library through the tensor library that can hold it.
+
+    The exporting library is asked for the legacy default stream's view (stream=1), which is where a launch without a
+    stream goes.
+    """
+    kind, ordinal = tensor.__dlpack_device__()
+    if kind == _CUDA:
+        from pycutlass.tensor.capsule import read_capsule
+
+        return read_capsule(tensor, ordinal)
+    try:
+        array = np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ArgumentTypeError(f"operand {name} cannot be read through DLPack: {error}") from error
+    view = _from_numpy(name, array)
+    return TensorView(view.pointer, view.dtype_name, view.shape, view.strides, None, "dlpack", (array, tensor))
+
+
+def _element_strides(name: str, strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    if any(step % itemsize for step in strides):
+        raise ArgumentTypeError(
+            f"operand {name} has strides {strides} that are no multiple of its {itemsize}-byte elements"
+        )
+    return tuple(step // itemsize for step in strides)
+
+
+_ADAPTERS: tuple[tuple[Callable[[Any], bool], Callable[[str, Any], TensorView]], ...] = (
+    (_is_torch, _from_torch),
+    (_is_cupy, _from_cupy),
+    (_is_numpy, _from_numpy),
+    (_is_pointer, _from_pointer),
+    (_is_dlpack, _from_dlpack),
+)

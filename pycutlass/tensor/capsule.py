@@ -1,0 +1,80 @@
+"""Reading a DLPack capsule: device tensors of libraries that PyCUTLASS has no adapter for."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.tensor.view import TensorView
+
+__all__ = ["read_capsule"]
+
+_LEGACY_DEFAULT_STREAM = 1  # as __dlpack__ numbers streams of CUDA
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor`` (https://dmlc.github.io/dlpack/latest/c_api.html)."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_NAMES = {
+    (0, 8): "int8",
+    (0, 32): "int32",
+    (2, 16): "float16",
+    (2, 32): "float32",
+    (2, 64): "float64",
+    (4, 16): "bfloat16",
+}
+
+
+def read_capsule(tensor: Any, ordinal: int) -> TensorView:
+    """Return a view of `tensor`, a device tensor with ``__dlpack__``.
+
+    The capsule stays with the view and is never renamed to "used": its destructor gives the memory back to the
+    exporting library when the view goes.
+
+    Raises
+    ------
+    ArgumentTypeError
+        The exporter made no version-0 capsule, or its element type has no counterpart here.
+    """
+    capsule = tensor.__dlpack__(stream=_LEGACY_DEFAULT_STREAM)
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    try:
+        address = get_pointer(capsule, b"dltensor")
+    except ValueError as error:
+        raise ArgumentTypeError(f"{type(tensor).__name__} exports no DLPack tensor: {error}") from error
+    view = _Tensor.from_address(address)
+    name = _NAMES.get((view.code, view.bits)) if view.lanes == 1 else None
+    if name is None:
+        raise ArgumentTypeError(
+            f"{type(tensor).__name__} has DLPack type code {view.code} with {view.bits} bits and {view.lanes} lanes, "
+            f"which no kernel takes"
+        )
+    shape = tuple(view.shape[i] for i in range(view.ndim))
+    strides = tuple(view.strides[i] for i in range(view.ndim)) if view.strides else _packed(shape)
+    return TensorView((view.data or 0) + view.byte_offset, name, shape, strides, ordinal, "dlpack", (capsule, tensor))
+
+
+def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))

@@ -1,0 +1,41 @@
+"""Finding what compiles kernels: CUTLASS's headers, CUDA's headers with a device compiler, and a host compiler.
+
+Read in this order: ``things`` (what can be found), ``find`` (where), ``findings`` (all of it, for ``pycutlass
+doctor``); ``files`` is what they stand on. Looking costs a few file system calls: no process is started where a memo
+remembers the answer, and no library is loaded or imported.
+"""
+
+from __future__ import annotations
+
+from pycutlass.toolkit.files import Memo, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit.find import (
+    find_cutlass,
+    find_host_compiler,
+    find_nvcc,
+    find_nvrtc,
+    find_tool,
+    own_headers_digest,
+    own_include,
+)
+from pycutlass.toolkit.findings import Finding, findings
+from pycutlass.toolkit.things import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
+
+__all__ = [
+    "KNOWN_CUDA",
+    "KNOWN_CUTLASS",
+    "Cutlass",
+    "Finding",
+    "Memo",
+    "Toolkit",
+    "file_fingerprint",
+    "find_cutlass",
+    "find_host_compiler",
+    "find_nvcc",
+    "find_nvrtc",
+    "find_tool",
+    "findings",
+    "own_headers_digest",
+    "own_include",
+    "run_quietly",
+    "without_memo",
+]

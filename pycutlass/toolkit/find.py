@@ -1,0 +1,291 @@
+"""Where CUTLASS, CUDA and the host compiler are looked for.
+
+CUDA's headers and the device compiler come from one root, since mixing two toolkits fails in ways that nobody can read.
+A variable that names a place is meant: if the place does not hold what it should, that is an error, and no other place
+is tried in its stead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from pycutlass import config
+from pycutlass.errors import ToolkitError
+from pycutlass.toolkit.files import Memo, content_digest, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit.things import Cutlass, Toolkit, defined
+
+__all__ = [
+    "GET_CUTLASS",
+    "GET_CXX",
+    "GET_NVCC",
+    "GET_NVRTC",
+    "find_cutlass",
+    "find_host_compiler",
+    "find_nvcc",
+    "find_nvrtc",
+    "find_tool",
+    "own_headers_digest",
+    "own_include",
+    "search_cutlass",
+    "search_host_compiler",
+    "search_nvcc",
+    "search_nvrtc",
+]
+
+GET_CUTLASS = "pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_PATH to a checkout of CUTLASS 4.2"
+GET_NVCC = "pip install 'pycutlass[nvcc]', or install the CUDA 13.0 toolkit and set CUDA_HOME to its root"
+GET_NVRTC = "pip install 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'"
+GET_CXX = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one"
+
+
+def find_cutlass() -> Cutlass:
+    """Return the CUTLASS headers: ``CUTLASS_PATH``, then ``third_party/cutlass`` of a checkout, then the package.
+
+    Raises
+    ------
+    ToolkitError
+        If there are none, or if ``CUTLASS_PATH`` does not hold them.
+    """
+    found, tried = search_cutlass()
+    return found or _missing("CUTLASS's headers (include/cutlass/cutlass.h)", tried, GET_CUTLASS)
+
+
+def find_nvcc(memo: Memo = without_memo) -> Toolkit:
+    """Return the first toolkit with headers and nvcc.
+
+    The order is ``CUDA_INSTALL_PATH``, ``CUDA_HOME``, nvcc on ``PATH``, the wheels, ``/usr/local/cuda``.
+
+    Raises
+    ------
+    ToolkitError
+        If there is none, or if one of the variables does not name a toolkit.
+    """
+    found, tried = search_nvcc(memo)
+    return found or _missing("nvcc together with CUDA's headers", tried, GET_NVCC)
+
+
+def find_nvrtc(memo: Memo = without_memo) -> Toolkit:
+    """Return the first toolkit with headers and the NVRTC library, or else the two of one version from two places.
+
+    Raises
+    ------
+    ToolkitError
+        If there are none, or if one of the variables does not name a toolkit.
+    """
+    found, tried = search_nvrtc(memo)
+    return found or _missing("NVRTC together with CUDA's headers", tried, GET_NVRTC)
+
+
+def find_host_compiler() -> tuple[str, ...]:
+    """Return the command of the host compiler, ``$CXX`` or g++, its program as an absolute path.
+
+    Raises
+    ------
+    ToolkitError
+        If it is not on ``PATH``.
+    """
+    found, tried = search_host_compiler()
+    return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX)
+
+
+def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
+    """Return a program that may come with the toolkit, for example ``nvdisasm``, or None."""
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    programs = (toolkit.root / "bin" / name for toolkit in _toolkits(memo, []))
+    return next((program for program in programs if program.is_file()), None)
+
+
+def own_include() -> Path:
+    """Return the include directory that comes with PyCUTLASS."""
+    return Path(__file__).resolve().parents[1] / "include"
+
+
+def own_headers_digest() -> str:
+    """Return the SHA-256 of the headers that come with PyCUTLASS."""
+    return content_digest([own_include()])
+
+
+def search_cutlass() -> tuple[Cutlass | None, list[str]]:
+    """Return the CUTLASS headers, or None, and the places that were tried."""
+    tried: list[str] = []
+    for root, via in _cutlass_roots(tried):
+        tried.append(f"{root} ({via})")
+        if (root / "include" / "cutlass" / "cutlass.h").is_file():
+            return Cutlass(root, _cutlass_version(root), via), tried
+        if via == "CUTLASS_PATH":
+            _refuse_variable(via, root, "include/cutlass/cutlass.h")
+    return None, tried
+
+
+def search_nvcc(memo: Memo) -> tuple[Toolkit | None, list[str]]:
+    """Return a toolkit with nvcc, or None, and the places that were tried."""
+    tried: list[str] = []
+    for toolkit in _toolkits(memo, tried):
+        if toolkit.nvcc:
+            return toolkit, tried
+        tried[-1] += ": CUDA headers, but no bin/nvcc"
+        if toolkit.found_via in _VARIABLES:
+            break
+    return None, tried
+
+
+def search_nvrtc(memo: Memo) -> tuple[Toolkit | None, list[str]]:
+    """Return a toolkit with NVRTC, or None, and the places that were tried."""
+    tried: list[str] = []
+    headers: list[Toolkit] = []
+    for toolkit in _toolkits(memo, tried):
+        if toolkit.nvrtc:
+            return toolkit, tried
+        tried[-1] += ": CUDA headers, but no libnvrtc"
+        headers.append(toolkit)
+        if toolkit.found_via in _VARIABLES:
+            break
+    for root, via in _cuda_roots(memo, []):
+        library = _nvrtc_library(root)
+        for toolkit in headers if library else ():
+            assert library
+            tried.append(f"{library} ({via}) with the headers in {toolkit.include}")
+            if _library_version(library) == toolkit.version:
+                mixed = f"{via}, headers: {toolkit.found_via}"
+                return Toolkit(toolkit.root, toolkit.include, toolkit.version, mixed, toolkit.nvcc, library), tried
+            tried[-1] += f": one is {_library_version(library)}, the other {toolkit.version}"
+    return None, tried
+
+
+def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
+    """Return the host compiler's command, or None, and what was tried."""
+    named = config.text("CXX")
+    command = shlex.split(named) if named else ["g++"]
+    program = shutil.which(command[0])
+    tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
+    return ((program, *command[1:]) if program else None), tried
+
+
+_VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
+_HEADER_PLACES = ("include", "targets/x86_64-linux/include")
+_LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
+_NVRTC_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+
+
+def _missing(what: str, tried: list[str], remedy: str) -> NoReturn:
+    looked = "\n".join(f"  - {place}" for place in tried)
+    raise ToolkitError(f"{what} cannot be found. Looked for in\n{looked}\nTo get it: {remedy}.")
+
+
+def _refuse_variable(variable: str, root: Path, needed: str) -> NoReturn:
+    raise ToolkitError(f"{variable} is {root}, and there is no {needed} in it. Correct the variable or unset it.")
+
+
+def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:
+    chosen = config.path("CUTLASS_PATH")
+    if chosen:
+        yield chosen, "CUTLASS_PATH"
+    else:
+        tried.append("$CUTLASS_PATH (not set)")
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "setup.py").is_file():
+        yield checkout / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
+    packages = _package_directories("cutlass_library")
+    yield from ((package / "source", "package nvidia-cutlass") for package in packages)
+    if not packages:
+        tried.append("package nvidia-cutlass (not installed)")
+
+
+def _toolkits(memo: Memo, tried: list[str]) -> Iterator[Toolkit]:
+    """Yield every root with CUDA headers, in order; note each place in `tried`."""
+    for root, via in _cuda_roots(memo, tried):
+        tried.append(f"{root} ({via})")
+        includes = [root / place for place in _HEADER_PLACES if (root / place / "cuda_runtime.h").is_file()]
+        if includes:
+            nvcc = root / "bin" / "nvcc"
+            version = _cuda_version(includes[0])
+            yield Toolkit(root, includes[0], version, via, nvcc if nvcc.is_file() else None, _nvrtc_library(root))
+        elif via in _VARIABLES:
+            _refuse_variable(via, root, "include/cuda_runtime.h")
+        else:
+            tried[-1] += ": no include/cuda_runtime.h"
+
+
+def _cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
+    """Yield the roots to look in and what led to them, each once; note in `tried` what leads nowhere."""
+    seen: set[Path] = set()
+    for root, via in _all_cuda_roots(memo, tried):
+        if root.resolve() not in seen:
+            seen.add(root.resolve())
+            yield root, via
+
+
+def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
+    for variable in _VARIABLES:
+        chosen = config.path(variable)
+        if chosen:
+            yield chosen, variable
+        else:
+            tried.append(f"${variable} (not set)")
+    on_path = shutil.which("nvcc")
+    if on_path:
+        yield _root_of_nvcc(Path(on_path), memo), f"{on_path} on PATH"
+    else:
+        tried.append("nvcc on PATH (there is none)")
+    packages = _package_directories("nvidia.cu13")
+    yield from ((package, "package nvidia.cu13") for package in packages)
+    if not packages:
+        tried.append("package nvidia.cu13 (not installed)")
+    yield Path("/usr/local/cuda"), "the usual place"
+
+
+def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
+    """Return the root of the toolkit of an nvcc; where that is a script in front of the real one, it is asked."""
+    root = nvcc.resolve().parent.parent
+    if any((root / place / "cuda_runtime.h").is_file() for place in _HEADER_PLACES):
+        return root
+
+    def ask() -> str:
+        try:
+            answer = run_quietly([str(nvcc), "--dryrun", "-x", "cu", os.devnull])
+        except ToolkitError:
+            return str(root)
+        top = re.search(r"^#\$ TOP=(.+)$", answer, re.MULTILINE)
+        return os.path.realpath(top[1].strip()) if top else str(root)
+
+    return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
+
+
+def _package_directories(package: str) -> list[Path]:
+    """Return the directories of an installed package without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    return [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
+
+
+def _nvrtc_library(root: Path) -> Path | None:
+    places = (root / place / name for place in _LIBRARY_PLACES for name in _NVRTC_NAMES)
+    return next((path for path in places if path.is_file()), None)
+
+
+def _library_version(library: Path) -> str:
+    """Return the version of an NVRTC library, for example ``13.0``; the library beside it has it in its name."""
+    beside = sorted(library.resolve().parent.glob("libnvrtc-builtins.so.*.*"))
+    match = re.search(r"\.so\.(\d+\.\d+)", beside[0].name) if beside else None
+    return match[1] if match else "unknown"
+
+
+def _cutlass_version(root: Path) -> str:
+    header = root / "include" / "cutlass" / "version.h"
+    return ".".join(defined(header, f"CUTLASS_{part}") or "?" for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def _cuda_version(include: Path) -> str:
+    number = defined(include / "cuda_runtime_api.h", "CUDART_VERSION")
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}" if number else "unknown"

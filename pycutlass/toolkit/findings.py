@@ -1,0 +1,127 @@
+"""Everything that PyCUTLASS looks for on a machine, found or not: what ``pycutlass doctor`` shows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pycutlass import _core
+from pycutlass.errors import ToolkitError
+from pycutlass.toolkit.files import Memo, run_quietly, without_memo
+from pycutlass.toolkit.find import (
+    GET_CUTLASS,
+    GET_CXX,
+    GET_NVCC,
+    GET_NVRTC,
+    find_tool,
+    search_cutlass,
+    search_host_compiler,
+    search_nvcc,
+    search_nvrtc,
+)
+from pycutlass.toolkit.things import Cutlass, Toolkit
+
+__all__ = ["Finding", "findings"]
+
+_Thing = TypeVar("_Thing")
+_GET_DRIVER = "install NVIDIA's driver 580 or newer; without a GPU, kernels compile and `run` computes the reference"
+_GET_TOOL = "it comes with the CUDA toolkit, and only serves to look at machine code"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for.
+
+    Parameters
+    ----------
+    name : str
+        What it is.
+    ok : bool
+        Whether it is there and can be used.
+    value : str
+        What was found, or what is wrong.
+    tried : tuple[str, ...]
+        The places, in order, up to the one where it was found.
+    remedy : str
+        What to do; empty if all is well.
+    required : bool
+        Whether PyCUTLASS compiles nothing without it. Of nvcc and NVRTC it is enough to have one.
+    """
+
+    name: str
+    ok: bool
+    value: str
+    tried: tuple[str, ...]
+    remedy: str
+    required: bool
+
+
+def findings(memo: Memo = without_memo) -> list[Finding]:
+    """Return everything that PyCUTLASS looks for, found or not."""
+    nvcc = _finding("nvcc", lambda: search_nvcc(memo), _describe_nvcc, GET_NVCC, required=False)
+    nvrtc = _finding("NVRTC", lambda: search_nvrtc(memo), _describe_nvrtc, GET_NVRTC, required=not nvcc.ok)
+    return [
+        _finding("CUTLASS headers", search_cutlass, _describe_cutlass, GET_CUTLASS, required=True),
+        nvcc,
+        nvrtc,
+        _finding("host compiler", search_host_compiler, _describe_host_compiler, GET_CXX, required=True),
+        _driver(),
+        *(_tool(name, memo) for name in ("nvdisasm", "cuobjdump")),
+    ]
+
+
+def _finding(
+    name: str,
+    search: Callable[[], tuple[_Thing | None, list[str]]],
+    describe: Callable[[_Thing], tuple[str, str]],
+    remedy: str,
+    required: bool,
+) -> Finding:
+    """Search, and describe what was found by a value and a note; a note takes the place of the remedy."""
+    try:
+        found, tried = search()
+        if found is None:
+            return Finding(name, False, "not found", tuple(tried), remedy, required)
+        value, note = describe(found)
+        return Finding(name, True, value, tuple(tried), note, required)
+    except ToolkitError as error:
+        return Finding(name, False, str(error), (), remedy, required)
+
+
+def _describe_cutlass(cutlass: Cutlass) -> tuple[str, str]:
+    return f"{cutlass.version} in {cutlass.root} ({cutlass.found_via})", cutlass.note
+
+
+def _describe_nvcc(toolkit: Toolkit) -> tuple[str, str]:
+    release = run_quietly([str(toolkit.nvcc), "--version"]).strip().splitlines()[-1]
+    return f"{toolkit.nvcc}, {release}, headers {toolkit.headers_version} ({toolkit.found_via})", toolkit.note
+
+
+def _describe_nvrtc(toolkit: Toolkit) -> tuple[str, str]:
+    return f"{toolkit.nvrtc}, headers {toolkit.headers_version} ({toolkit.found_via})", toolkit.note
+
+
+def _describe_host_compiler(command: tuple[str, ...]) -> tuple[str, str]:
+    return f"{shlex.join(command)}, {run_quietly([*command, '--version']).splitlines()[0]}", ""
+
+
+def _driver() -> Finding:
+    tried = ("libcuda.so.1",)
+    problem = _core.driver_problem()
+    if problem:
+        return Finding("GPU driver", False, problem, tried, _GET_DRIVER, required=False)
+    version = _core.driver_version()
+    gpus = [_core.device_name(ordinal) for ordinal in range(_core.device_count())]
+    value = f"CUDA {version // 1000}.{version % 1000 // 10}, GPUs: {', '.join(gpus) or 'none'}"
+    return Finding("GPU driver", bool(gpus), value, tried, "" if gpus else _GET_DRIVER, required=False)
+
+
+def _tool(name: str, memo: Memo) -> Finding:
+    try:
+        path = find_tool(name, memo)
+    except ToolkitError as error:
+        return Finding(name, False, str(error), (), _GET_TOOL, required=False)
+    value = str(path) if path else "not found"
+    return Finding(name, path is not None, value, ("PATH", "the toolkits"), "" if path else _GET_TOOL, required=False)

@@ -1,0 +1,106 @@
+"""What can be found: a CUTLASS source tree, and a CUDA toolkit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pycutlass.toolkit.files import Memo, content_digest, stat_digest, without_memo
+
+__all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "defined"]
+
+# The generated text is written for these and tested with them.
+KNOWN_CUTLASS = "4.2"
+KNOWN_CUDA = "13.0"
+
+
+@dataclass(frozen=True)
+class Cutlass:
+    """A CUTLASS source tree: its root, its version (for example ``"4.2.0"``) and what led to it."""
+
+    root: Path
+    version: str
+    found_via: str
+
+    @property
+    def includes(self) -> tuple[Path, ...]:
+        """Include directories: ``include``, and ``tools/util/include`` where there is one."""
+        utilities = self.root / "tools" / "util" / "include"
+        return (self.root / "include", *([utilities] if utilities.is_dir() else []))
+
+    @property
+    def note(self) -> str:
+        """What to know about this version; empty for the one that PyCUTLASS is written for."""
+        if f"{self.version}.".startswith(f"{KNOWN_CUTLASS}."):
+            return ""
+        return (
+            f"the CUTLASS in {self.root} is version {self.version}; PyCUTLASS is written for and tested with "
+            f"{KNOWN_CUTLASS}, so kernels may not compile, or compute something else. Use nvidia-cutlass==4.2.0.0"
+        )
+
+    def digest(self, memo: Memo = without_memo) -> str:
+        """Return the SHA-256 of all headers in ``include/cutlass`` and ``include/cute``, remembered by their stat."""
+        folders = [self.root / "include" / name for name in ("cutlass", "cute")]
+        return memo("cutlass headers", str(self.root), stat_digest(folders), lambda: content_digest(folders))
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """CUDA headers, and the device compilers that belong to them.
+
+    Parameters
+    ----------
+    root : Path
+        Root of the toolkit.
+    include : Path
+        The directory that holds ``cuda_runtime.h``.
+    version : str
+        CUDA version of the headers, for example ``"13.0"``.
+    found_via : str
+        The variable, search path or package that led here.
+    nvcc, nvrtc : Path or None
+        The compiler driver, and the NVRTC library, where they are part of it.
+    """
+
+    root: Path
+    include: Path
+    version: str
+    found_via: str
+    nvcc: Path | None
+    nvrtc: Path | None
+
+    @property
+    def includes(self) -> tuple[Path, ...]:
+        """Include directories: CUDA's own, and that of its C++ library (CUTLASS includes from both levels)."""
+        library = self.include / "cccl"
+        return (self.include, *([library] if library.is_dir() else []))
+
+    @property
+    def headers_version(self) -> str:
+        """Version of the headers and of the C++ library among them."""
+        places = ("cccl/cuda/std/__cccl/version.h", "cuda/std/__cccl/version.h")
+        library = next(filter(None, (defined(self.include / place, "CCCL_VERSION") for place in places)), "unknown")
+        return f"{self.version}, C++ library {library}"
+
+    @property
+    def note(self) -> str:
+        """What to know about this version; empty for the one that PyCUTLASS is written for."""
+        if self.version == KNOWN_CUDA:
+            return ""
+        known_major = KNOWN_CUDA.partition(".")[0]
+        worse = "" if self.version.partition(".")[0] == known_major else ", and only CUDA 13 is expected to work"
+        return (
+            f"the CUDA toolkit in {self.root} is version {self.version}; PyCUTLASS is tested with {KNOWN_CUDA}{worse}. "
+            f"Set CUDA_HOME to another toolkit, or pip install 'pycutlass[nvcc]'"
+        )
+
+
+def defined(header: Path, macro: str) -> str | None:
+    """Return the number that `macro` is defined as near the top of `header`, or None."""
+    try:
+        with header.open("rb") as file:
+            match = re.search(rb"#\s*define\s+" + macro.encode() + rb"\s+(\d+)", file.read(32768))
+    except FileNotFoundError:
+        return None
+    return match[1].decode() if match else None
