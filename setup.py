@@ -53,9 +53,8 @@ def first_with(headers: tuple[str, ...], directories: list[Path], variable: str,
         if all((directory / header).is_file() for header in headers):
             return directory
     looked = "\n  ".join(str(directory) for directory in directories)
-    sys.exit(
-        f"pycutlass needs {', '.join(headers)} to build. Looked in\n  {looked}\nSet {variable}, or pip install {wheels}."
-    )
+    names = ", ".join(headers)
+    sys.exit(f"pycutlass needs {names} to build. Looked in\n  {looked}\nSet {variable}, or pip install {wheels}.")
 
 
 def system_includes() -> list[str]:

@@ -21,12 +21,12 @@ struct DataType {
 };
 
 struct Tensor {
-  void *data;
+  void* data;
   Device device;
   int32_t ndim;
   DataType dtype;
-  int64_t *shape;
-  int64_t *strides;
+  int64_t* shape;
+  int64_t* strides;
   uint64_t byte_offset;
 };
 
@@ -37,16 +37,16 @@ struct Version {
 
 struct ExchangeHeader {
   Version version;
-  ExchangeHeader *previous;
+  ExchangeHeader* previous;
 };
 
 struct ExchangeApi {
   ExchangeHeader header;
-  void *managed_tensor_allocator;
-  void *managed_tensor_from_py_object;
-  void *managed_tensor_to_py_object;
-  int (*tensor_from_py_object)(void *object, Tensor *out);  // may be null
-  int (*current_work_stream)(int32_t device_type, int32_t device_id, void **stream);
+  void* managed_tensor_allocator;
+  void* managed_tensor_from_py_object;
+  void* managed_tensor_to_py_object;
+  int (*tensor_from_py_object)(void* object, Tensor* out);  // may be null
+  int (*current_work_stream)(int32_t device_type, int32_t device_id, void** stream);
 };
 
 }  // namespace pycutlass::dlpack

@@ -24,16 +24,16 @@ struct Loaded {
 
 Loaded load() {
   Loaded loaded;
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (!library) {
     loaded.problem = std::string("the CUDA driver could not be loaded (") + dlerror() + ")";
     return loaded;
   }
-#define PYCUTLASS_LOAD(name)                                                                               \
+#define PYCUTLASS_LOAD(name)                                                                                   \
   loaded.driver.name = reinterpret_cast<decltype(loaded.driver.name)>(dlsym(library, PYCUTLASS_SYMBOL(name))); \
-  if (!loaded.driver.name) {                                                                               \
-    loaded.problem = "the CUDA driver is too old: it has no " PYCUTLASS_SYMBOL(name);                      \
-    return loaded;                                                                                         \
+  if (!loaded.driver.name) {                                                                                   \
+    loaded.problem = "the CUDA driver is too old: it has no " PYCUTLASS_SYMBOL(name);                          \
+    return loaded;                                                                                             \
   }
   PYCUTLASS_LOAD(cuInit)
   PYCUTLASS_LOAD(cuDriverGetVersion)
@@ -72,7 +72,7 @@ Loaded load() {
 #undef PYCUTLASS_LOAD
   CUresult code = loaded.driver.cuInit(0);
   if (code != CUDA_SUCCESS) {
-    char const *meaning = nullptr;
+    char const* meaning = nullptr;
     loaded.driver.cuGetErrorString(code, &meaning);
     loaded.problem = std::string("the CUDA driver cannot start: ") + (meaning ? meaning : "unknown error");
   }
@@ -80,7 +80,7 @@ Loaded load() {
 }
 
 /// Loaded once, at first need: the driver cannot change while the process lives.
-Loaded const &loaded() {
+Loaded const& loaded() {
   static Loaded const instance = load();
   return instance;
 }
@@ -99,24 +99,24 @@ CUdevice device_handle(int ordinal) {
 
 }  // namespace
 
-std::string const &driver_problem() { return loaded().problem; }
+std::string const& driver_problem() { return loaded().problem; }
 
-Driver const &driver() {
+Driver const& driver() {
   if (!driver_problem().empty()) {
     raise_error("DeviceError", driver_problem() + ". Install an NVIDIA driver of release 580 or later for CUDA 13.");
   }
   return loaded().driver;
 }
 
-void raise_error(char const *type, std::string const &message) {
+void raise_error(char const* type, std::string const& message) {
   py::object error = py::module_::import("pycutlass.errors").attr(type);
   PyErr_SetObject(error.ptr(), error(message).ptr());
   throw py::error_already_set();
 }
 
-void check(CUresult code, char const *call) {
+void check(CUresult code, char const* call) {
   if (code == CUDA_SUCCESS) return;
-  char const *meaning = nullptr;
+  char const* meaning = nullptr;
   loaded().driver.cuGetErrorString(code, &meaning);
   py::object error = py::module_::import("pycutlass.errors").attr("DriverError");
   PyErr_SetObject(error.ptr(), error(call, static_cast<int>(code), meaning ? meaning : "unknown error").ptr());
@@ -154,7 +154,7 @@ Event::~Event() { driver().cuEventDestroy(event_); }
 
 bool Event::done() const { return driver().cuEventQuery(event_) != CUDA_ERROR_NOT_READY; }
 
-void bind_driver(py::module_ &m) {
+void bind_driver(py::module_& m) {
   py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point on a stream.")
       .def_property_readonly("done", &Event::done, "Whether everything before it has run.");
   m.def("driver_problem", &driver_problem, "Why there is no CUDA driver, or '' where there is one.");
@@ -210,8 +210,8 @@ void bind_driver(py::module_ &m) {
       "pointer_device",
       [](uintptr_t pointer) {
         int ordinal = -1;
-        CUresult code =
-            driver().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, static_cast<CUdeviceptr>(pointer));
+        CUresult code = driver().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                                       static_cast<CUdeviceptr>(pointer));
         return code == CUDA_SUCCESS ? ordinal : -1;
       },
       py::arg("pointer"), "Ordinal of the GPU that knows `pointer`, or -1 where the driver does not know it.");

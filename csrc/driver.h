@@ -47,16 +47,16 @@ struct Driver {
 };
 
 /// The driver; throws pycutlass.errors.DeviceError where there is none.
-Driver const &driver();
+Driver const& driver();
 
 /// Why there is no driver, or an empty string where there is one.
-std::string const &driver_problem();
+std::string const& driver_problem();
 
 /// Throws pycutlass.errors.DriverError unless `code` is CUDA_SUCCESS.
-void check(CUresult code, char const *call);
+void check(CUresult code, char const* call);
 
 /// Throws pycutlass.errors.<type>(message).
-[[noreturn]] void raise_error(char const *type, std::string const &message);
+[[noreturn]] void raise_error(char const* type, std::string const& message);
 
 /// The primary context of device `ordinal`, retained once for the life of the process.
 CUcontext primary_context(int ordinal);
@@ -66,8 +66,8 @@ class ContextScope {
  public:
   explicit ContextScope(CUcontext context);
   ~ContextScope();
-  ContextScope(ContextScope const &) = delete;
-  ContextScope &operator=(ContextScope const &) = delete;
+  ContextScope(ContextScope const&) = delete;
+  ContextScope& operator=(ContextScope const&) = delete;
 
  private:
   CUcontext previous_ = nullptr;
@@ -80,8 +80,8 @@ class Event {
   Event();
   ~Event();
   void record(CUstream stream);
-  Event(Event const &) = delete;
-  Event &operator=(Event const &) = delete;
+  Event(Event const&) = delete;
+  Event& operator=(Event const&) = delete;
   bool done() const;
   CUevent handle() const { return event_; }
 
@@ -90,6 +90,6 @@ class Event {
 };
 
 /// Adds the driver functions that Python calls to the module.
-void bind_driver(pybind11::module_ &m);
+void bind_driver(pybind11::module_& m);
 
 }  // namespace pycutlass

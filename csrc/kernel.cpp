@@ -12,23 +12,23 @@ namespace py = pybind11;
 namespace pycutlass {
 namespace {
 
-int get_device(int *ordinal) {
+int get_device(int* ordinal) {
   CUdevice device = 0;
   CUresult code = driver().cuCtxGetDevice(&device);
   *ordinal = device;
   return code;
 }
 
-int get_attribute(int *value, int attribute, int ordinal) {
+int get_attribute(int* value, int attribute, int ordinal) {
   // The runtime's cudaDeviceAttr and the driver's CUdevice_attribute share their numbers.
   return driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attribute), ordinal);
 }
 
-int get_entry_point(char const *symbol, void **function, unsigned int) {
+int get_entry_point(char const* symbol, void** function, unsigned int) {
   if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
-    *function = reinterpret_cast<void *>(driver().cuTensorMapEncodeTiled);
+    *function = reinterpret_cast<void*>(driver().cuTensorMapEncodeTiled);
   } else if (std::strcmp(symbol, "cuTensorMapEncodeIm2col") == 0) {
-    *function = reinterpret_cast<void *>(driver().cuTensorMapEncodeIm2col);
+    *function = reinterpret_cast<void*>(driver().cuTensorMapEncodeIm2col);
   } else {
     return CUDA_ERROR_NOT_FOUND;
   }
@@ -44,16 +44,17 @@ std::string unique_path(int fd) {
   return path + "/" + std::to_string(fd);
 }
 
-void *load_shared_object(std::string_view image) {
+void* load_shared_object(std::string_view image) {
   int fd = memfd_create("pycutlass-host", MFD_CLOEXEC);
-  if (fd < 0) raise_error("CacheError", std::string("no memory file for a kernel's host side: ") + std::strerror(errno));
+  if (fd < 0)
+    raise_error("CacheError", std::string("no memory file for a kernel's host side: ") + std::strerror(errno));
   size_t written = 0;
   while (written < image.size()) {
     ssize_t step = write(fd, image.data() + written, image.size() - written);
     if (step <= 0) break;
     written += static_cast<size_t>(step);
   }
-  void *handle = written == image.size() ? dlopen(unique_path(fd).c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  void* handle = written == image.size() ? dlopen(unique_path(fd).c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
   std::string problem = handle ? "" : (written == image.size() ? dlerror() : "it could not be written to memory");
   close(fd);
   if (!handle) raise_error("CacheError", "the host side of a kernel cannot be loaded: " + problem);
@@ -61,15 +62,15 @@ void *load_shared_object(std::string_view image) {
 }
 
 template <typename Function>
-Function symbol(void *handle, char const *name) {
-  void *address = dlsym(handle, name);
+Function symbol(void* handle, char const* name) {
+  void* address = dlsym(handle, name);
   if (!address) raise_error("CacheError", std::string("the host side of a kernel has no function ") + name);
   return reinterpret_cast<Function>(address);
 }
 
 }  // namespace
 
-HostLibrary::HostLibrary(py::bytes const &image) {
+HostLibrary::HostLibrary(py::bytes const& image) {
   handle_ = load_shared_object(std::string_view(image));
   symbol<pycutlass_describe_function>(handle_, "pycutlass_describe")(&info_);
   if (info_.abi_version != PYCUTLASS_ABI_VERSION) {
@@ -88,7 +89,7 @@ HostLibrary::~HostLibrary() {
   if (handle_) dlclose(handle_);
 }
 
-DeviceKernel::DeviceKernel(std::shared_ptr<HostLibrary> host, py::bytes const &cubin, std::string const &name,
+DeviceKernel::DeviceKernel(std::shared_ptr<HostLibrary> host, py::bytes const& cubin, std::string const& name,
                            int ordinal)
     : host_(std::move(host)), context_(primary_context(ordinal)), ordinal_(ordinal) {
   ContextScope scope(context_);
@@ -102,7 +103,7 @@ DeviceKernel::DeviceKernel(std::shared_ptr<HostLibrary> host, py::bytes const &c
   }
 }
 
-void DeviceKernel::prepare(std::string const &name) {
+void DeviceKernel::prepare(std::string const& name) {
   CUkernel kernel = nullptr;
   check(driver().cuLibraryGetKernel(&kernel, library_, name.c_str()), "cuLibraryGetKernel");
   // Resolving the function for this context loads the code now, not at the first launch, which may be under capture.
@@ -110,7 +111,7 @@ void DeviceKernel::prepare(std::string const &name) {
 
   size_t offset = 0, bytes = 0;
   check(driver().cuFuncGetParamInfo(function_, 0, &offset, &bytes), "cuFuncGetParamInfo");
-  pycutlass_kernel_info const &info = host_->info();
+  pycutlass_kernel_info const& info = host_->info();
   if (bytes != info.params_bytes) {
     raise_error("CacheError", "kernel " + name + " takes " + std::to_string(bytes) +
                                   " bytes of parameters on the device, its host side makes " +
@@ -132,8 +133,8 @@ void DeviceKernel::prepare(std::string const &name) {
   check(driver().cuFuncSetAttribute(function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                     static_cast<int>(info.shared_bytes)),
         "cuFuncSetAttribute");
-  check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(&occupancy_, function_, static_cast<int>(info.threads),
-                                                             info.shared_bytes),
+  check(driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &occupancy_, function_, static_cast<int>(info.threads[0] * info.threads[1]), info.shared_bytes),
         "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   if (occupancy_ < 1) {
     raise_error("DeviceError", "kernel " + name + " does not fit on this GPU: not one threadblock can be resident");
@@ -150,31 +151,31 @@ int DeviceKernel::attribute(CUfunction_attribute which) const {
   return value;
 }
 
-void bind_kernel(py::module_ &m) {
+void bind_kernel(py::module_& m) {
   py::class_<HostLibrary, std::shared_ptr<HostLibrary>>(m, "HostLibrary",
                                                         "Host side of a compiled kernel, loaded from bytes.")
-      .def(py::init<py::bytes const &>(), py::arg("image"))
-      .def_property_readonly("params_bytes", [](HostLibrary const &self) { return self.info().params_bytes; })
-      .def_property_readonly("shared_bytes", [](HostLibrary const &self) { return self.info().shared_bytes; })
-      .def_property_readonly("threads", [](HostLibrary const &self) { return self.info().threads; })
-      .def_property_readonly("cluster", [](HostLibrary const &self) {
-        auto const &cluster = self.info().cluster;
+      .def(py::init<py::bytes const&>(), py::arg("image"))
+      .def_property_readonly("params_bytes", [](HostLibrary const& self) { return self.info().params_bytes; })
+      .def_property_readonly("shared_bytes", [](HostLibrary const& self) { return self.info().shared_bytes; })
+      .def_property_readonly("threads",
+                             [](HostLibrary const& self) { return self.info().threads[0] * self.info().threads[1]; })
+      .def_property_readonly("cluster", [](HostLibrary const& self) {
+        auto const& cluster = self.info().cluster;
         return py::make_tuple(cluster[0], cluster[1], cluster[2]);
       });
 
   py::class_<DeviceKernel, std::shared_ptr<DeviceKernel>>(m, "DeviceKernel", "A compiled kernel, loaded on one GPU.")
-      .def(py::init<std::shared_ptr<HostLibrary>, py::bytes const &, std::string const &, int>(), py::arg("host"),
+      .def(py::init<std::shared_ptr<HostLibrary>, py::bytes const&, std::string const&, int>(), py::arg("host"),
            py::arg("cubin"), py::arg("name"), py::arg("ordinal"))
       .def_property_readonly("function",
-                             [](DeviceKernel const &self) { return reinterpret_cast<uintptr_t>(self.function()); })
+                             [](DeviceKernel const& self) { return reinterpret_cast<uintptr_t>(self.function()); })
       .def_property_readonly("ordinal", &DeviceKernel::ordinal)
       .def_property_readonly("occupancy", &DeviceKernel::occupancy)
       .def_property_readonly("sm_count", &DeviceKernel::sm_count)
+      .def_property_readonly("registers",
+                             [](DeviceKernel const& self) { return self.attribute(CU_FUNC_ATTRIBUTE_NUM_REGS); })
       .def_property_readonly(
-          "registers", [](DeviceKernel const &self) { return self.attribute(CU_FUNC_ATTRIBUTE_NUM_REGS); })
-      .def_property_readonly("local_bytes", [](DeviceKernel const &self) {
-        return self.attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES);
-      });
+          "local_bytes", [](DeviceKernel const& self) { return self.attribute(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES); });
 }
 
 }  // namespace pycutlass

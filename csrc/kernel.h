@@ -15,16 +15,16 @@ namespace pycutlass {
 class HostLibrary {
  public:
   /// Loads a shared object from memory. Throws pycutlass.errors.CacheError where it is not one of ours.
-  explicit HostLibrary(pybind11::bytes const &image);
+  explicit HostLibrary(pybind11::bytes const& image);
   ~HostLibrary();
-  HostLibrary(HostLibrary const &) = delete;
-  HostLibrary &operator=(HostLibrary const &) = delete;
+  HostLibrary(HostLibrary const&) = delete;
+  HostLibrary& operator=(HostLibrary const&) = delete;
 
-  pycutlass_kernel_info const &info() const { return info_; }
-  int plan(void const *call, void *params, pycutlass_plan_result *result) const { return plan_(call, params, result); }
+  pycutlass_kernel_info const& info() const { return info_; }
+  int plan(void const* call, void* params, pycutlass_plan_result* result) const { return plan_(call, params, result); }
 
  private:
-  void *handle_ = nullptr;
+  void* handle_ = nullptr;
   pycutlass_kernel_info info_{};
   pycutlass_plan_function plan_ = nullptr;
 };
@@ -32,12 +32,12 @@ class HostLibrary {
 /// The device side on one GPU.
 class DeviceKernel {
  public:
-  DeviceKernel(std::shared_ptr<HostLibrary> host, pybind11::bytes const &cubin, std::string const &name, int ordinal);
+  DeviceKernel(std::shared_ptr<HostLibrary> host, pybind11::bytes const& cubin, std::string const& name, int ordinal);
   ~DeviceKernel();
-  DeviceKernel(DeviceKernel const &) = delete;
-  DeviceKernel &operator=(DeviceKernel const &) = delete;
+  DeviceKernel(DeviceKernel const&) = delete;
+  DeviceKernel& operator=(DeviceKernel const&) = delete;
 
-  HostLibrary const &host() const { return *host_; }
+  HostLibrary const& host() const { return *host_; }
   CUfunction function() const { return function_; }
   CUcontext context() const { return context_; }
   int ordinal() const { return ordinal_; }
@@ -46,7 +46,7 @@ class DeviceKernel {
   int attribute(CUfunction_attribute which) const;
 
  private:
-  void prepare(std::string const &name);
+  void prepare(std::string const& name);
 
   std::shared_ptr<HostLibrary> host_;
   CUcontext context_ = nullptr;
@@ -58,6 +58,6 @@ class DeviceKernel {
 };
 
 /// Adds HostLibrary and DeviceKernel to the module.
-void bind_kernel(pybind11::module_ &m);
+void bind_kernel(pybind11::module_& m);
 
 }  // namespace pycutlass

@@ -17,7 +17,7 @@ CUstream stream_handle(py::handle stream) {
     py::tuple version_and_handle = stream.attr("__cuda_stream__")();
     return reinterpret_cast<CUstream>(version_and_handle[1].cast<uintptr_t>());
   }
-  for (char const *name : {"cuda_stream", "ptr", "handle"}) {
+  for (char const* name : {"cuda_stream", "ptr", "handle"}) {
     if (py::hasattr(stream, name)) return reinterpret_cast<CUstream>(stream.attr(name).cast<uintptr_t>());
   }
   if (py::hasattr(stream, "__int__")) {
@@ -31,7 +31,7 @@ CUstream stream_handle(py::handle stream) {
 
 }  // namespace
 
-void StreamSource::follow_library(dlpack::ExchangeApi const *api, int ordinal) {
+void StreamSource::follow_library(dlpack::ExchangeApi const* api, int ordinal) {
   api_ = api;
   ordinal_ = ordinal;
   callable_ = py::object();
@@ -44,7 +44,7 @@ void StreamSource::follow_callable(py::object callable) {
 
 CUstream StreamSource::current() const {
   if (api_) {
-    void *stream = nullptr;
+    void* stream = nullptr;
     if (api_->current_work_stream(dlpack::kCUDA, ordinal_, &stream) != 0) throw py::error_already_set();
     return static_cast<CUstream>(stream);
   }
@@ -52,19 +52,21 @@ CUstream StreamSource::current() const {
   return nullptr;  // the legacy default stream
 }
 
-GemmCall::GemmCall(std::shared_ptr<DeviceKernel> kernel) : kernel_(std::move(kernel)) {
-  record_.struct_size = sizeof(record_);
-  record_.device = kernel_->ordinal();
-  record_.sm_count = kernel_->sm_count();
-  record_.sm_occupancy = kernel_->occupancy();
-  record_.max_swizzle = 1;
-  record_.raster_order = 2;
-  pycutlass_operand *operands[] = {&record_.A, &record_.B, &record_.C, &record_.D};
+Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_t record_bytes)
+    : kernel_(std::move(kernel)), record_(record) {
+  record_->struct_size = record_bytes;
+  record_->device = kernel_->ordinal();
+  record_->sm_count = kernel_->sm_count();
+  record_->sm_occupancy = kernel_->occupancy();
+  pycutlass_operand* operands[] = {&record_->A, &record_->B, &record_->C, &record_->D};
   for (size_t i = 0; i < slots_.size(); ++i) slots_[i].attach(operands[i]);
 
-  pycutlass_kernel_info const &info = kernel_->host().info();
-  config_.blockDimX = info.threads;
-  config_.blockDimY = config_.blockDimZ = 1;
+  pycutlass_kernel_info const& info = kernel_->host().info();
+  if (info.call_bytes != record_bytes) raise_error("CacheError", "the kernel takes another family's call record");
+  if (info.params_bytes > sizeof(params_)) raise_error("CacheError", "the kernel's parameters exceed 4096 bytes");
+  config_.blockDimX = info.threads[0];
+  config_.blockDimY = info.threads[1];
+  config_.blockDimZ = 1;
   config_.sharedMemBytes = info.shared_bytes;
   config_.attrs = attributes_;
   config_.numAttrs = 0;
@@ -74,56 +76,40 @@ GemmCall::GemmCall(std::shared_ptr<DeviceKernel> kernel) : kernel_(std::move(ker
     config_.numAttrs = 1;
   }
   arguments_[0] = params_;
-  if (info.params_bytes > sizeof(params_)) raise_error("CacheError", "the kernel's parameters exceed 4096 bytes");
 }
 
-void GemmCall::set_problem(int mode, int m, int n, int k, int batch_count) {
-  record_.mode = mode;
-  record_.m = m;
-  record_.n = n;
-  record_.k = k;
-  record_.batch_count = batch_count;
-}
-
-void GemmCall::set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes,
-                           uint64_t alignment) {
+void Call::set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes,
+                       uint64_t alignment) {
   slots_.at(static_cast<size_t>(index)).set(pointer, ld, batch_stride, bytes, alignment);
 }
 
-void GemmCall::remember(int index, py::object tensor) {
-  slots_.at(static_cast<size_t>(index)).remember(std::move(tensor));
-}
+void Call::remember(int index, py::object tensor) { slots_.at(static_cast<size_t>(index)).remember(std::move(tensor)); }
 
-void GemmCall::set_scalars(py::sequence const &values, py::sequence const &pointers) {
+void Call::set_scalars(py::sequence const& values, py::sequence const& pointers) {
   for (size_t i = 0; i < PYCUTLASS_MAX_SCALARS; ++i) {
-    record_.scalars.value[i] = i < values.size() ? values[i].cast<double>() : 0.0;
-    record_.scalars.pointer[i] =
-        i < pointers.size() ? reinterpret_cast<void const *>(pointers[i].cast<uintptr_t>()) : nullptr;
+    record_->scalars.value[i] = i < values.size() ? values[i].cast<double>() : 0.0;
+    record_->scalars.pointer[i] =
+        i < pointers.size() ? reinterpret_cast<void const*>(pointers[i].cast<uintptr_t>()) : nullptr;
   }
 }
 
-void GemmCall::set_schedule(int max_swizzle, int raster_order) {
-  record_.max_swizzle = max_swizzle;
-  record_.raster_order = raster_order;
-}
+void Call::set_workspace(uintptr_t pointer) { record_->workspace = reinterpret_cast<void*>(pointer); }
 
-void GemmCall::set_workspace(uintptr_t pointer) { record_.workspace = reinterpret_cast<void *>(pointer); }
-
-void GemmCall::follow_library(py::object const &tensor_type) {
-  dlpack::ExchangeApi const *api = exchange_api(tensor_type);
+void Call::follow_library(py::object const& tensor_type) {
+  dlpack::ExchangeApi const* api = exchange_api(tensor_type);
   if (!api) raise_error("ArgumentTypeError", "the tensor type has no __dlpack_c_exchange_api__");
   stream_.follow_library(api, kernel_->ordinal());
 }
 
-int GemmCall::plan() {
-  int status = kernel_->host().plan(&record_, params_, &result_);
+int Call::plan() {
+  int status = kernel_->host().plan(record_, params_, &result_);
   config_.gridDimX = result_.grid[0];
   config_.gridDimY = result_.grid[1];
   config_.gridDimZ = result_.grid[2];
   return status;
 }
 
-bool GemmCall::update(py::handle a, py::handle b, py::handle c, py::handle d) {
+bool Call::update(py::handle a, py::handle b, py::handle c, py::handle d) {
   if (explicit_end_) return false;  // what is given up may be in use on a stream of the caller's: the slow path waits
   std::array<py::handle, 4> tensors = {a, b, c, d};
   size_t done = 0;
@@ -138,11 +124,11 @@ bool GemmCall::update(py::handle a, py::handle b, py::handle c, py::handle d) {
     }
     plan();
   }
-  for (OperandSlot &slot : slots_) slot.forget_previous();
+  for (OperandSlot& slot : slots_) slot.forget_previous();
   return fits;
 }
 
-void GemmCall::run(py::handle stream) {
+void Call::run(py::handle stream) {
   if (stream.is_none()) {
     launch(stream_.current());
   } else {
@@ -150,7 +136,7 @@ void GemmCall::run(py::handle stream) {
   }
 }
 
-void GemmCall::run_on(CUstream stream) {
+void Call::run_on(CUstream stream) {
   // The tensors' library does not know of this stream. An event after the launch tells when their memory may go; two
   // launches of one call on different streams would write the same D, so the later one waits for the earlier.
   ContextScope scope(kernel_->context());
@@ -167,12 +153,17 @@ void GemmCall::run_on(CUstream stream) {
   explicit_end_->record(stream);
 }
 
-void GemmCall::launch(CUstream stream) {
+void Call::launch(CUstream stream) {
   config_.hStream = stream;
-  Driver const &cuda = driver();
+  Driver const& cuda = driver();
   CUcontext context = nullptr;
   cuda.cuCtxGetCurrent(&context);
-  CUresult code;
+  CUresult code = CUDA_SUCCESS;
+  if (result_.clear_bytes) {
+    ContextScope scope(kernel_->context());
+    auto begin = reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset;
+    check(cuda.cuMemsetD8Async(begin, 0, result_.clear_bytes, stream), "cuMemsetD8Async");
+  }
   if (context == kernel_->context()) {
     // The launch blocks while the driver's queue is full; a host callback on that queue may want the interpreter.
     py::gil_scoped_release release;
@@ -185,55 +176,102 @@ void GemmCall::launch(CUstream stream) {
   if (code != CUDA_SUCCESS) check(code, "cuLaunchKernelEx");
 }
 
-pycutlass_operand const &GemmCall::operand(int index) const {
-  pycutlass_operand const *const operands[] = {&record_.A, &record_.B, &record_.C, &record_.D};
+pycutlass_operand const& Call::operand(int index) const {
+  pycutlass_operand const* const operands[] = {&record_->A, &record_->B, &record_->C, &record_->D};
   return *operands[index];
 }
 
+namespace {
+
+class GemmCall : private Recorded<pycutlass_gemm_call>, public Call {
+ public:
+  explicit GemmCall(std::shared_ptr<DeviceKernel> kernel)
+      : Call(std::move(kernel), &Recorded::record.common, sizeof(pycutlass_gemm_call)) {}
+
+  void set_problem(int mode, int m, int n, int k, int batch_count) {
+    record.mode = mode;
+    record.m = m;
+    record.n = n;
+    record.k = k;
+    record.batch_count = batch_count;
+  }
+
+  void set_schedule(int max_swizzle, int raster_order) {
+    record.max_swizzle = max_swizzle;
+    record.raster_order = raster_order;
+  }
+};
+
+class ReductionCall : private Recorded<pycutlass_reduction_call>, public Call {
+ public:
+  explicit ReductionCall(std::shared_ptr<DeviceKernel> kernel)
+      : Call(std::move(kernel), &Recorded::record.common, sizeof(pycutlass_reduction_call)) {}
+
+  void set_problem(int rows, int columns, int partitions) {
+    record.rows = rows;
+    record.columns = columns;
+    record.partitions = partitions;
+  }
+};
+
+void bind_call(py::module_& m) {
+  py::class_<Call>(m, "Call", "A kernel ready to be launched any number of times.")
+      .def("set_operand", &Call::set_operand, py::arg("index"), py::arg("pointer"), py::arg("ld"),
+           py::arg("batch_stride"), py::arg("bytes"), py::arg("alignment"))
+      .def("remember", &Call::remember, py::arg("index"), py::arg("tensor"))
+      .def("set_scalars", &Call::set_scalars, py::arg("values"), py::arg("pointers"))
+      .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
+      .def("follow_library", &Call::follow_library, py::arg("tensor_type"))
+      .def("follow_callable", &Call::follow_callable, py::arg("callable"))
+      .def("plan", &Call::plan)
+      .def("update", &Call::update, py::arg("A"), py::arg("B"), py::arg("C"), py::arg("D"))
+      .def("run", &Call::run, py::arg("stream") = py::none())
+      .def_property_readonly("workspace_bytes", &Call::workspace_bytes)
+      .def_property_readonly("function", &Call::function)
+      .def_property_readonly("params_address", &Call::params_address)
+      .def_property_readonly("last_stream", &Call::last_stream)
+      .def_property_readonly("current_stream", &Call::current_stream)
+      .def_property_readonly("launched", &Call::launched)
+      .def_property_readonly("explicit_end", &Call::explicit_end)
+      .def(
+          "operand",
+          [](Call const& self, int index) {
+            pycutlass_operand const& operand = self.operand(index);
+            return py::make_tuple(reinterpret_cast<uintptr_t>(operand.data), operand.ld, operand.batch_stride);
+          },
+          py::arg("index"))
+      .def_property_readonly("shared_bytes", [](Call const& self) { return self.config().sharedMemBytes; })
+      .def_property_readonly(
+          "block", [](Call const& self) { return py::make_tuple(self.config().blockDimX, self.config().blockDimY, 1); })
+      .def_property_readonly("grid", [](Call const& self) {
+        CUlaunchConfig const& config = self.config();
+        return py::make_tuple(config.gridDimX, config.gridDimY, config.gridDimZ);
+      });
+}
+
+}  // namespace
 }  // namespace pycutlass
 
-void bind_launch(py::module_ &m) {
+void bind_launch(py::module_& m) {
   using namespace pycutlass;
   bind_driver(m);
   bind_kernel(m);
-  m.def("stream_handle", [](py::handle stream) { return reinterpret_cast<uintptr_t>(stream_handle(stream)); },
-        py::arg("stream"), "Integer handle of a stream object.");
+  bind_call(m);
+  m.def(
+      "stream_handle", [](py::handle stream) { return reinterpret_cast<uintptr_t>(stream_handle(stream)); },
+      py::arg("stream"), "Integer handle of a stream object.");
   m.attr("MAX_SCALARS") = PYCUTLASS_MAX_SCALARS;
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 
-  py::class_<GemmCall>(m, "GemmCall", "A GEMM ready to be launched any number of times.")
+  py::class_<GemmCall, Call>(m, "GemmCall", "A GEMM ready to be launched any number of times.")
       .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"))
       .def("set_problem", &GemmCall::set_problem, py::arg("mode"), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("batch_count"))
-      .def("set_operand", &GemmCall::set_operand, py::arg("index"), py::arg("pointer"), py::arg("ld"),
-           py::arg("batch_stride"), py::arg("bytes"), py::arg("alignment"))
-      .def("remember", &GemmCall::remember, py::arg("index"), py::arg("tensor"))
-      .def("set_scalars", &GemmCall::set_scalars, py::arg("values"), py::arg("pointers"))
-      .def("set_schedule", &GemmCall::set_schedule, py::arg("max_swizzle"), py::arg("raster_order"))
-      .def("set_workspace", &GemmCall::set_workspace, py::arg("pointer"))
-      .def("follow_library", &GemmCall::follow_library, py::arg("tensor_type"))
-      .def("follow_callable", &GemmCall::follow_callable, py::arg("callable"))
-      .def("plan", &GemmCall::plan)
-      .def("update", &GemmCall::update, py::arg("A"), py::arg("B"), py::arg("C"), py::arg("D"))
-      .def("run", &GemmCall::run, py::arg("stream") = py::none())
-      .def_property_readonly("workspace_bytes", &GemmCall::workspace_bytes)
-      .def_property_readonly("function", &GemmCall::function)
-      .def_property_readonly("params_address", &GemmCall::params_address)
-      .def_property_readonly("last_stream", &GemmCall::last_stream)
-      .def_property_readonly("current_stream", &GemmCall::current_stream)
-      .def_property_readonly("launched", &GemmCall::launched)
-      .def_property_readonly("explicit_end", &GemmCall::explicit_end)
-      .def("operand",
-           [](GemmCall const &self, int index) {
-             pycutlass_operand const &operand = self.operand(index);
-             return py::make_tuple(reinterpret_cast<uintptr_t>(operand.data), operand.ld, operand.batch_stride);
-           },
-           py::arg("index"))
-      .def_property_readonly("shared_bytes", [](GemmCall const &self) { return self.config().sharedMemBytes; })
-      .def_property_readonly("block",
-                             [](GemmCall const &self) { return py::make_tuple(self.config().blockDimX, 1, 1); })
-      .def_property_readonly("grid", [](GemmCall const &self) {
-        CUlaunchConfig const &config = self.config();
-        return py::make_tuple(config.gridDimX, config.gridDimY, config.gridDimZ);
-      });
+      .def("set_schedule", &GemmCall::set_schedule, py::arg("max_swizzle"), py::arg("raster_order"));
+
+  py::class_<ReductionCall, Call>(m, "ReductionCall", "A reduction of split-K partials, ready to be launched.")
+      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"))
+      .def("set_problem", &ReductionCall::set_problem, py::arg("rows"), py::arg("columns"), py::arg("partitions"));
+
+  bind_conv2d_call(m);
 }

@@ -1,26 +1,26 @@
-#include <algorithm>
+#include "operand_slot.h"
 
-#include "launch.h"
+#include <algorithm>
 
 namespace py = pybind11;
 
 namespace pycutlass {
 
-dlpack::ExchangeApi const *exchange_api(py::handle type) {
-  PyObject *capsule = PyObject_GetAttrString(type.ptr(), "__dlpack_c_exchange_api__");
+dlpack::ExchangeApi const* exchange_api(py::handle type) {
+  PyObject* capsule = PyObject_GetAttrString(type.ptr(), "__dlpack_c_exchange_api__");
   if (!capsule) {
     PyErr_Clear();
     return nullptr;
   }
-  void *pointer = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  void* pointer = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   Py_DECREF(capsule);  // the table itself lives as long as the process
   if (!pointer) PyErr_Clear();
-  auto const *api = static_cast<dlpack::ExchangeApi const *>(pointer);
+  auto const* api = static_cast<dlpack::ExchangeApi const*>(pointer);
   return api && api->header.version.major == 1 ? api : nullptr;
 }
 
 void OperandSlot::set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment) {
-  *record_ = {reinterpret_cast<void *>(pointer), ld, batch_stride};
+  *record_ = {reinterpret_cast<void*>(pointer), ld, batch_stride};
   bytes_ = bytes;
   alignment_ = alignment;
 }
@@ -51,7 +51,7 @@ void OperandSlot::remember(py::object tensor) {
   }
 }
 
-bool OperandSlot::read_exchange_api(py::handle tensor, uintptr_t &pointer) const {
+bool OperandSlot::read_exchange_api(py::handle tensor, uintptr_t& pointer) const {
   dlpack::Tensor view{};
   if (api_->tensor_from_py_object(tensor.ptr(), &view) != 0) {
     PyErr_Clear();  // the slow path explains
@@ -64,17 +64,17 @@ bool OperandSlot::read_exchange_api(py::handle tensor, uintptr_t &pointer) const
   return same;
 }
 
-bool OperandSlot::read_attributes(py::handle tensor, uintptr_t &pointer) const {
+bool OperandSlot::read_attributes(py::handle tensor, uintptr_t& pointer) const {
   py::object data = tensor.attr("data");
   pointer = data.attr("ptr").cast<uintptr_t>();
-  auto same = [](py::handle owner, char const *name, py::object const &remembered) {
+  auto same = [](py::handle owner, char const* name, py::object const& remembered) {
     return remembered.equal(py::object(owner.attr(name)));
   };
   return same(tensor, "dtype", attribute_dtype_) && same(tensor, "shape", attribute_shape_) &&
          same(tensor, "strides", attribute_strides_) && same(data, "device_id", attribute_device_);
 }
 
-bool OperandSlot::read_pointer(py::handle tensor, uintptr_t &pointer) const {
+bool OperandSlot::read_pointer(py::handle tensor, uintptr_t& pointer) const {
   if (!tensor_ || Py_TYPE(tensor.ptr()) != Py_TYPE(tensor_.ptr())) return false;
   if (api_) return read_exchange_api(tensor, pointer);
   return attribute_shape_ && read_attributes(tensor, pointer);
@@ -86,17 +86,17 @@ bool OperandSlot::try_exchange(py::handle tensor) {
   previous_pointer_ = reinterpret_cast<uintptr_t>(record_->data);
   previous_ = std::move(tensor_);
   tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  record_->data = reinterpret_cast<void *>(pointer);
+  record_->data = reinterpret_cast<void*>(pointer);
   return true;
 }
 
 void OperandSlot::restore() {
   if (!previous_) return;
   tensor_ = std::move(previous_);
-  record_->data = reinterpret_cast<void *>(previous_pointer_);
+  record_->data = reinterpret_cast<void*>(previous_pointer_);
 }
 
-bool OperandSlot::overlaps(OperandSlot const &other) const {
+bool OperandSlot::overlaps(OperandSlot const& other) const {
   auto begin = reinterpret_cast<uintptr_t>(record_->data);
   auto other_begin = reinterpret_cast<uintptr_t>(other.record_->data);
   return begin && other_begin && begin < other_begin + other.bytes_ && other_begin < begin + bytes_;

@@ -4,6 +4,8 @@
 #include <device_launch_parameters.h>  // by itself; both must come before CUTLASS
 // clang-format on
 
+#include "pycutlass/swizzle.h"
+
 #include <cxxabi.h>
 #include <pybind11/stl.h>
 
@@ -65,7 +67,7 @@ int require_slices(AnyInt const& slices) {
     throw py::value_error(
         "split_k_slices (for batched kernels: the batch count) must be at most 65535, the most "
         "blocks that a CUDA grid has along z; got " +
-        std::to_string(count) + ". Launch several smaller batches");
+        std::to_string(count) + ". BatchedIdentitySwizzle takes larger batches");
   }
   return count;
 }
@@ -96,19 +98,22 @@ void bind_conv_shape(py::class_<Swizzle>& cls) {
       "The implicit GEMM of a convolution in tiles.");
 }
 
-// The grid of a tiled shape, within what CUDA can launch.
-template <typename Swizzle>
-dim3 grid_shape(GemmCoord const& tiled_shape) {
-  require_at_least(tiled_shape, 0, "tiled_shape");
-  // x is at most m times 8 (the widest swizzle), or n
-  fits_index(std::int64_t(tiled_shape.m()) << Swizzle::get_log_tile(tiled_shape), "the grid's x extent");
-  dim3 grid = Swizzle::get_grid_shape(tiled_shape);
+// A grid within what CUDA can launch.
+dim3 checked_grid(dim3 grid) {
   if (grid.y > 65535 || grid.z > 65535) {
     throw py::value_error("a CUDA grid has at most 65535 blocks along y and z; this one would have " +
                           std::to_string(grid.y) + " and " + std::to_string(grid.z) +
                           ". Use a larger tile, a wider swizzle, or split the problem");
   }
   return grid;
+}
+
+template <typename Swizzle>
+dim3 grid_shape(GemmCoord const& tiled_shape) {
+  require_at_least(tiled_shape, 0, "tiled_shape");
+  // x is at most m times 8 (the widest swizzle), or n
+  fits_index(std::int64_t(tiled_shape.m()) << Swizzle::get_log_tile(tiled_shape), "the grid's x extent");
+  return checked_grid(Swizzle::get_grid_shape(tiled_shape));
 }
 
 // What every swizzle is: a type tag without state, given to operations as the class or as an instance.
@@ -169,14 +174,41 @@ void bind_stream_k(py::module_& m) {
         int sms = checked<int>(device_sms, "device_sms", {}, 1);
         int available = avail_sms ? checked<int>(*avail_sms, "avail_sms", {}, 1) : sms;
         int fragments = checked<int>(epilogue_acc_fragments, "epilogue_acc_fragments", {}, 1);
+        int occupancy = checked<int>(sm_occupancy, "sm_occupancy", {}, 1);
+        fits_index(std::int64_t(occupancy) * std::max(sms, available), "device_sms * sm_occupancy");
         // the sizes of the elements, here 1, only feed a figure that CUTLASS does not use
-        return StreamK(GemmUniversalMode::kGemm, problem_size, tile_size, slices,
-                       checked<int>(sm_occupancy, "sm_occupancy", {}, 1), sms, available, 1, 1, 1, fragments)
+        return StreamK(GemmUniversalMode::kGemm, problem_size, tile_size, slices, occupancy, sms, available, 1, 1, 1,
+                       fragments)
             .get_grid_dims();
       },
       py::arg("problem_size"), py::arg("tile_size"), py::arg("split_k_slices"), py::kw_only(), py::arg("sm_occupancy"),
       py::arg("device_sms"), py::arg("avail_sms") = py::none(), py::arg("epilogue_acc_fragments"),
       "The CUDA grid; split_k_slices 1 lets the heuristics decide, more emulates split-K.");
+}
+
+// The batch lies along x, beside the tiles of m.
+void bind_batched(py::module_& m) {
+  using Batched = pycutlass::BatchedIdentitySwizzle;
+  auto cls = bind_tag<Batched>(m, "BatchedIdentitySwizzle", "Tiles along m first, then the batch; n along y.");
+  cls.def_static(
+         "get_tiled_shape",
+         [](GemmCoord const& problem_size, GemmCoord const& tile_size, AnyInt const& batch_count) {
+           require_tiles(problem_size, tile_size);
+           return Batched::get_tiled_shape(problem_size, tile_size, checked<int>(batch_count, "batch_count", {}, 1));
+         },
+         py::arg("problem_size"), py::arg("tile_size"), py::arg("split_k_slices"),
+         "The problem in tiles: tiles along m, tiles along n, the batch.")
+      .def_static(
+          "get_grid_shape",
+          [](GemmCoord const& tiled_shape) {
+            require_at_least(tiled_shape, 0, "tiled_shape");
+            fits_index(std::int64_t(tiled_shape.m()) * tiled_shape.k(), "the grid's x extent");
+            return checked_grid(Batched::get_grid_shape(tiled_shape));
+          },
+          py::arg("tiled_shape"), "The CUDA grid, in thread blocks.")
+      .def_static(
+          "get_log_tile", [](GemmCoord const& tiled_shape) { return Batched::get_log_tile(tiled_shape); },
+          py::arg("tiled_shape"), "What the kernel hands back to the map: here the tiles along m.");
 }
 
 template <int N>
@@ -211,9 +243,7 @@ void bind_swizzle(py::module_& m) {
   auto horizontal = bind_swizzle_class<Horizontal>(m, "HorizontalSwizzle", "Tiles along n first.");
   bind_gemm_shape(horizontal);
 
-  using Batched = cutlass::gemm::threadblock::GemmBatchedIdentityThreadblockSwizzle;
-  auto batched = bind_swizzle_class<Batched>(m, "BatchedIdentitySwizzle", "Tiles along m first; the batch along z.");
-  bind_gemm_shape(batched);
+  bind_batched(m);
 
   using StridedHorizontal = cutlass::conv::threadblock::StridedDgradHorizontalThreadblockSwizzle;
   auto strided = bind_swizzle_class<StridedHorizontal>(m, "StridedDgradHorizontalSwizzle", "Tiles along n first.");

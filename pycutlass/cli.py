@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from pycutlass import config, toolkit
+from pycutlass import __version__, config, toolkit
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.errors import PyCutlassError
 
@@ -144,11 +143,7 @@ def env() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        try:
-            version = importlib.metadata.version("pycutlass")
-        except importlib.metadata.PackageNotFoundError:
-            version = "(a source tree that is not installed)"
-        typer.echo(f"pycutlass {version}")
+        typer.echo(f"pycutlass {__version__}")
         raise typer.Exit
 
 

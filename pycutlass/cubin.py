@@ -120,12 +120,12 @@ _NO_SYMBOL = frozenset(
     | {0x44, 0x45, 0x46, 0x47}
 )
 # Sections that may be copied as they are, the symbol indices that _renumber knows of aside.
-_KNOWN_SECTIONS = re.compile(
+_KNOWN_SECTIONS = (
     r"|\.shstrtab|\.strtab|\.symtab|\.debug_frame|\.note\.nv\.(tkinfo|cuinfo)|\.nv\.(compat|callgraph|rel\.action)"
     r"|\.nv\.info(\..+)?|\.nv\.(constant\d+|shared|local|global)(\..+)?|\.text\..+|\.rela?\..+"
 )
 # The assembler lists the address of every variable in a constant bank; code reads those that it uses.
-_ADDRESS_TABLE = re.compile(r"\.rela?\.nv\.constant4")
+_ADDRESS_TABLE = frozenset({".rel.nv.constant4", ".rela.nv.constant4"})
 _DEFINITION = re.compile(r"\.(?:global|const)\b[^=;]*?\s([A-Za-z_$%][\w$]*)(?:\[\d*\])*\s*(?:=.*)?;\s*$")
 _WORD = re.compile(r"[A-Za-z_$%][\w$]*")
 
@@ -301,7 +301,7 @@ def _remove_from_symbol_table(elf: _Elf, names: Set[str]) -> Callable[[int], int
 
 def _renumber(section: _Section, remap: Callable[[int], int]) -> None:
     """Replace the symbol indices that `section` holds."""
-    if not _KNOWN_SECTIONS.fullmatch(section.name):
+    if not re.fullmatch(_KNOWN_SECTIONS, section.name):
         raise _UnknownStructureError(f"section {section.name} is not known")
     if section.kind in (_REL, _RELA):
         section.data = _renumber_relocations(section, remap)
@@ -323,7 +323,7 @@ def _renumber_relocations(section: _Section, remap: Callable[[int], int]) -> byt
         new = remap(symbol)
         if new >= 0:
             result += entry.pack(offset, kind, new, *addend)
-        elif not _ADDRESS_TABLE.fullmatch(section.name):
+        elif section.name not in _ADDRESS_TABLE:
             raise _UnknownStructureError(f"{section.name} refers to a variable that is to be dropped")
     return bytes(result)
 

@@ -88,9 +88,9 @@ class CompileError(PyCutlassError, RuntimeError):
         self.command = command
         parts = [message]
         if log:
-            parts.append("Log:\n" + log.rstrip())
+            parts.append("Log:\n" + _shorten_log(log))
         if source:
-            parts.append("Source:\n" + number_lines(source))
+            parts.append("Source:\n" + _number_lines(source))
         if command:
             parts.append("To reproduce:\n" + command)
         super().__init__("\n\n".join(parts))
@@ -147,8 +147,17 @@ class PoolError(PyCutlassError, MemoryError):
         )
 
 
-def number_lines(source: str) -> str:
+def _number_lines(source: str) -> str:
     """Return `source` with a line number before each line."""
     lines = source.splitlines()
     width = len(str(len(lines)))
     return "\n".join(f"{number:>{width}} | {line}" for number, line in enumerate(lines, 1))
+
+
+def _shorten_log(log: str, most_characters: int = 4000, most_lines: int = 12, width: int = 400) -> str:
+    """Return `log` where it is short, else the beginnings of its lines with errors: CUTLASS's types fill pages."""
+    if len(log) <= most_characters:
+        return log.rstrip()
+    errors = [line for line in log.splitlines() if "error" in line.lower()][:most_lines]
+    shown = [line if len(line) <= width else line[:width] + " ..." for line in errors]
+    return "\n".join([*shown, f"({len(log):,} characters in all: see the log attribute of this exception)"])

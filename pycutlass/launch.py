@@ -1,24 +1,28 @@
-"""Two ways to execute an operation on checked operands: on a GPU, and on the host where there is none."""
+"""Two ways to execute a problem: on a GPU, and on the host where there is none.
+
+Nothing here knows what a GEMM or a convolution is. A `Problem` holds the checked operands and scalars of one launch,
+fills its family's part of the call record, and can be computed on the host.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pycutlass import _core, device, kernel, reference
+from pycutlass import _core, device, kernel
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.errors import ArgumentError
-from pycutlass.library import RasterOrder
+from pycutlass.errors import ArgumentError, DeviceError, PoolError
+from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer, retire
-from pycutlass.operands import Matrix
-from pycutlass.operation import GemmOperationUniversal
-from pycutlass.tensor import current_stream_source
+from pycutlass.operation import Operation
+from pycutlass.tensor import TensorView, current_stream_source
 
-__all__ = ["DeviceLaunch", "GemmProblem", "HostLaunch", "ordinal_of"]
+__all__ = ["DeviceLaunch", "HostLaunch", "Operand", "Problem", "check_on_host", "follow_streams", "ordinal_of"]
 
 _OPERANDS = ("A", "B", "C", "D")
 _GRID_LIMIT = 65535  # along y and z
@@ -26,57 +30,115 @@ _GRID_LIMIT = 65535  # along y and z
 _log = logging.getLogger("pycutlass")
 
 
-@dataclass(frozen=True)
-class GemmProblem:
-    """Everything that one GEMM is about, checked.
+class Operand(Protocol):
+    """A checked tensor: what the user gave as A, B, C or D."""
+
+    @property
+    def name(self) -> str:
+        """A, B, C or D."""
+
+    @property
+    def description(self) -> TensorDescription:
+        """Element type, layout and alignment."""
+
+    @property
+    def view(self) -> TensorView:
+        """The memory."""
+
+    @property
+    def ld(self) -> int:
+        """Leading dimension in elements."""
+
+    @property
+    def batch_stride(self) -> int:
+        """Step between matrices of a batch in elements."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the first element to the end of the last."""
+
+    @property
+    def packed_ld(self) -> int:
+        """Leading dimension of a contiguous copy."""
+
+    @property
+    def packed_batch_stride(self) -> int:
+        """Batch stride of a contiguous copy."""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of a contiguous copy."""
+
+    def packed(self) -> NDArray[Any]:
+        """Return host memory as contiguous bytes in the declared layout."""
+
+    def unpack(self, packed: NDArray[Any]) -> None:
+        """Write contiguous bytes in the declared layout into host memory."""
+
+    def addresses(self, base: int) -> list[int] | None:
+        """Return the table of addresses that the kernel wants, given that of a packed copy; None for plain operands."""
+
+    def host_array(self) -> NDArray[Any]:
+        """Return host memory as an array of matrices."""
+
+    def store(self, values: NDArray[Any]) -> None:
+        """Write an array of the shape of `host_array` to host memory."""
+
+
+class Problem(ABC):
+    """Everything that one launch is about, checked.
 
     Attributes
     ----------
-    mode : int
-        Number of the ``gemm.Mode``.
-    size : tuple of 3 int
-        M, N, K.
-    batch_count : int
-        Batches, or slices of split-K.
-    operands : dict
+    operands : mapping
         By name; C is absent where it is not read.
     scalars : EpilogueScalars
-        alpha and beta.
-    raster_order : RasterOrder
-        Hopper-native kernels only.
+        alpha, beta and what the activation needs.
     """
 
-    mode: int
-    size: tuple[int, int, int]
-    batch_count: int
-    operands: dict[str, Matrix]
+    operands: Mapping[str, Operand]
     scalars: EpilogueScalars
-    raster_order: RasterOrder
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """The problem in words, for messages."""
+
+    @abstractmethod
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
+        """Return a call of the family's class."""
+
+    @abstractmethod
+    def configure(self, call: Any) -> None:
+        """Fill the family's part of the call record: sizes and modes."""
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Execute the meaning on the host: read the operands there, write D."""
 
 
 class DeviceLaunch:
-    """A GEMM on a GPU: kernel, call record, buffers of host operands and workspace."""
+    """A problem on a GPU: kernel, call record, buffers of host operands, and workspace."""
 
-    def __init__(self, operation: GemmOperationUniversal, problem: GemmProblem, ordinal: int) -> None:
+    def __init__(self, operation: Operation, problem: Problem, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.call = _core.GemmCall(kernel.load(operation, ordinal))
+        self.call = problem.make_call(kernel.load(operation, ordinal))
         self._operation = operation
         self._buffers: dict[str, DeviceBuffer] = {}
-        self._host_D: Matrix | None = None
-        self._joined = self._follow_streams(problem)
+        self._host_D: Operand | None = None
+        self._joined = follow_streams(self.call, problem.operands, ordinal)
         # Both are looked up once: they are the hot path.
         self.run: Callable[[Any], None] = self._run_joined if self._joined else self.call.run
         self.try_exchange: Callable[[Any, Any, Any, Any], bool] = self.call.update
         self.update(problem)
 
-    def update(self, problem: GemmProblem) -> None:
+    def update(self, problem: Problem) -> None:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""
         call = self.call
-        call.set_problem(problem.mode, *problem.size, problem.batch_count)
         call.set_scalars(problem.scalars.values, problem.scalars.pointers)
-        call.set_schedule(self._operation.swizzle_size, int(problem.raster_order))
         for name, operand in problem.operands.items():
             self._place(name, operand)
+        problem.configure(call)
         self._plan(problem)
         if call.workspace_bytes and "workspace" not in self._buffers:
             self._make_workspace(call.workspace_bytes)
@@ -95,7 +157,7 @@ class DeviceLaunch:
         self._host_D.unpack(packed)
 
     def give_up(self, owners: tuple[Any, ...]) -> None:
-        """Let go of `owners` and, at the end, of the buffers: not before the last launch has finished with them."""
+        """Let go of `owners`: not before a launch on a stream of the caller's has finished with them."""
         if self.call.explicit_end is not None:
             retire(owners, self.call.explicit_end)
 
@@ -111,57 +173,60 @@ class DeviceLaunch:
         pointer, ld, _ = self.call.operand(_OPERANDS.index(name))
         return pointer, ld
 
-    def _place(self, name: str, operand: Matrix) -> None:
+    def _place(self, name: str, operand: Operand) -> None:
         """Point the record at an operand. Host memory gets a buffer, and is copied to it unless it is D."""
         index, alignment = _OPERANDS.index(name), operand.description.alignment_bytes
         if operand.view.device is not None:
-            self.call.set_operand(index, operand.view.pointer, operand.ld, 0, operand.bytes, alignment)
+            pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
+        else:
+            pointer, ld, step = self._copy_in(name, operand), operand.packed_ld, operand.packed_batch_stride
+            size = operand.packed_bytes
+        addresses = operand.addresses(pointer)
+        if addresses is not None:
+            table = np.array(addresses, np.int64)
+            pointer, size = self._buffer(f"addresses of {name}", table.nbytes), table.nbytes
+            _core.copy_to_device(pointer, table.view(np.uint8), self.call.current_stream)
+        self.call.set_operand(index, pointer, ld, step, size, alignment)
+        if operand.view.device is not None and addresses is None:
             self.call.remember(index, operand.view.owner)
-            return
-        size = operand.rows * operand.columns * operand.description.type.bits // 8
-        stream = self.call.current_stream
-        if name not in self._buffers:
-            _core.activate(self.ordinal)
-            self._buffers[name] = DeviceBuffer(self.ordinal, size, stream)
-        pointer = self._buffers[name].pointer
+
+    def _copy_in(self, name: str, operand: Operand) -> int:
+        """Return the address of the buffer of a host operand, filled unless it is D."""
+        pointer = self._buffer(name, operand.packed_bytes)
         if name == "D":
             self._host_D = operand
         else:
-            _core.copy_to_device(pointer, operand.packed(), stream)
-        self.call.set_operand(index, pointer, operand.contiguous_extent, 0, size, alignment)
+            _core.copy_to_device(pointer, operand.packed(), self.call.current_stream)
+        return pointer
 
-    def _plan(self, problem: GemmProblem) -> None:
+    def _buffer(self, name: str, size: int) -> int:
+        """Return the address of the buffer that goes by `name`, made at first use."""
+        if name not in self._buffers:
+            _core.activate(self.ordinal)
+            self._buffers[name] = DeviceBuffer(self.ordinal, size, self.call.current_stream)
+        return self._buffers[name].pointer
+
+    def _plan(self, problem: Problem) -> None:
         status = self.call.plan()
         if status != 0:
             raise ArgumentError(
-                f"CUTLASS cannot implement problem {problem.size} with {self._operation.procedural_name()}: "
+                f"CUTLASS cannot implement {problem.what} with {self._operation.procedural_name()}: "
                 f"cutlass::Status {status}"
             )
         _, y, z = self.call.grid
         if y > _GRID_LIMIT or z > _GRID_LIMIT:
             raise ArgumentError(
-                f"problem {problem.size} needs a grid of {self.call.grid} threadblocks, CUDA has at most "
-                f"{_GRID_LIMIT} along y and z: use a larger threadblock_shape"
+                f"{problem.what} needs a grid of {self.call.grid} threadblocks, CUDA has at most {_GRID_LIMIT} along y "
+                f"and z: use a larger threadblock_shape"
             )
 
     def _make_workspace(self, size: int) -> None:
-        stream = self.call.current_stream
-        buffer = self._buffers["workspace"] = DeviceBuffer(self.ordinal, size, stream)
-        _core.fill(buffer.pointer, 0, size, stream)
-        self.call.set_workspace(buffer.pointer)
-
-    def _follow_streams(self, problem: GemmProblem) -> list[Callable[[], int]]:
-        """Make the call follow the current stream of the operands' library; return those of further libraries."""
-        owners = {operand.view.library: operand.view.owner for operand in problem.operands.values()}
-        known = [name for name in ("torch", "cupy") if name in owners]
-        if not known:
-            return []
-        tensor_type = type(owners[known[0]])
-        if hasattr(tensor_type, "__dlpack_c_exchange_api__"):
-            self.call.follow_library(tensor_type)
-        else:
-            self.call.follow_callable(current_stream_source(known[0], self.ordinal))
-        return [current_stream_source(name, self.ordinal) for name in known[1:]]
+        free, total = _core.memory_info(self.ordinal)
+        if size > total:
+            raise PoolError(size, total - free, total)
+        pointer = self._buffer("workspace", size)
+        _core.fill(pointer, 0, size, self.call.current_stream)
+        self.call.set_workspace(pointer)
 
     def _run_joined(self, stream: Any = None) -> None:
         """Launch on the first library's stream, ordered against the current streams of the others."""
@@ -175,12 +240,11 @@ class DeviceLaunch:
 
 
 class HostLaunch:
-    """A GEMM on the host, by its reference: what there is without a GPU."""
+    """A problem on the host, by its reference: what there is without a GPU."""
 
     _said = False  # the sentence below is worth saying once a process, not once a launch
 
-    def __init__(self, operation: GemmOperationUniversal, problem: GemmProblem) -> None:
-        self._operation = operation
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
     def run(self, stream: Any = None) -> None:
@@ -189,12 +253,11 @@ class HostLaunch:
             HostLaunch._said = True
             reason = _core.driver_problem() or "the driver sees no GPU"
             _log.warning("no GPU (%s): operations are executed on the host by pycutlass.reference", reason)
-        operands, scalars = self._problem.operands, self._problem.scalars
-        source = operands["C"].host_array() if "C" in operands else None
-        result = reference.gemm(
-            self._operation, operands["A"].host_array(), operands["B"].host_array(), source, *scalars.values
-        )
-        operands["D"].host_array()[...] = result
+        self._problem.compute()
+
+    def update(self, problem: Problem) -> None:
+        """Take other operands of the same shapes."""
+        self._problem = problem
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension of an operand."""
@@ -205,10 +268,6 @@ class HostLaunch:
         """Return False: on the host there is no shortcut around `update`."""
         return False
 
-    def update(self, problem: GemmProblem) -> None:
-        """Take other operands of the same shapes."""
-        self._problem = problem
-
     def sync(self) -> None:
         """Do nothing: `run` has finished when it returns."""
 
@@ -218,7 +277,7 @@ class HostLaunch:
     release = give_up
 
 
-def ordinal_of(operands: dict[str, Matrix]) -> int:
+def ordinal_of(operands: Mapping[str, Operand]) -> int:
     """Return the GPU that all operands are on; the current one where none says so.
 
     Raises
@@ -242,3 +301,29 @@ def ordinal_of(operands: dict[str, Matrix]) -> int:
         listed = ", ".join(f"{name} on GPU {ordinal}" for name, ordinal in places.items())
         raise ArgumentError(f"all operands must be on one GPU, got {listed}; move them with .to()")
     return next(iter(places.values())) if places else device.current()
+
+
+def check_on_host(problem: Problem) -> None:
+    """Raise DeviceError where something is device memory: without a GPU nothing can read it."""
+    elsewhere = [f"operand {name}" for name, operand in problem.operands.items() if operand.view.device is not None]
+    elsewhere += [name for name, pointer in zip(("alpha", "beta"), problem.scalars.pointers, strict=False) if pointer]
+    if elsewhere:
+        reason = _core.driver_problem() or "the driver sees none"
+        raise DeviceError(
+            f"{' and '.join(elsewhere)} given as device memory, and there is no GPU ({reason}): pass numpy arrays, CPU "
+            f"tensors and numbers to execute on the host"
+        )
+
+
+def follow_streams(call: Any, operands: Mapping[str, Operand], ordinal: int) -> list[Callable[[], int]]:
+    """Make `call` follow the current stream of the operands' library; return those of further libraries."""
+    owners = {operand.view.library: operand.view.owner for operand in operands.values()}
+    known = [name for name in ("torch", "cupy") if name in owners]
+    if not known:
+        return []
+    tensor_type = type(owners[known[0]])
+    if hasattr(tensor_type, "__dlpack_c_exchange_api__"):
+        call.follow_library(tensor_type)
+    else:
+        call.follow_callable(current_stream_source(known[0], ordinal))
+    return [current_stream_source(name, ordinal) for name in known[1:]]

@@ -7,7 +7,7 @@ whole operation can tell (alignment against the tile, shared memory of the targe
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,16 @@ __all__ = [
 
 
 class MathOperation(enum.Enum):
-    """What one multiply-add does. The fast variants take f32 operands and split or round them."""
+    """What one multiply-add does. The fast variants take f32 operands and split or round them.
+
+    Examples
+    --------
+    >>> from pycutlass import MathInstruction, MathOperation, cutlass
+    >>> f32 = cutlass.float32
+    >>> MathInstruction([16, 8, 8], f32, f32, f32, cutlass.OpClass.TensorOp, MathOperation.multiply_add_fast_f32)
+    MathInstruction([16, 8, 8], cutlass.float32, cutlass.float32, cutlass.float32, cutlass.OpClass.TensorOp, \
+MathOperation.multiply_add_fast_f32)
+    """
 
     multiply_add = "multiply_add"
     multiply_add_saturate = "multiply_add_saturate"
@@ -45,6 +54,16 @@ class KernelSchedule(enum.Enum):
 
     Pingpong: each of two consumer warp groups has an output tile of its own, one computes while the other writes.
     Cooperative: both work on one tile, which must be at least 128 rows tall.
+
+    Examples
+    --------
+    >>> from pycutlass import KernelSchedule, MathInstruction, TileDescription, cutlass
+    >>> instruction = MathInstruction(
+    ...     None, cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
+    ... )
+    >>> tile = TileDescription([64, 128, 64], None, None, instruction, [2, 1], KernelSchedule.Pingpong)
+    >>> tile.procedural_name(), tile.num_threads
+    ('64x128_64xauto', 384)
     """
 
     Pingpong = "Pingpong"
@@ -55,7 +74,14 @@ class KernelSchedule(enum.Enum):
 
 
 class RasterOrder(enum.IntEnum):
-    """The order in which a persistent Hopper kernel visits its output tiles."""
+    """The order in which a persistent Hopper kernel visits its output tiles.
+
+    Examples
+    --------
+    >>> from pycutlass import RasterOrder
+    >>> list(RasterOrder)
+    [RasterOrder.AlongM, RasterOrder.AlongN, RasterOrder.Heuristic]
+    """
 
     AlongM = 0
     AlongN = 1
@@ -66,17 +92,37 @@ class RasterOrder(enum.IntEnum):
 
 
 class StrideSupport(enum.Enum):
-    """Convolution strides that a kernel can take."""
+    """Convolution strides that a kernel can take.
+
+    Examples
+    --------
+    >>> from pycutlass import StrideSupport
+    >>> list(StrideSupport)
+    [StrideSupport.Strided, StrideSupport.Unity]
+    """
 
     Strided = "Strided"
     Unity = "Unity"
 
+    def __repr__(self) -> str:
+        return f"StrideSupport.{self.name}"
+
 
 class SchedulerMode(enum.Enum):
-    """Where the schedule of a grouped GEMM is computed."""
+    """Where the schedule of a grouped GEMM is computed.
+
+    Examples
+    --------
+    >>> from pycutlass import SchedulerMode
+    >>> list(SchedulerMode)
+    [SchedulerMode.Device, SchedulerMode.Host]
+    """
 
     Device = "Device"
     Host = "Host"
+
+    def __repr__(self) -> str:
+        return f"SchedulerMode.{self.name}"
 
 
 _OPERATION_CPP = {
@@ -116,6 +162,7 @@ _VALID = (
     _Valid(_TENSOR_OP, "f32", "f32", (16, 8, 8), (MathOperation.multiply_add, *_FAST)),
     _Valid(_TENSOR_OP, "tf32", "f32", (16, 8, 8)),
     _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 8)),
+    _Valid(_TENSOR_OP, "f16", "f16", (16, 8, 8)),
     _Valid(_TENSOR_OP, "bf16", "f32", (16, 8, 8)),
     _Valid(_TENSOR_OP, "f16", "f16", (16, 8, 16)),
     _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 16)),
@@ -123,6 +170,8 @@ _VALID = (
     _Valid(_TENSOR_OP, "s8", "s32", (16, 8, 32), (MathOperation.multiply_add_saturate,)),
     _Valid(_SIMT, "f64", "f64", (1, 1, 1)),
     _Valid(_SIMT, "f32", "f32", (1, 1, 1)),
+    _Valid(_TENSOR_OP, "s8", "s32", (8, 8, 16), (MathOperation.multiply_add_saturate,)),
+    _Valid(_SIMT, "s8", "s32", (1, 1, 4)),
 )
 
 
@@ -261,9 +310,7 @@ class TileDescription:
         if not isinstance(self.math_instruction, MathInstruction):
             raise DescriptionError(f"math_instruction must be a MathInstruction, got {self.math_instruction!r}")
         if self.cluster_shape is not None:
-            shape = tuple(self.cluster_shape)
-            shape = (*shape, 1) if len(shape) == 2 else shape
-            object.__setattr__(self, "cluster_shape", _triple("cluster_shape", shape))
+            object.__setattr__(self, "cluster_shape", _cluster(self.cluster_shape))
             self._check_native()
         else:
             self._check_warps()
@@ -340,13 +387,12 @@ class TileDescription:
 
     def _check_simt_warp(self) -> None:
         m, n, _ = self.warp_shape
-        if m % 32 or n % 32:
-            # 8x4 threads of 4x4 elements (cutlass/gemm/threadblock/default_mma_core_simt.h)
-            if not (m % 16 == 0 and n % 32 == 0) and not (m % 32 == 0 and n % 16 == 0):
-                raise DescriptionError(
-                    f"a SIMT warp tile must be a multiple of 32x32, 16x32 or 32x16, got {m}x{n}; "
-                    f"change threadblock_shape or warp_count"
-                )
+        # 8x4 threads of 4x4 elements (cutlass/gemm/threadblock/default_mma_core_simt.h)
+        if not (m % 16 == 0 and n % 32 == 0) and not (m % 32 == 0 and n % 16 == 0):
+            raise DescriptionError(
+                f"a SIMT warp tile must be a multiple of 16x32 or 32x16, got {m}x{n}; "
+                f"change threadblock_shape or warp_count"
+            )
 
     def _check_native(self) -> None:
         m, n, k = self.threadblock_shape
@@ -458,8 +504,8 @@ class TensorDescription:
 
     @property
     def is_row_major(self) -> bool:
-        """Whether rows are contiguous."""
-        return bool(self.layout is _core.RowMajor)
+        """Whether the elements of a row are adjacent."""
+        return self.order.is_row_major
 
     @property
     def alignment_bytes(self) -> int:
@@ -468,6 +514,12 @@ class TensorDescription:
 
     def __repr__(self) -> str:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"
+
+
+def _cluster(values: Iterable[int]) -> tuple[int, int, int]:
+    if isinstance(values, Sized) and len(values) == 2:
+        values = (*values, 1)
+    return _triple("cluster_shape", values)
 
 
 def _triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:

@@ -62,8 +62,8 @@ class MemoryPool:
         import rmm.mr
 
         self.ordinal = ordinal
-        self.init_pool_size = -(-init_pool_size // 256) * 256
-        self.max_pool_size = -(-max_pool_size // 256) * 256
+        self.init_pool_size = _whole(init_pool_size)
+        self.max_pool_size = _whole(max_pool_size)
         _core.activate(ordinal)
         try:
             pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), self.init_pool_size, self.max_pool_size)
@@ -145,7 +145,7 @@ def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> Memo
     with _lock:
         present = _pools.get(ordinal)
         if present is not None:
-            if (present.init_pool_size, present.max_pool_size) == (init_pool_size, max_pool_size):
+            if (present.init_pool_size, present.max_pool_size) == (_whole(init_pool_size), _whole(max_pool_size)):
                 return present
             used = present.get_allocated_size()
             if used:
@@ -186,7 +186,8 @@ def share_with_torch() -> None:
     from rmm.allocators.torch import rmm_torch_allocator
 
     _make_current()
-    torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
+    allocator: Any = rmm_torch_allocator  # wider than what torch declares: None where torch has no CUDA
+    torch.cuda.memory.change_current_allocator(allocator)
 
 
 def share_with_cupy() -> None:
@@ -209,6 +210,11 @@ def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
     """Keep `owners` alive until `end` has happened. What has ended since is let go at each call."""
     _retired[:] = [entry for entry in _retired if not entry[0].done]
     _retired.append((end, owners))
+
+
+def _whole(size: int) -> int:
+    """Return `size` rounded up to the 256 bytes that RMM counts in."""
+    return -(-size // 256) * 256
 
 
 def _make_current() -> None:

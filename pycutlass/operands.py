@@ -1,9 +1,9 @@
-"""A matrix operand: what the user gave, checked against what the operation was described with."""
+"""Matrix operands: what the user gave, checked against what the operation was described with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,14 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Matrix", "check_overlap", "matrix"]
+__all__ = ["Matrix", "check_alignment", "check_dtype", "check_overlap", "is_vector", "matrix", "vector"]
 
 _LD_LIMIT = 2**31  # CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A checked operand.
+    """A checked operand: one matrix, or a batch of them at a constant stride.
 
     Attributes
     ----------
@@ -30,9 +30,14 @@ class Matrix:
     view : TensorView
         The memory.
     rows, columns : int
-        Extents.
+        Extents of one matrix.
     ld : int
-        Leading dimension in elements: the step between rows (RowMajor) or columns (ColumnMajor).
+        Leading dimension in elements: the step between rows (RowMajor), columns (ColumnMajor) or groups of 32 columns
+        or rows (interleaved). 0 for a vector, which stands for a matrix of equal lines.
+    batch : int
+        Number of matrices.
+    batch_stride : int
+        Step between them in elements; 0 where all are the same one.
     """
 
     name: str
@@ -41,45 +46,97 @@ class Matrix:
     rows: int
     columns: int
     ld: int
+    batch: int = 1
+    batch_stride: int = 0
 
     @property
-    def contiguous_extent(self) -> int:
-        """Extent along which elements are adjacent."""
-        return self.columns if self.description.is_row_major else self.rows
+    def line(self) -> int:
+        """Elements that are adjacent: a row, a column or a group of interleaved ones."""
+        order = self.description.order
+        extent = self.columns if order.is_row_major else self.rows
+        return extent * order.interleave
 
     @property
-    def strided_extent(self) -> int:
-        """Extent along which elements are a leading dimension apart."""
-        return self.rows if self.description.is_row_major else self.columns
+    def lines(self) -> int:
+        """Lines in memory, a leading dimension apart; one for a vector."""
+        if self.ld == 0:
+            return 1
+        order = self.description.order
+        return (self.rows if order.is_row_major else self.columns) // order.interleave
+
+    @property
+    def matrices(self) -> int:
+        """Matrices in memory, a batch stride apart."""
+        return self.batch if self.batch_stride else 1
 
     @property
     def bytes(self) -> int:
         """Bytes from the first element to the end of the last."""
-        elements = (self.strided_extent - 1) * self.ld + self.contiguous_extent
+        elements = (self.matrices - 1) * self.batch_stride + (self.lines - 1) * self.ld + self.line
         return elements * self.description.type.bits // 8
 
+    @property
+    def packed_ld(self) -> int:
+        """Leading dimension of a contiguous copy."""
+        return self.line if self.ld else 0
+
+    @property
+    def packed_batch_stride(self) -> int:
+        """Batch stride of a contiguous copy."""
+        return self.lines * self.line if self.batch_stride else 0
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of a contiguous copy."""
+        return self.matrices * self.lines * self.line * self.description.type.bits // 8
+
     def host_array(self) -> NDArray[Any]:
-        """Return host memory as an array of shape (rows, columns), without a copy."""
-        strides = (self.ld, 1) if self.description.is_row_major else (1, self.ld)
-        return self.view.host_array((self.rows, self.columns), strides, self.description.type.dtype)
+        """Return host memory as an array of shape (batch, rows, columns), without a copy; (rows, columns) alone."""
+        return self._as_matrices(self._host_lines())
+
+    def store(self, values: NDArray[Any]) -> None:
+        """Write an array of the shape of `host_array` to host memory."""
+        order = self.description.order
+        values = values.reshape(self.matrices, self.rows, self.columns)
+        lines: NDArray[Any] = values if order.is_row_major else values.transpose(0, 2, 1)
+        if order.interleave > 1:
+            lines = lines.reshape(self.matrices, self.lines, order.interleave, -1).transpose(0, 1, 3, 2)
+        self._host_lines()[...] = lines.reshape(self.matrices, self.lines, self.line)
+
+    def addresses(self, base: int) -> None:
+        """Return None: the kernel gets the address itself, not a table of addresses."""
 
     def packed(self) -> NDArray[Any]:
         """Return host memory as contiguous bytes in the declared layout."""
-        array = self.host_array()
-        return np.ascontiguousarray(array if self.description.is_row_major else array.T).reshape(-1).view(np.uint8)
+        return np.ascontiguousarray(self._host_lines()[: self.matrices]).reshape(-1).view(np.uint8)
 
     def unpack(self, packed: NDArray[Any]) -> None:
         """Write contiguous bytes in the declared layout into host memory."""
         values = packed.view(self.description.type.dtype)
-        values = values.reshape(self.strided_extent, self.contiguous_extent)
-        self.host_array()[...] = values if self.description.is_row_major else values.T
+        self._host_lines()[...] = values.reshape(self.matrices, self.lines, self.line)
+
+    def _host_lines(self) -> NDArray[Any]:
+        """Host memory as an array of shape (matrices, lines, line)."""
+        shape, strides = (self.matrices, self.lines, self.line), (self.batch_stride, self.ld, 1)
+        return self.view.host_array(shape, strides, self.description.type.dtype)
+
+    def _as_matrices(self, lines: NDArray[Any]) -> NDArray[Any]:
+        order = self.description.order
+        if order.interleave > 1:
+            groups = lines.reshape(self.matrices, self.lines, self.line // order.interleave, order.interleave)
+            lines = groups.transpose(0, 1, 3, 2).reshape(self.matrices, -1, self.line // order.interleave)
+        values = lines if order.is_row_major else lines.transpose(0, 2, 1)
+        if self.batch == 1:
+            return np.asarray(values[0])
+        return np.broadcast_to(values, (self.batch, *values.shape[1:])) if self.matrices == 1 else values
 
 
-def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int) -> Matrix:
+def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> Matrix:
     """Return operand `name` of `rows` x `columns`, checked.
 
-    A two-dimensional tensor must have these extents and strides of the declared layout; a leading dimension larger
-    than the extent is honoured. A flat tensor must have exactly rows * columns elements, packed in the declared
+    A tensor of two dimensions must have these extents and strides of the declared layout; a leading dimension larger
+    than the extent is honoured. In a batch it has three, (batch, rows, columns), with any step between the matrices,
+    or two, which all the batch shares. A flat tensor must have exactly as many elements, packed in the declared
     layout. A raw pointer is packed.
 
     Raises
@@ -92,21 +149,66 @@ def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, co
         Pointer, extent or leading dimension less aligned than described.
     """
     view = wrap(name, tensor)
-    _check_dtype(name, description, view)
-    result = Matrix(name, description, view, rows, columns, _leading_dimension(name, description, view, rows, columns))
-    _check_alignment(result)
+    check_dtype(name, description, view)
+    packed = Matrix(name, description, view, rows, columns, 1)
+    step = packed.line * packed.lines if batch > 1 else 0
+    packed = Matrix(name, description, view, rows, columns, packed.line, batch, step)
+    _check_interleave(packed)
+    if view.shape is None or view.strides is None:
+        result = packed
+    elif len(view.shape) == 1:
+        result = _flat(packed)
+    else:
+        result = _strided(packed)
+    check_alignment(result)
     return result
 
 
+def vector(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> Matrix:
+    """Return a bias: a vector along the contiguous direction of the layout, which stands for equal lines of a matrix.
+
+    It has `columns` elements for RowMajor, `rows` for ColumnMajor; in a batch also (batch, elements).
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError, AlignmentError
+        As for `matrix`.
+    """
+    view = wrap(name, tensor)
+    check_dtype(name, description, view)
+    result = Matrix(name, description, view, rows, columns, 0, batch, 0)
+    if view.shape is not None and view.strides is not None:
+        result = _bias(result, view.shape, view.strides)
+    check_alignment(result)
+    return result
+
+
+def is_vector(description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> bool:
+    """Return whether `tensor` has the elements of a bias and not those of a whole matrix."""
+    shape = getattr(tensor, "shape", None)
+    if shape is None:
+        return False
+    line = columns if description.is_row_major else rows
+    elements = int(np.prod(tuple(shape), dtype=np.int64))
+    if elements == rows * columns * batch or (elements == rows * columns and len(shape) == 2):
+        return False
+    return elements in (line, line * batch)
+
+
 def check_overlap(target: Matrix, source: Matrix) -> None:
-    """Raise ArgumentError where writing `target` would change `source` while it is read."""
-    width, other_width = (m.contiguous_extent * m.description.type.bits // 8 for m in (target, source))
+    """Raise ArgumentError where writing `target` would change `source` while it is read.
+
+    Exact where both have the same step between lines, or one of them has a single line. Otherwise interleaved operands
+    are refused even if they share no element.
+    """
+    width, other_width = (m.line * m.description.type.bits // 8 for m in (target, source))
     begin, other_begin = target.view.pointer, source.view.pointer
     if begin >= other_begin + source.bytes or other_begin >= begin + target.bytes:
         return
-    pitch = target.ld * target.description.type.bits // 8
-    if pitch == source.ld * source.description.type.bits // 8:
-        # Two column ranges of one allocation interleave in memory without sharing an element.
+    steps = {step * m.description.type.bits // 8 for m in (target, source) for step in _line_steps(m)}
+    pitch = min(steps, default=0)
+    if pitch and all(step % pitch == 0 for step in steps):
+        # Column ranges of one allocation interleave in memory without sharing an element.
         offset = (begin - other_begin) % pitch
         if offset >= other_width and offset + width <= pitch:
             return
@@ -117,7 +219,14 @@ def check_overlap(target: Matrix, source: Matrix) -> None:
     )
 
 
-def _check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:
+def _line_steps(operand: Matrix) -> list[int]:
+    """Return steps whose sums are the distances between the lines of an operand."""
+    steps = [operand.ld] if operand.lines > 1 else []
+    return steps + ([operand.batch_stride] if operand.matrices > 1 else [])
+
+
+def check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:
+    """Raise ArgumentTypeError where a tensor has another element type than described."""
     wanted = description.type.dtype_name
     if view.dtype_name is None or view.dtype_name == wanted:
         return
@@ -127,68 +236,19 @@ def _check_dtype(name: str, description: TensorDescription, view: TensorView) ->
     )
 
 
-def _leading_dimension(name: str, description: TensorDescription, view: TensorView, rows: int, columns: int) -> int:
-    packed = columns if description.is_row_major else rows
-    if view.shape is None or view.strides is None:
-        return packed
-    if len(view.shape) == 1:
-        return _flat(name, view, rows, columns, packed)
-    if len(view.shape) != 2 or view.shape != (rows, columns):
-        raise ArgumentError(
-            f"operand {name} must have shape ({rows}, {columns}), or be flat with {rows * columns} elements, for this "
-            f"problem size; got shape {tuple(view.shape)}"
-        )
-    return _from_strides(name, description, view, rows, columns, packed)
-
-
-def _flat(name: str, view: TensorView, rows: int, columns: int, packed: int) -> int:
-    assert view.shape is not None and view.strides is not None
-    if view.shape[0] != rows * columns:
-        raise ArgumentError(
-            f"a flat operand {name} must have exactly {rows} x {columns} = {rows * columns} elements, packed in the "
-            f"declared layout; got {view.shape[0]}"
-        )
-    if view.strides[0] != 1 and view.shape[0] != 1:
-        raise ArgumentError(f"a flat operand {name} must be contiguous, got a step of {view.strides[0]} elements")
-    return packed
-
-
-def _from_strides(
-    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, packed: int
-) -> int:
-    assert view.strides is not None
-    row_major = description.is_row_major
-    adjacent, ld = (view.strides[1], view.strides[0]) if row_major else (view.strides[0], view.strides[1])
-    extent, lines = (columns, rows) if row_major else (rows, columns)
-    if adjacent != 1 and extent != 1:
-        other = "ColumnMajor" if row_major else "RowMajor"
-        remedy = f"{name}.contiguous()" if row_major else f"{name}.T.contiguous().T"
-        raise ArgumentError(
-            f"operand {name} is described as {description.order.name}, which needs a step of 1 along "
-            f"{'columns' if row_major else 'rows'}; the tensor of shape ({rows}, {columns}) has strides "
-            f"{view.strides}. Pass {remedy} (for numpy: ascontiguousarray), or describe {name} as {other}."
-        )
-    if lines == 1:
-        return packed  # one line: its step means nothing, and libraries put anything there
-    if ld < extent:
-        raise ArgumentError(
-            f"the leading dimension of operand {name} is {ld}, less than its {extent} contiguous elements: the "
-            f"tensor overlaps itself (strides {view.strides}). Pass a copy."
-        )
-    if ld >= _LD_LIMIT:
-        raise ArgumentError(f"the leading dimension of operand {name} is {ld:,}; CUTLASS takes less than {_LD_LIMIT:,}")
-    return ld
-
-
-def _check_alignment(operand: Matrix) -> None:
+def check_alignment(operand: Matrix) -> None:
+    """Raise AlignmentError where an operand is less aligned than described."""
     name, alignment = operand.name, operand.description.alignment
-    row_major = operand.description.is_row_major
-    extent_name = f"number of {'columns' if row_major else 'rows'}"
-    for what, value in ((extent_name, operand.contiguous_extent), ("leading dimension", operand.ld)):
+    line_name = "number of columns" if operand.description.is_row_major else "number of rows"
+    for what, value in (
+        (line_name, operand.line),
+        ("leading dimension", operand.ld),
+        ("batch stride", operand.batch_stride),
+    ):
         if value % alignment:
             raise AlignmentError(
                 f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
-                f"{value}. Pad the tensor, or describe {name} with alignment {_largest_alignment(value)}."
+                f"{value}. Pad the tensor, or describe {name} with alignment {value & -value}."
             )
     if operand.view.pointer % operand.description.alignment_bytes:
         raise AlignmentError(
@@ -198,5 +258,115 @@ def _check_alignment(operand: Matrix) -> None:
         )
 
 
-def _largest_alignment(value: int) -> int:
-    return value & -value
+def _check_interleave(operand: Matrix) -> None:
+    order = operand.description.order
+    across = operand.rows if order.is_row_major else operand.columns
+    if across % order.interleave:
+        raise ArgumentError(
+            f"operand {operand.name} is {order.name}: its number of {'rows' if order.is_row_major else 'columns'} must "
+            f"be a multiple of {order.interleave}, got {across}"
+        )
+
+
+def _flat(packed: Matrix) -> Matrix:
+    view, name = packed.view, packed.name
+    assert view.shape is not None and view.strides is not None
+    elements, one = packed.batch * packed.rows * packed.columns, packed.rows * packed.columns
+    if view.shape[0] != elements:
+        if view.shape[0] == one and name != "D":
+            return replace(packed, batch_stride=0)
+        times = f"{packed.batch} x " if packed.batch > 1 else ""
+        raise ArgumentError(
+            f"a flat operand {name} must have exactly {times}{packed.rows} x {packed.columns} = {elements} elements, "
+            f"packed in the declared layout; got {view.shape[0]}"
+        )
+    if view.strides[0] != 1 and view.shape[0] != 1:
+        raise ArgumentError(f"a flat operand {name} must be contiguous, got a step of {view.strides[0]} elements")
+    return packed
+
+
+def _strided(packed: Matrix) -> Matrix:
+    view, name = packed.view, packed.name
+    assert view.shape is not None and view.strides is not None
+    if packed.description.order.interleave > 1:
+        raise ArgumentError(
+            f"operand {name} is {packed.description.order.name}, which no tensor of {len(view.shape)} dimensions is: "
+            f"pass it flat, packed in that layout"
+        )
+    shape, strides = view.shape, view.strides
+    batch_stride = 0
+    if len(shape) == 3 and packed.batch > 1:
+        if shape[0] != packed.batch:
+            _wrong_shape(packed)
+        batch_stride, shape, strides = strides[0], shape[1:], strides[1:]
+    if len(shape) == 3 and shape[0] == 1:
+        shape, strides = shape[1:], strides[1:]
+    if shape != (packed.rows, packed.columns):
+        _wrong_shape(packed)
+    ld = _leading_dimension(packed, strides)
+    _check_batch_stride(packed, ld, batch_stride)
+    return replace(packed, ld=ld, batch_stride=batch_stride)
+
+
+def _wrong_shape(packed: Matrix) -> NoReturn:
+    shape = (packed.rows, packed.columns) if packed.batch == 1 else (packed.batch, packed.rows, packed.columns)
+    elements = packed.batch * packed.rows * packed.columns
+    assert packed.view.shape is not None
+    raise ArgumentError(
+        f"operand {packed.name} must have shape {shape}, or be flat with {elements} elements, for this problem size; "
+        f"got shape {tuple(packed.view.shape)}"
+    )
+
+
+def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
+    name, row_major = packed.name, packed.description.is_row_major
+    adjacent, ld = (strides[1], strides[0]) if row_major else (strides[0], strides[1])
+    if adjacent != 1 and packed.line != 1:
+        other = "ColumnMajor" if row_major else "RowMajor"
+        remedy = f"{name}.contiguous()" if row_major else f"{name}.mT.contiguous().mT"
+        raise ArgumentError(
+            f"operand {name} is described as {packed.description.order.name}, which needs a step of 1 along "
+            f"{'columns' if row_major else 'rows'}; the tensor of shape {packed.view.shape} has strides "
+            f"{packed.view.strides}. Pass {remedy} (for numpy: ascontiguousarray), or describe {name} as {other}."
+        )
+    if packed.lines == 1:
+        return packed.line  # one line: its step means nothing, and libraries put anything there
+    if ld < packed.line:
+        raise ArgumentError(
+            f"the leading dimension of operand {name} is {ld}, less than its {packed.line} contiguous elements: the "
+            f"tensor overlaps itself (strides {packed.view.strides}). Pass a copy."
+        )
+    if ld >= _LD_LIMIT:
+        raise ArgumentError(f"the leading dimension of operand {name} is {ld:,}; CUTLASS takes less than {_LD_LIMIT:,}")
+    return ld
+
+
+def _check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
+    if batch_stride < 0:
+        raise ArgumentError(f"the batch stride of operand {packed.name} is {batch_stride}; it must not be negative")
+    if packed.name != "D" or packed.batch == 1:
+        return
+    span = (packed.lines - 1) * ld + packed.line
+    if batch_stride < span and (batch_stride < packed.line or batch_stride * packed.batch > ld):
+        raise ArgumentError(
+            f"the matrices of operand D overlap each other: they are {batch_stride} elements apart and {span} long. "
+            f"Pass a D of its own memory for each."
+        )
+
+
+def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
+    # Singleton dimensions say nothing: (N,), (1, N) and (batch, 1, N) are taken alike.
+    kept = [(extent, step) for extent, step in zip(shape, strides, strict=True) if extent != 1]
+    one, many = (bias.line, 1), (bias.batch * bias.line, 1)
+    if kept == [one] or (not kept and bias.line == 1):
+        return bias
+    if bias.batch > 1:
+        if kept == [many]:
+            return replace(bias, batch_stride=bias.line)
+        if len(kept) == 2 and kept[0][0] == bias.batch and kept[1] == one:
+            return replace(bias, batch_stride=kept[0][1])
+    or_many = f", or ({bias.batch}, {bias.line})" if bias.batch > 1 else ""
+    raise ArgumentError(
+        f"a bias {bias.name} must be a contiguous vector of {bias.line} elements{or_many}; got shape {tuple(shape)} "
+        f"with strides {tuple(strides)}"
+    )

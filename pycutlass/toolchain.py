@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -26,7 +25,7 @@ from typing import ClassVar
 from pycutlass import cubin
 from pycutlass.errors import CompileError, ToolkitError
 from pycutlass.source import KernelSource
-from pycutlass.toolkit import Memo, Toolkit, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit import Memo, Toolkit, cuda_release, file_fingerprint, run_quietly, without_memo
 
 __all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Processes", "Product", "StoppedError", "reproduce"]
 
@@ -134,7 +133,7 @@ class Nvcc(Compiler):
 
         def ask() -> str:
             asked = [part for part in parts if part in (self._program, assembler)]
-            return ", ".join(f"{part.name} {_release(run_quietly([str(part), '--version']))}" for part in asked)
+            return ", ".join(f"{part.name} {cuda_release(run_quietly([str(part), '--version']))}" for part in asked)
 
         fingerprint = " ".join(map(file_fingerprint, parts))
         return {"device_compiler": self._memo("compiler version", str(self._program), fingerprint, ask)}
@@ -174,7 +173,7 @@ class Nvrtc(Compiler):
                 folder = Path(name)
                 (folder / "kernel.cu").write_text(trial.text)
                 run_quietly(self.command(folder / "kernel.cu", folder / self.output, "sm_80"))
-                return f"nvrtc {_release((folder / 'kernel.ptx').read_text())}"
+                return f"nvrtc {cuda_release((folder / 'kernel.ptx').read_text())}"
 
         fingerprint = file_fingerprint(self._library)
         steps = [_NVRTC_MAIN.read_bytes(), Path(cubin.__file__).read_bytes()]
@@ -357,9 +356,3 @@ def _how_it_ended(status: int) -> str:
         killed = f"was killed by {signal.Signals(-status).name}"
         return f"{killed} (out of memory? PYCUTLASS_JOBS=1 runs one compiler at a time)" if status == -9 else killed
     return f"failed with exit status {status}" if status else "made no output"
-
-
-def _release(text: str) -> str:
-    """Return the release in what a CUDA compiler says of itself: ``13.0.88``, or else the last line."""
-    match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
-    return match[1] if match else text.strip().splitlines()[-1]

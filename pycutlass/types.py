@@ -58,40 +58,77 @@ class Element:
             return np.dtype(self.dtype_name)
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, self.dtype_name))
+        stored: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.dtype_name))
+        return stored
 
     @property
     def epsilon(self) -> float:
         """Distance from 1 to the next value; 0 for integers."""
         return 0.0 if self.is_integer else 2.0**-self.mantissa
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the greatest finite value."""
+        if self.is_integer:
+            bounds = np.iinfo(self.dtype)
+            return float(bounds.min), float(bounds.max)
+        if hasattr(np, self.dtype_name):
+            greatest = float(np.finfo(self.dtype).max)
+        else:
+            import ml_dtypes
+
+            limits: Any = ml_dtypes.finfo
+            greatest = float(limits(self.dtype).max)
+        return -greatest, greatest
+
     def __str__(self) -> str:
         return f"cutlass.{self.name}"
 
     def round(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return `values` rounded to this type to nearest even, saturating for integers, in the storing dtype.
+        """Return `values` rounded to this type to nearest even, in the storing dtype. Integers saturate; NaN is 0.
 
-        tf32 is rounded to its 10 mantissa bits, half away from zero, as ``cutlass::tfloat32_t`` does, and kept as float32.
+        tf32 is rounded to its 10 mantissa bits, half away from zero, as ``cutlass::tfloat32_t`` does, and kept as
+        float32.
         """
         if self.is_integer:
-            limits = np.iinfo(self.dtype)
-            return np.clip(np.rint(values), limits.min, limits.max).astype(self.dtype)
-        if self.short == "tf32":
-            bits = np.asarray(values, np.float32).view(np.uint32)
-            rounded = np.where(np.isfinite(values), (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits)
-            return rounded.astype(np.uint32).view(np.float32)
+            least, most = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
+            whole = np.rint(np.asarray(values, np.float64))  # f64 holds the limits of every type; f32 does not
+            return np.clip(np.where(np.isnan(whole), 0.0, whole), least, most).astype(self.dtype)
         with np.errstate(over="ignore"):
-            return np.asarray(values).astype(self.dtype)
+            stored: NDArray[Any] = np.asarray(values).astype(self.dtype)
+        if self.short == "tf32":
+            bits = stored.view(np.uint32)
+            rounded = np.where(np.isfinite(stored), (bits + 0x1000) & 0xFFFFE000, bits)
+            return rounded.view(np.float32)
+        return stored
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A memory layout: its tag, its names, and whether the leading dimension counts columns."""
+    """A memory layout.
+
+    Attributes
+    ----------
+    tag : type
+        The class of the ``cutlass`` namespace.
+    name, short, cpp : str
+        Its name, its letters in kernel names (t for rows, n for columns), and its name in C++.
+    is_row_major : bool
+        Whether the elements of a row are adjacent, or in groups. A tensor counts as the matrix of its pixels by its
+        channels.
+    interleave : int
+        Rows (or columns) that are stored together, element by element; 1 for plain matrices.
+    rank : int
+        Dimensions: 2 for the matrices of a GEMM, 4 for the tensors of a convolution.
+    """
 
     tag: Any
     name: str
     short: str
     cpp: str
+    is_row_major: bool
+    interleave: int = 1
+    rank: int = 2
 
     def __str__(self) -> str:
         return f"cutlass.{self.name}"
@@ -108,8 +145,27 @@ ELEMENTS: tuple[Element, ...] = (
 )
 
 LAYOUTS: tuple[Layout, ...] = (
-    Layout(_core.RowMajor, "RowMajor", "t", "cutlass::layout::RowMajor"),
-    Layout(_core.ColumnMajor, "ColumnMajor", "n", "cutlass::layout::ColumnMajor"),
+    Layout(_core.RowMajor, "RowMajor", "t", "cutlass::layout::RowMajor", True),
+    Layout(_core.ColumnMajor, "ColumnMajor", "n", "cutlass::layout::ColumnMajor", False),
+    Layout(
+        _core.RowMajorInterleaved32,
+        "RowMajorInterleaved32",
+        "t32",
+        "cutlass::layout::RowMajorInterleaved<32>",
+        True,
+        32,
+    ),
+    Layout(
+        _core.ColumnMajorInterleaved32,
+        "ColumnMajorInterleaved32",
+        "n32",
+        "cutlass::layout::ColumnMajorInterleaved<32>",
+        False,
+        32,
+    ),
+    Layout(_core.TensorNHWC, "TensorNHWC", "nhwc", "cutlass::layout::TensorNHWC", True, 1, 4),
+    Layout(_core.TensorNC32HW32, "TensorNC32HW32", "nc32hw32", "cutlass::layout::TensorNCxHWx<32>", False, 32, 4),
+    Layout(_core.TensorC32RSK32, "TensorC32RSK32", "c32rsk32", "cutlass::layout::TensorCxRSKx<32>", False, 32, 4),
 )
 
 _ELEMENT_OF_TAG = {row.tag: row for row in ELEMENTS}
@@ -155,4 +211,8 @@ def element_of_dtype(name: str) -> Element | None:
 
 
 def _hashable(tag: Any) -> bool:
-    return getattr(tag, "__hash__", None) is not None
+    try:
+        hash(tag)
+    except TypeError:
+        return False
+    return True

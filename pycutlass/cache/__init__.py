@@ -1,7 +1,8 @@
 """The kernel cache: compiled kernels as bytes, in one SQLite file per user.
 
-Read in this order: ``artifact`` (what is kept, and under which key), ``kernels`` (the cache), then what it stands on:
-``store`` (the tables), ``door`` (whose directory is trusted, who may enter) and ``bundle`` (kernels as one file).
+Read in this order: ``artifact`` (what is kept, and under which key), ``kernels`` (the cache), ``disk`` (its database,
+and what happens when that fails), then what they stand on: ``store`` (the tables), ``door`` (whose directory is
+trusted, and locks between processes) and ``bundle`` (kernels as one file).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Disk:
     def path(self) -> Path:
         """The database's file; it need not exist."""
         if self._given is not None:
-            return self._given.absolute() / _DATABASE
+            return self._given / _DATABASE
         try:
             return config.cache_directory() / _DATABASE
         except RuntimeError:  # a ~ and no home: it stays as it is, and _open refuses it
@@ -113,7 +113,9 @@ class Disk:
 
     def _open(self) -> Store:
         if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory
-            raise CacheError(f"the cache directory {self.path.parent} is not absolute; set PYCUTLASS_CACHE_DIR")
+            raise CacheError(
+                f"the cache's directory is an absolute path, not {self.path.parent}; set PYCUTLASS_CACHE_DIR"
+            )
         make_private_directory(self.path.parent)
         if self.path.exists():
             refuse_strangers(self.path)
@@ -124,8 +126,11 @@ class Disk:
             if not self.path.is_file():
                 raise
             self._opened = _identity(self.path.stat())
-            store = Store.read_only(self.path)
-            self.say("open", f"the kernel cache {self.path} is read-only, so new kernels stay in memory: {error}")
+            try:
+                store = Store.read_only(self.path)
+            except StoreError:
+                raise error from None  # why it cannot be written tells more than that there is nothing to read
+            self.say("open", f"the kernel cache {self.path} cannot be written, so new kernels stay in memory: {error}")
             return store
 
     def _open_to_write(self) -> Store:

@@ -34,7 +34,7 @@ class KernelCache:
     Parameters
     ----------
     directory : Path, optional
-        Where the database is, or is to be. Default: `config.cache_directory()`.
+        Where the database is, or is to be: an absolute path. Default: `config.cache_directory()`.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -246,7 +246,8 @@ class KernelCache:
         left = {entry.key for entry in self.entries()}.intersection(keys)
         if left:
             raise CacheError(
-                f"{len(left)} kernels cannot be deleted, because {self.path} cannot be written; see the log"
+                f"{len(left)} kernels cannot be deleted, because {self.path} cannot be written (the log says why); "
+                "if its disk is full, make room there first, or delete the file"
             )
         return entries
 

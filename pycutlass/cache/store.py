@@ -267,7 +267,9 @@ def _connect(database: str) -> sqlite3.Connection:
     import sqlite3
 
     try:
-        return sqlite3.connect(database, _BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True)
+        return sqlite3.connect(
+            database, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
+        )
     except sqlite3.Error as error:
         raise StoreError(error) from error
 

@@ -47,17 +47,16 @@ def run_all(jobs: Sequence[tuple[str, Callable[[Processes], _Result]]], processe
         The one that a job failed with, or one that tells of all of them. Other exceptions pass as they are.
     """
     pool = ThreadPoolExecutor(min(len(jobs), processes.jobs), "pycutlass")
-    futures = [pool.submit(job, processes) for _, job in jobs]
+    futures: list[Future[_Result]] = []
     try:
+        futures += (pool.submit(job, processes) for _, job in jobs)
         _wait_for(futures, [name for name, _ in jobs])
     except BaseException:  # KeyboardInterrupt above all: no compiler may outlive the call
-        for future in futures:
-            future.cancel()
         processes.stop()
-        wait(futures, timeout=_PATIENCE)
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait([future for future in futures if not future.cancelled()], timeout=_PATIENCE)
         raise
-    finally:
-        pool.shutdown(wait=False)
+    pool.shutdown()
     errors = [error for future in futures if (error := future.exception())]
     if errors:
         raise _one_of(errors, len(jobs))

@@ -13,11 +13,12 @@ from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.compiler.build import build
 from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target
-from pycutlass.compiler.tools import Tools, choose_backend, find_tools, portable_fields
+from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
 from pycutlass.errors import ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable, KernelSource
 from pycutlass.toolchain import Processes
+from pycutlass.toolkit import own_headers_digest
 
 __all__ = ["add_module", "backend", "nvcc", "nvrtc"]
 
@@ -63,12 +64,14 @@ def add_module(
         If there is no compiler, and the cache does not have every kernel.
     """
     operations = _checked(operations)
-    wanted = [_Wanted(source, choose_target(source, target)) for source in (op.source() for op in operations)]
+    parts = _checked([part for operation in operations for part in _parts(operation, operations)])
+    wanted = [_Wanted(source, choose_target(source, target)) for source in (part.source() for part in parts)]
     artifacts = _obtain(list(dict.fromkeys(wanted)))
     _judge(artifacts.values(), config.flag("PYCUTLASS_STRICT") if strict is None else strict)
-    for operation, want in zip(operations, wanted, strict=True):
-        operation.artifacts[want.target] = artifacts[want]
-    return [artifacts[want] for want in wanted]
+    for part, want in zip(parts, wanted, strict=True):
+        part.artifacts[want.target] = artifacts[want]
+    made = {id(part): artifacts[want] for part, want in zip(parts, wanted, strict=True)}
+    return [made[id(operation)] for operation in operations]
 
 
 def backend() -> str:
@@ -76,10 +79,12 @@ def backend() -> str:
 
     Raises
     ------
+    ArgumentError
+        If ``PYCUTLASS_BACKEND`` is neither.
     ToolkitError
-        If there is neither.
+        If it is not there.
     """
-    return choose_backend(_session.backend, _session.cache().memo)
+    return find_device_compiler(_session.backend, _session.cache().memo)[0]
 
 
 def nvcc() -> None:
@@ -90,6 +95,12 @@ def nvcc() -> None:
 def nvrtc() -> None:
     """Compile with NVRTC from now on, in this process; no nvcc is needed."""
     _session.backend = "nvrtc"
+
+
+def _parts(operation: Compilable, operations: Sequence[Compilable]) -> Sequence[Compilable]:
+    """Return what `operation` needs compiled beside the others: itself, and kernels that it launches besides."""
+    parts = getattr(operation, "parts", None)
+    return [operation] if parts is None else parts(operations)
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,7 @@ def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
     try:
         tools = _find_tools(cache)
     except ToolkitError as error:
-        return {want: _find_without_compiler(want, cache, error) for want in wanted}
+        return _find_without_compiler(wanted, cache, error)
     found = {want: cache.get(make_key(tools.key_fields(want.source, want.target))) for want in wanted}
     missing = [want for want, artifact in found.items() if artifact is None]
     if missing and config.flag("PYCUTLASS_NO_COMPILE"):
@@ -161,7 +172,7 @@ def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
 
 
 def _find_tools(cache: KernelCache) -> Tools:
-    tools = find_tools(choose_backend(_session.backend, cache.memo), cache.memo)
+    tools = find_tools(_session.backend, cache.memo)
     _session.say_once(
         logging.INFO, f"kernels are compiled by {tools.fields['device_compiler']} and {tools.fields['host_compiler']}"
     )
@@ -185,13 +196,17 @@ def _build_once(want: _Wanted, tools: Tools, cache: KernelCache, processes: Proc
     return artifact
 
 
-def _find_without_compiler(want: _Wanted, cache: KernelCache, error: ToolkitError) -> Artifact:
-    """Return a kernel that was built elsewhere from the same text and headers, whatever compiled it."""
-    artifact = cache.find(**portable_fields(want.source, want.target))
-    if artifact is None:
-        raise ToolkitError(f"kernel {want.source.name} for {want.target} is not in the cache {cache.path}, and {error}")
-    _session.say_once(logging.INFO, f"no compiler here, so kernels come from the cache alone: {error}")
-    return artifact
+def _find_without_compiler(
+    wanted: Sequence[_Wanted], cache: KernelCache, error: ToolkitError
+) -> dict[_Wanted, Artifact]:
+    """Return kernels that were built elsewhere from the same text and headers, whatever compiled them."""
+    headers = own_headers_digest()
+    found = {want: cache.find(**portable_fields(want.source, want.target, headers)) for want in wanted}
+    missing = [f"{want.source.name} for {want.target}" for want, artifact in found.items() if artifact is None]
+    if missing:
+        raise ToolkitError(f"{error}\nAnd the cache {cache.path} does not have {', '.join(missing)}.") from error
+    _session.say_once(logging.INFO, f"kernels come from the cache alone. {error}")
+    return {want: artifact for want, artifact in found.items() if artifact}
 
 
 def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
@@ -208,11 +223,11 @@ def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
 
 def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
     """Refuse kernels with a problem in strict mode, also those that were built before it was on."""
-    reports = {artifact.name: BuildReport.from_json(artifact.report).problems() for artifact in artifacts}
-    bad = {name: problems for name, problems in reports.items() if problems}
-    if strict and bad:
-        listed = "\n".join(f"  {name}: {problem}" for name, problems in bad.items() for problem in problems)
+    judged = [(artifact.name, BuildReport.from_json(artifact.report).problems()) for artifact in artifacts]
+    listed = [f"  {name}: {problem}" for name, problems in judged for problem in problems]
+    if strict and listed:
+        bad = sum(bool(problems) for _, problems in judged)
         raise BuildReportError(
-            f"strict mode refuses {len(bad)} of {len(reports)} kernels:\n{listed}\n"
-            f"Describe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
+            "\n".join([f"strict mode refuses {bad} of {len(judged)} kernels:", *listed])
+            + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
         )

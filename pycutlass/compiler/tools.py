@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pycutlass import config
@@ -14,6 +13,7 @@ from pycutlass.source import KernelSource
 from pycutlass.toolchain import Compiler, HostCompiler, Nvcc, Nvrtc
 from pycutlass.toolkit import (
     Memo,
+    Toolkit,
     find_cutlass,
     find_host_compiler,
     find_nvcc,
@@ -22,14 +22,10 @@ from pycutlass.toolkit import (
     own_include,
 )
 
-__all__ = ["BACKENDS", "Tools", "choose_backend", "find_tools", "portable_fields"]
+__all__ = ["Tools", "find_device_compiler", "find_tools", "portable_fields"]
 
-BACKENDS = ("nvcc", "nvrtc")
-
-# Raise it when the same fields come to mean another build.
+# Raise it when the same fields come to mean another build, or a build report another set of fields.
 _SCHEMA = "1"
-
-_log = logging.getLogger("pycutlass")
 
 
 @dataclass(frozen=True)
@@ -45,67 +41,68 @@ class Tools:
         """Return everything that decides what `source` becomes when it is built for `target`."""
         return {
             **self.fields,
-            **portable_fields(source, target),
+            **portable_fields(source, target, self.fields["headers"]),
             "device_flags": shlex.join(self.device.flags(target)),
             "host_flags": shlex.join(self.host.flags(target)),
         }
 
 
-def portable_fields(source: KernelSource, target: str) -> dict[str, str]:
-    """Return the fields of a kernel's key that are known without any compiler."""
-    return {
-        "kernel": hashlib.sha256(source.text.encode()).hexdigest(),
-        "name": source.name,
-        "target": target,
-        "headers": own_headers_digest(),
-    }
+def portable_fields(source: KernelSource, target: str, headers: str) -> dict[str, str]:
+    """Return the fields of a kernel's key that are known without any compiler; `headers` is the digest of ours."""
+    kernel = hashlib.sha256(source.text.encode()).hexdigest()
+    return {"schema": _SCHEMA, "kernel": kernel, "name": source.name, "target": target, "headers": headers}
 
 
-def choose_backend(wanted: str | None, memo: Memo) -> str:
-    """Return ``"nvcc"`` or ``"nvrtc"``: `wanted`, ``PYCUTLASS_BACKEND``, or nvcc where there is one and else NVRTC.
+def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
+    """Return a backend, ``"nvcc"`` or ``"nvrtc"``, and the toolkit that has it.
+
+    The backend is `wanted`, ``PYCUTLASS_BACKEND``, or nvcc where there is one and else NVRTC.
 
     Raises
     ------
     ArgumentError
         If ``PYCUTLASS_BACKEND`` is neither.
     ToolkitError
-        If the choice is free and there is neither.
+        If it is not there, or if the choice is free and there is neither.
     """
     named = wanted or config.text("PYCUTLASS_BACKEND")
     if named:
-        if named not in BACKENDS:
-            raise ArgumentError(f"PYCUTLASS_BACKEND must be one of {', '.join(BACKENDS)}; it is {named!r}")
-        return named
-    try:
-        find_nvcc(memo)
-        return "nvcc"
-    except ToolkitError as no_nvcc:
+        if named not in _FINDERS:
+            raise ArgumentError(f"PYCUTLASS_BACKEND must be one of {', '.join(_FINDERS)}; it is {named!r}")
+        return named, _FINDERS[named](memo)
+    refusals = []
+    for backend, find in _FINDERS.items():
         try:
-            find_nvrtc(memo)
-            return "nvrtc"
-        except ToolkitError as no_nvrtc:
-            raise ToolkitError(f"there is no device compiler.\n{no_nvcc}\n{no_nvrtc}") from None
+            return backend, find(memo)
+        except ToolkitError as error:
+            refusals.append(str(error))
+    raise ToolkitError("\n".join(["there is no device compiler.", *refusals]))
 
 
-def find_tools(backend: str, memo: Memo) -> Tools:
-    """Return the compilers of `backend`, which are found anew each time: it costs 5 ms, and an old answer can be wrong.
+def find_tools(wanted: str | None, memo: Memo) -> Tools:
+    """Return the compilers; they are looked for anew each time, which costs 5 ms, since an old answer can be wrong.
 
     Raises
     ------
+    ArgumentError
+        If ``PYCUTLASS_BACKEND`` names no backend.
     ToolkitError
-        If one of them or a header directory is missing.
+        If a compiler or a header directory is missing.
     """
-    toolkit = find_nvcc(memo) if backend == "nvcc" else find_nvrtc(memo)
-    cutlass, host_program = find_cutlass(), find_host_compiler()
+    backend, toolkit = find_device_compiler(wanted, memo)
+    cutlass, program = find_cutlass(), find_host_compiler()
     includes = (own_include(), *cutlass.includes, *toolkit.includes)
-    nvcc = backend == "nvcc"
-    device = Nvcc(toolkit, includes, host_program, memo) if nvcc else Nvrtc(toolkit, includes, memo)
-    host = HostCompiler(host_program, includes, memo)
+    device = Nvcc(toolkit, includes, program, memo) if backend == "nvcc" else Nvrtc(toolkit, includes, memo)
+    host = HostCompiler(program, includes, memo)
     fields = {
-        "schema": _SCHEMA,
+        "headers": own_headers_digest(),
         "cutlass": f"{cutlass.version} {cutlass.digest(memo)}",
         "cuda_headers": toolkit.headers_version,
         **device.signature(),
         **host.signature(),
     }
     return Tools(device, host, fields, tuple(filter(None, (cutlass.note, toolkit.note))))
+
+
+# In order of preference: nvcc's cubins are smaller.
+_FINDERS: Mapping[str, Callable[[Memo], Toolkit]] = {"nvcc": find_nvcc, "nvrtc": find_nvrtc}

@@ -2,5 +2,6 @@
 
 from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
+from pycutlass.operation.reduction import ReductionOperation
 
-__all__ = ["GemmOperationUniversal", "Operation"]
+__all__ = ["GemmOperationUniversal", "Operation", "ReductionOperation"]

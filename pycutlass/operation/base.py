@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
@@ -16,7 +17,7 @@ __all__ = ["SHARED_MEMORY_LIMIT", "Operation"]
 
 #: Dynamic shared memory that one threadblock may have, in bytes, by compute capability
 #: (CUDA C++ Programming Guide, technical specifications).
-SHARED_MEMORY_LIMIT = {80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
 
 
 class Operation(ABC):
@@ -72,10 +73,39 @@ class Operation(ABC):
         """Return what the compiler needs: name, text and what the text may be compiled for."""
         return KernelSource(self.procedural_name(), self.emit(), self.compute_capability, self.is_native)
 
+    def parts(self, operations: Sequence[Any]) -> list[Any]:
+        """Return what has to be compiled so that this operation can run beside the other `operations` of one call."""
+        return [self]
+
     @property
     def rt_module(self) -> Operation:
         """The part that emits source, under the name that the guide's scripts use."""
         return self
+
+    def run(self, arguments: Any, stream: Any = None) -> None:
+        """Launch the kernel with `arguments`, on `stream` or on the current stream of the tensors' library.
+
+        Returns at once; ``arguments.sync()`` waits. Without a GPU the operation's meaning is executed on the host.
+
+        Parameters
+        ----------
+        arguments : Arguments
+            Made for this operation.
+        stream : optional
+            An integer handle, or a stream of torch, cupy or cuda.core.
+
+        Raises
+        ------
+        ArgumentError
+            The arguments were made for another operation.
+        NotCompiledError
+            The operation was not given to ``pycutlass.compiler.add_module``.
+        DriverError
+            The launch failed.
+        """
+        if getattr(arguments, "operation", None) is not self:
+            self._check_owner(arguments)
+        arguments._run(stream)
 
     def _check_owner(self, arguments: Any) -> None:
         """Raise unless `arguments` were made for an operation equal to this one."""

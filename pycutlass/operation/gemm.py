@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.epilogue import EpilogueScalars, LinearCombination
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.library import KernelSchedule, MathOperation, TensorDescription, TileDescription
-from pycutlass.operation.base import SHARED_MEMORY_LIMIT, Operation, check_capability
+from pycutlass.operation import rules
+from pycutlass.operation.base import Operation, check_capability
+from pycutlass.operation.reduction import ReductionOperation
+from pycutlass.types import Element
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = ["GemmOperationUniversal", "math_name", "shape_text", "tensor_text"]
 
-    from pycutlass.types import Element
-
-__all__ = ["GemmOperationUniversal"]
-
-_IDENTITY_SWIZZLES = {
+_IDENTITY_SWIZZLES: dict[type[Any], int] = {
     _core.IdentitySwizzle1: 1,
     _core.IdentitySwizzle2: 2,
     _core.IdentitySwizzle4: 4,
     _core.IdentitySwizzle8: 8,
 }
+_SWIZZLES = (
+    *_IDENTITY_SWIZZLES,
+    _core.HorizontalSwizzle,
+    _core.BatchedIdentitySwizzle,
+    _core.ThreadblockSwizzleStreamK,
+)
 
 _MATH_TAGS = {
     MathOperation.multiply_add_fast_f16: "f16",
@@ -43,10 +49,11 @@ class GemmOperationUniversal(Operation):
         Threadblock tile, pipeline stages, warps and math instruction.
     A, B, C : TensorDescription
         Operands. D shares everything with C.
-    epilogue_functor : LinearCombination
+    epilogue_functor : EpilogueFunctor
         What happens to the accumulator.
     swizzling_functor : class of ``cutlass``
-        ``IdentitySwizzle1``, ``2``, ``4`` or ``8``; for Hopper-native kernels the swizzle size of the tile scheduler.
+        ``IdentitySwizzle1``, ``2``, ``4`` or ``8`` (for Hopper-native kernels the swizzle size of the tile scheduler),
+        ``HorizontalSwizzle``, ``BatchedIdentitySwizzle`` (batches beyond 65535) or ``ThreadblockSwizzleStreamK``.
 
     Raises
     ------
@@ -88,7 +95,7 @@ class GemmOperationUniversal(Operation):
         A: TensorDescription | None = None,
         B: TensorDescription | None = None,
         C: TensorDescription | None = None,
-        epilogue_functor: LinearCombination | None = None,
+        epilogue_functor: EpilogueFunctor | None = None,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         *,
         arch: int | None = None,
@@ -102,16 +109,20 @@ class GemmOperationUniversal(Operation):
                 f"{', '.join(self._FIELDS)}, arch and visitor"
             )
         if visitor:
-            raise DescriptionError("visitor=True: epilogue visitor trees are not available yet; use LinearCombination")
+            raise DescriptionError(
+                "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
+            )
         if arch is not None and compute_capability is not None:
             raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
         self.compute_capability = check_capability(arch if compute_capability is None else compute_capability)
-        self.tile_description = _expect("tile_description", tile_description, TileDescription)
-        self.A = _expect("A", A, TensorDescription)
-        self.B = _expect("B", B, TensorDescription)
-        self.C = _expect("C", C, TensorDescription)
-        self.epilogue_functor = _expect("epilogue_functor", epilogue_functor, LinearCombination)
-        self.swizzling_functor = swizzling_functor if isinstance(swizzling_functor, type) else type(swizzling_functor)
+        self.tile_description = rules.expect("tile_description", tile_description, TileDescription)
+        self.A = rules.expect("A", A, TensorDescription)
+        self.B = rules.expect("B", B, TensorDescription)
+        self.C = rules.expect("C", C, TensorDescription)
+        self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        self.swizzling_functor: Any = (
+            swizzling_functor if isinstance(swizzling_functor, type) else type(swizzling_functor)
+        )
         self._check()
 
     # What users ask of a description
@@ -128,8 +139,39 @@ class GemmOperationUniversal(Operation):
 
     @property
     def swizzle_size(self) -> int:
-        """The N of IdentitySwizzleN."""
-        return _IDENTITY_SWIZZLES[self.swizzling_functor]
+        """The N of IdentitySwizzleN; 1 for other swizzles."""
+        return _IDENTITY_SWIZZLES.get(self.swizzling_functor, 1)
+
+    @property
+    def is_stream_k(self) -> bool:
+        """Whether the kernel schedules by stream-K."""
+        return self.swizzling_functor is _core.ThreadblockSwizzleStreamK
+
+    @cached_property
+    def partial(self) -> GemmOperationUniversal:
+        """The kernel of parallel split-K: the same product, written unscaled in the accumulator's type.
+
+        Raises
+        ------
+        DescriptionError
+            The accumulator's type cannot be written by this kernel.
+        """
+        accumulator = self.tile_description.math_instruction.element_accumulator
+        C = TensorDescription(accumulator, self.C.layout, self.C.alignment)
+        functor = LinearCombination(accumulator, C.alignment, accumulator, accumulator)
+        return GemmOperationUniversal(
+            self.compute_capability, self.tile_description, self.A, self.B, C, functor, self.swizzling_functor
+        )
+
+    def parts(self, operations: Sequence[Any]) -> list[Any]:
+        """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""
+        reductions = any(isinstance(other, ReductionOperation) for other in operations)
+        return [self, self.partial] if reductions and self.splits_in_parallel else [self]
+
+    @property
+    def splits_in_parallel(self) -> bool:
+        """Whether the kernel can run in ``Mode.GemmSplitKParallel``."""
+        return not (self.is_native or self.is_stream_k)
 
     @property
     def epilogue_type(self) -> Callable[..., EpilogueScalars]:
@@ -140,48 +182,24 @@ class GemmOperationUniversal(Operation):
         """Return the accumulator's element type."""
         return self.tile_description.math_instruction.accumulator
 
-    def run(self, arguments: Any, stream: Any = None) -> None:
-        """Launch the kernel with `arguments`, on `stream` or on the current stream of the tensors' library.
-
-        Returns at once; ``arguments.sync()`` waits. Without a GPU the operation's meaning is executed on the host.
-
-        Parameters
-        ----------
-        arguments : GemmArguments
-            Made for this operation.
-        stream : optional
-            An integer handle, or a stream of torch, cupy or cuda.core.
-
-        Raises
-        ------
-        ArgumentError
-            The arguments were made for another operation.
-        NotCompiledError
-            The operation was not given to ``pycutlass.compiler.add_module``.
-        DriverError
-            The launch failed.
-        """
-        if getattr(arguments, "operation", None) is not self:
-            self._check_owner(arguments)
-        arguments._run(stream)
-
     # Text
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, types, tile, layouts, alignments."""
         tile, math = self.tile_description, self.tile_description.math_instruction
-        family = f"sm{90 if self.is_native else 80}"
-        shape = "".join(map(str, math.instruction_shape or ())) if math.is_tensor_op else ""
-        math_tag = _MATH_TAGS.get(math.math_operation, "")
-        core = f"{math.accumulator.letter}{shape}{math_tag}gemm"
         layouts = "".join(operand.order.short for operand in (self.A, self.B, self.C))
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         cluster = "" if tile.cluster_shape is None else f"_{tile.cluster_shape[0]}x{tile.cluster_shape[1]}"
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
-            f"cutlass_{family}_{math.opcode_class.name.lower()}_{core}_{self.A.type.short}_{self.C.type.short}_"
-            f"{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
+            f"cutlass_sm{self.family}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{self.A.type.short}_"
+            f"{self.C.type.short}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
         )
+
+    @property
+    def family(self) -> int:
+        """Compute capability that the kernel's C++ is tagged with: 75, 80 or 90."""
+        return 90 if self.is_native else min(self.compute_capability, 80)
 
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
@@ -190,18 +208,17 @@ class GemmOperationUniversal(Operation):
     def _ampere_body(self) -> str:
         tile, math = self.tile_description, self.tile_description.math_instruction
         opcode = f"cutlass::arch::OpClass{math.opcode_class.name}"
-        swizzle = f"cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<{self.swizzle_size}>"
         return (
             '#include "pycutlass/gemm_universal.h"\n\n'
             "using Operation = pycutlass::GemmUniversal<\n"
-            f"    {_tensor(self.A)},\n"
-            f"    {_tensor(self.B)},\n"
-            f"    {_tensor(self.C)},\n"
-            f"    {math.accumulator.cpp}, {opcode}, cutlass::arch::Sm80,\n"
-            f"    {_shape(tile.threadblock_shape)}, {_shape(tile.warp_shape)},\n"
-            f"    {_shape(math.instruction_shape or (1, 1, 1))},\n"
+            f"    {tensor_text(self.A)},\n"
+            f"    {tensor_text(self.B)},\n"
+            f"    {tensor_text(self.C)},\n"
+            f"    {math.accumulator.cpp}, {opcode}, cutlass::arch::Sm{self.family},\n"
+            f"    {shape_text(tile.threadblock_shape)}, {shape_text(tile.warp_shape)},\n"
+            f"    {shape_text(math.instruction_shape or (1, 1, 1))},\n"
             f"    {self.epilogue_functor.emit()},\n"
-            f"    {swizzle}, {tile.stages}, {math.operator_cpp}>;\n"
+            f"    {self.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp}>;\n"
         )
 
     def _native_body(self) -> str:
@@ -210,140 +227,46 @@ class GemmOperationUniversal(Operation):
         return (
             '#include "pycutlass/gemm_sm90.h"\n\n'
             "using Operation = pycutlass::GemmSm90<\n"
-            f"    {_tensor(self.A)},\n"
-            f"    {_tensor(self.B)},\n"
-            f"    {_tensor(self.C)},\n"
+            f"    {tensor_text(self.A)},\n"
+            f"    {tensor_text(self.B)},\n"
+            f"    {tensor_text(self.C)},\n"
             f"    {math.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
             f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
             f"    {self.epilogue_functor.emit_fusion()},\n"
             f"    pycutlass::{schedule.name}, {tile.stages or 0}>;\n"
         )
 
-    # Proof
-
     def _check(self) -> None:
-        self._check_types()
-        if self.swizzling_functor not in _IDENTITY_SWIZZLES:
-            known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _IDENTITY_SWIZZLES)
+        tile = self.tile_description
+        math = tile.math_instruction
+        rules.check_operand_types(math, self.A, self.B)
+        rules.check_epilogue(math, self.C, self.epilogue_functor)
+        allowed = tuple(_IDENTITY_SWIZZLES) if self.is_native else _SWIZZLES
+        if self.swizzling_functor not in allowed:
+            known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in allowed)
             raise DescriptionError(f"swizzling_functor must be one of {known}; got {self.swizzling_functor!r}")
         if self.is_native:
-            self._check_native()
+            rules.check_native(self.compute_capability, math, self.A, self.B, self.C)
+            self.epilogue_functor.emit_fusion()  # refuses functors that Hopper-native kernels lack
         else:
-            self._check_ampere()
-        self._check_shared_memory()
-
-    def _check_types(self) -> None:
-        math, functor = self.tile_description.math_instruction, self.epilogue_functor
-        for name, operand in (("A", self.A), ("B", self.B)):
-            if operand.type is not math.a:
-                raise DescriptionError(
-                    f"operand {name} is {operand.type}, the math instruction multiplies {math.a}: make them the same"
-                )
-        if math.a.is_integer or math.math_operation is MathOperation.multiply_add_saturate:
-            raise DescriptionError("integer GEMM is not available yet; use f16, bf16, tf32, f32 or f64")
-        if functor.accumulator is not math.accumulator:
-            raise DescriptionError(
-                f"the epilogue functor expects an accumulator of {functor.accumulator}, the math instruction makes "
-                f"{math.accumulator}: give the functor element_accumulator={math.accumulator}"
-            )
-        if functor.output is not self.C.type:
-            raise DescriptionError(f"the epilogue functor writes {functor.output}, operand C is {self.C.type}")
-        if functor.epilogue_vector_length != self.C.alignment:
-            raise DescriptionError(
-                f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of C, "
-                f"{self.C.alignment}"
-            )
-        if self.C.type.short == "tf32" or self.C.type.is_integer:
-            raise DescriptionError(f"C and D cannot be {self.C.type}; use cutlass.float32")
-
-    def _check_native(self) -> None:
-        if self.compute_capability != 90:
-            raise DescriptionError(
-                f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; "
-                f"got {self.compute_capability}. Leave out cluster_shape for an Ampere-style kernel."
-            )
-        math = self.tile_description.math_instruction
-        if math.a.short not in ("f16", "bf16") or math.accumulator.short != "f32":
-            raise DescriptionError(
-                f"Hopper-native kernels multiply f16 or bf16 and accumulate in f32; got {math.a} and "
-                f"{math.accumulator}. Leave out cluster_shape for an Ampere-style kernel."
-            )
-        if not self.A.is_row_major or self.B.is_row_major or not self.C.is_row_major:
-            raise DescriptionError(
-                f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor; got {self.A.order}, "
-                f"{self.B.order} and {self.C.order}"
-            )
-        for name, operand in (("A", self.A), ("B", self.B), ("C", self.C)):
-            if operand.alignment_bytes != 16:
-                raise DescriptionError(
-                    f"TMA needs 16-byte alignment: operand {name} of {operand.type} needs alignment "
-                    f"{128 // operand.type.bits}, got {operand.alignment}"
-                )
-
-    def _check_ampere(self) -> None:
-        tile, math = self.tile_description, self.tile_description.math_instruction
-        if not math.is_tensor_op:
-            for name, operand in (("A", self.A), ("B", self.B)):
-                if operand.alignment != 1:
-                    raise DescriptionError(
-                        f"SIMT kernels load single elements: operand {name} needs alignment 1, got {operand.alignment}"
-                    )
-            if self.C.alignment != 1:
-                raise DescriptionError(
-                    f"SIMT kernels store single elements: C needs alignment 1, got {self.C.alignment}"
-                )
-            return
-        m, n, k = tile.threadblock_shape
-        self._check_operand_tile("A", self.A, m, k, self.A.is_row_major)
-        self._check_operand_tile("B", self.B, n, k, not self.B.is_row_major)
-
-    def _check_operand_tile(self, name: str, operand: TensorDescription, rows: int, k: int, k_contiguous: bool) -> None:
-        """Check one operand's tile against the shared-memory layouts of CUTLASS.
-
-        The contiguous extent of a tile fills or divides a 128-byte line where it runs along K
-        (cutlass/layout/tensor_op_multiplicand_sm75.h, crosswise), and is a multiple of it otherwise (congruous).
-        """
-        line = 1024 // operand.type.bits
-        if k_contiguous and (k > line or line % k):
-            raise DescriptionError(
-                f"operand {name} is contiguous along K: threadblock_shape K={k} must divide the {line} elements of a "
-                f"128-byte line; use {min(line, 1 << (k.bit_length() - 1))}"
-            )
-        if not k_contiguous and operand.type.bits != 64 and rows % line:
-            raise DescriptionError(
-                f"operand {name} is not contiguous along K: threadblock_shape {'M' if name == 'A' else 'N'}={rows} "
-                f"must be a multiple of the {line} elements of a 128-byte line; use {-(-rows // line) * line}"
-            )
-        accesses = rows * k // operand.alignment
-        if accesses % self.tile_description.num_threads:
-            raise DescriptionError(
-                f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, which "
-                f"{self.tile_description.num_threads} threads cannot share evenly: use fewer warps or a larger tile"
-            )
-
-    def _check_shared_memory(self) -> None:
-        tile = self.tile_description
-        limit = SHARED_MEMORY_LIMIT[self.compute_capability]
-        needed = tile.stage_bytes() * (tile.stages or 2)
-        if needed > limit:
-            raise DescriptionError(
-                f"{tile.stages or 2} stages of {list(tile.threadblock_shape)} need {needed:,} bytes of shared memory, "
-                f"compute capability {self.compute_capability} has {limit:,} for one threadblock: use at most "
-                f"{limit // tile.stage_bytes()} stages, or a smaller threadblock_shape"
-            )
+            rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
+        rules.check_shared_memory(self.compute_capability, tile)
 
 
-def _expect(name: str, value: Any, kind: type[Any]) -> Any:
-    if isinstance(value, kind):
-        return value
-    raise DescriptionError(f"{name} must be a {kind.__name__}, got {value!r}")
+def math_name(tile: TileDescription) -> str:
+    """Return accumulator, instruction and math operation as in CUTLASS's kernel names: ``s16816`` or ``s1688bf16``."""
+    math = tile.math_instruction
+    shape = "".join(map(str, math.instruction_shape or ())) if math.is_tensor_op else ""
+    return f"{math.accumulator.letter}{shape}{_MATH_TAGS.get(math.math_operation, '')}"
 
 
-def _tensor(operand: TensorDescription) -> str:
+def tensor_text(operand: TensorDescription) -> str:
+    """Return an operand's description in C++."""
     return f"pycutlass::Tensor<{operand.type.cpp}, {operand.order.cpp}, {operand.alignment}>"
 
 
-def _shape(shape: tuple[int, int, int]) -> str:
+def shape_text(shape: tuple[int, int, int]) -> str:
+    """Return a shape in C++."""
     return f"cutlass::gemm::GemmShape<{', '.join(map(str, shape))}>"
 
 

@@ -5,6 +5,7 @@ An adapter looks at attributes only: it neither copies nor waits nor changes the
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass.errors import ArgumentTypeError
+from pycutlass.tensor.capsule import read_capsule
 from pycutlass.tensor.view import TensorView
 
 __all__ = ["current_stream_source", "wrap"]
@@ -89,7 +91,8 @@ def _from_numpy(name: str, tensor: Any) -> TensorView:
             f"operand {name} is big-endian ({tensor.dtype.str}); use .astype({tensor.dtype.name!r})"
         )
     strides = _element_strides(name, tensor.strides, tensor.dtype.itemsize)
-    return TensorView(tensor.ctypes.data, tensor.dtype.name, tensor.shape, strides, None, "numpy", tensor)
+    writable = bool(tensor.flags.writeable)
+    return TensorView(tensor.ctypes.data, tensor.dtype.name, tensor.shape, strides, None, "numpy", tensor, writable)
 
 
 def _is_cupy(tensor: Any) -> bool:
@@ -125,15 +128,13 @@ def _from_dlpack(name: str, tensor: Any) -> TensorView:
     """
     kind, ordinal = tensor.__dlpack_device__()
     if kind == _CUDA:
-        from pycutlass.tensor.capsule import read_capsule
-
         return read_capsule(tensor, ordinal)
     try:
         array = np.from_dlpack(tensor)
     except (BufferError, RuntimeError, TypeError) as error:
         raise ArgumentTypeError(f"operand {name} cannot be read through DLPack: {error}") from error
     view = _from_numpy(name, array)
-    return TensorView(view.pointer, view.dtype_name, view.shape, view.strides, None, "dlpack", (array, tensor))
+    return dataclasses.replace(view, library="dlpack", owner=(array, tensor))
 
 
 def _element_strides(name: str, strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -30,6 +30,8 @@ class TensorView:
         ``"torch"``, ``"cupy"``, ``"numpy"``, ``"dlpack"`` or ``"pointer"``.
     owner : object
         What keeps the memory alive.
+    writable : bool
+        False for a read-only array.
     """
 
     pointer: int
@@ -39,11 +41,12 @@ class TensorView:
     device: int | None
     library: str
     owner: Any
+    writable: bool = True
 
     def host_array(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return host memory as an array of `shape` with `strides` in elements, without a copy."""
         span = 1 + sum((extent - 1) * step for extent, step in zip(shape, strides, strict=True))
         if 0 in shape:
             return np.empty(shape, dtype)
-        memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(self.pointer)
+        memory: Any = (ctypes.c_char * (span * dtype.itemsize)).from_address(self.pointer)
         return np.ndarray(shape, dtype, memory, strides=tuple(step * dtype.itemsize for step in strides))

@@ -7,7 +7,7 @@ remembers the answer, and no library is loaded or imported.
 
 from __future__ import annotations
 
-from pycutlass.toolkit.files import Memo, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit.files import Memo, cuda_release, file_fingerprint, run_quietly, without_memo
 from pycutlass.toolkit.find import (
     find_cutlass,
     find_host_compiler,
@@ -27,6 +27,7 @@ __all__ = [
     "Finding",
     "Memo",
     "Toolkit",
+    "cuda_release",
     "file_fingerprint",
     "find_cutlass",
     "find_host_compiler",

@@ -19,7 +19,7 @@ from typing import NoReturn
 from pycutlass import config
 from pycutlass.errors import ToolkitError
 from pycutlass.toolkit.files import Memo, content_digest, file_fingerprint, run_quietly, without_memo
-from pycutlass.toolkit.things import Cutlass, Toolkit, defined
+from pycutlass.toolkit.things import Cutlass, Toolkit, numbers_defined
 
 __all__ = [
     "GET_CUTLASS",
@@ -41,7 +41,7 @@ __all__ = [
 
 GET_CUTLASS = "pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_PATH to a checkout of CUTLASS 4.2"
 GET_NVCC = "pip install 'pycutlass[nvcc]', or install the CUDA 13.0 toolkit and set CUDA_HOME to its root"
-GET_NVRTC = "pip install 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'"
+GET_NVRTC = "pip install " + " ".join(f"nvidia-cuda-{part}==13.0.*" for part in ("nvrtc", "runtime", "crt", "cccl"))
 GET_CXX = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one"
 
 
@@ -167,7 +167,7 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     command = shlex.split(named) if named else ["g++"]
     program = shutil.which(command[0])
     tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
-    return ((program, *command[1:]) if program else None), tried
+    return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
 
 
 _VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
@@ -282,10 +282,10 @@ def _library_version(library: Path) -> str:
 
 
 def _cutlass_version(root: Path) -> str:
-    header = root / "include" / "cutlass" / "version.h"
-    return ".".join(defined(header, f"CUTLASS_{part}") or "?" for part in ("MAJOR", "MINOR", "PATCH"))
+    numbers = numbers_defined(root / "include" / "cutlass" / "version.h")
+    return ".".join(numbers.get(f"CUTLASS_{part}", "?") for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 def _cuda_version(include: Path) -> str:
-    number = defined(include / "cuda_runtime_api.h", "CUDART_VERSION")
+    number = numbers_defined(include / "cuda_runtime_api.h").get("CUDART_VERSION")
     return f"{int(number) // 1000}.{int(number) % 1000 // 10}" if number else "unknown"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pycutlass import _core
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit.files import Memo, run_quietly, without_memo
+from pycutlass.toolkit.files import Memo, cuda_release, run_quietly, without_memo
 from pycutlass.toolkit.find import (
     GET_CUTLASS,
     GET_CXX,
@@ -95,8 +95,8 @@ def _describe_cutlass(cutlass: Cutlass) -> tuple[str, str]:
 
 
 def _describe_nvcc(toolkit: Toolkit) -> tuple[str, str]:
-    release = run_quietly([str(toolkit.nvcc), "--version"]).strip().splitlines()[-1]
-    return f"{toolkit.nvcc}, {release}, headers {toolkit.headers_version} ({toolkit.found_via})", toolkit.note
+    release = cuda_release(run_quietly([str(toolkit.nvcc), "--version"]))
+    return f"{release} in {toolkit.nvcc}, headers {toolkit.headers_version} ({toolkit.found_via})", toolkit.note
 
 
 def _describe_nvrtc(toolkit: Toolkit) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pycutlass.toolkit.files import Memo, content_digest, stat_digest, without_memo
 
-__all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "defined"]
+__all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
 
 # The generated text is written for these and tested with them.
 KNOWN_CUTLASS = "4.2"
@@ -80,8 +80,8 @@ class Toolkit:
     def headers_version(self) -> str:
         """Version of the headers and of the C++ library among them."""
         places = ("cccl/cuda/std/__cccl/version.h", "cuda/std/__cccl/version.h")
-        library = next(filter(None, (defined(self.include / place, "CCCL_VERSION") for place in places)), "unknown")
-        return f"{self.version}, C++ library {library}"
+        found = (numbers_defined(self.include / place).get("CCCL_VERSION") for place in places)
+        return f"{self.version}, C++ library {next(filter(None, found), 'unknown')}"
 
     @property
     def note(self) -> str:
@@ -96,11 +96,11 @@ class Toolkit:
         )
 
 
-def defined(header: Path, macro: str) -> str | None:
-    """Return the number that `macro` is defined as near the top of `header`, or None."""
+def numbers_defined(header: Path) -> dict[str, str]:
+    """Return what `header` defines as plain numbers near its top, by macro; nothing if there is no such file."""
     try:
         with header.open("rb") as file:
-            match = re.search(rb"#\s*define\s+" + macro.encode() + rb"\s+(\d+)", file.read(32768))
+            top = file.read(16384).decode(errors="replace")
     except FileNotFoundError:
-        return None
-    return match[1].decode() if match else None
+        return {}
+    return dict(re.findall(r"#\s*define\s+(\w+)\s+(\d+)", top))

@@ -1,4 +1,4 @@
-"""`add_module`: targets, keys, the cache, many kernels at once, failures. The kernels are trivial and compile in 0.2 s."""
+"""`add_module`: targets, keys, the cache, many at once, failures. The kernels are trivial and compile in 0.2 s."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ extern "C" __attribute__((visibility("default"))) int pycutlass_describe(unsigne
 }
 #endif
 """
-SPILLING = "float local[64]; for (int i = 0; i < 64; ++i) local[i] = params.out[i]; params.out[0] = local[params.count];"
+ON_THE_STACK = "volatile float local[64]; local[params.count] = 1; params.out[0] = local[params.count + 1];"
 
 
 @dataclasses.dataclass
@@ -75,8 +75,8 @@ def private_session(monkeypatch, tmp_path):
     monkeypatch.setattr(session, "_session", session._Session())
     monkeypatch.setattr("pycutlass.device.current_target", lambda: None)
     yield
-    assert os.listdir(tmp_path / "tmp") == [], "no temporary file stays behind"
-    assert os.listdir(tmp_path / "cwd") == [], "nothing is written into the working directory"
+    assert list((tmp_path / "tmp").iterdir()) == [], "no temporary file stays behind"
+    assert list((tmp_path / "cwd").iterdir()) == [], "nothing is written into the working directory"
 
 
 @pytest.fixture
@@ -219,12 +219,15 @@ def test_a_second_call_compiles_nothing(builds):
 
 def write_script(path: Path, text: str) -> list[str]:
     """A program that begins with what this test module has."""
-    path.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_compiler import *\n{text}")
+    path.write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_compiler import *\n{text}"
+    )
     return [sys.executable, str(path)]
 
 
 def environment(**more: str) -> dict[str, str]:
     root = str(Path(compiler.__file__).parents[2])
+    more = {"PYCUTLASS_TARGET": "sm_80", **more}
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))), **more}
 
 
@@ -252,8 +255,8 @@ print(json.dumps({"seconds": seconds, "heavy": heavy, "targets": list(operation.
         for _ in range(3)
     ]
     assert runs[0]["targets"] == ["sm_80"] and runs[0]["heavy"] == []
-    # 10 ms on a quiet machine; compiling takes 200.
-    assert min(run["seconds"] for run in runs) < 0.05
+    # 10 ms on a quiet machine, and a compiler cannot run; the rest is for machines that are busy.
+    assert min(run["seconds"] for run in runs) < 0.15
 
 
 def test_processes_that_want_the_same_kernel_build_it_once(tmp_path):
@@ -287,8 +290,8 @@ def test_without_a_compiler_the_cache_is_searched_for_the_text(monkeypatch, buil
     found = Operation("kernel_a")
     with caplog.at_level(logging.INFO, "pycutlass"):
         compiler.add_module([found])
-    assert found.artifacts["sm_80"].name == "kernel_a" and "no compiler here" in caplog.text
-    with pytest.raises(ToolkitError, match=r"kernel_a for sm_90 is not in the cache .*/nowhere/g\+\+"):
+    assert found.artifacts["sm_80"].name == "kernel_a" and "kernels come from the cache alone" in caplog.text
+    with pytest.raises(ToolkitError, match=r"(?s)/nowhere/g\+\+ .*the cache .* does not have kernel_a for sm_90"):
         compiler.add_module([found], target="sm_90")
     with pytest.raises(ToolkitError, match="kernel_b for sm_80"):
         compiler.add_module([Operation("kernel_b")])
@@ -310,18 +313,23 @@ def test_key_follows_the_kernel(change):
 
 
 @pytest.mark.parametrize(
-    "field", ["schema", "cutlass", "cuda_headers", "device_compiler", "nvrtc_steps", "host_compiler", "headers"]
+    "field", ["cutlass", "cuda_headers", "device_compiler", "nvrtc_steps", "host_compiler", "headers"]
 )
-def test_key_follows_every_tool(field, monkeypatch):
+def test_key_follows_every_tool(field):
     found = tools.find_tools("nvrtc", toolkit.without_memo)
     source = Operation("kernel_a").source()
     assert found.key_fields(source, "sm_80")[field]
     before = key_of(source, "sm_80", found)
-    if field == "headers":
-        monkeypatch.setattr(tools, "own_headers_digest", lambda: "another")
-    else:
-        found = dataclasses.replace(found, fields={**found.fields, field: "another"})
-    assert key_of(source, "sm_80", found) != before
+    assert key_of(source, "sm_80", found) == before
+    other = dataclasses.replace(found, fields={**found.fields, field: "another"})
+    assert key_of(source, "sm_80", other) != before
+
+
+def test_key_follows_the_schema(monkeypatch):
+    found = tools.find_tools("nvrtc", toolkit.without_memo)
+    before = key_of(Operation("kernel_a").source(), "sm_80", found)
+    monkeypatch.setattr(tools, "_SCHEMA", "next")
+    assert key_of(Operation("kernel_a").source(), "sm_80", found) != before
 
 
 @pytest.mark.parametrize("side", ["device", "host"])
@@ -350,20 +358,24 @@ def test_key_follows_target_and_not_the_place_of_the_headers(monkeypatch, tmp_pa
 
 def test_backend_is_nvcc_where_there_is_one(monkeypatch):
     monkeypatch.delenv("PYCUTLASS_BACKEND")
-    monkeypatch.setattr(tools, "find_nvcc", lambda memo: None)
-    assert compiler.backend() == "nvcc"
+
+    def present(memo):
+        return toolkit.find_nvrtc()
 
     def missing(memo):
-        raise ToolkitError("no nvcc here")
+        raise ToolkitError("not here")
 
-    monkeypatch.setattr(tools, "find_nvcc", missing)
+    monkeypatch.setattr(tools, "_FINDERS", {"nvcc": present, "nvrtc": missing})
+    assert compiler.backend() == "nvcc"
+    monkeypatch.setattr(tools, "_FINDERS", {"nvcc": missing, "nvrtc": present})
     assert compiler.backend() == "nvrtc"
-    monkeypatch.setattr(tools, "find_nvrtc", missing)
+    monkeypatch.setattr(tools, "_FINDERS", {"nvcc": missing, "nvrtc": missing})
     with pytest.raises(ToolkitError, match="there is no device compiler"):
         compiler.backend()
 
 
 def test_backend_is_chosen_by_call_before_variable(monkeypatch):
+    monkeypatch.setattr(tools, "_FINDERS", dict.fromkeys(["nvcc", "nvrtc"], lambda memo: toolkit.find_nvrtc()))
     monkeypatch.setenv("PYCUTLASS_BACKEND", "nvcc")
     assert compiler.backend() == "nvcc"
     compiler.nvrtc()
@@ -454,11 +466,11 @@ def test_a_program_that_cannot_start_is_a_toolkit_error(tmp_path):
 
 
 def test_a_bad_kernel_is_logged_and_refused_in_strict_mode(caplog, builds, monkeypatch):
-    operation = Operation("kernel_a", body=SPILLING)
+    operation = Operation("kernel_a", body=ON_THE_STACK)
     compiler.add_module([operation])
     assert operation.artifacts["sm_80"].report["stack_bytes"] >= 256
     assert "stack frame of 256 bytes" in caplog.text
-    strict = Operation("kernel_a", body=SPILLING)
+    strict = Operation("kernel_a", body=ON_THE_STACK)
     for ask in (lambda: compiler.add_module([strict], strict=True), lambda: compiler.add_module([strict])):
         monkeypatch.setenv("PYCUTLASS_STRICT", "1")
         with pytest.raises(BuildReportError, match=r"strict mode refuses 1 of 1 kernels:\n  kernel_a: .*256 bytes"):
@@ -480,7 +492,10 @@ def test_a_good_kernel_passes_strict_mode():
 
 def run_many(processes: Processes, folder: Path, count: int, memory: int) -> int:
     """Run `count` programs that last 0.15 s and return how many ran at the same time at most."""
-    script = "import pathlib, sys, time; p = pathlib.Path(sys.argv[1]); p.touch(); print(len(list(p.parent.glob('running*')))); time.sleep(0.15); p.unlink()"
+    script = (
+        "import pathlib, sys, time; mine = pathlib.Path(sys.argv[1]); mine.touch(); "
+        "print(len(list(mine.parent.glob('running*')))); time.sleep(0.15); mine.unlink()"
+    )
     seen: list[int] = []
 
     def one(number: int) -> None:
@@ -498,7 +513,9 @@ def run_many(processes: Processes, folder: Path, count: int, memory: int) -> int
     return max(seen)
 
 
-@pytest.mark.parametrize(("jobs", "memory", "needed", "most"), [(1, 100, 1, 1), (2, 100, 1, 2), (8, 10, 5, 2), (8, 1, 5, 1)])
+@pytest.mark.parametrize(
+    ("jobs", "memory", "needed", "most"), [(1, 100, 1, 1), (2, 100, 1, 2), (8, 10, 5, 2), (8, 1, 5, 1)]
+)
 def test_no_more_compilers_than_cores_and_memory_carry(tmp_path, jobs, memory, needed, most):
     assert run_many(Processes(jobs, memory), tmp_path, 5, needed) <= most
 
@@ -575,6 +592,7 @@ def test_an_interrupt_ends_the_compilers(tmp_path):
     command = write_script(
         tmp_path / "interrupted.py",
         f"""
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
 def job(processes):
     return processes.run([{str(tmp_path / "compiler")!r}], Path({str(tmp_path)!r}), memory=1, group="")
 try:
@@ -583,13 +601,13 @@ except KeyboardInterrupt:
     print("interrupted")
 """,
     )
-    running = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 20
-    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
-        assert time.monotonic() < deadline and running.poll() is None
-        time.sleep(0.02)
-    running.send_signal(signal.SIGINT)
-    output, _ = running.communicate(timeout=20)
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as running:
+        deadline = time.monotonic() + 30
+        while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
+            assert time.monotonic() < deadline and running.poll() is None
+            time.sleep(0.02)
+        running.send_signal(signal.SIGINT)
+        output, _ = running.communicate(timeout=30)
     assert output == "interrupted\n"
     assert not is_running(int((tmp_path / "pid").read_text()))
 

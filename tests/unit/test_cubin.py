@@ -72,7 +72,9 @@ def relocations(image: bytes) -> dict[str, list[tuple[object, ...]]]:
     for section, data in sections(image).items():
         if section.startswith((".rel.", ".rela.")):
             layout = "<QIIq" if section.startswith(".rela.") else "<QII"
-            found[section] = [(at, kind, names[symbol], *rest) for at, kind, symbol, *rest in struct.iter_unpack(layout, data)]
+            found[section] = [
+                (at, kind, names[symbol], *rest) for at, kind, symbol, *rest in struct.iter_unpack(layout, data)
+            ]
     return found
 
 

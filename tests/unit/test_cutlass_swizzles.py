@@ -28,7 +28,7 @@ TAGS = {
     **{swizzle: f"{GEMM}GemmIdentityThreadblockSwizzle<{n}>" for swizzle, n in IDENTITY.items()},
     **{swizzle: f"{CONV}StridedDgradIdentityThreadblockSwizzle<{n}>" for swizzle, n in STRIDED.items()},
     cutlass.HorizontalSwizzle: f"{GEMM}GemmSplitKHorizontalThreadblockSwizzle",
-    cutlass.BatchedIdentitySwizzle: f"{GEMM}GemmBatchedIdentityThreadblockSwizzle",
+    cutlass.BatchedIdentitySwizzle: "pycutlass::BatchedIdentitySwizzle",
     cutlass.StridedDgradHorizontalSwizzle: f"{CONV}StridedDgradHorizontalThreadblockSwizzle",
     cutlass.ThreadblockSwizzleStreamK: f"{GEMM}ThreadblockSwizzleStreamK",
 }
@@ -48,6 +48,8 @@ def tile_of_block(swizzle: type, log_tile: int, block: tuple[int, int, int]) -> 
     x, y, z = block
     if swizzle in HORIZONTAL:
         return y, x, z
+    if swizzle is cutlass.BatchedIdentitySwizzle:  # its log_tile carries the tiles along m
+        return x % log_tile, y, x // log_tile
     return x >> log_tile, (y << log_tile) + (x & ((1 << log_tile) - 1)), z
 
 

@@ -30,7 +30,13 @@ SERIALIZED = (
 
 def read(log: str, kernel: str = "gemm") -> BuildReport:
     return BuildReport.from_log(
-        log, kernel, constant_bytes=720, seconds_device=2.5, seconds_host=1.25, cubin_bytes=40_000, compiler="nvcc 13.0.88"
+        log,
+        kernel,
+        constant_bytes=720,
+        seconds_device=2.5,
+        seconds_host=1.25,
+        cubin_bytes=40_000,
+        compiler="nvcc 13.0.88",
     )
 
 

@@ -91,7 +91,9 @@ def test_missing_cutlass_names_places_and_remedy():
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(("version", "known"), [((4, 2, 0), True), ((4, 2, 1), True), ((4, 20, 0), False), ((3, 5, 1), False)])
+@pytest.mark.parametrize(
+    ("version", "known"), [((4, 2, 0), True), ((4, 2, 1), True), ((4, 20, 0), False), ((3, 5, 1), False)]
+)
 def test_other_cutlass_versions_are_noted(monkeypatch, tmp_path, version, known):
     monkeypatch.setenv("CUTLASS_PATH", str(make_cutlass(tmp_path / "cutlass", version)))
     note = toolkit.find_cutlass().note
@@ -203,7 +205,9 @@ def test_nvrtc_from_elsewhere_must_have_the_version_of_the_headers(tmp_path, bar
             toolkit.find_nvrtc()
 
 
-@pytest.mark.parametrize(("number", "version", "words"), [(13000, "13.0", None), (13020, "13.2", "tested"), (12080, "12.8", "only CUDA 13")])
+@pytest.mark.parametrize(
+    ("number", "version", "words"), [(13000, "13.0", None), (13020, "13.2", "tested"), (12080, "12.8", "only CUDA 13")]
+)
 def test_other_cuda_versions_are_noted(monkeypatch, tmp_path, number, version, words):
     monkeypatch.setenv("CUDA_HOME", str(make_toolkit(tmp_path / "cuda", version=number)))
     found = toolkit.find_nvcc()
@@ -237,14 +241,14 @@ def test_findings_tell_of_everything_and_never_raise(monkeypatch, tmp_path):
 
 def test_findings_of_what_is_there(monkeypatch, tmp_path):
     root = make_toolkit(tmp_path / "cuda", version=13010, nvrtc="13.1")
-    make_program(root / "bin" / "nvcc", "echo 'Build cuda_13.1'")
+    make_program(root / "bin" / "nvcc", "echo 'release 13.1, V13.1.7'; echo Build")
     make_program(root / "bin" / "nvdisasm", "exit 0")
     monkeypatch.setenv("CUDA_HOME", str(root))
     monkeypatch.setenv("CUTLASS_PATH", str(make_cutlass(tmp_path / "cutlass")))
     make_program(tmp_path / "path" / "g++", "echo 'g++ 14.2'; echo more")
     found = {finding.name: finding for finding in toolkit.findings()}
     assert found["CUTLASS headers"].ok and found["CUTLASS headers"].remedy == ""
-    assert "Build cuda_13.1" in found["nvcc"].value and "tested with 13.0" in found["nvcc"].remedy
+    assert found["nvcc"].value.startswith("13.1.7 in ") and "tested with 13.0" in found["nvcc"].remedy
     assert found["NVRTC"].ok and not found["NVRTC"].required
     assert found["host compiler"].value.endswith("g++, g++ 14.2")
     assert found["nvdisasm"].value == str(root / "bin" / "nvdisasm")

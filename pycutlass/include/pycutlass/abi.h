@@ -20,7 +20,7 @@ extern "C" {
 
 /// One operand. `ld` and `batch_stride` count elements; the leading dimension is that of the operand's own layout.
 typedef struct {
-  void *data;
+  void* data;
   int64_t ld;
   int64_t batch_stride;
 } pycutlass_operand;
@@ -30,30 +30,73 @@ typedef struct {
 /// A double holds every f16, bf16, f32, f64 and int32 value exactly.
 typedef struct {
   double value[PYCUTLASS_MAX_SCALARS];
-  void const *pointer[PYCUTLASS_MAX_SCALARS];
+  void const* pointer[PYCUTLASS_MAX_SCALARS];
 } pycutlass_scalars;
 
-/// Everything that a GEMM kernel needs to know about one launch, in the words of the user: sizes and operands are
-/// those of the described operation, before any exchange of A and B that a kernel makes for itself.
+/// What every call record begins with. Sizes and operands are those of the described operation, in the words of the
+/// user, before any exchange of A and B that a kernel makes for itself.
 typedef struct {
-  uint32_t struct_size;
-  int32_t mode;  // cutlass::gemm::GemmUniversalMode
-  int32_t m, n, k;
-  int32_t batch_count;  // batches, or slices of split-K
+  uint32_t struct_size;  // of the whole record
+  int32_t device;        // ordinal
+  int32_t sm_count;      // multiprocessors of that device
+  int32_t sm_occupancy;  // resident threadblocks per multiprocessor
   pycutlass_operand A, B, C, D;
   pycutlass_scalars scalars;
-  void *workspace;
-  int32_t device;         // ordinal
-  int32_t sm_count;       // multiprocessors of that device
-  int32_t sm_occupancy;   // resident threadblocks per multiprocessor
-  int32_t max_swizzle;    // Hopper: log-free swizzle size of the tile scheduler, 1 is none
-  int32_t raster_order;   // Hopper: 0 along M, 1 along N, 2 chosen by CUTLASS
+  void* workspace;
+} pycutlass_call;
+
+/// One launch of a GEMM kernel.
+typedef struct {
+  pycutlass_call common;
+  int32_t mode;  // cutlass::gemm::GemmUniversalMode
+  int32_t m, n, k;
+  int32_t batch_count;   // batches, or slices of split-K
+  int32_t max_swizzle;   // Hopper: swizzle size of the tile scheduler, 1 is none
+  int32_t raster_order;  // Hopper: 0 along M, 1 along N, 2 chosen by CUTLASS
 } pycutlass_gemm_call;
+
+/// One reduction of split-K partials: A is the workspace, C the source, D the destination.
+typedef struct {
+  pycutlass_call common;
+  int32_t rows, columns;
+  int32_t partitions;
+} pycutlass_reduction_call;
+
+/// One launch of a convolution kernel: the fields of cutlass::conv::Conv2dProblemSize. `ld` of an operand is the step
+/// between pixels, 0 for a vector of channels that stands for all of them.
+typedef struct {
+  pycutlass_call common;
+  int32_t n, h, w, c, k, r, s, p, q;
+  int32_t pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w;
+  int32_t mode;  // cutlass::conv::Mode
+  int32_t split_k_slices;
+  int32_t groups;
+  int32_t split_k_mode;  // cutlass::conv::SplitKMode
+} pycutlass_conv2d_call;
+
+/// The problems of a group, in device memory: one entry each, in the words of the user.
+typedef struct {
+  int32_t const* sizes;      // M, N, K
+  void* const* pointers[4];  // of A, B, C, D
+  int64_t const* lds[4];     // of A, B, C, D
+} pycutlass_group_tables;
+
+/// One launch of a grouped GEMM kernel. The operands of `common` are unused: each problem has its own, in the tables.
+typedef struct {
+  pycutlass_call common;  // `workspace` is where the schedule will be in device memory
+  int32_t problem_count;
+  int32_t most_tiles;    // more output tiles there are not, where `sizes` is null; 0 sets no limit
+  int32_t const* sizes;  // the sizes of the tables in host memory; null where only the device knows them
+  void* schedule;        // host memory for the schedule, `workspace_bytes` of the plan; null to learn how many
+  pycutlass_group_tables tables;
+} pycutlass_grouped_call;
 
 /// What a launch needs and only the kernel's own types can tell.
 typedef struct {
   uint32_t grid[3];
-  uint64_t workspace_bytes;
+  uint64_t workspace_bytes;  // zeroed once, when it is made
+  uint64_t clear_offset;     // of these, the part that must be zeroed before every launch
+  uint64_t clear_bytes;
 } pycutlass_plan_result;
 
 /// Constants of a kernel.
@@ -61,16 +104,16 @@ typedef struct {
   uint32_t abi_version;
   uint32_t params_bytes;
   uint32_t shared_bytes;
-  uint32_t threads;
+  uint32_t threads[2];  // along x and y
   uint32_t cluster[3];
   uint32_t call_bytes;  // sizeof of the call record that the kernel takes
 } pycutlass_kernel_info;
 
 /// Functions of the driver that CUTLASS's host code calls; the extension hands them over once, after loading.
 typedef struct {
-  int (*get_device)(int *ordinal);
-  int (*get_attribute)(int *value, int attribute, int ordinal);
-  int (*get_entry_point)(char const *symbol, void **function, unsigned int cuda_version);
+  int (*get_device)(int* ordinal);
+  int (*get_attribute)(int* value, int attribute, int ordinal);
+  int (*get_entry_point)(char const* symbol, void** function, unsigned int cuda_version);
 } pycutlass_driver;
 
 // Exported by every host library:
@@ -78,9 +121,9 @@ typedef struct {
 //   int pycutlass_plan(void const *call, void *params, pycutlass_plan_result *result);
 //   void pycutlass_bind(pycutlass_driver const *driver);
 // `pycutlass_plan` writes `params_bytes` bytes and returns a cutlass::Status (0 is success).
-typedef int (*pycutlass_describe_function)(pycutlass_kernel_info *info);
-typedef int (*pycutlass_plan_function)(void const *call, void *params, pycutlass_plan_result *result);
-typedef void (*pycutlass_bind_function)(pycutlass_driver const *driver);
+typedef int (*pycutlass_describe_function)(pycutlass_kernel_info* info);
+typedef int (*pycutlass_plan_function)(void const* call, void* params, pycutlass_plan_result* result);
+typedef void (*pycutlass_bind_function)(pycutlass_driver const* driver);
 
 #ifdef __cplusplus
 }

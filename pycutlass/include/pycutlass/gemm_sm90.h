@@ -66,7 +66,7 @@ struct GemmSm90 {
 
 #if PYCUTLASS_DEVICE_SIDE
 
-  CUTLASS_DEVICE static void run(Params const &params, char *shared) {
+  CUTLASS_DEVICE static void run(Params const& params, char* shared) {
     Kernel kernel;
     kernel(params, shared);
   }
@@ -75,9 +75,9 @@ struct GemmSm90 {
 
   /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
   template <typename Stride>
-  static Stride stride(pycutlass_operand const &operand) {
+  static Stride stride(pycutlass_operand const& operand) {
     Stride result{};
-    if constexpr (cute::is_static<cute::tuple_element_t<0, Stride>>::value) {
+    if constexpr (cute::is_static<cute::tuple_element_t<0, Stride> >::value) {
       cute::get<1>(result) = operand.ld;
     } else {
       cute::get<0>(result) = operand.ld;
@@ -86,27 +86,27 @@ struct GemmSm90 {
     return result;
   }
 
-  static cutlass::Status plan(Call const &call, void *storage, pycutlass_plan_result &result) {
+  static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     using EA = typename A::Element;
     using EB = typename B::Element;
     using EC = typename C::Element;
     // Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
-    pycutlass_operand const &source = call.C.data ? call.C : call.D;
+    pycutlass_operand const& source = call.common.C.data ? call.common.C : call.common.D;
 
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
     arguments.problem_shape = {call.m, call.n, call.k, call.batch_count};
-    arguments.mainloop.ptr_A = static_cast<EA const *>(call.A.data);
-    arguments.mainloop.dA = stride<typename Kernel::StrideA>(call.A);
-    arguments.mainloop.ptr_B = static_cast<EB const *>(call.B.data);
-    arguments.mainloop.dB = stride<typename Kernel::StrideB>(call.B);
-    arguments.epilogue.ptr_C = static_cast<EC const *>(source.data);
+    arguments.mainloop.ptr_A = static_cast<EA const*>(call.common.A.data);
+    arguments.mainloop.dA = stride<typename Kernel::StrideA>(call.common.A);
+    arguments.mainloop.ptr_B = static_cast<EB const*>(call.common.B.data);
+    arguments.mainloop.dB = stride<typename Kernel::StrideB>(call.common.B);
+    arguments.epilogue.ptr_C = static_cast<EC const*>(source.data);
     arguments.epilogue.dC = stride<typename Kernel::StrideC>(source);
-    arguments.epilogue.ptr_D = static_cast<EC *>(call.D.data);
-    arguments.epilogue.dD = stride<typename Kernel::StrideD>(call.D);
-    FusionParams<Fusion>::fill(arguments.epilogue.thread, call.scalars);
-    arguments.hw_info.device_id = call.device;
-    arguments.hw_info.sm_count = call.sm_count;
+    arguments.epilogue.ptr_D = static_cast<EC*>(call.common.D.data);
+    arguments.epilogue.dD = stride<typename Kernel::StrideD>(call.common.D);
+    FusionParams<Fusion>::fill(arguments.epilogue.thread, call.common.scalars);
+    arguments.hw_info.device_id = call.common.device;
+    arguments.hw_info.sm_count = call.common.sm_count;
     arguments.scheduler.max_swizzle_size = call.max_swizzle;
     using RasterOrder = decltype(arguments.scheduler.raster_order);
     arguments.scheduler.raster_order = call.raster_order == 0   ? RasterOrder::AlongM
@@ -115,9 +115,9 @@ struct GemmSm90 {
 
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 
-    Params *params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.workspace));
+    Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.common.workspace));
     dim3 grid = Kernel::get_grid_shape(*params);
-    result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments)};
+    result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0};
     return cutlass::Status::kSuccess;
   }
 

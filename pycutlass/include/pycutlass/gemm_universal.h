@@ -1,31 +1,40 @@
 // Ampere-style GEMM: cutlass::gemm::kernel::GemmUniversal of CUTLASS's 2.x API, behind the call record.
 //
 // CUTLASS's epilogue writes row-major tiles. A column-major C is computed as the transposed problem, with A and B
-// exchanged (cutlass/gemm/kernel/default_gemm_universal.h, MapArguments): that happens here and nowhere else, so
-// Python speaks of A, B, M and N as the user wrote them.
+// exchanged (cutlass/gemm/kernel/gemm_transpose_operands.h, MapArguments): that happens here and nowhere else, so
+// Python speaks of A, B, M and N as the user wrote them. Interleaved layouts have an epilogue of their own.
 #pragma once
 
 #include "pycutlass/epilogue.h"
 #include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
 
+#include <cutlass/epilogue/thread/activation.h>
 #include <cutlass/epilogue/thread/linear_combination.h>
+#include <cutlass/epilogue/thread/linear_combination_clamp.h>
+#include <cutlass/epilogue/thread/linear_combination_generic.h>
 #include <cutlass/gemm/gemm.h>
 #include <cutlass/gemm/kernel/default_gemm_universal.h>
 #include <cutlass/gemm/kernel/gemm_transpose_operands.h>
 #include <cutlass/gemm/kernel/gemm_universal.h>
 #include <cutlass/gemm/threadblock/threadblock_swizzle.h>
 
+#include "pycutlass/swizzle.h"
 #include "pycutlass/tensor.h"
 
 namespace pycutlass {
+
+/// Whether a swizzle schedules by stream-K, which has a kernel of its own.
+template <typename Swizzle, typename = void>
+struct IsStreamK : cutlass::platform::false_type {};
+template <typename Swizzle>
+struct IsStreamK<Swizzle, typename Swizzle::StreamkFeature> : cutlass::platform::true_type {};
 
 template <typename A, typename B, typename C, typename ElementAccumulator, typename OpClass, typename ArchTag,
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename EpilogueOutputOp,
           typename ThreadblockSwizzle, int Stages, typename MathOperator>
 struct GemmUniversal {
-  static bool const kTransposed =
-      cutlass::platform::is_same<typename C::Layout, cutlass::layout::ColumnMajor>::value;
+  static bool const kTransposed = cutlass::platform::is_same<typename C::Layout, cutlass::layout::ColumnMajor>::value;
 
   using Map = cutlass::gemm::kernel::detail::MapArguments<
       typename A::Element, typename A::Layout, cutlass::ComplexTransform::kNone, A::kAlignment, typename B::Element,
@@ -47,28 +56,49 @@ struct GemmUniversal {
 
 #if PYCUTLASS_DEVICE_SIDE
 
-  CUTLASS_DEVICE static void run(Params const &params, char *shared) {
-    Kernel::invoke(params, *reinterpret_cast<typename Kernel::SharedStorage *>(shared));
+  CUTLASS_DEVICE static void run(Params const& params, char* shared) {
+    Kernel::invoke(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared));
   }
 
 #else
 
-  static cutlass::Status plan(Call const &call, void *storage, pycutlass_plan_result &result) {
-    typename Kernel::Arguments arguments(
-        static_cast<cutlass::gemm::GemmUniversalMode>(call.mode), {call.m, call.n, call.k}, call.batch_count,
-        EpilogueParams<EpilogueOutputOp>::make(call.scalars), call.A.data, call.B.data, call.C.data, call.D.data,
-        call.A.batch_stride, call.B.batch_stride, call.C.batch_stride, call.D.batch_stride, call.A.ld, call.B.ld,
-        call.C.ld, call.D.ld);
+  static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    pycutlass_call const& common = call.common;
+    auto mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
+    // In array mode the kernel looks up C's address in a table even where it does not read C then.
+    bool needs_table = mode == cutlass::gemm::GemmUniversalMode::kArray && !common.C.data;
+    typename Kernel::Arguments arguments(mode, {call.m, call.n, call.k}, call.batch_count,
+                                         EpilogueParams<EpilogueOutputOp>::make(common.scalars), common.A.data,
+                                         common.B.data, needs_table ? common.D.data : common.C.data, common.D.data,
+                                         common.A.batch_stride, common.B.batch_stride, common.C.batch_stride,
+                                         common.D.batch_stride, common.A.ld, common.B.ld, common.C.ld, common.D.ld);
     if (kTransposed) arguments = arguments.transposed_problem();
 
     cutlass::Status status = Kernel::can_implement(arguments);
     if (status != cutlass::Status::kSuccess) return status;
 
-    Params *params = new (storage) Params(arguments, call.sm_count, call.sm_occupancy);
-    params->semaphore = static_cast<int *>(call.workspace);
+    Params* params = new (storage) Params(arguments, common.sm_count, common.sm_occupancy);
     dim3 grid = params->get_grid_dims();
-    result = {{grid.x, grid.y, grid.z}, params->get_workspace_size()};
+    result = {{grid.x, grid.y, grid.z}, workspace_bytes(call, *params), 0, 0};
+    assign_workspace(*params, common.workspace, result);
     return cutlass::Status::kSuccess;
+  }
+
+ private:
+  static uint64_t workspace_bytes(Call const& call, Params const& params) {
+    // Parallel split-K writes its partials through D, which Python points at a workspace of its own.
+    bool partials_in_d = call.mode == static_cast<int>(cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel);
+    return partials_in_d ? 0 : params.get_workspace_size();
+  }
+
+  static void assign_workspace(Params& params, void* workspace, pycutlass_plan_result& result) {
+    if constexpr (IsStreamK<ThreadblockSwizzle>::value) {
+      // Asks for its barriers to be zeroed, which host.h notes: it has to happen before every launch.
+      if (workspace) params.init_workspace(workspace);
+      note_clear(workspace, result);
+    } else {
+      params.semaphore = static_cast<int*>(workspace);  // zero once: the last slice leaves zeros behind
+    }
   }
 
 #endif

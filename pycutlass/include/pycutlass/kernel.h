@@ -1,52 +1,66 @@
 // PYCUTLASS_KERNEL(name, Operation): the one line that ends every generated text. On the device side it defines the
 // kernel `name`; on the host side the functions that Python loads.
 //
-// `Operation` has: Params, Call, kThreads, kMinBlocks, kSharedBytes, kClusterM, kClusterN; run(params, shared) on the device side;
+// `Operation` has: Params, Call, kThreads, kMinBlocks, kSharedBytes, kClusterM, kClusterN and,
+// for two-dimensional threadblocks, kColumns; run(params, shared) on the device side;
 // plan(call, storage, result) on the host side.
 #pragma once
 
 #include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
 
+#include <cutlass/cutlass.h>
+#include <cutlass/device_kernel.h>
+
 #if PYCUTLASS_DEVICE_SIDE
 
-#define PYCUTLASS_KERNEL(name, Operation)                                                                     \
-  extern "C" __global__ void __launch_bounds__(Operation::kThreads, Operation::kMinBlocks)                    \
-      name(CUTLASS_GRID_CONSTANT typename Operation::Params const params) {                                   \
-    extern __shared__ char pycutlass_shared[];                                                                \
-    Operation::run(params, pycutlass_shared);                                                                 \
+#define PYCUTLASS_KERNEL(name, Operation)                                                  \
+  extern "C" __global__ void __launch_bounds__(Operation::kThreads, Operation::kMinBlocks) \
+      name(CUTLASS_GRID_CONSTANT typename Operation::Params const params) {                \
+    extern __shared__ char pycutlass_shared[];                                             \
+    Operation::run(params, pycutlass_shared);                                              \
   }
 
 #else
 
 namespace pycutlass {
 
+/// Threads along x: kColumns where the operation has a two-dimensional threadblock, else all.
 template <typename Operation>
-int describe(pycutlass_kernel_info *info) {
+constexpr auto threads_x(int) -> decltype(Operation::kColumns) {
+  return Operation::kColumns;
+}
+template <typename Operation>
+constexpr unsigned threads_x(long) {
+  return Operation::kThreads;
+}
+
+template <typename Operation>
+int describe(pycutlass_kernel_info* info) {
   *info = {PYCUTLASS_ABI_VERSION,
            static_cast<uint32_t>(sizeof(typename Operation::Params)),
            Operation::kSharedBytes,
-           Operation::kThreads,
+           {threads_x<Operation>(0), Operation::kThreads / threads_x<Operation>(0)},
            {Operation::kClusterM, Operation::kClusterN, 1},
            static_cast<uint32_t>(sizeof(typename Operation::Call))};
   return 0;
 }
 
 template <typename Operation>
-int plan(void const *call, void *params, pycutlass_plan_result *result) {
-  auto const &record = *static_cast<typename Operation::Call const *>(call);
-  if (record.struct_size != sizeof(record)) return static_cast<int>(cutlass::Status::kErrorInternal);
+int plan(void const* call, void* params, pycutlass_plan_result* result) {
+  auto const& record = *static_cast<typename Operation::Call const*>(call);
+  if (record.common.struct_size != sizeof(record)) return static_cast<int>(cutlass::Status::kErrorInternal);
   return static_cast<int>(Operation::plan(record, params, *result));
 }
 
 }  // namespace pycutlass
 
-#define PYCUTLASS_KERNEL(name, Operation)                                                         \
-  PYCUTLASS_EXPORT int pycutlass_describe(pycutlass_kernel_info *info) {                          \
-    return pycutlass::describe<Operation>(info);                                                  \
-  }                                                                                               \
-  PYCUTLASS_EXPORT int pycutlass_plan(void const *call, void *params, pycutlass_plan_result *result) { \
-    return pycutlass::plan<Operation>(call, params, result);                                      \
+#define PYCUTLASS_KERNEL(name, Operation)                                                              \
+  PYCUTLASS_EXPORT int pycutlass_describe(pycutlass_kernel_info* info) {                               \
+    return pycutlass::describe<Operation>(info);                                                       \
+  }                                                                                                    \
+  PYCUTLASS_EXPORT int pycutlass_plan(void const* call, void* params, pycutlass_plan_result* result) { \
+    return pycutlass::plan<Operation>(call, params, result);                                           \
   }
 
 #endif

@@ -1,0 +1,67 @@
+# `make demo` and `make test` set up what they need: all it takes is Python 3.11, 3.12 or 3.13, and g++.
+#
+#   make demo       what this machine has, and two examples: no GPU and no nvcc needed
+#   make test       all tests that need no GPU
+#   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
+#   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
+#   make clean      delete everything that these made
+#
+# PYTHON=python3.12 chooses the Python; PYTEST_ARGS="-k cache" is passed on to pytest.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Python files are used where they are; when one of these changes, the extension is built again.
+SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h) pycutlass/include/pycutlass/abi.h
+CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h)
+
+.PHONY: help demo test test-gpu lint format clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^PYTHON=/q'
+
+demo: $(VENV)/.base
+	$(BIN)/pycutlass doctor
+	$(BIN)/python examples/01_gemm_numpy.py
+	$(BIN)/python examples/03_inspect_kernel.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+test-gpu:
+	$(PYTHON) -c 'from pycutlass import device; device.require()'
+	$(PYTHON) -m pytest tests/gpu tests/examples tests/unit/test_docs.py::test_page_on_a_gpu $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict pycutlass
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info pycutlass/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: an environment is made once, and PyCUTLASS installed again only when its C++ or its metadata change.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit("PyCUTLASS needs \
+	Python 3.11, 3.12 or 3.13, and $(PYTHON) is %d.%d: choose another with PYTHON=python3.12" % v)'
+	$(PYTHON) -m venv $(VENV)
+
+# nvdisasm, which shows a kernel's machine instructions, is used by the examples alone.
+$(VENV)/.base: $(SOURCES) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable . nvidia-cuda-nvdisasm
+	@touch $@
+
+$(VENV)/.dev: $(SOURCES) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' nvidia-cuda-nvdisasm
+	@touch $(VENV)/.base $@

@@ -1,0 +1,65 @@
+"""The kernels that are measured, described once for all benchmarks.
+
+Equal descriptions are one object here: what was compiled stays with the object that was given to the compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+import pycutlass
+from pycutlass import GemmOperationUniversal, KernelSchedule, cutlass
+
+__all__ = ["COMPILED", "ampere", "hopper", "small_ampere", "small_hopper"]
+
+Triple = tuple[int, int, int]
+
+
+@functools.cache
+def ampere(
+    tile: Triple = (128, 256, 64), stages: int = 3, warps: Triple = (2, 4, 1), swizzle: int = 1
+) -> GemmOperationUniversal:
+    """Return an f16 TensorOp kernel of CUTLASS 2.x: A row-major, B column-major, C row-major, f32 accumulation."""
+    instruction = pycutlass.MathInstruction(
+        (16, 8, 16), cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
+    )
+    described = pycutlass.TileDescription(tile, stages, warps, instruction)
+    return _operation(80, described, swizzle)
+
+
+@functools.cache
+def hopper(
+    tile: Triple, cluster: tuple[int, int], schedule: KernelSchedule, swizzle: int = 1
+) -> GemmOperationUniversal:
+    """Return the same GEMM as a Hopper-native kernel."""
+    instruction = pycutlass.MathInstruction(
+        None, cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
+    )
+    described = pycutlass.TileDescription(tile, None, None, instruction, (*cluster, 1), schedule)
+    return _operation(90, described, swizzle)
+
+
+def small_ampere() -> GemmOperationUniversal:
+    """Return a kernel for measuring launches."""
+    return ampere((128, 128, 32), 3, (2, 2, 1))
+
+
+def small_hopper() -> GemmOperationUniversal:
+    """Return a kernel with a cluster for measuring launches."""
+    return hopper((128, 128, 64), (2, 1), KernelSchedule.Pingpong)
+
+
+def _operation(capability: int, tile: pycutlass.TileDescription, swizzle: int) -> GemmOperationUniversal:
+    row = pycutlass.TensorDescription(cutlass.float16, cutlass.RowMajor, 8)
+    column = pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)
+    functor = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    swizzling = getattr(cutlass, f"IdentitySwizzle{swizzle}")
+    return GemmOperationUniversal(capability, tile, row, column, row, functor, swizzling)
+
+
+#: The two whose compile time is measured; native/ has the same two in C++.
+COMPILED: Mapping[str, Callable[[], GemmOperationUniversal]] = {
+    "ampere": ampere,
+    "hopper": lambda: hopper((128, 256, 64), (2, 1), KernelSchedule.Cooperative),
+}

@@ -1,0 +1,51 @@
+// One operand of a call: where it is in the record, and what a tensor must look like to take its place.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+
+#include "dlpack.h"
+#include "pycutlass/abi.h"
+
+namespace pycutlass {
+
+/// The table of C functions that a tensor type offers, or null.
+dlpack::ExchangeApi const* exchange_api(pybind11::handle type);
+
+class OperandSlot {
+ public:
+  void attach(pycutlass_operand* record) { record_ = record; }
+  void set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment);
+  void remember(pybind11::object tensor);
+  /// Points the record at `tensor` if it has the remembered form; false leaves everything as it was.
+  bool try_exchange(pybind11::handle tensor);
+  /// Takes an exchange back.
+  void restore();
+  void forget_previous() { previous_ = pybind11::object(); }
+  /// Whether the bytes of the two may meet; strided operands that interleave count as meeting.
+  bool overlaps(OperandSlot const& other) const;
+
+ private:
+  bool read_pointer(pybind11::handle tensor, uintptr_t& pointer) const;
+  bool read_exchange_api(pybind11::handle tensor, uintptr_t& pointer) const;
+  bool read_attributes(pybind11::handle tensor, uintptr_t& pointer) const;
+
+  static constexpr int kMaxRank = 6;
+  pycutlass_operand* record_ = nullptr;
+  uint64_t bytes_ = 0;
+  uint64_t alignment_ = 1;
+  pybind11::object tensor_;    // what the record points into; alive as long as the record does
+  pybind11::object previous_;  // the same, before an exchange that may still be taken back
+  uintptr_t previous_pointer_ = 0;
+  // The remembered form: by the exchange interface ...
+  dlpack::ExchangeApi const* api_ = nullptr;
+  dlpack::Device device_{};
+  dlpack::DataType dtype_{};
+  int32_t rank_ = 0;
+  std::array<int64_t, kMaxRank> shape_{}, strides_{};
+  // ... or by attributes, for cupy.
+  pybind11::object attribute_dtype_, attribute_shape_, attribute_strides_, attribute_device_;
+};
+
+}  // namespace pycutlass

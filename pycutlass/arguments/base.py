@@ -1,0 +1,181 @@
+"""What the arguments of all kernel families share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass import device
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.launch import DeviceLaunch, HostLaunch, Problem, check_on_host, ordinal_of
+from pycutlass.operands import Matrix, check_overlap
+from pycutlass.operation import Operation
+
+__all__ = ["Arguments", "LaunchConfig", "check_overlaps", "check_scalars", "check_writable", "refuse_unknown"]
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """Grid and block of a launch in threadblocks and threads, and its dynamic shared memory in bytes."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_memory_capacity: int
+
+
+class Arguments(ABC):
+    """Checked and packed arguments of one launch, which ``operation.run`` may use any number of times.
+
+    A family's class checks what it was given in `_problem`. The tensors are kept alive as long as the arguments, and
+    until the last launch with them has finished.
+    """
+
+    operation: Operation
+    output_op: EpilogueScalars
+
+    def _start(self, launched: Operation, given: dict[str, Any], output_op: EpilogueScalars) -> None:
+        """Check everything and make the launch of `launched`; called at the end of a family's constructor."""
+        self._launched = launched
+        self.output_op = output_op
+        #: What the user gave and the launch reads or writes, by operand.
+        self._given = given
+        self._execution = self._prepare(self._problem(given, output_op))
+        # Looked up once: these are the hot path of operation.run and of update.
+        self._run = self._execution.run
+        self._try_exchange = self._execution.try_exchange
+
+    @abstractmethod
+    def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
+        """Return the problem with every operand checked."""
+
+    @abstractmethod
+    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
+        """Return the scalars of a launch, checked against the operation's epilogue."""
+
+    def update(
+        self, *, A: Any = None, B: Any = None, C: Any = None, D: Any = None, output_op: EpilogueScalars | None = None
+    ) -> None:
+        """Exchange tensors of the same shapes, or the scalars, without rebuilding.
+
+        Nothing changes where an error is raised. numpy operands are copied to the GPU again.
+
+        Parameters
+        ----------
+        A, B, C, D : tensor, optional
+            What takes the place of an operand; None leaves it.
+        output_op : EpilogueScalars, optional
+            Other scalars. Beta may become non-zero only where there is a C.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, AlignmentError
+            As for the constructor.
+        """
+        given = {name: t for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
+        if output_op is None and self._try_exchange(A, B, C, D):
+            self._given.update(given)
+            return
+        scalars = self.output_op if output_op is None else self._check_scalars(output_op)
+        merged = {**self._given, **given}
+        problem = self._problem(merged, scalars)
+        self._check_place(problem)
+        self._execution.give_up((*self._given.values(), self.output_op))
+        self._execution.update(problem)
+        self._given, self.output_op = merged, scalars
+
+    def sync(self) -> None:
+        """Wait until the last launch has finished, on its own stream only, and bring a numpy D back."""
+        self._execution.sync()
+
+    @property
+    def launch_config(self) -> LaunchConfig:
+        """Grid, block and shared memory of the launch; only where there is a GPU."""
+        if not isinstance(self._execution, DeviceLaunch):
+            device.require()
+            raise ArgumentError("these arguments were made without a GPU: there is no launch configuration")
+        call = self._execution.call
+        return LaunchConfig(call.grid, call.block, call.shared_bytes)
+
+    def __getattr__(self, name: str) -> int:
+        """Return ptr_A ... ptr_D and lda ... ldd, as the original had them."""
+        operand = name[4:] if name.startswith("ptr_") else name[2:].upper() if name.startswith("ld") else ""
+        if operand not in ("A", "B", "C", "D") or "_execution" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        pointer, ld = self._execution.operand(operand)
+        return pointer if name.startswith("ptr_") else ld
+
+    def __del__(self) -> None:
+        execution = self.__dict__.get("_execution")
+        if execution is not None:
+            execution.release((*self._given.values(), self.output_op))
+
+    def _prepare(self, problem: Problem) -> DeviceLaunch | HostLaunch:
+        if device.available():
+            return DeviceLaunch(self._launched, problem, ordinal_of(problem.operands))
+        check_on_host(problem)
+        return HostLaunch(problem)
+
+    def _check_place(self, problem: Problem) -> None:
+        """Raise unless `problem` is where the present execution works."""
+        execution = self._execution
+        if not isinstance(execution, DeviceLaunch):
+            check_on_host(problem)
+            return
+        ordinal = ordinal_of(problem.operands)
+        if ordinal != execution.ordinal:
+            raise ArgumentError(
+                f"these arguments were made for GPU {execution.ordinal}, the tensors are on GPU {ordinal}: make new "
+                f"arguments"
+            )
+
+
+def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> EpilogueScalars:
+    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
+    if scalars is None:
+        return functor.epilogue_type(1.0, 0.0)
+    if not isinstance(scalars, EpilogueScalars):
+        raise ArgumentTypeError(
+            f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
+        )
+    if any(scalars.pointers) and scalars.compute is not functor.compute:
+        raise ArgumentError(
+            f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
+            f"{functor.compute}: make it with this operation's epilogue_type"
+        )
+    if len(scalars.values) != len(functor.scalar_names):
+        raise ArgumentError(
+            f"output_op has {len(scalars.values)} scalars, this operation's epilogue takes "
+            f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
+        )
+    return scalars
+
+
+def check_writable(target: Matrix) -> None:
+    """Raise ArgumentError where the result would be written to a read-only array."""
+    if not target.view.writable:
+        raise ArgumentError(
+            f"operand {target.name} is a read-only {target.view.library} array, and the result is written to it: pass "
+            f"np.empty(({target.rows}, {target.columns}), {target.description.type.dtype_name!r})"
+        )
+
+
+def check_overlaps(operands: dict[str, Matrix]) -> None:
+    """Raise ArgumentError where D overlaps what is read; C may be D itself."""
+    target = operands["D"]
+    for name in ("A", "B"):
+        check_overlap(target, operands[name])
+    source = operands.get("C")
+    if source is not None and _place(source) != _place(target):
+        check_overlap(target, source)
+
+
+def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Raise ArgumentTypeError for keywords that `who` does not have."""
+    if unknown:
+        raise ArgumentTypeError(f"{who} has no keyword {', '.join(sorted(unknown))}; it has {', '.join(known)}")
+
+
+def _place(operand: Matrix) -> tuple[int, int, int]:
+    return operand.view.pointer, operand.ld, operand.batch_stride

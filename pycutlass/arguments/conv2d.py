@@ -1,0 +1,312 @@
+"""Arguments of a convolution."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pycutlass import _core, device
+from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, refuse_unknown
+from pycutlass.arguments.split_k import HostPlanes, PartialSums
+from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical, reorder_filter
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.launch import Problem
+from pycutlass.operands import Matrix
+from pycutlass.operation.conv2d import Conv2dOperation
+from pycutlass.operation.conv2d_support import byte_limit
+from pycutlass.reference.conv2d import conv2d
+
+__all__ = ["Conv2dArguments", "Conv2dProblem"]
+
+_Mode, _Operator = _core.SplitKMode, _core.ConvOperator
+_KEYWORDS = (
+    *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
+    *("bias", "reordered"),
+)
+_ROLES = {
+    _Operator.fprop: {"A": "activation", "B": "filter", "C": "source", "D": "output"},
+    _Operator.dgrad: {"A": "output gradient", "B": "filter", "C": "source", "D": "activation gradient"},
+    _Operator.wgrad: {"A": "output gradient", "B": "activation", "C": "source", "D": "filter gradient"},
+}
+_EXTENTS = {
+    "A": _core.implicit_gemm_tensor_a_extent,
+    "B": _core.implicit_gemm_tensor_b_extent,
+    "C": _core.implicit_gemm_tensor_c_extent,
+    "D": _core.implicit_gemm_tensor_c_extent,
+}
+
+
+@dataclass(frozen=True)
+class Conv2dProblem(Problem):
+    """One convolution, checked.
+
+    Attributes
+    ----------
+    operation : Conv2dOperation
+        What to compute.
+    size : cutlass.conv.Conv2dProblemSize
+        A copy of the user's, with the slices of split-K.
+    split_k_mode : cutlass.conv.SplitKMode
+        How the slices are put together.
+    """
+
+    operation: Conv2dOperation
+    size: _core.Conv2dProblemSize
+    split_k_mode: _core.SplitKMode
+    operands: Mapping[str, Matrix]
+    scalars: EpilogueScalars
+
+    @property
+    def what(self) -> str:
+        """The problem in words, for messages."""
+        return f"{self.operation.conv_kind.name} of {self.size!r} with {self.split_k_mode} split-K"
+
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
+        """Return a call for one convolution kernel."""
+        return _core.Conv2dCall(loaded)
+
+    def configure(self, call: _core.Conv2dCall) -> None:
+        """Fill in the problem's size and the split-K."""
+        call.set_problem(self.size, self.split_k_mode, self.size.split_k_slices)
+
+    def compute(self) -> None:
+        """Execute the reference on the host."""
+        arrays = {
+            name: logical(operand, _extent(name, self.operation, self.size))
+            for name, operand in self.operands.items()
+            if name != "D"
+        }
+        result = conv2d(self.operation, self.size, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values)
+        self.operands["D"].store(result)
+
+
+class Conv2dArguments(Arguments):
+    """The arguments of one convolution launch.
+
+    Everything is checked here, before any launch, and packed into the kernel's parameters once; ``operation.run`` may
+    then be called any number of times. The tensors are kept alive as long as the arguments, and until the last launch
+    with them has finished.
+
+    Parameters
+    ----------
+    operation : Conv2dOperation
+        Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
+    problem_size : cutlass.conv.Conv2dProblemSize
+        What ``operation.supports``. It is copied, never changed.
+    A, B, C, D : tensor
+        Activation (N, H, W, C), filter (K, R, S, C) and output (N, P, Q, K), or their gradients, as the operation's
+        kind says. Tensors of torch may have these shapes, or (N, C, H, W) and (K, C, R, S) in ``channels_last``; slices
+        of channels are taken without a copy. Flat tensors and device pointers are packed. numpy arrays are copied to
+        the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias
+        of one element for each channel of D.
+    output_op : EpilogueScalars, optional
+        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default. ``SplitKMode.Parallel`` leaves the
+        scalars, C and D to the reduction.
+    split_k_mode : cutlass.conv.SplitKMode
+        ``Serial`` (slices take turns adding to D, in D's type) or ``Parallel`` (their sums go to a workspace, `ptr_D`,
+        in the accumulator's type, and a `ReductionOperation` adds them up).
+    split_k_slices : int, optional
+        Slices of split-K; by default those of `problem_size`.
+    bias : bool, optional
+        Take `C` as a bias. A tensor with just the elements of one is recognised without it.
+    reordered : bool
+        Interleaved kernels: whether `B` has gone through `pycutlass.reorder_filter` already. Otherwise a reordered copy
+        is made here.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Something does not fit; the message names the operand, the value, what is needed and the remedy.
+    NotCompiledError
+        There is a GPU and the operation has not been compiled for it.
+    PoolError
+        No memory for the buffers of numpy operands or for the workspace.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> from pycutlass import cutlass
+    >>> f32, nhwc = cutlass.float32, pycutlass.TensorDescription(cutlass.float32, cutlass.TensorNHWC)
+    >>> instruction = pycutlass.MathInstruction([1, 1, 1], f32, f32, f32)
+    >>> tile = pycutlass.TileDescription([128, 128, 8], 4, [4, 2, 1], instruction)
+    >>> operation = pycutlass.Conv2dOperation(
+    ...     cutlass.conv.Operator.fprop, cutlass.conv.IteratorAlgorithm.optimized, 80, tile, nhwc, nhwc, nhwc,
+    ...     pycutlass.StrideSupport.Strided, pycutlass.LinearCombination(f32, 1),
+    ... )
+    >>> x, w = np.ones((1, 4, 4, 3), np.float32), np.ones((5, 3, 3, 3), np.float32)
+    >>> y = np.empty((1, 4, 4, 5), np.float32)
+    >>> pycutlass.compiler.add_module([operation])  # doctest: +SKIP
+    >>> size = pycutlass.conv2d_problem_size(x, w, padding=1)
+    >>> arguments = pycutlass.Conv2dArguments(operation, size, x, w, None, y)
+    >>> operation.run(arguments)
+    >>> arguments.sync()
+    >>> float(y[0, 1, 1, 0]), float(y[0, 0, 0, 0])
+    (27.0, 12.0)
+    """
+
+    operation: Conv2dOperation
+
+    def __init__(
+        self,
+        operation: Conv2dOperation | None = None,
+        problem_size: _core.Conv2dProblemSize | None = None,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        output_op: EpilogueScalars | None = None,
+        split_k_mode: Any = _Mode.Serial,
+        split_k_slices: int | None = None,
+        *,
+        bias: bool | None = None,
+        reordered: bool = False,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
+        if not isinstance(operation, Conv2dOperation):
+            raise ArgumentTypeError(f"operation must be a Conv2dOperation, got {type(operation).__name__}")
+        self.operation = operation
+        self.split_k_mode = _split_k_mode(split_k_mode)
+        self.problem_size = self._checked_size(problem_size, split_k_slices)
+        self.split_k_slices = self.problem_size.split_k_slices
+        self.bias = bias
+        self.reordered = reordered
+        self._partials: PartialSums | HostPlanes | None = None
+        launched = operation.partial if self.split_k_mode is _Mode.Parallel else operation
+        self._start(launched, {"A": A, "B": B, "C": C, "D": D}, self._check_scalars(output_op))
+        self.operation = operation
+        if operation.is_interleaved:
+            self._try_exchange = _never  # B may have to be reordered
+
+    # Checks
+
+    def _checked_size(self, given: Any, split_k_slices: int | None) -> _core.Conv2dProblemSize:
+        """Return a copy of the problem, with the slices of split-K, that the operation supports."""
+        if not isinstance(given, _core.Conv2dProblemSize):
+            raise ArgumentTypeError(
+                f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(given).__name__}"
+            )
+        slices = given.split_k_slices if split_k_slices is None else _slices(split_k_slices)
+        if split_k_slices is not None and given.split_k_slices not in (1, slices):
+            raise ArgumentError(
+                f"split_k_slices={slices} disagrees with the problem_size, which has {given.split_k_slices}: give one"
+            )
+        if slices > 1 and self.split_k_mode is _Mode.NoSplit:
+            raise ArgumentError(f"split_k_mode is NoSplit, got {slices} slices: choose Serial or Parallel")
+        size = given.reset_split_k_slices(slices)
+        support = self.operation.supports(size)
+        if not support:
+            raise ArgumentError(f"{self.operation.procedural_name()} cannot compute {size!r}: {support.reason}")
+        return size
+
+    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
+        return check_scalars(self.operation.epilogue_functor, output_op)
+
+    def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Conv2dProblem:
+        """Return the problem with every operand checked."""
+        operands = {name: self._tensor(name, given) for name in "AB"}
+        if self.split_k_mode is _Mode.Parallel:
+            return self._partial_problem(operands)
+        operands["D"] = self._tensor("D", given)
+        if scalars.needs_source:
+            if given["C"] is None:
+                raise ArgumentError(
+                    "C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)"
+                )
+            operands["C"] = self._tensor("C", given)
+        self._check_target(operands["D"])
+        check_overlaps(operands)
+        return Conv2dProblem(self.operation, self.problem_size, self.split_k_mode, operands, scalars)
+
+    def _tensor(self, name: str, given: dict[str, Any]) -> Matrix:
+        operation, tensor, extent = self.operation, given[name], _extent(name, self.operation, self.problem_size)
+        role = _ROLES[operation.conv_kind][name]
+        if tensor is None:
+            raise ArgumentError(f"operand {name}, the {role}, is missing: give a tensor of {extent}")
+        description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
+        if name == "C" and self._takes_bias(tensor, extent):
+            return channel_bias(name, description, tensor, extent)
+        if name == "B" and operation.is_interleaved:
+            tensor = self._reordered(tensor)
+        operand = conv_tensor(name, description, tensor, extent)
+        self._check_reach(operand, role, extent)
+        return operand
+
+    def _takes_bias(self, tensor: Any, extent: Extent) -> bool:
+        wanted = is_channel_bias(tensor, extent) if self.bias is None else self.bias
+        if wanted and (self.operation.conv_kind is _Operator.wgrad or self.operation.is_interleaved):
+            what = "a filter gradient" if self.operation.conv_kind is _Operator.wgrad else "TensorNC32HW32"
+            raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")
+        return wanted
+
+    def _reordered(self, tensor: Any) -> Any:
+        """Return the filter of an interleaved kernel as the kernel reads it; on the host, as the user means it."""
+        if device.available() == self.reordered:
+            return tensor
+        if not hasattr(tensor, "reshape"):
+            raise ArgumentError(
+                "B is no array, and the filter of an interleaved kernel has to be reordered: pass an array of torch, "
+                "numpy or cupy, or reordered=True with what pycutlass.reorder_filter returns"
+            )
+        return reorder_filter(tensor)
+
+    def _check_reach(self, operand: Matrix, role: str, extent: Extent) -> None:
+        limit = byte_limit(self.operation, operand.name)
+        if operand.bytes >= limit:
+            raise ArgumentError(
+                f"operand {operand.name}, the {role}, reaches over {operand.bytes:,} bytes, and must over less than "
+                f"{limit:,}: pass a copy, or split the batch"
+            )
+        if self.operation.conv_kind is _Operator.wgrad and operand.name in "CD" and operand.ld != extent[3]:
+            raise ArgumentError(
+                f"operand {operand.name}, the {role}, must be packed; its pixels are {operand.ld} elements apart, with "
+                f"{extent[3]} channels: pass a copy"
+            )
+
+    def _check_target(self, target: Matrix) -> None:
+        if not target.view.writable:
+            extent = _extent("D", self.operation, self.problem_size)
+            raise ArgumentError(
+                f"operand D is a read-only {target.view.library} array, and the result is written to it: pass "
+                f"np.empty({extent}, {target.description.type.dtype_name!r})"
+            )
+
+    def _partial_problem(self, operands: dict[str, Matrix]) -> Conv2dProblem:
+        """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
+        partial, size = self.operation.partial, self.problem_size
+        product = _core.implicit_gemm_problem_size(partial.conv_kind, size)
+        if self._partials is None:
+            make = PartialSums if device.available() else HostPlanes
+            self._partials = make(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands))
+        n, h, w, c = _extent("D", partial, size)
+        planes = replace(self._partials.operand(), rows=n * h * w, columns=c, ld=c)
+        scalars = partial.epilogue_type(1.0, 0.0)
+        return Conv2dProblem(partial, size, self.split_k_mode, {**operands, "D": planes}, scalars)
+
+
+def _extent(name: str, operation: Conv2dOperation, size: _core.Conv2dProblemSize) -> Extent:
+    n, h, w, c = _EXTENTS[name](operation.conv_kind, size)
+    return n, h, w, c
+
+
+def _split_k_mode(mode: Any) -> _core.SplitKMode:
+    if isinstance(mode, _core.SplitKMode):
+        return mode
+    raise ArgumentTypeError(f"split_k_mode must be cutlass.conv.SplitKMode.Serial, Parallel or NoSplit, got {mode!r}")
+
+
+def _slices(value: Any) -> int:
+    try:
+        slices = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"split_k_slices must be an integer, got {value!r}") from None
+    if slices < 1:
+        raise ArgumentError(f"split_k_slices must be at least 1, got {slices}")
+    return slices
+
+
+def _never(*operands: Any) -> bool:
+    return False

@@ -1,0 +1,335 @@
+"""Arguments of a GEMM, in all its modes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass import _core, device, reference
+from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, check_writable, refuse_unknown
+from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
+from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_slices
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
+from pycutlass.launch import Operand, Problem
+from pycutlass.library import RasterOrder
+from pycutlass.operands import Matrix, is_vector, matrix, vector
+from pycutlass.operation import GemmOperationUniversal
+
+__all__ = ["GemmArguments", "GemmProblem"]
+
+_LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
+_Mode = _core.GemmMode
+
+
+@dataclass(frozen=True)
+class GemmProblem(Problem):
+    """One GEMM, or a batch of them, checked.
+
+    Attributes
+    ----------
+    operation : GemmOperationUniversal
+        What to compute.
+    mode : cutlass.gemm.Mode
+        How.
+    size : tuple of 3 int
+        M, N, K.
+    count : int
+        Batches, or slices of split-K.
+    raster_order : RasterOrder
+        Hopper-native kernels only.
+    """
+
+    operation: GemmOperationUniversal
+    mode: Any
+    size: tuple[int, int, int]
+    count: int
+    operands: dict[str, Operand]
+    scalars: EpilogueScalars
+    raster_order: RasterOrder
+
+    @property
+    def what(self) -> str:
+        """The problem in words, for messages."""
+        m, n, k = self.size
+        return f"a GEMM of M={m}, N={n}, K={k} in {self.mode} with count {self.count}"
+
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
+        """Return a call for one GEMM kernel."""
+        return _core.GemmCall(loaded)
+
+    def configure(self, call: _core.GemmCall) -> None:
+        """Fill in sizes, mode and schedule."""
+        call.set_problem(self.mode.value, *self.size, self.count)
+        call.set_schedule(self.operation.swizzle_size, int(self.raster_order))
+
+    def compute(self) -> None:
+        """Execute the reference on the host."""
+        arrays = {name: operand.host_array() for name, operand in self.operands.items()}
+        result = reference.gemm(self.operation, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values)
+        self.operands["D"].store(result)
+
+
+class GemmArguments(Arguments):
+    """The arguments of one GEMM launch.
+
+    Everything is checked here, before any launch, and packed into the kernel's parameters once; ``operation.run`` may
+    then be called any number of times. The tensors are kept alive as long as the arguments, and until the last launch
+    with them has finished.
+
+    Parameters
+    ----------
+    operation : GemmOperationUniversal
+        Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
+    problem_size : cutlass.gemm.GemmCoord or sequence of 3 int
+        M, N, K.
+    A, B, C, D : tensor
+        Shapes (M, K), (K, N), (M, N), (M, N), or flat with as many elements, packed in the declared layout. Tensors of
+        torch, cupy and numpy, objects with ``__dlpack__``, and device pointers may be mixed. numpy arrays are copied to
+        the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias:
+        a vector of N elements (row-major C) or M elements (column-major C).
+        ``Mode.Batched``: shapes (batch, M, K) and so on, with any step between the matrices; a two-dimensional A, B or
+        C is shared by all. ``Mode.Array``: a sequence of `batch` tensors each, or an int64 device tensor of addresses.
+    gemm_mode : cutlass.gemm.Mode
+        ``Gemm`` (with serial split-K where `split_k_slices` > 1), ``GemmSplitKParallel``, ``Batched`` or ``Array``.
+    output_op : EpilogueScalars, optional
+        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default. ``GemmSplitKParallel`` leaves the
+        scalars to the reduction.
+    split_k_slices : int
+        Slices of K, for ``Gemm`` and ``GemmSplitKParallel``.
+    batch : int
+        Number of problems, for ``Batched`` and ``Array``.
+    bias : bool
+        Take `C` as a bias. A tensor with just the elements of one is recognised without it.
+    raster_order : RasterOrder
+        Hopper-native kernels: the order in which output tiles are visited.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Something does not fit; the message names the operand, the value, what is needed and the remedy.
+    NotCompiledError
+        There is a GPU and the operation has not been compiled for it.
+    PoolError
+        No memory for the buffers of numpy operands or for the workspace.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> from pycutlass import cutlass
+    >>> instruction = pycutlass.MathInstruction([1, 1, 1], cutlass.float32, cutlass.float32, cutlass.float32)
+    >>> tile = pycutlass.TileDescription([128, 128, 8], 4, [4, 2, 1], instruction)
+    >>> row = pycutlass.TensorDescription(cutlass.float32, cutlass.RowMajor)
+    >>> functor = pycutlass.LinearCombination(cutlass.float32, 1)
+    >>> operation = pycutlass.GemmOperationUniversal(80, tile, row, row, row, functor)
+    >>> A, B, D = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32), np.empty((4, 5), np.float32)
+    >>> pycutlass.compiler.add_module([operation])  # doctest: +SKIP
+    >>> arguments = pycutlass.GemmArguments(operation, (4, 5, 3), A, B, None, D)
+    >>> operation.run(arguments)
+    >>> arguments.sync()
+    >>> float(D[0, 0])
+    3.0
+    """
+
+    operation: GemmOperationUniversal
+
+    def __init__(
+        self,
+        operation: GemmOperationUniversal | None = None,
+        problem_size: Any = None,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        gemm_mode: Any = _Mode.Gemm,
+        *,
+        output_op: EpilogueScalars | None = None,
+        split_k_slices: int = 1,
+        batch: int = 1,
+        bias: bool | None = None,
+        raster_order: RasterOrder = RasterOrder.Heuristic,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown("GemmArguments", unknown, _KEYWORDS)
+        if not isinstance(operation, GemmOperationUniversal):
+            raise ArgumentTypeError(f"operation must be a GemmOperationUniversal, got {type(operation).__name__}")
+        self.operation = operation
+        self.problem_size = _problem_size(problem_size)
+        self.gemm_mode = _check_mode(operation, gemm_mode)
+        self.split_k_slices, self.batch_count = self._check_counts(split_k_slices, batch)
+        self.bias = bias
+        self.raster_order = _check_raster_order(raster_order)
+        functor = operation.epilogue_functor
+        if functor.most_k is not None and self.problem_size.k() > functor.most_k:
+            raise ArgumentError(
+                f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={self.problem_size.k()}: use "
+                f"LinearCombinationClamp"
+            )
+        scalars = self._check_scalars(output_op)
+        self._partials: PartialSums | HostPlanes | None = None
+        launched = _partial(operation) if self.gemm_mode == _Mode.GemmSplitKParallel else operation
+        self._start(launched, {"A": A, "B": B, "C": C, "D": D}, scalars)
+
+    # Checks
+
+    def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> GemmProblem:
+        """Return the problem with every operand checked."""
+        if self.gemm_mode == _Mode.GemmSplitKParallel:
+            return self._partial_problem(given)
+        operation, (m, n, k) = self.operation, self._size
+        shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
+        if scalars.needs_source:
+            if given["C"] is None:
+                raise ArgumentError(
+                    "C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)"
+                )
+            shapes["C"] = (operation.C, m, n)
+        operands: dict[str, Operand] = {}
+        for name, (description, rows, columns) in shapes.items():
+            if given[name] is None:
+                raise ArgumentError(f"operand {name} is missing: give a tensor of {rows} x {columns}")
+            operands[name] = self._operand(name, description, given[name], rows, columns)
+        _check_target(operands)
+        count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
+        return GemmProblem(operation, self.gemm_mode, (m, n, k), count, operands, scalars, self.raster_order)
+
+    def _operand(
+        self, name: str, description: Any, tensor: Any, rows: int, columns: int
+    ) -> Matrix | PointerArray | PointerTable:
+        batch = self.batch_count
+        if self.gemm_mode == _Mode.Array:
+            return pointer_operand(name, description, tensor, rows, columns, batch, bias=self.bias)
+        if name == "C" and self._takes_bias(tensor, rows, columns):
+            return vector(name, description, tensor, rows, columns, batch)
+        return matrix(name, description, tensor, rows, columns, batch)
+
+    def _takes_bias(self, tensor: Any, rows: int, columns: int) -> bool:
+        recognised = is_vector(self.operation.C, tensor, rows, columns, self.batch_count)
+        wanted = recognised if self.bias is None else self.bias
+        if wanted and self.operation.is_native:
+            raise ArgumentError(
+                "a Hopper-native kernel reads C through a tensor map, which needs a whole matrix: expand the bias to "
+                "(M, N) with .contiguous(), or use an Ampere-style kernel"
+            )
+        return wanted
+
+    def _partial_problem(self, given: dict[str, Any]) -> GemmProblem:
+        """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
+        operation, (m, n, k) = self.operation, self._size
+        partial = operation.partial
+        operands: dict[str, Operand] = {
+            "A": matrix("A", operation.A, given["A"], m, k),
+            "B": matrix("B", operation.B, given["B"], k, n),
+        }
+        if self._partials is None:
+            make = PartialSums if device.available() else HostPlanes
+            self._partials = make(partial.C, m, n, self.split_k_slices, operands)
+        operands["D"] = self._partials.operand()
+        scalars = partial.epilogue_type(1.0, 0.0)
+        return GemmProblem(
+            partial, self.gemm_mode, (m, n, k), self.split_k_slices, operands, scalars, self.raster_order
+        )
+
+    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
+        return check_scalars(self.operation.epilogue_functor, output_op)
+
+    def _check_counts(self, split_k_slices: Any, batch: Any) -> tuple[int, int]:
+        slices, count = (_count(name, value) for name, value in (("split_k_slices", split_k_slices), ("batch", batch)))
+        batched = self.gemm_mode in (_Mode.Batched, _Mode.Array)
+        if batched and slices != 1:
+            raise ArgumentError(
+                f"split_k_slices belongs to Mode.Gemm and Mode.GemmSplitKParallel, got {slices} in a batch"
+            )
+        if not batched and count != 1:
+            raise ArgumentError(f"batch belongs to Mode.Batched and Mode.Array, got {count} in {self.gemm_mode}")
+        if slices > 1:
+            check_slices(self.operation, self.problem_size.k(), slices)
+        return slices, count
+
+    @property
+    def _size(self) -> tuple[int, int, int]:
+        return self.problem_size.m(), self.problem_size.n(), self.problem_size.k()
+
+
+_KEYWORDS = (
+    "operation",
+    "problem_size",
+    "A",
+    "B",
+    "C",
+    "D",
+    "gemm_mode",
+    "output_op",
+    "split_k_slices",
+    "batch",
+    "bias",
+    "raster_order",
+)
+
+
+def _partial(operation: GemmOperationUniversal) -> GemmOperationUniversal:
+    partial = operation.partial
+    if device.available() and not partial.artifacts:
+        raise NotCompiledError(
+            f"{operation.procedural_name()} has no kernel for partial sums: compile it together with its reduction, "
+            f"pycutlass.compiler.add_module([operation, reduction])"
+        )
+    return partial
+
+
+def _problem_size(size: Any) -> _core.GemmCoord:
+    try:
+        m, n, k = map(operator.index, size)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}"
+        ) from error
+    if min(m, n, k) < 1 or max(m, n, k) > _LARGEST_EXTENT:
+        raise ArgumentError(f"problem_size must have M, N and K from 1 to {_LARGEST_EXTENT:,}, got {(m, n, k)}")
+    return _core.GemmCoord(m, n, k)
+
+
+def _check_mode(operation: GemmOperationUniversal, mode: Any) -> Any:
+    known = (_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array)
+    if mode not in known:
+        raise ArgumentError(f"gemm_mode must be one of {', '.join(map(str, known))}; got {mode!r}")
+    if operation.is_native and mode not in (_Mode.Gemm, _Mode.Batched):
+        raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+    if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
+        raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+    return mode
+
+
+def _count(name: str, value: Any) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
+    if count < 1 or count > _LARGEST_EXTENT:
+        raise ArgumentError(f"{name} must be at least 1, got {count}")
+    return count
+
+
+def _check_raster_order(order: Any) -> RasterOrder:
+    try:
+        return RasterOrder(order)
+    except ValueError:
+        known = ", ".join(map(repr, RasterOrder))
+        raise ArgumentError(f"raster_order must be one of {known}; got {order!r}") from None
+
+
+def _check_target(operands: dict[str, Operand]) -> None:
+    """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
+    flattened: Sequence[dict[str, Matrix]]
+    if isinstance(operands["D"], Matrix):
+        flattened = [{name: operand for name, operand in operands.items() if isinstance(operand, Matrix)}]
+    elif isinstance(operands["D"], PointerArray):
+        lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
+        flattened = [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
+    else:
+        return
+    for each in flattened:
+        check_writable(each["D"])
+        check_overlaps(each)

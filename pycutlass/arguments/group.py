@@ -1,0 +1,272 @@
+"""The problems of a grouped GEMM: a list of tensors for each operand, checked."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass import _core, reference
+from pycutlass.arguments.base import check_writable
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.launch import Problem
+from pycutlass.library import TensorDescription
+from pycutlass.operands import Matrix, check_dtype, is_vector, matrix, vector
+from pycutlass.operation.grouped import GemmOperationGrouped
+from pycutlass.tensor import wrap
+
+__all__ = ["GroupProblem", "check_count", "check_sizes", "count_tiles", "group_problem", "span", "values_of"]
+
+_LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
+#: Which of M, N, K are the rows and the columns of an operand.
+_EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
+
+Sizes = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class GroupProblem(Problem):
+    """The problems of a group, checked.
+
+    Attributes
+    ----------
+    operation : GemmOperationGrouped
+        What to compute.
+    sizes : int32 array of shape (problems, 3)
+        M, N, K of each.
+    groups : dict
+        The operands of all problems, by letter; C is absent where it is not read.
+    operands : dict
+        The same one by one, by name: ``A[0]``, ``A[1]``, ...
+    """
+
+    operation: GemmOperationGrouped
+    sizes: Sizes
+    groups: Mapping[str, tuple[Matrix, ...]]
+    operands: dict[str, Matrix]
+    scalars: EpilogueScalars
+
+    @property
+    def what(self) -> str:
+        """The problem in words, for messages."""
+        m, n, k = (int(extent) for extent in self.sizes.max(axis=0))
+        return f"a group of {len(self.sizes)} GEMMs of at most M={m}, N={n}, K={k}"
+
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.GroupedCall:
+        """Return a call for one grouped kernel."""
+        return _core.GroupedCall(loaded)
+
+    def configure(self, call: _core.GroupedCall) -> None:
+        """Give the record the sizes of all problems; their operands follow."""
+        call.set_sizes(self.sizes)
+
+    def compute(self) -> None:
+        """Execute the meaning on the host."""
+        A, B, D = (self.groups[name] for name in "ABD")
+        C = self.groups.get("C")
+        results = reference.gemm_grouped(
+            self.operation,
+            [values_of(each) for each in A],
+            [values_of(each) for each in B],
+            None if C is None else [values_of(each) for each in C],
+            *self.scalars.values,
+        )
+        for target, values in zip(D, results, strict=True):
+            if target.bytes:
+                target.store(values)
+
+
+def group_problem(
+    operation: GemmOperationGrouped, given: Mapping[str, Any], scalars: EpilogueScalars, bias: bool | None
+) -> GroupProblem:
+    """Return the problems with every operand checked.
+
+    Parameters
+    ----------
+    given : mapping
+        ``problem_sizes``, checked, and a sequence of tensors under each of A, B, C and D.
+    bias : bool, optional
+        Take every C as a vector; None recognises vectors.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Lists of different lengths, a tensor that does not fit, tensors on different GPUs, or a D that overlaps
+        something that is read or another D.
+    """
+    sizes: Sizes = given["problem_sizes"]
+    if scalars.needs_source and given["C"] is None:
+        raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
+    names = "ABCD" if scalars.needs_source else "ABD"
+    groups = {name: _operands(operation, name, given[name], sizes, bias) for name in names}
+    _check_place(groups.values())
+    for target in groups["D"]:
+        check_writable(target)
+    _check_overlaps(groups)
+    operands = {each.name: each for group in groups.values() for each in group}
+    return GroupProblem(operation, sizes, groups, operands, scalars)
+
+
+def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
+    """Return the sizes of all problems as an array, checked.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not a sequence of triples of integers.
+    ArgumentError
+        No problem at all, an extent out of range, or a K that the epilogue does not hold for.
+    """
+    sizes = [_size(number, size) for number, size in enumerate(_as_sequence("problem_sizes", problem_sizes))]
+    if not sizes:
+        raise ArgumentError("problem_sizes is empty: a group needs at least one problem, which may be (0, 0, 0)")
+    for number, size in enumerate(sizes):
+        if min(size) < 0 or max(size) > _LARGEST_EXTENT:
+            raise ArgumentError(
+                f"problem_sizes[{number}] must have M, N and K from 0 to {_LARGEST_EXTENT:,}, got {size}"
+            )
+    functor, largest_k = operation.epilogue_functor, max(k for _, _, k in sizes)
+    if functor.most_k is not None and largest_k > functor.most_k:
+        raise ArgumentError(
+            f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={largest_k}: use "
+            f"LinearCombinationClamp"
+        )
+    return np.array(sizes, np.int32).reshape(-1, 3)
+
+
+def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:
+    """Return the number of output tiles of all problems."""
+    rows, columns, _ = operation.tile_description.threadblock_shape
+    if operation.C.layout is _core.ColumnMajor:
+        rows, columns = columns, rows  # a column-major C is computed as its transpose
+    tiles = -(-sizes[:, 0].astype(np.int64) // rows) * -(-sizes[:, 1].astype(np.int64) // columns)
+    return int(tiles.sum())
+
+
+def span(operand: Matrix) -> tuple[int, int, int, int]:
+    """Return address, bytes, bytes of a line, and bytes between the beginnings of lines (0 for one line)."""
+    bits = operand.description.type.bits
+    pitch = operand.ld * bits // 8 if operand.lines > 1 else 0
+    return operand.view.pointer, operand.bytes, operand.line * bits // 8, pitch
+
+
+def values_of(operand: Matrix) -> NDArray[Any]:
+    """Return an operand in host memory as an array, also where it has no elements."""
+    if operand.rows and operand.columns:
+        return operand.host_array()
+    return np.empty((operand.rows, operand.columns), operand.description.type.dtype)
+
+
+def check_count(name: str, value: Any, least: int) -> int:
+    """Return `value` as an integer of at least `least`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
+    if not least <= count <= _LARGEST_EXTENT:
+        raise ArgumentError(f"{name} must be from {least} to {_LARGEST_EXTENT:,}, got {count}")
+    return count
+
+
+def _size(number: int, size: Any) -> tuple[int, int, int]:
+    try:
+        m, n, k = map(operator.index, size)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"problem_sizes[{number}] must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}"
+        ) from error
+    return m, n, k
+
+
+def _as_sequence(name: str, values: Any) -> Sequence[Any]:
+    """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
+    if isinstance(values, np.ndarray) and name == "problem_sizes":
+        return list(values)
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        one = "size" if name == "problem_sizes" else "tensor"
+        raise ArgumentTypeError(f"{name} must be a list with one {one} for each problem, got {type(values).__name__}")
+    return values
+
+
+def _operands(
+    operation: GemmOperationGrouped, name: str, tensors: Any, sizes: Sizes, bias: bool | None
+) -> tuple[Matrix, ...]:
+    """Return one operand of every problem."""
+    if tensors is None:
+        raise ArgumentError(f"operand {name} is missing: give a list of {len(sizes)} tensors, one for each problem")
+    tensors = _as_sequence(f"operand {name}", tensors)
+    if len(tensors) != len(sizes):
+        raise ArgumentError(
+            f"operand {name} has {len(tensors)} tensors, and problem_sizes {len(sizes)} problems: a group needs one "
+            f"tensor for each problem in each list"
+        )
+    description: TensorDescription = getattr(operation, "C" if name == "D" else name)
+    rows, columns = (sizes[:, extent].tolist() for extent in _EXTENTS[name])
+    takes_bias = bias if name == "C" else False
+    return tuple(
+        _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias)
+        for number in range(len(sizes))
+    )
+
+
+def _operand(
+    name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, bias: bool | None
+) -> Matrix:
+    if not rows or not columns:
+        return _empty(name, description, tensor, rows, columns)
+    if is_vector(description, tensor, rows, columns) if bias is None else bias:
+        return vector(name, description, tensor, rows, columns)
+    return matrix(name, description, tensor, rows, columns)
+
+
+def _empty(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int) -> Matrix:
+    """Return an operand without elements: neither its address nor its strides mean anything."""
+    view = wrap(name, tensor)
+    check_dtype(name, description, view)
+    packed = Matrix(name, description, view, rows, columns, 0)
+    if view.shape is not None and 0 not in view.shape and not name.startswith("C"):
+        raise ArgumentError(
+            f"operand {name} must have shape ({rows}, {columns}), and so no elements, for this problem size; got shape "
+            f"{tuple(view.shape)}"
+        )
+    return Matrix(name, description, view, rows, columns, packed.line)
+
+
+def _check_place(groups: Iterable[tuple[Matrix, ...]]) -> None:
+    """Raise where two tensors are on different GPUs, naming just these two."""
+    first: Matrix | None = None
+    for each in (each for group in groups for each in group):
+        if each.view.device is None or each.view.device < 0:
+            continue
+        first = first or each
+        if each.view.device != first.view.device:
+            raise ArgumentError(
+                f"all operands of a group must be on one GPU, got {first.name} on GPU {first.view.device} and "
+                f"{each.name} on GPU {each.view.device}; move them with .to()"
+            )
+
+
+def _check_overlaps(groups: Mapping[str, tuple[Matrix, ...]]) -> None:
+    """Raise where a D overlaps another D or what any problem reads; C[i] may be D[i] itself."""
+    targets = _spans(groups["D"])
+    for name, sources in groups.items():
+        found = _core.find_overlap(targets, _spans(sources), name in "CD")
+        if found is None:
+            continue
+        target, source = groups["D"][found[0]], sources[found[1]]
+        rule = "two problems cannot write to one place" if name == "D" else "a GEMM cannot write over what is read"
+        raise ArgumentError(
+            f"{target.name} overlaps {source.name} in memory ({target.name} at {target.view.pointer:#x} with "
+            f"{target.bytes:,} bytes, {source.name} at {source.view.pointer:#x} with {source.bytes:,} bytes): problems "
+            f"of a group run in any order, and {rule}. Give {target.name} memory of its own."
+        )
+
+
+def _spans(matrices: tuple[Matrix, ...]) -> NDArray[np.uint64]:
+    """Where matrices lie, for `_core.find_overlap`."""
+    return np.array([span(each) for each in matrices], np.uint64)

@@ -1,0 +1,264 @@
+"""Arguments of a grouped GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pycutlass import device
+from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
+from pycutlass.arguments.group import GroupProblem, check_count, check_sizes, count_tiles, group_problem
+from pycutlass.arguments.grouped_launch import GroupedLaunch
+from pycutlass.arguments.tables import TableProblem, table_problem
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.launch import DeviceLaunch, HostLaunch, check_on_host, ordinal_of
+from pycutlass.library import SchedulerMode
+from pycutlass.operation.grouped import GemmOperationGrouped
+
+__all__ = ["GemmGroupedArguments"]
+
+_KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias")
+
+
+class GemmGroupedArguments(Arguments):
+    """The arguments of a grouped GEMM: D[i] = epilogue(A[i] x B[i], C[i]) for every problem i.
+
+    Everything is checked here, before any launch. Addresses, leading dimensions and sizes of all problems are packed
+    into one table, which goes to the GPU in one copy with the launch; ``operation.run`` may then be called any number
+    of times. The tensors are kept alive as long as the arguments, and until the last launch with them has finished.
+
+    Parameters
+    ----------
+    operation : GemmOperationGrouped
+        Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
+    problem_sizes : list of cutlass.gemm.GemmCoord, or of three int
+        M, N, K of each problem; or an integer array of shape (problems, 3). A problem may be empty: with M or N of 0
+        there is nothing to do, with K of 0 the product is zero.
+    A, B, C, D : list of tensor
+        One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat. `C` may be None
+        where beta is 0, C[i] may be D[i] itself, and may be a bias: a vector of N elements (row-major C) or M elements
+        (column-major C).
+    output_op : EpilogueScalars, optional
+        ``operation.epilogue_type(alpha, beta)``, for all problems; alpha 1 and beta 0 by default.
+    bias : bool, optional
+        Take every C[i] as a bias. A tensor with just the elements of one is recognised without it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Something does not fit; the message names the operand and the problem, the value, what is needed and the remedy.
+    NotCompiledError
+        There is a GPU and the operation has not been compiled for it.
+    PoolError
+        No memory for the table or for the buffers of numpy operands.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> from pycutlass import cutlass
+    >>> instruction = pycutlass.MathInstruction([1, 1, 1], cutlass.float32, cutlass.float32, cutlass.float32)
+    >>> tile = pycutlass.TileDescription([128, 128, 8], 4, [4, 2, 1], instruction)
+    >>> row = pycutlass.TensorDescription(cutlass.float32, cutlass.RowMajor)
+    >>> functor = pycutlass.LinearCombination(cutlass.float32, 1)
+    >>> operation = pycutlass.GemmOperationGrouped(80, tile, row, row, row, functor)
+    >>> sizes = [(4, 5, 3), (7, 2, 6)]
+    >>> A = [np.ones((m, k), np.float32) for m, n, k in sizes]
+    >>> B = [np.ones((k, n), np.float32) for m, n, k in sizes]
+    >>> D = [np.empty((m, n), np.float32) for m, n, k in sizes]
+    >>> pycutlass.compiler.add_module([operation])  # doctest: +SKIP
+    >>> arguments = pycutlass.GemmGroupedArguments(operation, sizes, A, B, None, D)
+    >>> operation.run(arguments)
+    >>> arguments.sync()
+    >>> float(D[0][0, 0]), float(D[1][6, 1])
+    (3.0, 6.0)
+    """
+
+    operation: GemmOperationGrouped
+
+    def __init__(
+        self,
+        operation: GemmOperationGrouped | None = None,
+        problem_sizes: Any = None,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        *,
+        output_op: EpilogueScalars | None = None,
+        bias: bool | None = None,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown("GemmGroupedArguments", unknown, _KEYWORDS)
+        self.operation = _check_operation(operation)
+        self.bias = bias
+        self._most_tiles: int | None = None
+        sizes = check_sizes(self.operation, problem_sizes)
+        self.problem_count = len(sizes)
+        given = {"problem_sizes": sizes, "A": _kept(A), "B": _kept(B), "C": _kept(C), "D": _kept(D)}
+        self._start(self.operation, given, self._check_scalars(output_op))
+
+    @classmethod
+    def from_device(
+        cls,
+        operation: GemmOperationGrouped,
+        problem_count: int,
+        problem_sizes: Any,
+        ptr_A: Any,
+        ptr_B: Any,
+        ptr_C: Any,
+        ptr_D: Any,
+        lda: Any,
+        ldb: Any,
+        ldc: Any,
+        ldd: Any,
+        *,
+        output_op: EpilogueScalars | None = None,
+        most_tiles: int = 0,
+    ) -> GemmGroupedArguments:
+        """Return arguments whose sizes, addresses and leading dimensions are on the device, read when the kernel runs.
+
+        For groups that a kernel makes, as in a mixture of experts: nothing comes back to the host, and a captured graph
+        follows whatever the tables hold when it is replayed.
+
+        The tables are checked: element type, shape, contiguity, one GPU; they are kept alive like other operands. What
+        they hold cannot be: whoever writes them vouches that extents and leading dimensions are multiples of the
+        alignments, that addresses are aligned and point at as much memory as the sizes say, that this memory lives
+        until the launch has finished, that no D lies over another D or over what is read, that M, N and K are not
+        negative, and that FastLinearCombinationClamp gets no K above 256.
+
+        Parameters
+        ----------
+        operation : GemmOperationGrouped
+            With ``SchedulerMode.Device``.
+        problem_count : int
+            Entries of each table. Problems with M or N of 0 are skipped, so it may be an upper bound.
+        problem_sizes : int32 tensor of shape (problem_count, 3)
+            M, N, K of each problem.
+        ptr_A, ptr_B, ptr_C, ptr_D : int64 tensor of shape (problem_count,)
+            Addresses. `ptr_C` may be None where beta is 0.
+        lda, ldb, ldc, ldd : int64 tensor of shape (problem_count,)
+            Leading dimensions in elements: the step between rows (RowMajor) or columns (ColumnMajor). 0 in `ldc` makes
+            C a bias. `ldc` may be None where beta is 0.
+        output_op : EpilogueScalars, optional
+            As for the constructor.
+        most_tiles : int
+            Output tiles of all problems at most: more threadblocks than that are not launched. 0, where nobody knows,
+            launches as many as the GPU holds.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            A table does not fit, or the operation's schedule is made on the host.
+        """
+        arguments = cls.__new__(cls)
+        arguments.operation = _check_operation(operation)
+        if operation.precompute_mode is not SchedulerMode.Device:
+            raise ArgumentError(
+                "from_device needs an operation with SchedulerMode.Device: the host does not know the sizes, and "
+                "cannot make a schedule of them"
+            )
+        arguments.bias = None
+        arguments._most_tiles = check_count("most_tiles", most_tiles, 0)
+        arguments.problem_count = check_count("problem_count", problem_count, 1)
+        tables = {"problem_sizes": problem_sizes, "A": ptr_A, "B": ptr_B, "C": ptr_C, "D": ptr_D}
+        strides = {"lda": lda, "ldb": ldb, "ldc": ldc, "ldd": ldd}
+        arguments._start(operation, {**tables, **strides}, arguments._check_scalars(output_op))
+        return arguments
+
+    def update(
+        self,
+        *,
+        problem_sizes: Any = None,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        output_op: EpilogueScalars | None = None,
+    ) -> None:
+        """Exchange tensors, sizes or scalars without recompiling.
+
+        With new tensors alone, of the same shapes and of a library on the GPU, this costs little more than a look at
+        each. New sizes may be any, also of more or fewer problems; the operands that they do not fit come with them.
+        Nothing changes where an error is raised. numpy operands are copied to the GPU again.
+
+        Parameters
+        ----------
+        problem_sizes : list, optional
+            M, N, K of each problem. For arguments made `from_device`, another table.
+        A, B, C, D : list of tensor, optional
+            What takes the place of an operand, for all problems; None leaves it. For arguments made `from_device`,
+            other tables of addresses.
+        output_op : EpilogueScalars, optional
+            Other scalars. Beta may become non-zero only where there is a C.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, AlignmentError
+            As for the constructor.
+        """
+        tensors = {name: _kept(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
+        if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
+            self._given.update(tensors)
+            return
+        merged = {**self._given, **tensors}
+        if problem_sizes is not None:
+            on_device = self._most_tiles is not None
+            merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation, problem_sizes)
+        self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
+
+    @property
+    def problem_sizes(self) -> Any:
+        """M, N, K of each problem: an int32 array of shape (problems, 3), or the table on the device."""
+        return self._given["problem_sizes"]
+
+    @property
+    def total_tiles(self) -> int:
+        """Output tiles of all problems; for arguments made `from_device`, the bound that was given."""
+        return count_tiles(self.operation, self.problem_sizes) if self._most_tiles is None else self._most_tiles
+
+    def __getattr__(self, name: str) -> Any:
+        """Return ptr_A ... ptr_D and lda ... ldd: a list with one of each problem, or the table on the device."""
+        letter = name[4:] if name.startswith("ptr_") else name[2:].upper() if name.startswith("ld") else ""
+        if letter not in ("A", "B", "C", "D") or "_execution" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if self._most_tiles is not None:
+            return self._given[letter if name.startswith("ptr_") else name]
+        entries = [self._execution.operand(f"{letter}[{number}]") for number in range(self.problem_count)]
+        return [entry[0 if name.startswith("ptr_") else 1] for entry in entries]
+
+    def _problem(self, given: Mapping[str, Any], scalars: EpilogueScalars) -> GroupProblem | TableProblem:
+        """Return the problems with every operand checked."""
+        if self._most_tiles is None:
+            return group_problem(self.operation, given, scalars, self.bias)
+        return table_problem(self.operation, given, scalars, self.problem_count, self._most_tiles)
+
+    def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
+        """Go over to other operands and scalars."""
+        problem = self._problem(given, scalars)
+        self._check_place(problem)
+        self._execution.give_up((*self._given.values(), self.output_op))
+        self._execution.update(problem)
+        self._given, self.output_op = given, scalars
+        if self._most_tiles is None:
+            self.problem_count = len(given["problem_sizes"])
+
+    def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch:
+        if device.available():
+            return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands))
+        check_on_host(problem)
+        return HostLaunch(problem)
+
+    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
+        return check_scalars(self.operation.epilogue_functor, output_op)
+
+
+def _check_operation(operation: Any) -> GemmOperationGrouped:
+    if not isinstance(operation, GemmOperationGrouped):
+        raise ArgumentTypeError(f"operation must be a GemmOperationGrouped, got {type(operation).__name__}")
+    return operation
+
+
+def _kept(tensors: Any) -> Any:
+    """Return a list as a tuple, which its owner cannot change behind our back; anything else as it is."""
+    return tuple(tensors) if isinstance(tensors, list) else tensors

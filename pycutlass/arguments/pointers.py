@@ -1,0 +1,169 @@
+"""Operands of ``Mode.Array``: one matrix for each problem, anywhere in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
+from pycutlass.library import TensorDescription
+from pycutlass.operands import Matrix, is_vector, matrix, vector
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = ["PointerArray", "PointerTable", "pointer_operand"]
+
+
+@dataclass(frozen=True)
+class PointerArray:
+    """As many matrices as there are problems, with one leading dimension.
+
+    The kernel gets a table of their addresses, which the launch makes.
+    """
+
+    name: str
+    description: TensorDescription
+    matrices: tuple[Matrix, ...]
+
+    batch_stride = 0
+
+    @property
+    def view(self) -> TensorView:
+        """The first matrix's memory, owned together with all others."""
+        first = self.matrices[0].view
+        owners = tuple(each.view.owner for each in self.matrices)
+        return TensorView(first.pointer, first.dtype_name, None, None, first.device, first.library, owners)
+
+    @property
+    def ld(self) -> int:
+        """Leading dimension of every matrix."""
+        return self.matrices[0].ld
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one matrix."""
+        return self.matrices[0].bytes
+
+    @property
+    def packed_ld(self) -> int:
+        """Leading dimension of contiguous copies."""
+        return self.matrices[0].packed_ld
+
+    @property
+    def packed_batch_stride(self) -> int:
+        """Nothing: the table says where each matrix is."""
+        return 0
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all contiguous copies, one after the other."""
+        return sum(each.packed_bytes for each in self.matrices)
+
+    def packed(self) -> NDArray[Any]:
+        """Return host memory of all matrices as contiguous bytes."""
+        return np.concatenate([each.packed() for each in self.matrices])
+
+    def unpack(self, packed: NDArray[Any]) -> None:
+        """Write contiguous bytes into the host memory of all matrices."""
+        for each, part in zip(self.matrices, np.split(packed, len(self.matrices)), strict=True):
+            each.unpack(part)
+
+    def addresses(self, base: int) -> list[int]:
+        """Return where each matrix is: its own memory, or its place in a packed copy at `base`."""
+        if self.view.device is not None:
+            return [each.view.pointer for each in self.matrices]
+        step = self.matrices[0].packed_bytes
+        return [base + index * step for index in range(len(self.matrices))]
+
+    def host_array(self) -> NDArray[Any]:
+        """Return a copy of host memory as an array of shape (batch, rows, columns)."""
+        return np.stack([each.host_array() for each in self.matrices])
+
+    def store(self, values: NDArray[Any]) -> None:
+        """Write an array of shape (batch, rows, columns) to host memory."""
+        for each, value in zip(self.matrices, values, strict=True):
+            each.store(value)
+
+
+@dataclass(frozen=True)
+class PointerTable:
+    """A table of addresses that the user keeps on the device. What they point at is the user's word."""
+
+    name: str
+    description: TensorDescription
+    view: TensorView
+    ld: int
+    bytes: int
+
+    batch_stride = packed_batch_stride = packed_ld = packed_bytes = 0
+
+    def addresses(self, base: int) -> None:
+        """Return None: the operand is the table itself."""
+
+    def packed(self) -> NDArray[Any]:
+        """Raise: a table on the host is of no use to a kernel."""
+        raise ArgumentTypeError(
+            f"the table of addresses {self.name} must be on the GPU; pass a list of tensors instead"
+        )
+
+    def unpack(self, packed: NDArray[Any]) -> None:
+        """Raise, as `packed` does."""
+        self.packed()
+
+    def host_array(self) -> NDArray[Any]:
+        """Raise, as `packed` does."""
+        return self.packed()
+
+    def store(self, values: NDArray[Any]) -> None:
+        """Raise, as `packed` does."""
+        self.packed()
+
+
+def pointer_operand(
+    name: str, description: TensorDescription, tensors: Any, rows: int, columns: int, batch: int, *, bias: bool | None
+) -> PointerArray | PointerTable:
+    """Return operand `name` of ``Mode.Array``, checked.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Not one tensor for each problem, different leading dimensions or places, or tensors that do not fit.
+    """
+    if not isinstance(tensors, Sequence) or isinstance(tensors, str | bytes):
+        return _table(name, description, tensors, rows, columns, batch)
+    if len(tensors) != batch:
+        raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
+    as_bias = name == "C" and (is_vector(description, tensors[0], rows, columns) if bias is None else bias)
+    wrap_one = vector if as_bias else matrix
+    matrices = tuple(wrap_one(name, description, tensor, rows, columns) for tensor in tensors)
+    for what, values in (
+        ("leading dimension", {each.ld for each in matrices}),
+        ("place", {each.view.device for each in matrices}),
+    ):
+        if len(values) > 1:
+            raise ArgumentError(
+                f"all tensors of operand {name} must have one {what} in Mode.Array, got "
+                f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
+            )
+    return PointerArray(name, description, matrices)
+
+
+def _table(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int) -> PointerTable:
+    view = wrap(name, tensor)
+    if view.dtype_name not in (None, "int64", "uint64") or view.device is None:
+        raise ArgumentTypeError(
+            f"operand {name} in Mode.Array must be a list of {batch} tensors, or an int64 tensor of {batch} addresses on "
+            f"the GPU; got a {view.library} tensor of {view.dtype_name}"
+        )
+    if view.shape is not None and view.shape != (batch,):
+        raise ArgumentError(f"the table of addresses {name} must have shape ({batch},), got {tuple(view.shape)}")
+    packed = columns if description.is_row_major else rows
+    if packed % description.alignment:
+        raise AlignmentError(
+            f"operand {name} is described with alignment {description.alignment}: its contiguous extent must be a "
+            f"multiple of that, got {packed}"
+        )
+    return PointerTable(name, description, view, packed, 8 * batch)

@@ -1,0 +1,200 @@
+"""Arguments of the reduction that ends a parallel split-K."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pycutlass import _core, device
+from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
+from pycutlass.arguments.split_k import host_planes
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.launch import Operand, Problem
+from pycutlass.library import TensorDescription
+from pycutlass.operands import Matrix, check_overlap, is_vector, matrix, vector
+from pycutlass.operation import ReductionOperation
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = ["ReductionArguments", "ReductionProblem"]
+
+
+@dataclass(frozen=True)
+class ReductionProblem(Problem):
+    """One reduction, checked: A is the workspace, C the source, D the destination."""
+
+    operation: ReductionOperation
+    rows: int
+    columns: int
+    partitions: int
+    operands: dict[str, Operand]
+    scalars: EpilogueScalars
+
+    @property
+    def what(self) -> str:
+        """The problem in words, for messages."""
+        return f"a reduction of {self.partitions} partial sums of {self.rows} x {self.columns}"
+
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
+        """Return a call for one reduction kernel."""
+        return _core.ReductionCall(loaded)
+
+    def configure(self, call: _core.ReductionCall) -> None:
+        """Fill in the sizes as the kernel sees them: lines of adjacent elements."""
+        target = self.operands["D"]
+        assert isinstance(target, Matrix)
+        call.set_problem(target.lines, target.line, self.partitions)
+
+    def compute(self) -> None:
+        """Add up the planes on the host, and apply the epilogue."""
+        planes = self.operands["A"].host_array().reshape(self.partitions, self.rows, self.columns)
+        functor = self.operation.epilogue_functor
+        source = self.operands["C"].host_array() if "C" in self.operands else None
+        total = planes.sum(axis=0, dtype=planes.dtype)
+        result = functor.output.round(functor.reference(np.asarray(total), source, self.scalars.values))
+        self.operands["D"].store(result)
+
+
+class ReductionArguments(Arguments):
+    """The arguments of one reduction of split-K partial sums.
+
+    Parameters
+    ----------
+    operation : ReductionOperation
+        Compiled together with the GEMM or convolution.
+    problem_size : sequence of 2 int
+        M, N of the destination.
+    partitions : int
+        Number of partial sums: the `split_k_slices` of the GEMM.
+    workspace : int
+        ``arguments.ptr_D`` of a GEMM in ``Mode.GemmSplitKParallel``: one packed plane a partition, in the
+        accumulator's type. The GEMM's arguments must live as long as these.
+    destination, source : tensor
+        D and C. `source` may be None where beta is 0, and may be a bias vector.
+    output_op : EpilogueScalars, optional
+        ``reduction.epilogue_type(alpha, beta, ...)``; alpha 1 and beta 0 by default.
+    bias : bool, optional
+        Take `source` as a bias; recognised by its number of elements without it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError, NotCompiledError
+        As for `GemmArguments`.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> from pycutlass import cutlass
+    >>> Mode = cutlass.gemm.Mode
+    >>> instruction = pycutlass.MathInstruction([1, 1, 1], cutlass.float32, cutlass.float32, cutlass.float32)
+    >>> tile = pycutlass.TileDescription([128, 128, 8], 4, [4, 2, 1], instruction)
+    >>> row = pycutlass.TensorDescription(cutlass.float32, cutlass.RowMajor)
+    >>> functor = pycutlass.LinearCombination(cutlass.float32, 1)
+    >>> gemm = pycutlass.GemmOperationUniversal(80, tile, row, row, row, functor)
+    >>> reduction = pycutlass.ReductionOperation(cutlass.MatrixCoord(4, 32), row, cutlass.float32)
+    >>> pycutlass.compiler.add_module([gemm, reduction])  # doctest: +SKIP
+    >>> A, B, D = np.ones((4, 64), np.float32), np.ones((64, 5), np.float32), np.empty((4, 5), np.float32)
+    >>> arguments = pycutlass.GemmArguments(gemm, (4, 5, 64), A, B, None, D, Mode.GemmSplitKParallel, split_k_slices=2)
+    >>> ends = pycutlass.ReductionArguments(reduction, [4, 5], 2, arguments.ptr_D, D, None)
+    >>> gemm.run(arguments)
+    >>> reduction.run(ends)
+    >>> ends.sync()
+    >>> float(D[0, 0])
+    64.0
+    """
+
+    operation: ReductionOperation
+
+    def __init__(
+        self,
+        operation: ReductionOperation | None = None,
+        problem_size: Any = None,
+        partitions: int = 1,
+        workspace: Any = None,
+        destination: Any = None,
+        source: Any = None,
+        *,
+        output_op: EpilogueScalars | None = None,
+        bias: bool | None = None,
+        **unknown: Any,
+    ) -> None:
+        refuse_unknown("ReductionArguments", unknown, _KEYWORDS)
+        if not isinstance(operation, ReductionOperation):
+            raise ArgumentTypeError(f"operation must be a ReductionOperation, got {type(operation).__name__}")
+        self.operation = operation
+        self.problem_size = _extents(problem_size)
+        self.partitions = operator.index(partitions)
+        if self.partitions < 1:
+            raise ArgumentError(f"partitions must be at least 1, got {partitions}")
+        self.bias = bias
+        given = {"A": workspace, "C": source, "D": destination}
+        self._start(operation, given, self._check_scalars(output_op))
+
+    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
+        return check_scalars(self.operation.epilogue_functor, output_op)
+
+    def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> ReductionProblem:
+        operation, (rows, columns) = self.operation, self.problem_size
+        if given["D"] is None:
+            raise ArgumentError(f"destination is missing: give a tensor of {rows} x {columns}")
+        target = matrix("D", operation.C, given["D"], rows, columns)
+        check_writable(target)
+        operands: dict[str, Operand] = {"A": self._workspace(given["A"], rows, columns), "D": target}
+        if scalars.needs_source:
+            if given["C"] is None:
+                raise ArgumentError("source is None, and beta is not 0: give a source, or epilogue_type(alpha, 0)")
+            source = self._source(given["C"], rows, columns)
+            operands["C"] = source
+            if (source.view.pointer, source.ld) != (target.view.pointer, target.ld):
+                check_overlap(target, source)
+        if target.line % operation.count:
+            raise ArgumentError(
+                f"the reduction moves {operation.count} elements at a time: the contiguous extent of D must be a "
+                f"multiple of that, got {target.line}; describe the reduction with count={target.line & -target.line}"
+            )
+        return ReductionProblem(operation, rows, columns, self.partitions, operands, scalars)
+
+    def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
+        operation = self.operation
+        description = TensorDescription(operation.element_workspace, operation.C.layout, operation.count)
+        if device.available():
+            return matrix("A", description, workspace, rows, columns, self.partitions)
+        view = wrap("workspace", workspace)
+        planes = host_planes(view.pointer)
+        if planes is None or planes.shape != (self.partitions, rows, columns):
+            raise ArgumentError(
+                "workspace must be the ptr_D of GemmArguments in Mode.GemmSplitKParallel with the same problem size and "
+                f"{self.partitions} slices"
+            )
+        view = TensorView(view.pointer, None, None, None, None, "workspace", planes)
+        line = columns if description.is_row_major else rows
+        return Matrix("A", description, view, rows, columns, line, self.partitions, rows * columns)
+
+    def _source(self, source: Any, rows: int, columns: int) -> Matrix:
+        wanted = is_vector(self.operation.C, source, rows, columns) if self.bias is None else self.bias
+        return (vector if wanted else matrix)("C", self.operation.C, source, rows, columns)
+
+
+_KEYWORDS = (
+    "operation",
+    "problem_size",
+    "partitions",
+    "workspace",
+    "destination",
+    "source",
+    "output_op",
+    "bias",
+)
+
+
+def _extents(size: Any) -> tuple[int, int]:
+    if not isinstance(size, Sequence) or len(size) != 2:
+        raise ArgumentTypeError(f"problem_size must be [M, N], got {size!r}")
+    rows, columns = (operator.index(extent) for extent in size)
+    if min(rows, columns) < 1:
+        raise ArgumentError(f"problem_size must have M and N of at least 1, got {[rows, columns]}")
+    return rows, columns

@@ -1,0 +1,296 @@
+"""Tensor operands of convolutions, and the problem that two tensors make.
+
+A tensor is held as the matrix of its pixels by its channels: its leading dimension is the step between pixels, which
+may be larger than the number of channels, as in a slice of the channels of another tensor. Tensors in groups of 32
+channels are batches of interleaved matrices.
+
+Which dimension is which is told by the extents, for torch first in the order (N, C, H, W) that its convolutions use,
+for everyone else first in the order (N, H, W, C). Where both orders fit (C = H = W), the strides decide; a torch tensor
+whose strides could mean either is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass import _core
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.library import TensorDescription
+from pycutlass.operands import Matrix, check_alignment, check_dtype, vector
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = [
+    "Extent",
+    "channel_bias",
+    "conv2d_problem_size",
+    "conv_tensor",
+    "is_channel_bias",
+    "logical",
+    "reorder_filter",
+]
+
+Extent = tuple[int, int, int, int]
+_Tensor = TypeVar("_Tensor")
+
+_NHWC, _NCHW = (0, 1, 2, 3), (0, 2, 3, 1)  # where N, H, W and C are in a tensor's shape
+
+
+def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:
+    """Return operand `name` of `extent` (N, H, W, C), or (K, R, S, C) for a filter, checked.
+
+    Parameters
+    ----------
+    tensor : object
+        Of four dimensions with channels adjacent, flat, or a raw pointer. Interleaved layouts: flat, a raw pointer, or
+        of five dimensions, (N, C / 32, H, W, 32) or (C / 32, R, S, K, 32).
+
+    Raises
+    ------
+    ArgumentTypeError
+        Another element type, or no tensor at all.
+    ArgumentError
+        Extents or strides that do not fit, such as torch's default memory format.
+    AlignmentError
+        Pointer or step between pixels less aligned than described.
+    """
+    view = wrap(name, tensor)
+    check_dtype(name, description, view)
+    packed, shape = _packed(name, description, view, extent)
+    if view.shape is None or view.strides is None:
+        result = packed
+    elif len(view.shape) == 1:
+        result = _flat(packed, extent)
+    elif description.order.interleave > 1:
+        result = _contiguous(packed, shape)
+    else:
+        result = replace(packed, ld=_pixel_step(name, view, extent))
+    check_alignment(result)
+    return result
+
+
+def channel_bias(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:
+    """Return a bias: one element for each channel, which stands for all pixels of `extent`.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError, AlignmentError
+        As for `conv_tensor`.
+    """
+    return vector(name, description, tensor, extent[0] * extent[1] * extent[2], extent[3])
+
+
+def is_channel_bias(tensor: Any, extent: Extent) -> bool:
+    """Return whether `tensor` has one element for each channel, and not one for each element of `extent`."""
+    shape = getattr(tensor, "shape", None)
+    if shape is None:
+        return False
+    elements = int(np.prod(tuple(shape), dtype=np.int64))
+    return elements == extent[3] != extent[0] * extent[1] * extent[2] * extent[3]
+
+
+def logical(operand: Matrix, extent: Extent) -> NDArray[Any]:
+    """Return host memory as an array of `extent`; a bias as one of its channels."""
+    array = operand.host_array()
+    if operand.ld == 0:
+        return np.asarray(array[0])
+    if operand.description.layout is _core.TensorC32RSK32:
+        k, r, s, c = extent
+        return array.reshape(r, s, k, c).transpose(2, 0, 1, 3)
+    return array.reshape(extent)
+
+
+def reorder_filter(tensor: _Tensor) -> _Tensor:
+    """Return a filter of TensorC32RSK32 with its K permuted as interleaved kernels read it; twice is no change.
+
+    Their epilogue writes straight from registers, where eight neighbouring columns of the product are four threads
+    with two each: within 32 channels, (4, 4, 2) becomes (4, 4, 2) with the first two exchanged.
+
+    Parameters
+    ----------
+    tensor : array of torch, numpy or cupy
+        Shape (C / 32, R, S, K, 32), or flat.
+
+    Returns
+    -------
+    array of the same library and shape
+        A copy.
+    """
+    array: Any = tensor
+    permuted: _Tensor = array.reshape(-1, 4, 4, 2, 32).swapaxes(1, 2).reshape(array.shape)
+    return permuted
+
+
+def conv2d_problem_size(
+    x: Any,
+    w: Any,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    mode: _core.ConvMode = _core.ConvMode.cross_correlation,
+    split_k_slices: int = 1,
+) -> _core.Conv2dProblemSize:
+    """Return the problem of convolving activation `x` with filter `w`.
+
+    Parameters
+    ----------
+    x, w : tensor
+        Of torch with shapes (N, C, H, W) and (K, C / groups, R, S) as its convolutions take them, whatever their
+        memory format; of anyone else with shapes (N, H, W, C) and (K, R, S, C / groups).
+    stride, padding, dilation : int or pair of int
+        For both axes, or for height and width.
+    groups : int
+        Groups of channels.
+    mode : cutlass.conv.Mode
+        Whether the filter is flipped.
+    split_k_slices : int
+        Slices of split-K.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        Something else than two tensors of four dimensions, or than one or two integers.
+    ValueError
+        The tensors do not fit each other, or the filter does not fit the padded activation.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> x, w = np.zeros((1, 8, 8, 16), np.float16), np.zeros((32, 3, 3, 16), np.float16)
+    >>> size = pycutlass.conv2d_problem_size(x, w, stride=2, padding=1)
+    >>> size.P, size.Q, size.K
+    (4, 4, 32)
+    """
+    input_size = _core.Tensor4DCoord(*_logical_extent("x", x))
+    filter_size = _core.Tensor4DCoord(*_logical_extent("w", w))
+    pad_h, pad_w = _pair("padding", padding)
+    return _core.Conv2dProblemSize(
+        input_size,
+        filter_size,
+        _core.Tensor4DCoord(pad_h, pad_h, pad_w, pad_w),
+        _core.MatrixCoord(*_pair("stride", stride)),
+        _core.MatrixCoord(*_pair("dilation", dilation)),
+        mode,
+        split_k_slices,
+        groups,
+    )
+
+
+def _logical_extent(name: str, tensor: Any) -> Extent:
+    view = wrap(name, tensor)
+    if view.shape is None or len(view.shape) != 4:
+        raise ArgumentError(f"{name} must have four dimensions, got shape {view.shape}")
+    n, h, w, c = (view.shape[axis] for axis in (_NCHW if view.library == "torch" else _NHWC))
+    return n, h, w, c
+
+
+def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    values = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(values) != 2:
+        raise ArgumentTypeError(f"{name} must be an integer, or two for height and width; got {value!r}")
+    return values[0], values[1]
+
+
+def _packed(
+    name: str, description: TensorDescription, view: TensorView, extent: Extent
+) -> tuple[Matrix, tuple[int, ...]]:
+    """Return the operand without gaps, and the shape that it has in memory."""
+    n, h, w, c = extent
+    if description.layout is _core.TensorNC32HW32:
+        step = h * w * c if n > 1 else 0
+        return Matrix(name, description, view, h * w, c, h * w * 32, n, step), (n, c // 32, h, w, 32)
+    if description.layout is _core.TensorC32RSK32:
+        return Matrix(name, description, view, h * w * n, c, h * w * n * 32), (c // 32, h, w, n, 32)
+    return Matrix(name, description, view, n * h * w, c, c), extent
+
+
+def _flat(packed: Matrix, extent: Extent) -> Matrix:
+    view, elements = packed.view, int(np.prod(extent, dtype=np.int64))
+    assert view.shape is not None and view.strides is not None
+    if view.shape[0] != elements:
+        times = " x ".join(map(str, extent))
+        raise ArgumentError(
+            f"a flat operand {packed.name} must have exactly {times} = {elements} elements, packed in the declared "
+            f"layout, for this problem size; got {view.shape[0]}"
+        )
+    if view.strides[0] != 1 and elements != 1:
+        raise ArgumentError(
+            f"a flat operand {packed.name} must be contiguous, got a step of {view.strides[0]} elements"
+        )
+    return packed
+
+
+def _contiguous(packed: Matrix, shape: tuple[int, ...]) -> Matrix:
+    view, step = packed.view, 1
+    assert view.shape is not None and view.strides is not None
+    if tuple(view.shape) != shape:
+        raise ArgumentError(
+            f"operand {packed.name} is {packed.description.order.name}: it must have shape {shape}, or be flat, for "
+            f"this problem size; got shape {tuple(view.shape)}"
+        )
+    for size, given in zip(reversed(shape), reversed(view.strides), strict=True):
+        if size > 1 and given != step:
+            raise ArgumentError(
+                f"operand {packed.name} of shape {shape} must be contiguous, got strides {tuple(view.strides)}; pass "
+                f"{packed.name}.contiguous() (for numpy: ascontiguousarray)"
+            )
+        step *= size
+    return packed
+
+
+def _pixel_step(name: str, view: TensorView, extent: Extent) -> int:
+    """Return how many elements the pixels of a four-dimensional tensor are apart."""
+    shape, strides = view.shape, view.strides
+    assert shape is not None and strides is not None
+    is_torch = view.library == "torch"
+    orders = (_NCHW, _NHWC) if is_torch else (_NHWC, _NCHW)
+    fitting = [order for order in orders if len(shape) == 4 and tuple(shape[axis] for axis in order) == extent]
+    if not fitting:
+        _wrong_shape(name, view, extent)
+    # A torch tensor that may be (N, C, H, W) is that: were another order tried, its default format would be misread.
+    for order in fitting[:1] if is_torch else fitting:
+        step = _step(extent, tuple(strides[axis] for axis in order))
+        if step is not None:
+            return step
+    _wrong_strides(name, view, fitting)
+
+
+def _step(extent: Extent, strides: tuple[int, ...]) -> int | None:
+    """Return the step between pixels if it is the same for all, from one row to the next and from image to image."""
+    n, h, w, c = extent
+    along_n, along_h, along_w, along_c = strides
+    step = along_w if w > 1 else along_h if h > 1 else along_n if n > 1 else c
+    regular = (h == 1 or along_h == w * step) and (n == 1 or along_n == h * w * step)
+    return step if regular and step >= c and (c == 1 or along_c == 1) else None
+
+
+def _wrong_shape(name: str, view: TensorView, extent: Extent) -> NoReturn:
+    assert view.shape is not None
+    n, h, w, c = extent
+    raise ArgumentError(
+        f"operand {name} must have shape {extent}, or {(n, c, h, w)} with channels last, or be flat with "
+        f"{n * h * w * c} elements, for this problem size; got shape {tuple(view.shape)}"
+    )
+
+
+def _wrong_strides(name: str, view: TensorView, fitting: Sequence[tuple[int, ...]]) -> NoReturn:
+    assert view.shape is not None and view.strides is not None
+    found = f"the tensor of shape {tuple(view.shape)} has strides {tuple(view.strides)}"
+    if view.library != "torch":
+        raise ArgumentError(
+            f"operand {name} must be packed pixel by pixel, with channels adjacent; {found}. Pass a copy "
+            f"(ascontiguousarray of shape (N, H, W, C))."
+        )
+    if fitting[0] is _NHWC:
+        raise ArgumentError(f"operand {name} must be contiguous as (N, H, W, C); {found}. Pass {name}.contiguous().")
+    either = f" If its dimensions are (N, H, W, C), pass {name}.permute(0, 3, 1, 2)." if _NHWC in fitting else ""
+    raise ArgumentError(
+        f"operand {name} must be in torch's channels_last memory format; {found}. Pass "
+        f"{name}.contiguous(memory_format=torch.channels_last).{either}"
+    )

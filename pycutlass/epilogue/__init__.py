@@ -1,0 +1,41 @@
+"""Epilogues: functors, activations and the scalars of a launch."""
+
+from pycutlass.epilogue.activations import (
+    Activation,
+    gelu,
+    gelu_tanh,
+    hardswish,
+    identity,
+    leaky_relu,
+    relu,
+    sigmoid,
+    silu,
+    tanh,
+)
+from pycutlass.epilogue.functors import (
+    EpilogueFunctor,
+    FastLinearCombinationClamp,
+    LinearCombination,
+    LinearCombinationClamp,
+    LinearCombinationGeneric,
+)
+from pycutlass.epilogue.scalars import EpilogueScalars
+
+__all__ = [
+    "Activation",
+    "EpilogueFunctor",
+    "EpilogueScalars",
+    "FastLinearCombinationClamp",
+    "LinearCombination",
+    "LinearCombinationClamp",
+    "LinearCombinationGeneric",
+    "gelu",
+    "gelu_tanh",
+    "hardswish",
+    "identity",
+    "leaky_relu",
+    "relu",
+    "sigmoid",
+    "silu",
+    "tanh",
+]

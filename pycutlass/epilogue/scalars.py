@@ -1,0 +1,79 @@
+"""The scalars of a launch: alpha, beta and what an activation needs."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.types import Element
+
+__all__ = ["EpilogueScalars", "pack"]
+
+
+@dataclass(frozen=True, eq=False)
+class EpilogueScalars:
+    """The scalars of one launch: what ``operation.epilogue_type(alpha, beta)`` returns.
+
+    Each is a number, or device memory that holds one element of the functor's compute type: a ``CUdeviceptr`` or a
+    device tensor with one element. Device scalars are read when the kernel runs.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> functor = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    >>> functor.epilogue_type(2.0, 0.5).values
+    (2.0, 0.5)
+    """
+
+    values: tuple[float, ...]
+    pointers: tuple[int, ...]
+    owners: tuple[Any, ...] = ()
+    compute: Element | None = None
+
+    @property
+    def alpha_is_known(self) -> bool:
+        """Whether alpha is a number on the host."""
+        return not self.pointers[0]
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether C may be read: beta is not the number zero."""
+        return bool(self.pointers[1]) or self.values[1] != 0
+
+
+def pack(compute: Element, *named: tuple[str, Any]) -> EpilogueScalars:
+    """Return the scalars of one launch from pairs of name and value, checked against the compute type."""
+    packed = [_scalar(compute, name, value) for name, value in named]
+    values, pointers, owners = zip(*packed, strict=True)
+    return EpilogueScalars(values, pointers, owners, compute)
+
+
+def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
+    """Return value, device pointer (0 for a number) and what keeps the pointer alive."""
+    if type(value).__name__ == "CUdeviceptr":
+        return 0.0, int(value), value
+    if hasattr(value, "__cuda_array_interface__") or getattr(value, "is_cuda", False):
+        return 0.0, _device_scalar(compute, name, value), value
+    try:
+        number = float(value if hasattr(value, "__float__") else operator.index(value))  # float() reads text as well
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(
+            f"{name} must be a number, a CUdeviceptr or a device tensor with one element, got {type(value).__name__}"
+        ) from None
+    if compute.is_integer and not number.is_integer():
+        raise ArgumentError(f"{name}={number} must be an integer: the epilogue computes in {compute}")
+    return number, 0, None
+
+
+def _device_scalar(compute: Element, name: str, tensor: Any) -> int:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    size = tensor.numel() if hasattr(tensor, "numel") else tensor.size
+    if dtype != compute.dtype_name or size != 1:
+        raise ArgumentError(
+            f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type; "
+            f"got {size} of {dtype}. Make it with that dtype, or compile the epilogue with another element_epilogue."
+        )
+    return int(tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.data.ptr)

@@ -1,0 +1,124 @@
+// Grouped GEMM, Ampere-style: cutlass::gemm::kernel::GemmGrouped behind the call record. Many problems, each with sizes
+// and operands of its own, are one launch of as many threadblocks as the GPU holds; each takes tile after tile.
+//
+// A group is described by the GEMM of its problems: mainloop and epilogue are that kernel's, a column-major C included.
+#pragma once
+
+#include "pycutlass/gemm_universal.h"
+
+#include <cutlass/gemm/kernel/gemm_grouped.h>
+#include <cutlass/gemm/kernel/gemm_grouped_problem_visitor.h>
+
+namespace pycutlass {
+
+/// A mainloop that may have nothing to do. With K = 0 CUTLASS's own would load tiles that no operand has.
+template <typename Mma>
+struct MayBeEmpty : Mma {
+  using Mma::Mma;
+  using FragmentC = typename Mma::FragmentC;
+
+  CUTLASS_DEVICE void operator()(int k_iterations, FragmentC& accumulators, typename Mma::IteratorA A,
+                                 typename Mma::IteratorB B, FragmentC const& source) {
+    if (k_iterations > 0) Mma::operator()(k_iterations, accumulators, A, B, source);
+  }
+};
+
+/// `Problem` is the GemmUniversal that each problem of the group would be alone.
+template <typename Problem, cutlass::gemm::kernel::GroupScheduleMode kSchedule>
+struct GemmGrouped {
+  using Kernel =
+      cutlass::gemm::kernel::GemmGrouped<MayBeEmpty<typename Problem::Kernel::Mma>, typename Problem::Kernel::Epilogue,
+                                         typename Problem::Kernel::ThreadblockSwizzle, kSchedule, Problem::kTransposed>;
+
+  using Params = typename Kernel::Params;
+  using Call = pycutlass_grouped_call;
+  static unsigned const kThreads = Kernel::kThreadCount;
+  static unsigned const kMinBlocks = 1;
+  static unsigned const kSharedBytes = sizeof(typename Kernel::SharedStorage);
+  static unsigned const kClusterM = 1;
+  static unsigned const kClusterN = 1;
+
+#if PYCUTLASS_DEVICE_SIDE
+
+  CUTLASS_DEVICE static void run(Params const& params, char* shared) {
+    Kernel kernel;
+    kernel(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared));
+  }
+
+#else
+
+  /// Writes the schedule as well, where there is one and `call.schedule` says where.
+  static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    int64_t const resident = int64_t(call.common.sm_count) * call.common.sm_occupancy;
+    int64_t const tiles = call.sizes ? count_tiles(call) : call.most_tiles ? call.most_tiles : resident;
+    // Threadblocks step through the tiles by the size of the grid, in 32 bits.
+    if (tiles < 0 || tiles > kMostTiles - resident) return cutlass::Status::kErrorInvalidProblem;
+    if (Visitor::kRequiresPrecomputation && !call.sizes) return cutlass::Status::kErrorNotSupported;
+
+    int const blocks = static_cast<int>(tiles < resident ? (tiles > 0 ? tiles : 1) : resident);
+    new (storage) Params(arguments(call, blocks), call.common.workspace, static_cast<int>(tiles));
+    result = {{static_cast<unsigned>(blocks), 1, 1}, schedule(call, blocks), 0, 0};
+    return cutlass::Status::kSuccess;
+  }
+
+ private:
+  using Visitor = typename Kernel::ProblemVisitor;
+  using Size = cutlass::gemm::GemmCoord;
+  static_assert(sizeof(Size) == 3 * sizeof(int32_t), "a problem size is M, N, K and nothing else");
+  static int64_t const kMostTiles = 0x7fffffff;
+
+  /// Tiles of all problems; -1 where CUTLASS cannot count them in 32 bits.
+  static int64_t count_tiles(Call const& call) {
+    int64_t total = 0;
+    for (int i = 0; i < call.problem_count; ++i) {
+      Size const problem = size(call, i);
+      if (problem.m() > kMostTiles - Kernel::Mma::Shape::kM || problem.n() > kMostTiles - Kernel::Mma::Shape::kN)
+        return -1;
+      Size const grid = Visitor::grid_shape(problem);
+      total += int64_t(grid.m()) * grid.n();
+      if (total > kMostTiles) return -1;
+    }
+    return total;
+  }
+
+  /// The size of problem `i` as the kernel sees it.
+  static Size size(Call const& call, int i) {
+    Size size(call.sizes[3 * i], call.sizes[3 * i + 1], call.sizes[3 * i + 2]);
+    Visitor::possibly_transpose_problem(size);
+    return size;
+  }
+
+  static typename Kernel::Arguments arguments(Call const& call, int blocks) {
+    pycutlass_group_tables const& tables = call.tables;
+    return {table<Size>(tables.sizes),
+            call.problem_count,
+            blocks,
+            EpilogueParams<typename Kernel::EpilogueOutputOp>::make(call.common.scalars),
+            table<typename Kernel::ElementA*>(tables.pointers[0]),
+            table<typename Kernel::ElementB*>(tables.pointers[1]),
+            table<typename Kernel::ElementC*>(tables.pointers[2]),
+            table<typename Kernel::ElementC*>(tables.pointers[3]),
+            table<typename Kernel::LayoutA::Stride::LongIndex>(tables.lds[0]),
+            table<typename Kernel::LayoutB::Stride::LongIndex>(tables.lds[1]),
+            table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[2]),
+            table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[3])};
+  }
+
+  /// A table under the type that CUTLASS's arguments want; nothing writes to it.
+  template <typename Entry>
+  static Entry* table(void const* entries) {
+    return static_cast<Entry*>(const_cast<void*>(entries));
+  }
+
+  /// Writes which problem each tile of each threadblock belongs to, and returns the bytes that it takes.
+  static uint64_t schedule(Call const& call, int blocks) {
+    if (!Visitor::kRequiresPrecomputation) return 0;
+    Size const* sizes = reinterpret_cast<Size const*>(call.sizes);
+    if (call.schedule) Visitor::host_precompute(sizes, call.problem_count, blocks, call.schedule);
+    return Visitor::get_workspace_size(sizes, call.problem_count, blocks);
+  }
+
+#endif
+};
+
+}  // namespace pycutlass

@@ -1,0 +1,384 @@
+"""Conv2d as implicit GEMM: forward, data gradient and weight gradient, described and turned into text."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from pycutlass import _core
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
+from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.library import StrideSupport, TensorDescription, TileDescription
+from pycutlass.operation import rules
+from pycutlass.operation.base import Operation, check_capability
+from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
+from pycutlass.operation.gemm import math_name, shape_text, tensor_text
+from pycutlass.types import Element
+
+__all__ = ["Conv2dOperation"]
+
+_Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
+_Member = TypeVar("_Member", bound=enum.Enum)
+
+_KERNELS = {
+    _Operator.fprop: "DefaultConv2dFprop",
+    _Operator.dgrad: "DefaultConv2dDgrad",
+    _Operator.wgrad: "DefaultConv2dWgrad",
+}
+_ALGORITHMS = {
+    _Algorithm.analytic: "kAnalytic",
+    _Algorithm.optimized: "kOptimized",
+    _Algorithm.fixed_channels: "kFixedChannels",
+    _Algorithm.few_channels: "kFewChannels",
+}
+#: Layouts of A and B of the matrix product that a convolution is (MmaCore in cutlass/conv/kernel/default_conv2d_*.h).
+_PRODUCTS = {
+    _Operator.fprop: (_core.RowMajor, _core.ColumnMajor),
+    _Operator.dgrad: (_core.RowMajor, _core.RowMajor),
+    _Operator.wgrad: (_core.ColumnMajor, _core.RowMajor),
+}
+_NHWC = (_core.TensorNHWC,) * 3
+_INTERLEAVED = (_core.TensorNC32HW32, _core.TensorC32RSK32, _core.TensorNC32HW32)
+_SWIZZLES: tuple[type[Any], ...] = (
+    _core.IdentitySwizzle1,
+    _core.IdentitySwizzle2,
+    _core.IdentitySwizzle4,
+    _core.IdentitySwizzle8,
+    _core.HorizontalSwizzle,
+)
+_STRIDED_DGRAD_SWIZZLES: tuple[type[Any], ...] = (
+    _core.StridedDgradIdentitySwizzle1,
+    _core.StridedDgradIdentitySwizzle4,
+)
+
+
+class Conv2dOperation(Operation):
+    """A convolution kernel: D = epilogue(convolution of A and B, C).
+
+    ======  ================  =================  ==================
+    kind    A                 B                  C and D
+    ======  ================  =================  ==================
+    fprop   activation NHWC   filter KRSC        output NPQK
+    dgrad   output gradient   filter KRSC        activation gradient
+    wgrad   output gradient   activation NHWC    filter gradient
+    ======  ================  =================  ==================
+
+    Parameters
+    ----------
+    conv_kind : cutlass.conv.Operator
+        ``fprop``, ``dgrad`` or ``wgrad``.
+    iterator_algorithm : cutlass.conv.IteratorAlgorithm
+        ``optimized`` (filters up to 32 x 32), ``analytic`` (any), and for fprop of few channels ``fixed_channels`` (as
+        many as the alignment) and ``few_channels`` (a multiple of it).
+    compute_capability : int
+        Kernel family: 80 (also 86, 87, 89, 90), or 75 for Turing. The original's keyword ``arch`` is taken as well.
+    tile_description : TileDescription
+        Threadblock tile, pipeline stages, warps and math instruction.
+    A, B, C : TensorDescription
+        Operands, all of layout ``TensorNHWC``; for int8 fprop also ``TensorNC32HW32``, ``TensorC32RSK32`` and
+        ``TensorNC32HW32``. D shares everything with C.
+    stride_support : StrideSupport or cutlass.conv.StrideSupport
+        Strided (by default) or Unity, which takes strides of 1 only. It makes two different kernels of dgrad.
+    epilogue_functor : EpilogueFunctor
+        What happens to the accumulator.
+    swizzling_functor : class of ``cutlass``, optional
+        ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``; strided dgrad has swizzles of its own,
+        ``StridedDgradIdentitySwizzle1`` and ``4``. By default the first that fits.
+
+    Raises
+    ------
+    DescriptionError
+        The parts do not make a kernel; the message says which two disagree and what to change.
+    ArgumentTypeError
+        An unknown keyword.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> instruction = pycutlass.MathInstruction(
+    ...     [16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
+    ... )
+    >>> tile = pycutlass.TileDescription([128, 128, 32], 3, [2, 2, 1], instruction)
+    >>> nhwc = pycutlass.TensorDescription(cutlass.float16, cutlass.TensorNHWC, 8)
+    >>> operation = pycutlass.Conv2dOperation(
+    ...     cutlass.conv.Operator.fprop, cutlass.conv.IteratorAlgorithm.optimized, 80, tile, nhwc, nhwc, nhwc,
+    ...     cutlass.conv.StrideSupport.strided,
+    ...     pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32),
+    ... )
+    >>> operation.procedural_name()[:55]
+    'cutlass_sm80_tensorop_s16816fprop_optimized_f16_f16_128'
+    >>> problem_size = cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=12, K=64, R=3, S=3)
+    >>> print(operation.supports(problem_size))
+    no: C=12 must be a multiple of 8, the alignment of operand A: pad the channels, or describe A with alignment 4
+    """
+
+    _FIELDS: ClassVar[tuple[str, ...]] = (
+        "conv_kind",
+        "iterator_algorithm",
+        "compute_capability",
+        "tile_description",
+        "A",
+        "B",
+        "C",
+        "stride_support",
+        "epilogue_functor",
+        "swizzling_functor",
+    )
+
+    def __init__(
+        self,
+        conv_kind: Any = None,
+        iterator_algorithm: Any = None,
+        compute_capability: int | None = None,
+        tile_description: TileDescription | None = None,
+        A: TensorDescription | None = None,
+        B: TensorDescription | None = None,
+        C: TensorDescription | None = None,
+        stride_support: Any = StrideSupport.Strided,
+        epilogue_functor: EpilogueFunctor | None = None,
+        swizzling_functor: Any = None,
+        *,
+        arch: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown:
+            raise ArgumentTypeError(
+                f"Conv2dOperation has no keyword {', '.join(sorted(unknown))}; it has {', '.join(self._FIELDS)} "
+                f"and arch"
+            )
+        if arch is not None and compute_capability is not None:
+            raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
+        self.conv_kind = _member("conv_kind", conv_kind, _Operator)
+        self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
+        self.compute_capability = check_capability(arch if compute_capability is None else compute_capability)
+        self.tile_description = rules.expect("tile_description", tile_description, TileDescription)
+        self.A = rules.expect("A", A, TensorDescription)
+        self.B = rules.expect("B", B, TensorDescription)
+        self.C = rules.expect("C", C, TensorDescription)
+        self.stride_support = _stride_support(stride_support)
+        self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        self.swizzling_functor = self._swizzle(swizzling_functor)
+        self._partial: Conv2dOperation | None = None
+        self._check()
+
+    # What users ask of a description
+
+    def supports(self, problem_size: _core.Conv2dProblemSize) -> Conv2dSupport:
+        """Return whether the kernel can compute `problem_size`: something true, or something false with a `reason`.
+
+        Nothing has to be compiled for that.
+        """
+        return Conv2dSupport(why_not(self, problem_size))
+
+    @property
+    def is_native(self) -> bool:
+        """False: this is a kernel of CUTLASS's 2.x API."""
+        return False
+
+    @property
+    def arch(self) -> int:
+        """The compute capability, under the name that the original used."""
+        return self.compute_capability
+
+    @property
+    def is_strided_dgrad(self) -> bool:
+        """Whether this is dgrad for strides above 1, which has kernels and swizzles of its own."""
+        return self.conv_kind is _Operator.dgrad and self.stride_support is StrideSupport.Strided
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether channels are stored in groups of 32."""
+        return self.A.order.interleave > 1
+
+    @property
+    def partial(self) -> Conv2dOperation:
+        """The kernel of parallel split-K: the same convolution, written unscaled in the accumulator's type."""
+        if self._partial is None:
+            tile = self.tile_description
+            sums = tile.math_instruction.element_accumulator
+            widest = 128 // self.accumulator_type().bits
+            C = TensorDescription(sums, self.C.layout, min(self.C.alignment, widest))
+            functor = LinearCombination(sums, C.alignment, sums, sums)
+            value = (*self._value()[:6], C, self.stride_support, functor, self.swizzling_functor)
+            partial = Conv2dOperation(*value)
+            self._partial = self if partial == self else partial
+        return self._partial
+
+    def parts(self, operations: Any) -> list[Any]:
+        """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""
+        reductions = any(hasattr(other, "element_workspace") for other in operations)
+        divisible = not self.is_strided_dgrad and not self.is_interleaved
+        return [self, self.partial] if reductions and divisible else [self]
+
+    @property
+    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
+        """What makes the scalars of a launch: ``output_op = operation.epilogue_type(alpha, beta)``."""
+        return self.epilogue_functor.epilogue_type
+
+    def accumulator_type(self) -> Element:
+        """Return the accumulator's element type."""
+        return self.tile_description.math_instruction.accumulator
+
+    def run(self, arguments: Any, stream: Any = None) -> None:
+        """Launch the kernel with `arguments`, on `stream` or on the current stream of the tensors' library.
+
+        Returns at once; ``arguments.sync()`` waits. Without a GPU the operation's meaning is executed on the host.
+
+        Parameters
+        ----------
+        arguments : Conv2dArguments
+            Made for this operation.
+        stream : optional
+            An integer handle, or a stream of torch, cupy or cuda.core.
+
+        Raises
+        ------
+        ArgumentError
+            The arguments were made for another operation.
+        NotCompiledError
+            The operation was not given to ``pycutlass.compiler.add_module``.
+        DriverError
+            The launch failed.
+        """
+        if getattr(arguments, "operation", None) is not self:
+            self._check_owner(arguments)
+        arguments._run(stream)
+
+    # Text
+
+    @property
+    def family(self) -> int:
+        """Compute capability that the kernel's C++ is tagged with: 75 or 80."""
+        return min(self.compute_capability, 80)
+
+    def configuration_name(self) -> str:
+        """Return the readable part of the kernel's name: family, instruction, direction, types, tile, alignments."""
+        tile, math = self.tile_description, self.tile_description.math_instruction
+        core = f"{math_name(tile)}{self.conv_kind.name}_{self.iterator_algorithm.name}"
+        unity = "_unity" if self.stride_support is StrideSupport.Unity else ""
+        alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
+        return (
+            f"cutlass_sm{self.family}_{math.opcode_class.name.lower()}_{core}_{self.A.type.short}_{self.C.type.short}_"
+            f"{tile.procedural_name()}_{self.A.order.short}{unity}_align{alignments}"
+        )
+
+    def body(self) -> str:
+        """Return the generated C++ without the line that names the kernel."""
+        tile, math = self.tile_description, self.tile_description.math_instruction
+        return (
+            '#include "pycutlass/conv2d.h"\n\n'
+            "using Operation = pycutlass::Conv2d<\n"
+            f"    cutlass::conv::kernel::{_KERNELS[self.conv_kind]},\n"
+            f"    {tensor_text(self.A)},\n"
+            f"    {tensor_text(self.B)},\n"
+            f"    {tensor_text(self.C)},\n"
+            f"    {math.accumulator.cpp}, cutlass::arch::OpClass{math.opcode_class.name}, "
+            f"cutlass::arch::Sm{self.family},\n"
+            f"    {shape_text(tile.threadblock_shape)}, {shape_text(tile.warp_shape)},\n"
+            f"    {shape_text(math.instruction_shape or (1, 1, 1))},\n"
+            f"    {self.epilogue_functor.emit()},\n"
+            f"    {self.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp},\n"
+            f"    cutlass::conv::IteratorAlgorithm::{_ALGORITHMS[self.iterator_algorithm]}, "
+            f"cutlass::conv::StrideSupport::k{self.stride_support.name}>;\n"
+        )
+
+    def __repr__(self) -> str:
+        kind, algorithm = self.conv_kind, self.iterator_algorithm
+        spelled = f"cutlass.conv.Operator.{kind.name}, cutlass.conv.IteratorAlgorithm.{algorithm.name}"
+        return super().__repr__().replace(f"{kind!r}, {algorithm!r}", spelled, 1)
+
+    # Proof
+
+    def _check(self) -> None:
+        tile = self.tile_description
+        if tile.is_native:
+            raise DescriptionError("convolutions are Ampere-style kernels: leave out cluster_shape")
+        self._check_layouts()
+        self._check_algorithm()
+        A, B, C = self._product()
+        rules.check_operand_types(tile.math_instruction, A, B)
+        rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
+        rules.check_ampere(self.compute_capability, tile, A, B, C)
+        rules.check_shared_memory(self.compute_capability, tile)
+
+    def _check_layouts(self) -> None:
+        layouts = (self.A.layout, self.B.layout, self.C.layout)
+        math = self.tile_description.math_instruction
+        if math.a.is_integer and (self.conv_kind is not _Operator.fprop or not math.is_tensor_op):
+            raise DescriptionError(
+                f"int8 convolution is fprop by TensorOp; got {self.conv_kind.name} by {math.opcode_class.name}"
+            )
+        if layouts == _INTERLEAVED:
+            if not math.a.is_integer or self.C.type.short != "s8":
+                raise DescriptionError(
+                    f"{self.A.order} is for int8 fprop that writes int8; got {math.a} and {self.C.type}"
+                )
+        elif layouts != _NHWC:
+            raise DescriptionError(
+                f"a convolution takes A, B and C of layout cutlass.TensorNHWC, or for int8 fprop TensorNC32HW32, "
+                f"TensorC32RSK32 and TensorNC32HW32; got {self.A.order}, {self.B.order} and {self.C.order}"
+            )
+
+    def _check_algorithm(self) -> None:
+        algorithm, math = self.iterator_algorithm, self.tile_description.math_instruction
+        if algorithm in (_Algorithm.analytic, _Algorithm.optimized):
+            return
+        if self.conv_kind is not _Operator.fprop or not math.is_tensor_op or self.is_interleaved:
+            raise DescriptionError(
+                f"{algorithm.name} is for fprop by TensorOp in TensorNHWC; got {self.conv_kind.name} by "
+                f"{math.opcode_class.name} in {self.A.order}: use optimized or analytic"
+            )
+        if algorithm is _Algorithm.fixed_channels and self.A.alignment != self.B.alignment:
+            raise DescriptionError(
+                f"fixed_channels is for as many channels as the alignment, the same for both operands; got "
+                f"{self.A.alignment} for A and {self.B.alignment} for B"
+            )
+
+    def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
+        """Return the operands of the matrix product that this is."""
+        layouts: tuple[Any, ...] = (*_PRODUCTS[self.conv_kind], _core.RowMajor)
+        if self.is_interleaved:
+            layouts = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)
+        A, B, C = (
+            TensorDescription(operand.element, layout, operand.alignment)
+            for operand, layout in zip((self.A, self.B, self.C), layouts, strict=True)
+        )
+        return A, B, C
+
+    def _swizzle(self, given: Any) -> type[Any]:
+        allowed = _STRIDED_DGRAD_SWIZZLES if self.is_strided_dgrad else _SWIZZLES
+        if given is None:
+            return allowed[0]
+        swizzle = given if isinstance(given, type) else type(given)
+        if swizzle in allowed:
+            return swizzle
+        if swizzle is _core.StridedDgradHorizontalSwizzle:
+            raise DescriptionError(
+                "swizzling_functor: StridedDgradHorizontalSwizzle lacks the function that CUTLASS 4.2's strided dgrad "
+                "kernel calls (get_tile_offset of a swizzle width); use cutlass.StridedDgradIdentitySwizzle1"
+            )
+        kind = "strided dgrad" if self.is_strided_dgrad else f"{self.stride_support.name.lower()} {self.conv_kind.name}"
+        known = ", ".join(f"cutlass.{each.__name__}" for each in allowed)
+        raise DescriptionError(f"swizzling_functor of {kind} must be one of {known}; got {given!r}")
+
+
+def _member(name: str, value: Any, kind: type[_Member]) -> _Member:
+    if isinstance(value, kind):
+        return value
+    known = ", ".join(f"cutlass.conv.{kind.__name__}.{member.name}" for member in kind)
+    raise DescriptionError(f"{name} must be one of {known}; got {value!r}")
+
+
+def _stride_support(value: Any) -> StrideSupport:
+    """Return `value` in the original's spelling; it may be in the guide's."""
+    if isinstance(value, StrideSupport):
+        return value
+    if isinstance(value, _core.StrideSupport):
+        return StrideSupport[value.name.capitalize()]
+    raise DescriptionError(
+        f"stride_support must be StrideSupport.Strided or StrideSupport.Unity (cutlass.conv.StrideSupport.strided or "
+        f"unity); got {value!r}"
+    )

@@ -1,0 +1,186 @@
+"""Which convolution problems a kernel can compute, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pycutlass import _core
+from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.library import StrideSupport, TensorDescription
+
+__all__ = ["Conv2dSupport", "byte_limit", "why_not"]
+
+_Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
+_FEW = (_Algorithm.fixed_channels, _Algorithm.few_channels)
+
+
+@dataclass(frozen=True)
+class Conv2dSupport:
+    """The answer of ``operation.supports(problem_size)``: true, or false with a reason.
+
+    Examples
+    --------
+    >>> from pycutlass.operation.conv2d_support import Conv2dSupport
+    >>> bool(Conv2dSupport("")), bool(Conv2dSupport("R=33 is more than 32"))
+    (True, False)
+    """
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        return f"no: {self.reason}" if self.reason else "yes"
+
+
+class Described(Protocol):
+    """What the rules read of a Conv2dOperation."""
+
+    A: TensorDescription
+    B: TensorDescription
+    C: TensorDescription
+    conv_kind: Any
+    iterator_algorithm: Any
+    stride_support: StrideSupport
+    epilogue_functor: EpilogueFunctor
+
+    @property
+    def is_strided_dgrad(self) -> bool:
+        """Whether this is dgrad for strides above 1."""
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether channels are stored in groups of 32."""
+
+
+def why_not(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    """Return why `operation` cannot compute problem `p`, or an empty text where it can."""
+    if not isinstance(p, _core.Conv2dProblemSize):
+        raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}")
+    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _sizes, _sums)
+    return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
+
+
+def byte_limit(operation: Described, name: str) -> int:
+    """Return how many bytes operand `name` must stay below.
+
+    CUTLASS computes offsets in 32 bits: in bytes for most kernels, in bits of A and B where channels are few
+    (cutlass/conv/threadblock/conv2d_fprop_*_tile_access_iterator_few_channels.h).
+    """
+    return 2**28 if operation.iterator_algorithm in _FEW and name in ("A", "B") else 2**31
+
+
+def _extents(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    for axis, size, taps, pad, stride, dilation, given in (
+        ("P", p.H, p.R, p.pad_h, p.stride_h, p.dilation_h, p.P),
+        ("Q", p.W, p.S, p.pad_w, p.stride_w, p.dilation_w, p.Q),
+    ):
+        follows = (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
+        if given != follows:
+            return (
+                f"{axis}={given} does not follow from the problem, "
+                f"({size} + 2 * {pad} - {dilation} * ({taps} - 1) - 1) // {stride} + 1 = {follows} does: leave P and Q "
+                f"out to have them computed"
+            )
+    return ""
+
+
+def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    if p.groups == 1:
+        return ""
+    return (
+        f"groups={p.groups}: these kernels compute one group. Launch once for each group, on slices of the channels "
+        f"(tensors whose pixels are further apart than their channels are taken as they are)"
+    )
+
+
+def _channels(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    if operation.is_interleaved and (p.C % 32 or p.K % 32):
+        return f"TensorNC32HW32 groups channels by 32: C and K must be multiples of that, got C={p.C} and K={p.K}"
+    channels = {_Operator.fprop: "CCK", _Operator.dgrad: "KCC", _Operator.wgrad: "KCC"}[operation.conv_kind]
+    for name, operand, axis in zip("ABC", (operation.A, operation.B, operation.C), channels, strict=True):
+        count = getattr(p, axis)
+        if count % operand.alignment:
+            return (
+                f"{axis}={count} must be a multiple of {operand.alignment}, the alignment of operand {name}: pad the "
+                f"channels, or describe {name} with alignment {count & -count}"
+            )
+    return ""
+
+
+def _algorithm(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    algorithm = operation.iterator_algorithm
+    if algorithm is _Algorithm.optimized and operation.conv_kind is not _Operator.wgrad and max(p.R, p.S) > 32:
+        return f"the optimized algorithm takes filters of at most 32 x 32, got R={p.R} and S={p.S}: use analytic"
+    if algorithm is _Algorithm.fixed_channels and operation.A.alignment != p.C:
+        return (
+            f"fixed_channels takes as many channels as the alignment of A and B, {operation.A.alignment}, got C={p.C}: "
+            f"use few_channels or optimized"
+        )
+    return ""
+
+
+def _strides(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    strides = f"stride_h={p.stride_h} and stride_w={p.stride_w}"
+    if operation.stride_support is StrideSupport.Unity:
+        if (p.stride_h, p.stride_w) != (1, 1):
+            return f"stride_support is Unity, got {strides}: describe the operation with StrideSupport.Strided"
+        return ""
+    if not operation.is_strided_dgrad:
+        return ""
+    if (p.dilation_h, p.dilation_w) != (1, 1):
+        return (
+            f"strided dgrad knows no dilation, got dilation_h={p.dilation_h} and dilation_w={p.dilation_w}: where the "
+            f"stride is 1 use StrideSupport.Unity, which does"
+        )
+    if p.mode == _core.ConvMode.convolution and (p.stride_h > p.R or p.stride_w > p.S):
+        # strided_dgrad_starting_coords (cutlass/conv/conv2d_problem_size.h) misses a row, and takes another one twice.
+        return f"strided dgrad in Mode.convolution takes strides up to the filter, got {strides} with R={p.R}, S={p.S}"
+    return ""
+
+
+def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    slices = p.split_k_slices
+    if slices == 1:
+        return ""
+    if operation.is_strided_dgrad:
+        return (
+            f"strided dgrad does not split K, got split_k_slices={slices}: StrideSupport.Unity does, for strides of 1"
+        )
+    if operation.iterator_algorithm in _FEW:
+        return f"{operation.iterator_algorithm.name} kernels do not split K, got split_k_slices={slices}: use optimized"
+    if operation.is_interleaved:
+        return f"kernels of TensorNC32HW32 do not split K, got split_k_slices={slices}"
+    if slices > 65535:
+        return f"split_k_slices must be at most 65535, the extent of a grid along z; got {slices}"
+    return ""
+
+
+def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    try:
+        _core.implicit_gemm_problem_size(operation.conv_kind, p)
+    except ValueError as error:
+        return str(error)
+    for name, operand, elements in (
+        ("A", operation.A, _core.implicit_gemm_tensor_a_size(operation.conv_kind, p)),
+        ("B", operation.B, _core.implicit_gemm_tensor_b_size(operation.conv_kind, p)),
+        ("C", operation.C, _core.implicit_gemm_tensor_c_size(operation.conv_kind, p)),
+    ):
+        size, limit = elements * operand.type.bits // 8, byte_limit(operation, name)
+        if size >= limit:
+            return f"operand {name} would have {size:,} bytes, and must have less than {limit:,}: split the batch"
+    return ""
+
+
+def _sums(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    functor = operation.epilogue_functor
+    products = _core.implicit_gemm_problem_size(operation.conv_kind, p).k()
+    if functor.most_k is None or products <= functor.most_k:
+        return ""
+    return (
+        f"{type(functor).__name__} holds for sums of at most {functor.most_k} products, got R * S * C = {products}: "
+        f"use LinearCombinationClamp"
+    )

@@ -1,0 +1,163 @@
+"""Grouped GEMM: many problems of any sizes in one launch, described and turned into text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pycutlass import _core
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.library import SchedulerMode, TensorDescription, TileDescription
+from pycutlass.operation.base import Operation
+from pycutlass.operation.gemm import GemmOperationUniversal
+from pycutlass.types import Element
+
+__all__ = ["GemmOperationGrouped"]
+
+_SCHEDULES = {
+    SchedulerMode.Device: "cutlass::gemm::kernel::GroupScheduleMode::kDeviceOnly",
+    SchedulerMode.Host: "cutlass::gemm::kernel::GroupScheduleMode::kHostPrecompute",
+}
+
+_SWIZZLES = (
+    _core.IdentitySwizzle1,
+    _core.IdentitySwizzle2,
+    _core.IdentitySwizzle4,
+    _core.IdentitySwizzle8,
+    _core.HorizontalSwizzle,
+)
+
+
+class GemmOperationGrouped(Operation):
+    """A kernel for a group of GEMMs: D[i] = epilogue(A[i] x B[i], C[i]), each with its own M, N and K.
+
+    A launch has as many threadblocks as the GPU holds at once; each takes tile after tile from all problems.
+
+    Parameters
+    ----------
+    compute_capability, tile_description, A, B, C, epilogue_functor
+        As for `GemmOperationUniversal`, for an Ampere-style kernel: what each problem would be alone.
+    swizzling_functor : class of ``cutlass``
+        ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``. Tiles are visited problem by problem and row
+        by row whichever it is.
+    precompute_mode : SchedulerMode
+        Who finds out which tiles are whose: ``Device``, the kernel as it goes, or ``Host``, a schedule made with the
+        arguments, which saves the kernel the search where problems are many and small.
+
+    Raises
+    ------
+    DescriptionError
+        The parts do not make a kernel; the message says which two disagree and what to change.
+    ArgumentTypeError
+        An unknown keyword.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> instruction = pycutlass.MathInstruction(
+    ...     [16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
+    ... )
+    >>> tile = pycutlass.TileDescription([128, 128, 32], 3, [2, 2, 1], instruction)
+    >>> A = pycutlass.TensorDescription(cutlass.float16, cutlass.RowMajor, 8)
+    >>> B = pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)
+    >>> functor = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    >>> operation = pycutlass.GemmOperationGrouped(
+    ...     80, tile, A, B, A, functor, cutlass.IdentitySwizzle1, precompute_mode=pycutlass.SchedulerMode.Host
+    ... )
+    >>> operation.procedural_name()[:66]
+    'cutlass_sm80_tensorop_s16816gemm_grouped_f16_f16_128x128_32x3_tnt_'
+    """
+
+    _FIELDS: ClassVar[tuple[str, ...]] = (
+        "compute_capability",
+        "tile_description",
+        "A",
+        "B",
+        "C",
+        "epilogue_functor",
+        "swizzling_functor",
+        "precompute_mode",
+    )
+
+    def __init__(
+        self,
+        compute_capability: int | None = None,
+        tile_description: TileDescription | None = None,
+        A: TensorDescription | None = None,
+        B: TensorDescription | None = None,
+        C: TensorDescription | None = None,
+        epilogue_functor: EpilogueFunctor | None = None,
+        swizzling_functor: Any = _core.IdentitySwizzle1,
+        precompute_mode: SchedulerMode = SchedulerMode.Device,
+        *,
+        arch: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown:
+            raise ArgumentTypeError(
+                f"GemmOperationGrouped has no keyword {', '.join(sorted(unknown))}; it has "
+                f"{', '.join(self._FIELDS)} and arch"
+            )
+        #: The GEMM that each problem of a group is.
+        self.single = GemmOperationUniversal(
+            compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor, arch=arch
+        )
+        self.compute_capability = self.single.compute_capability
+        self.tile_description = self.single.tile_description
+        self.A, self.B, self.C = self.single.A, self.single.B, self.single.C
+        self.epilogue_functor = self.single.epilogue_functor
+        self.swizzling_functor = self.single.swizzling_functor
+        self.precompute_mode = precompute_mode
+        self._check()
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this is a Hopper-native kernel: never."""
+        return False
+
+    @property
+    def arch(self) -> int:
+        """The compute capability, under the name that the original used."""
+        return self.compute_capability
+
+    @property
+    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
+        """What makes the scalars of a launch: ``output_op = operation.epilogue_type(alpha, beta)``."""
+        return self.epilogue_functor.epilogue_type
+
+    def accumulator_type(self) -> Element:
+        """Return the accumulator's element type."""
+        return self.single.accumulator_type()
+
+    def configuration_name(self) -> str:
+        """Return the readable part of the kernel's name: that of each problem's kernel, and the scheduler."""
+        name = self.single.configuration_name().replace("gemm_", "gemm_grouped_", 1)
+        return f"{name}_{self.precompute_mode.name.lower()}"
+
+    def body(self) -> str:
+        """Return the generated C++ without the line that names the kernel."""
+        each = self.single.body().replace("using Operation =", "using Problem =")
+        schedule = _SCHEDULES[self.precompute_mode]
+        return (
+            '#include "pycutlass/gemm_grouped.h"\n'
+            f"{each}\n"
+            f"using Operation = pycutlass::GemmGrouped<Problem, {schedule}>;\n"
+        )
+
+    def _check(self) -> None:
+        if self.single.is_native:
+            raise DescriptionError(
+                "grouped kernels are Ampere-style: leave out cluster_shape, and give stages and warp_count, in the "
+                "tile_description"
+            )
+        if self.swizzling_functor not in _SWIZZLES:
+            known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
+            raise DescriptionError(
+                f"swizzling_functor of a group must be one of {known}; got cutlass.{self.swizzling_functor.__name__}"
+            )
+        if not isinstance(self.precompute_mode, SchedulerMode):
+            known = " or ".join(map(repr, SchedulerMode))
+            raise DescriptionError(f"precompute_mode must be {known}, got {self.precompute_mode!r}")

@@ -1,0 +1,172 @@
+"""Reduction of the partial sums of parallel split-K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from pycutlass import _core
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
+from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.library import TensorDescription
+from pycutlass.operation import rules
+from pycutlass.operation.base import Operation
+from pycutlass.types import element
+
+__all__ = ["ReductionOperation"]
+
+
+class ReductionOperation(Operation):
+    """D = epilogue(sum of the partial sums, C): the second kernel of parallel split-K.
+
+    Compile it together with the operation that makes the partial sums: ``add_module([gemm, reduction])``.
+
+    Parameters
+    ----------
+    shape : cutlass.MatrixCoord
+        Rows and columns of D that one threadblock covers.
+    C : TensorDescription
+        Source and destination.
+    element_accumulator : element type of ``cutlass``
+        Type of the sums.
+    element_workspace : element type, optional
+        Type of the partial sums; by default, and always, that of the sums.
+    element_compute : element type, optional
+        Type that the epilogue computes in, where no functor says so.
+    epilogue_functor : EpilogueFunctor, optional
+        LinearCombination by default. An activation belongs here, not into the GEMM.
+    count : int
+        Elements of one memory access.
+    partitions_per_stage : int
+        Partial sums that are loaded at once.
+
+    Raises
+    ------
+    DescriptionError
+        The parts do not make a kernel.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> C = pycutlass.TensorDescription(cutlass.float16, cutlass.RowMajor, 8)
+    >>> reduction = pycutlass.ReductionOperation(cutlass.MatrixCoord(4, 256), C, cutlass.float32, count=8)
+    >>> reduction.procedural_name()[:44]
+    'cutlass_reduce_split_k_f32_f32_f32_f16_4x256'
+    """
+
+    _FIELDS: ClassVar[tuple[str, ...]] = (
+        "shape",
+        "C",
+        "element_accumulator",
+        "element_workspace",
+        "element_compute",
+        "epilogue_functor",
+        "count",
+        "partitions_per_stage",
+    )
+
+    compute_capability = 75
+
+    def __init__(
+        self,
+        shape: Any = None,
+        C: TensorDescription | None = None,
+        element_accumulator: Any = None,
+        element_workspace: Any = None,
+        element_compute: Any = None,
+        epilogue_functor: EpilogueFunctor | None = None,
+        count: int = 1,
+        partitions_per_stage: int = 4,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown:
+            raise ArgumentTypeError(
+                f"ReductionOperation has no keyword {', '.join(sorted(unknown))}; it has {', '.join(self._FIELDS)}"
+            )
+        self.shape = _shape(shape)
+        self.C = rules.expect("C", C, TensorDescription)
+        self.element_accumulator = element_accumulator
+        self.element_workspace = element_accumulator if element_workspace is None else element_workspace
+        if epilogue_functor is None:
+            compute = element_accumulator if element_compute is None else element_compute
+            epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
+        self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        self.element_compute = self.epilogue_functor.element_epilogue
+        self.count = count
+        self.partitions_per_stage = partitions_per_stage
+        self._check(element_compute)
+
+    @property
+    def is_native(self) -> bool:
+        """False: this is plain CUDA."""
+        return False
+
+    @property
+    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
+        """What makes the scalars of a launch: ``output_op = reduction.epilogue_type(alpha, beta)``."""
+        return self.epilogue_functor.epilogue_type
+
+    def configuration_name(self) -> str:
+        """Return the readable part of the kernel's name."""
+        workspace, accumulator = element(self.element_workspace), element(self.element_accumulator)
+        rows, columns = self.shape
+        return (
+            f"cutlass_reduce_split_k_{workspace.short}_{accumulator.short}_{self.epilogue_functor.compute.short}_"
+            f"{self.C.type.short}_{rows}x{columns}"
+        )
+
+    def body(self) -> str:
+        """Return the generated C++ without the line that names the kernel."""
+        rows, columns = self.shape
+        return (
+            '#include "pycutlass/reduction.h"\n\n'
+            "using Operation = pycutlass::ReduceSplitK<\n"
+            f"    cutlass::MatrixShape<{rows}, {columns}>,\n"
+            f"    {self.epilogue_functor.emit()},\n"
+            f"    {element(self.element_accumulator).cpp}, {element(self.element_workspace).cpp}, "
+            f"{self.partitions_per_stage}>;\n"
+        )
+
+    def _check(self, element_compute: Any) -> None:
+        functor, accumulator = self.epilogue_functor, element(self.element_accumulator)
+        if self.element_workspace is not self.element_accumulator:
+            raise DescriptionError(
+                f"partial sums are kept in the accumulator's type, {accumulator}; got element_workspace="
+                f"{element(self.element_workspace)}"
+            )
+        if element_compute is not None and element(element_compute) is not functor.compute:
+            raise DescriptionError(
+                f"element_compute={element(element_compute)} disagrees with the epilogue functor, which computes in "
+                f"{functor.compute}"
+            )
+        if functor.output is not self.C.type or functor.accumulator is not accumulator:
+            raise DescriptionError(
+                f"the epilogue functor turns {functor.accumulator} into {functor.output}, the reduction {accumulator} "
+                f"into {self.C.type}: make them the same"
+            )
+        if functor.epilogue_vector_length != self.count:
+            raise DescriptionError(
+                f"count={self.count} must equal the functor's epilogue_vector_length={functor.epilogue_vector_length}"
+            )
+        rows, columns = self.shape
+        if columns % (32 * self.count) or rows * columns // self.count > 1024:
+            raise DescriptionError(
+                f"shape must have columns that are a multiple of 32 * count = {32 * self.count}, and at most 1024 "
+                f"threads of {self.count} elements; got {rows} x {columns}"
+            )
+        if not isinstance(self.partitions_per_stage, int) or self.partitions_per_stage < 1:
+            raise DescriptionError(f"partitions_per_stage must be at least 1, got {self.partitions_per_stage!r}")
+
+
+def _shape(shape: Any) -> tuple[int, int]:
+    if isinstance(shape, _core.MatrixCoord):
+        return shape.row(), shape.column()
+    try:
+        rows, columns = (int(extent) for extent in shape)
+    except (TypeError, ValueError):
+        raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shape!r}") from None
+    if rows < 1 or columns < 1:
+        raise DescriptionError(f"shape must have rows and columns of at least 1, got {rows} x {columns}")
+    return rows, columns

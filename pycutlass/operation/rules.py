@@ -1,0 +1,237 @@
+"""What the parts of a GEMM must be to make a kernel: one function a rule, shared by all GEMM operations.
+
+Each raises DescriptionError with the rule, the two values that disagree, and what to change.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pycutlass import _core
+from pycutlass.epilogue import EpilogueFunctor, LinearCombinationClamp
+from pycutlass.errors import DescriptionError
+from pycutlass.library import MathInstruction, TensorDescription, TileDescription
+from pycutlass.operation.base import SHARED_MEMORY_LIMIT
+
+__all__ = [
+    "check_ampere",
+    "check_epilogue",
+    "check_native",
+    "check_operand_types",
+    "check_shared_memory",
+    "expect",
+]
+
+_Kind = TypeVar("_Kind")
+
+#: Types that an epilogue can compute in and write, by the accumulator's type.
+_COMPUTED = {"f64": ("f64",), "f32": ("f32", "f16"), "f16": ("f16", "f32"), "s32": ("f32", "s32")}
+_WRITTEN = {
+    "f64": ("f64",),
+    "f32": ("f32", "f16", "bf16", "s8"),
+    "f16": ("f16", "f32", "bf16"),
+    "s32": ("s32", "s8", "f32", "f16", "bf16"),
+}
+_INTERLEAVED = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)
+
+
+def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
+    """Return `value`, which must be a `kind`."""
+    if isinstance(value, kind):
+        return value
+    raise DescriptionError(f"{name} must be a {kind.__name__}, got {value!r}")
+
+
+def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDescription) -> None:
+    """Check that the operands are what the instruction multiplies."""
+    for name, operand in (("A", A), ("B", B)):
+        _check_matrix(name, operand)
+        if operand.type is not math.a:
+            raise DescriptionError(
+                f"operand {name} is {operand.type}, the math instruction multiplies {math.a}: make them the same"
+            )
+
+
+def check_epilogue(math: MathInstruction, C: TensorDescription, functor: EpilogueFunctor) -> None:
+    """Check that the epilogue takes the accumulator, and writes C."""
+    _check_matrix("C", C)
+    accumulator = math.accumulator
+    if functor.accumulator is not accumulator:
+        raise DescriptionError(
+            f"the epilogue functor expects an accumulator of {functor.accumulator}, the math instruction makes "
+            f"{accumulator}: give the functor element_accumulator={accumulator}"
+        )
+    if functor.output is not C.type:
+        raise DescriptionError(f"the epilogue functor writes {functor.output}, operand C is {C.type}")
+    if functor.epilogue_vector_length != C.alignment:
+        raise DescriptionError(
+            f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of C, {C.alignment}"
+        )
+    for what, chosen, allowed in (
+        ("compute in", functor.compute, _COMPUTED[accumulator.short]),
+        ("write", functor.output, _WRITTEN[accumulator.short]),
+    ):
+        if chosen.short not in allowed:
+            raise DescriptionError(
+                f"an epilogue of an accumulator of {accumulator} can {what} {', '.join(allowed)}; got {chosen}"
+            )
+    if functor.output.short == "s8" and not isinstance(functor, LinearCombinationClamp):
+        raise DescriptionError(
+            f"{type(functor).__name__} does not limit its result to the range of cutlass.int8: use "
+            f"LinearCombinationClamp or FastLinearCombinationClamp"
+        )
+
+
+def check_native(
+    compute_capability: int, math: MathInstruction, A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> None:
+    """Check the parts of a Hopper-native kernel."""
+    if compute_capability != 90:
+        raise DescriptionError(
+            f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; got "
+            f"{compute_capability}. Leave out cluster_shape for an Ampere-style kernel."
+        )
+    if math.a.short not in ("f16", "bf16") or math.accumulator.short != "f32":
+        raise DescriptionError(
+            f"Hopper-native kernels multiply f16 or bf16 and accumulate in f32; got {math.a} and {math.accumulator}. "
+            f"Leave out cluster_shape for an Ampere-style kernel."
+        )
+    if (A.layout, B.layout, C.layout) != (_core.RowMajor, _core.ColumnMajor, _core.RowMajor):
+        raise DescriptionError(
+            f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor; got {A.order}, {B.order} and "
+            f"{C.order}"
+        )
+    for name, operand in (("A", A), ("B", B), ("C", C)):
+        if operand.alignment_bytes != 16:
+            raise DescriptionError(
+                f"TMA needs 16-byte alignment: operand {name} of {operand.type} needs alignment "
+                f"{128 // operand.type.bits}, got {operand.alignment}"
+            )
+
+
+def check_ampere(
+    compute_capability: int,
+    tile: TileDescription,
+    A: TensorDescription,
+    B: TensorDescription,
+    C: TensorDescription,
+) -> None:
+    """Check the parts of an Ampere-style (or Turing) kernel."""
+    math = tile.math_instruction
+    if compute_capability == 75:
+        _check_turing(tile)
+    elif math.instruction_shape == (8, 8, 16):
+        raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
+    if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
+        _check_integer_layouts(math, A, B, C)
+    if not math.is_tensor_op:
+        _check_simt(math, tile, A, B, C)
+        return
+    _check_loads(tile, A, B)
+    m, n, k = tile.threadblock_shape
+    for name, operand, rows, along_k in (("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)):
+        if operand.order.interleave == 1:
+            _check_operand_tile(name, operand, tile, rows, k, along_k)
+
+
+def check_shared_memory(compute_capability: int, tile: TileDescription) -> None:
+    """Check that the pipeline's stages fit in the shared memory of the target."""
+    limit = SHARED_MEMORY_LIMIT[compute_capability]
+    needed = tile.stage_bytes() * (tile.stages or 2)
+    if needed > limit:
+        raise DescriptionError(
+            f"{tile.stages or 2} stages of {list(tile.threadblock_shape)} need {needed:,} bytes of shared memory, "
+            f"compute capability {compute_capability} has {limit:,} for one threadblock: use at most "
+            f"{limit // tile.stage_bytes()} stages, or a smaller threadblock_shape"
+        )
+
+
+def _check_matrix(name: str, operand: TensorDescription) -> None:
+    if operand.order.rank != 2:
+        raise DescriptionError(f"operand {name} of a GEMM is a matrix, RowMajor or ColumnMajor; got {operand.order}")
+
+
+def _check_turing(tile: TileDescription) -> None:
+    math = tile.math_instruction
+    if math.is_tensor_op and (math.a.short, math.instruction_shape) not in (("f16", (16, 8, 8)), ("s8", (8, 8, 16))):
+        raise DescriptionError(
+            f"Turing's tensor cores (compute_capability=75) multiply f16 with instruction_shape [16, 8, 8] and int8 with "
+            f"[8, 8, 16]; got {math.a} with {list(math.instruction_shape or ())}"
+        )
+    if tile.stages != 2:
+        raise DescriptionError(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
+
+
+def _check_integer_layouts(
+    math: MathInstruction, A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> None:
+    layouts = (A.layout, B.layout, C.layout)
+    if any(layout in _INTERLEAVED for layout in layouts):
+        if layouts != _INTERLEAVED or not (math.a.short == "s8" and math.is_tensor_op):
+            raise DescriptionError(
+                f"interleaved layouts go together: A and C ColumnMajorInterleaved32, B RowMajorInterleaved32, int8 by "
+                f"TensorOp; got {A.order}, {B.order} and {C.order} of {math.a}"
+            )
+        return
+    if (A.is_row_major, B.is_row_major) != (True, False):
+        raise DescriptionError(
+            f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix cannot "
+            f"transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every layout."
+        )
+
+
+def _check_simt(
+    math: MathInstruction, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> None:
+    wanted = 1
+    if math.a.is_integer:
+        wanted = 4  # dp4a multiplies four at once (cutlass/gemm/threadblock/default_mma_core_simt.h)
+        if tile.stages != 2:
+            raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
+    for name, operand in (("A", A), ("B", B)):
+        if operand.alignment != wanted:
+            raise DescriptionError(
+                f"SIMT kernels of {math.a} load {wanted} elements at a time: operand {name} needs alignment {wanted}, "
+                f"got {operand.alignment}"
+            )
+    if C.alignment != 1:
+        raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
+
+
+def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> None:
+    for name, operand in (("A", A), ("B", B)):
+        if operand.type.short == "f64" and operand.alignment != 1:
+            # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
+            raise DescriptionError(f"f64 TensorOp kernels need alignment 1 for {name}, got {operand.alignment}")
+        if operand.alignment_bytes < 4 and (tile.stages or 0) > 2:
+            raise DescriptionError(
+                f"pipelines of more than 2 stages use cp.async, which moves at least 4 bytes: operand {name} of "
+                f"{operand.type} needs alignment {32 // operand.type.bits}, got {operand.alignment}; or use stages=2"
+            )
+
+
+def _check_operand_tile(
+    name: str, operand: TensorDescription, tile: TileDescription, rows: int, k: int, along_k: bool
+) -> None:
+    """Check one operand's tile against the shared-memory layouts of CUTLASS.
+
+    The contiguous extent of a tile fills or divides a 128-byte line where it runs along K
+    (cutlass/layout/tensor_op_multiplicand_sm75.h, crosswise), and is a multiple of it otherwise (congruous).
+    """
+    line = 1024 // operand.type.bits
+    if along_k and (k > line or line % k):
+        raise DescriptionError(
+            f"operand {name} is contiguous along K: threadblock_shape K={k} must divide the {line} elements of a "
+            f"128-byte line; use {min(line, 1 << (k.bit_length() - 1))}"
+        )
+    if not along_k and operand.type.bits != 64 and rows % line:
+        raise DescriptionError(
+            f"operand {name} is not contiguous along K: threadblock_shape {'M' if name == 'A' else 'N'}={rows} must be a "
+            f"multiple of the {line} elements of a 128-byte line; use {-(-rows // line) * line}"
+        )
+    accesses = rows * k // operand.alignment
+    if accesses % tile.num_threads:
+        raise DescriptionError(
+            f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, which "
+            f"{tile.num_threads} threads cannot share evenly: use fewer warps or a larger tile"
+        )

@@ -1,0 +1,137 @@
+"""One convolution kernel of each direction through both compilers, and what their host sides plan, without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pycutlass import cubin, cutlass, toolkit
+from pycutlass.compiler.build import build
+from pycutlass.compiler.tools import find_tools
+from pycutlass.report import BuildReport
+from pycutlass.toolchain import Processes
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from convolutions import GEOMETRIES, OPERATIONS, problem
+
+pytestmark = pytest.mark.compile
+
+KERNELS = {
+    "f16_fprop_optimized": "nvrtc",
+    "f16_dgrad_strided_swizzle4": "nvcc",
+    "f16_wgrad_swizzle2": "nvcc",
+}
+FIELDS = (*"NHWCKRSPQ", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w")
+
+
+class Operand(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("ld", ctypes.c_int64), ("batch_stride", ctypes.c_int64)]
+
+
+class Call(ctypes.Structure):
+    """pycutlass_conv2d_call of abi.h."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("device", ctypes.c_int32 * 3),
+        ("operands", Operand * 4),
+        ("values", ctypes.c_double * 4),
+        ("pointers", ctypes.c_void_p * 4),
+        ("workspace", ctypes.c_void_p),
+        *[(name, ctypes.c_int32) for name in (*FIELDS, "mode", "split_k_slices", "groups", "split_k_mode")],
+    ]
+
+
+class Plan(ctypes.Structure):
+    _fields_ = [("grid", ctypes.c_uint32 * 3), ("workspace_bytes", ctypes.c_uint64), ("clear", ctypes.c_uint64 * 2)]
+
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("abi", "params_bytes", "shared_bytes", "x", "y")] + [
+        ("cluster", ctypes.c_uint32 * 3),
+        ("call_bytes", ctypes.c_uint32),
+    ]
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernel(request, tmp_path_factory) -> tuple[Any, Any, Any]:
+    """An operation, its artifact for sm_80, and its host library."""
+    operation = OPERATIONS[request.param]
+    tools = find_tools(KERNELS[request.param], toolkit.without_memo)
+    artifact = build(operation.source(), "sm_80", tools, Processes(2, 8 << 30))
+    path = tmp_path_factory.mktemp("host") / "host.so"
+    path.write_bytes(artifact.host)
+    return operation, artifact, ctypes.CDLL(str(path))
+
+
+def plan(operation: Any, host: Any, size: Any, slices: int, mode: Any) -> tuple[int, Plan]:
+    call = Call(struct_size=ctypes.sizeof(Call), split_k_slices=slices, split_k_mode=mode.value, groups=1)
+    for name in FIELDS:
+        setattr(call, name, getattr(size, name))
+    for operand, channels in zip(call.operands, (size.C, size.C, size.K, size.K), strict=True):
+        operand.ld = channels
+    info, result = Info(), Plan()
+    host.pycutlass_describe(ctypes.byref(info))
+    assert info.call_bytes == ctypes.sizeof(Call)
+    params = ctypes.create_string_buffer(info.params_bytes + 128)
+    return host.pycutlass_plan(ctypes.byref(call), params, ctypes.byref(result)), result
+
+
+def test_the_build_has_no_problems(kernel):
+    operation, artifact, host = kernel
+    assert BuildReport.from_json(artifact.report).problems() == []
+    assert cubin.kernel_names(artifact.cubin) == (operation.procedural_name(),)
+    info = Info()
+    host.pycutlass_describe(ctypes.byref(info))
+    assert cubin.kernel_parameter_bytes(artifact.cubin, operation.procedural_name()) == info.params_bytes
+    assert (info.x, info.y) == (operation.tile_description.num_threads, 1)
+    tile = operation.tile_description
+    assert info.shared_bytes >= tile.stage_bytes() * tile.stages
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_the_grid_visits_every_tile(kernel, slices):
+    operation, _, host = kernel
+    swizzle = operation.swizzling_functor
+    serial = cutlass.conv.SplitKMode.Serial
+    for geometry in GEOMETRIES:
+        size = problem(geometry, 264, 136).reset_split_k_slices(slices)
+        if not operation.supports(size):
+            continue
+        tile = cutlass.gemm.GemmCoord(*operation.tile_description.threadblock_shape)
+        tiles = swizzle.get_tiled_shape(operation.conv_kind, size, tile, slices)
+        status, result = plan(operation, host, size, slices, serial)
+        assert status == 0
+        grid = swizzle.get_grid_shape(tiles)
+        assert tuple(result.grid) == (grid.x, grid.y, grid.z)
+        assert result.workspace_bytes == (4 * tiles.m() * tiles.n() if slices > 1 else 0)
+        # GemmIdentityThreadblockSwizzle::get_tile_offset, as the kernel calls it
+        log = swizzle.get_log_tile(tiles)
+        blocks = {
+            (x >> log, (y << log) + (x & ((1 << log) - 1)), z)
+            for x in range(grid.x)
+            for y in range(grid.y)
+            for z in range(grid.z)
+        }
+        wanted = {(m, n, k) for m in range(tiles.m()) for n in range(tiles.n()) for k in range(slices)}
+        assert wanted <= blocks
+
+
+def test_parallel_split_k_needs_no_semaphores(kernel):
+    operation, _, host = kernel
+    size = problem(GEOMETRIES[2], 64, 64).reset_split_k_slices(4)
+    if not operation.supports(size):
+        assert operation.is_strided_dgrad
+        return
+    status, result = plan(operation, host, size, 4, cutlass.conv.SplitKMode.Parallel)
+    assert (status, result.grid[2], result.workspace_bytes) == (0, 4, 0)
+
+
+def test_the_host_side_refuses_what_the_iterators_cannot_do(kernel):
+    operation, _, host = kernel
+    status, _ = plan(operation, host, problem(GEOMETRIES[2], 12, 12), 1, cutlass.conv.SplitKMode.Serial)
+    assert status != 0

@@ -1,0 +1,42 @@
+"""Kernels for the tests of the cache."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from pycutlass.cache import Artifact, make_key
+
+FIELDS = {"kernel": "0" * 64, "headers": "1" * 64, "target": "sm_90a", "flags": '-O3 -DX="a b"'}
+TEXT = st.text(st.characters(), max_size=8)  # lone surrogates included: paths may hold them
+
+
+def kernel(number: int = 0, size: int = 3000, **fields: str) -> Artifact:
+    """Return a kernel that differs from those of other numbers in everything."""
+    noise = random.Random(number)
+    labelled = FIELDS | {"kernel": f"{number:064d}"} | fields
+    return Artifact(
+        key=make_key(labelled),
+        name=f"cutlass_gemm_{number}",
+        target=labelled["target"],
+        fields=labelled,
+        cubin=noise.randbytes(size),
+        host=noise.randbytes(size // 2),
+        report={"registers": 100 + number, "seconds": {"device": 9.5}, "notes": ["a", None]},
+    )
+
+
+def edit(directory: Path, statement: str, *values: object) -> None:
+    """Change the database behind the cache's back."""
+    connection = sqlite3.connect(directory / "kernels.db", isolation_level=None)
+    connection.execute(statement, values)
+    connection.close()
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,0 +1,215 @@
+"""Kernels as one file: there and back, and forgeries."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cached import FIELDS, edit, kernel
+
+from pycutlass.cache import KernelCache
+from pycutlass.cache.bundle import read_bundle
+from pycutlass.errors import CacheError
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache(directory: Path) -> Iterator[KernelCache]:
+    opened = KernelCache(directory)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, cache: KernelCache) -> Path:
+    for number in range(3):
+        cache.put(kernel(number))
+    cache.export(tmp_path / "kernels.zip")
+    return tmp_path / "kernels.zip"
+
+
+def rewritten(bundle: Path, change: Callable[[dict[str, bytes]], Mapping[str, bytes] | None]) -> Path:
+    """Return `bundle` with its members changed."""
+    with zipfile.ZipFile(bundle) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    changed = change(members)
+    with zipfile.ZipFile(bundle, "w") as archive:
+        for name, content in (members if changed is None else changed).items():
+            archive.writestr(name, content)
+    return bundle
+
+
+def with_manifest(change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, bytes]], None]:
+    """Return a change to the members that is one to the parsed manifest."""
+
+    def apply(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        change(manifest)
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    return apply
+
+
+def test_a_bundle_carries_kernels_to_another_machine(bundle: Path, tmp_path: Path) -> None:
+    there = KernelCache(tmp_path / "there")
+    result = there.import_(bundle)
+    assert sorted(result.added) == sorted(kernel(number).key for number in range(3))
+    assert (result.present, result.in_memory) == ([], [])
+    assert there.find(kernel=f"{2:064d}", target="sm_90a") == kernel(2)
+    assert there.verify() == []
+
+
+def test_what_is_here_already_stays(bundle: Path, cache: KernelCache) -> None:
+    before = cache.entries()
+    assert len(cache.import_(bundle).present) == 3
+    assert cache.entries() == before
+
+
+def test_a_damaged_kernel_is_replaced_by_the_imported_one(bundle: Path, cache: KernelCache, directory: Path) -> None:
+    edit(directory, "UPDATE artifact_v1 SET cubin = x'00' WHERE name = 'cutlass_gemm_1'")
+    assert cache.import_(bundle).added == [kernel(1).key]
+    assert cache.verify() == []
+
+
+def test_the_same_kernels_give_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
+    there = KernelCache(tmp_path / "there")
+    for number in (2, 0, 1):
+        there.put(kernel(number))
+    there.export(tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
+
+
+def test_some_kernels_can_be_exported(cache: KernelCache, bundle: Path) -> None:
+    exported = cache.export(bundle, ["cutlass_gemm_0", kernel(1).key])
+    assert {entry.name for entry in exported} == {"cutlass_gemm_0", "cutlass_gemm_1"}
+    assert {artifact.name for artifact in read_bundle(bundle)} == {"cutlass_gemm_0", "cutlass_gemm_1"}
+    with pytest.raises(CacheError, match="cutlass_gemm_9"):
+        cache.export(bundle, ["cutlass_gemm_9"])
+
+
+def test_a_damaged_kernel_is_not_exported(cache: KernelCache, directory: Path, bundle: Path, tmp_path: Path) -> None:
+    edit(directory, "UPDATE artifact_v1 SET host = x'00' WHERE name = 'cutlass_gemm_1'")
+    with pytest.raises(CacheError, match="cutlass_gemm_1"):
+        cache.export(tmp_path / "other.zip")
+    assert not (tmp_path / "other.zip").exists()
+
+
+def test_an_empty_cache_has_nothing_to_export(cache: KernelCache, tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match="no kernel to export"):
+        cache.export(tmp_path / "kernels.zip")
+
+
+def test_a_bundle_that_cannot_be_written(cache: KernelCache, tmp_path: Path) -> None:
+    cache.put(kernel())
+    (tmp_path / "taken").mkdir()
+    for path in (tmp_path / "missing" / "kernels.zip", tmp_path / "taken"):
+        with pytest.raises(CacheError, match="cannot be written"):
+            cache.export(path)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_cache_in_memory_takes_a_bundle_too(bundle: Path, tmp_path: Path) -> None:
+    memory_only = KernelCache(bundle / "below-a-file")
+    assert len(memory_only.import_(bundle).in_memory) == 3
+    assert memory_only.find(kernel=f"{2:064d}") == kernel(2)
+    memory_only.export(tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
+
+
+def change_entry(**values: Any) -> Callable[[dict[str, bytes]], None]:
+    return with_manifest(lambda manifest: manifest["kernels"][1].update(values))
+
+
+def with_other_fields(manifest: dict[str, Any]) -> None:
+    """Give a kernel the fields of another one, and the digest that it has with them."""
+    entry = manifest["kernels"][1]
+    (original,) = [kernel(number) for number in range(3) if kernel(number).key == entry["key"]]
+    entry["fields"] = FIELDS
+    entry["digest"] = dataclasses.replace(original, fields=FIELDS).digest
+
+
+FORGERIES: dict[str, Callable[[dict[str, bytes]], Mapping[str, bytes] | None]] = {
+    "cubin": lambda members: {k: b"forged" if k == sorted(members)[2] else v for k, v in members.items()},
+    "name": change_entry(name="forged"),
+    "target": change_entry(target="sm_80"),
+    "report": change_entry(report={}),
+    "digest": change_entry(digest="0" * 64),
+    "fields": change_entry(fields=FIELDS | {"flags": "-O0"}),
+    "fields and digest": with_manifest(with_other_fields),
+    "fields of another form": change_entry(fields={"flags": 3}),
+    "no fields": change_entry(fields=None),
+    "key with a path": change_entry(key="../../../../tmp/evil"),
+    "short key": change_entry(key="abcd"),
+    "twice": with_manifest(lambda manifest: manifest["kernels"].append(manifest["kernels"][0])),
+    "one less": with_manifest(lambda manifest: manifest["kernels"].pop()),
+    "no list": with_manifest(lambda manifest: manifest.update(kernels={})),
+    "not an entry": with_manifest(lambda manifest: manifest["kernels"].append("x")),
+    "later format": with_manifest(lambda manifest: manifest.update(format="pycutlass-bundle-2")),
+    "manifest is a list": lambda members: members | {"manifest.json": b"[]"},
+    "manifest is not JSON": lambda members: members | {"manifest.json": b"{"},
+    "manifest is too deep": lambda members: members | {"manifest.json": b"[" * 100_000},
+    "no manifest": lambda members: {name: content for name, content in members.items() if "manifest" not in name},
+    "zip slip": lambda members: members | {"../../evil.so": b"\x7fELF"},
+    "absolute path": lambda members: members | {"/etc/evil": b"x"},
+    "missing cubin": lambda members: {k: v for k, v in members.items() if k != sorted(members)[0]},
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_bundle_is_refused_whole(bundle: Path, tmp_path: Path, forgery: str) -> None:
+    there = KernelCache(tmp_path / "there")
+    with pytest.raises(CacheError, match=str(bundle)):
+        there.import_(rewritten(bundle, FORGERIES[forgery]))
+    assert there.entries() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "kernels.zip", "there"]
+
+
+@pytest.mark.parametrize("forgery", ["name", "fields", "fields and digest", "cubin"])
+def test_a_refusal_names_the_kernel(bundle: Path, cache: KernelCache, forgery: str) -> None:
+    with pytest.raises(CacheError, match=r"kernel [0-9a-f]{64} \((cutlass_gemm_\d|forged)\)"):
+        cache.import_(rewritten(bundle, FORGERIES[forgery]))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no zip file" * 100, None])
+def test_what_is_no_bundle_is_refused(cache: KernelCache, tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "kernels.zip"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CacheError, match="cannot be read as a bundle"):
+        cache.import_(path)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 0.95, 0.999])
+def test_a_truncated_bundle_is_refused(bundle: Path, cache: KernelCache, share: float) -> None:
+    whole = bundle.read_bytes()
+    bundle.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(CacheError, match="cannot be read as a bundle"):
+        cache.import_(bundle)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_flipped_byte_in_a_bundle_makes_a_wrong_kernel(tmp_path: Path, seed: int) -> None:
+    cache = KernelCache(tmp_path / "cache")
+    cache.put(kernel(size=200))
+    bundle = tmp_path / "kernels.zip"
+    cache.export(bundle)
+    cache.close()
+    content, noise = bytearray(bundle.read_bytes()), random.Random(seed)
+    for _ in range(1 + seed % 3):
+        content[noise.randrange(len(content))] ^= 1 << noise.randrange(8)
+    bundle.write_bytes(content)
+    try:
+        kernels = read_bundle(bundle)
+    except CacheError:
+        return
+    assert kernels == [kernel(size=200)]

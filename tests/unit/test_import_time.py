@@ -1,0 +1,19 @@
+"""Importing stays cheap. The benchmark measures how cheap; here a generous bound keeps accidents out."""
+
+from __future__ import annotations
+
+from descriptions import run_python
+
+MOST_SECONDS = 0.36  # three times what the benchmark allows over `import numpy`; processor time, so load hardly matters
+PROGRAM = """
+import time
+import numpy
+before = time.process_time()
+import pycutlass
+print(time.process_time() - before)
+"""
+
+
+def test_importing_takes_little_time():
+    seconds = min(float(run_python(PROGRAM)) for _ in range(3))
+    assert seconds < MOST_SECONDS

@@ -1,0 +1,549 @@
+"""Matrix operands: which memory an operand uses, what is refused, and overlap, against a model that lists addresses."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from descriptions import BY_SHORT_NAME, TAG
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pycutlass import TensorDescription, cutlass
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
+from pycutlass.operands import Matrix, check_overlap, is_vector, matrix, vector
+from pycutlass.tensor import TensorView
+
+ROW, COLUMN = cutlass.RowMajor, cutlass.ColumnMajor
+NAMES = ["A", "B", "C", "D"]
+F16 = TensorDescription(cutlass.float16, ROW, 1)
+
+names = st.sampled_from(NAMES)
+shorts = st.sampled_from(["f16", "bf16", "tf32", "f32", "f64"])
+layouts = st.sampled_from([ROW, COLUMN])
+extents = st.integers(1, 6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A matrix inside a larger allocation: where it starts, and the step between its lines, in elements."""
+
+    short: str
+    layout: Any
+    rows: int
+    columns: int
+    offset: int
+    ld: int
+
+    @property
+    def description(self) -> TensorDescription:
+        return TensorDescription(TAG[self.short], self.layout, 1)
+
+    @property
+    def packed(self) -> int:
+        return self.columns if self.layout is ROW else self.rows
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        return (self.ld, 1) if self.layout is ROW else (1, self.ld)
+
+    @property
+    def span(self) -> int:
+        """Elements that the allocation must have."""
+        return self.offset + self.rows * self.columns * self.ld + 1
+
+    def view(self, base: np.ndarray) -> np.ndarray:
+        """Return the matrix as NumPy makes it: by slicing, and transposing where columns are contiguous."""
+        lines = self.rows if self.layout is ROW else self.columns
+        sliced = base[self.offset : self.offset + lines * self.ld].reshape(lines, self.ld)[:, : self.packed]
+        return sliced if self.layout is ROW else sliced.T
+
+
+@st.composite
+def cases(draw: st.DrawFn, short: Any = shorts) -> Case:
+    layout, rows, columns = draw(layouts), draw(extents), draw(extents)
+    packed = columns if layout is ROW else rows
+    return Case(draw(short), layout, rows, columns, draw(st.integers(0, 5)), packed + draw(st.integers(0, 4)))
+
+
+def numpy_of(base: np.ndarray, case: Case) -> Any:
+    return case.view(base)
+
+
+def torch_of(base: np.ndarray, case: Case) -> Any:
+    if base.dtype == ml_dtypes.bfloat16:
+        flat = torch.from_numpy(base.view(np.int16)).view(torch.bfloat16)
+    else:
+        flat = torch.from_numpy(base)
+    return flat.as_strided((case.rows, case.columns), case.strides, case.offset)
+
+
+def addresses(operand: Matrix) -> set[int]:
+    """Return the address of every byte that an operand uses, element by element."""
+    size = operand.description.type.bits // 8
+    row_step, column_step = (operand.ld, 1) if operand.description.is_row_major else (1, operand.ld)
+    starts = [
+        operand.view.pointer + size * (row * row_step + column * column_step)
+        for row in range(operand.rows)
+        for column in range(operand.columns)
+    ]
+    return {start + byte for start in starts for byte in range(size)}
+
+
+def at(pointer: int, case: Case, name: str = "A") -> Matrix:
+    """Return an operand at an address; nothing reads it."""
+    view = TensorView(pointer, None, None, None, None, "numpy", None)
+    return Matrix(name, case.description, view, case.rows, case.columns, case.ld)
+
+
+# Which memory an operand uses
+
+
+@pytest.mark.parametrize("library", [numpy_of, torch_of])
+@given(cases(), names)
+def test_views_keep_their_elements(library, case, name):
+    dtype = BY_SHORT_NAME[case.short].dtype
+    base = np.arange(case.span).astype(dtype)
+    tensor = library(base, case)
+    operand = matrix(name, case.description, tensor, case.rows, case.columns)
+
+    expected = np.lib.stride_tricks.as_strided(
+        base[case.offset :], (case.rows, case.columns), tuple(step * dtype.itemsize for step in case.strides)
+    )
+    assert operand.view.pointer == base.ctypes.data + case.offset * dtype.itemsize
+    assert np.array_equal(operand.host_array(), expected)
+    assert operand.host_array().dtype == dtype
+    lines = case.rows if case.layout is ROW else case.columns
+    assert operand.ld == (case.ld if lines > 1 else case.packed)  # one line has no step
+    assert operand.bytes == max(addresses(operand)) + 1 - min(addresses(operand))
+    assert (operand.line, operand.lines) == (case.packed, lines)
+
+    packed = operand.packed()
+    assert packed.dtype == np.uint8
+    in_order = expected if case.layout is ROW else expected.T
+    assert packed.tobytes() == in_order.tobytes()
+
+
+@pytest.mark.parametrize("library", [numpy_of, torch_of])
+@given(cases())
+def test_writing_touches_nothing_else(library, case):
+    dtype = BY_SHORT_NAME[case.short].dtype
+    base = np.zeros(case.span, dtype)
+    operand = matrix("D", case.description, library(base, case), case.rows, case.columns)
+    values = np.arange(1, case.rows * case.columns + 1).astype(dtype)
+    operand.unpack(values.view(np.uint8))
+
+    order = values.reshape((case.rows, case.columns), order="C" if case.layout is ROW else "F")
+    expected = np.zeros(case.span, dtype)
+    for row, column in itertools.product(range(case.rows), range(case.columns)):
+        expected[case.offset + row * case.strides[0] + column * case.strides[1]] = order[row, column]
+    assert base.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@given(shorts, layouts, extents, extents, names)
+def test_flat_tensors_are_packed_in_the_declared_layout(library, short, layout, rows, columns, name):
+    description = TensorDescription(TAG[short], layout, 1)
+    base = np.arange(rows * columns).astype(description.type.dtype)
+    tensor: Any = base
+    if library == "torch":
+        whole = Case(short, ROW, 1, rows * columns, 0, rows * columns)
+        tensor = torch_of(base, whole).reshape(-1)
+    operand = matrix(name, description, tensor, rows, columns)
+    assert operand.ld == (columns if layout is ROW else rows)
+    assert np.array_equal(operand.host_array(), base.reshape((rows, columns), order="C" if layout is ROW else "F"))
+
+
+@given(shorts, layouts, extents, extents)
+def test_raw_pointers_are_packed_and_of_any_type(short, layout, rows, columns):
+    description = TensorDescription(TAG[short], layout, 1)
+    operand = matrix("A", description, 0x7F0000001000, rows, columns)
+    assert operand.view.pointer == 0x7F0000001000
+    assert operand.ld == (columns if layout is ROW else rows)
+
+
+@given(st.lists(extents, min_size=0, max_size=4), extents, extents, names)
+def test_other_shapes_are_refused(shape, rows, columns, name):
+    assume(tuple(shape) not in ((rows, columns), (1, rows, columns), (rows * columns,)))
+    with pytest.raises(ArgumentError) as caught:
+        matrix(name, F16, np.zeros(shape, np.float16), rows, columns)
+    words = str(caught.value)
+    assert f"operand {name}" in words
+    wanted = f"{rows} x {columns} = {rows * columns} elements" if len(shape) == 1 else f"({rows}, {columns})"
+    assert wanted in words
+    assert (str(shape[0]) if len(shape) == 1 else str(tuple(shape))) in words
+
+
+@given(cases(), names)
+def test_the_other_layout_is_refused_with_the_remedy(case, name):
+    assume(case.rows > 1 and case.columns > 1)
+    description = TensorDescription(TAG[case.short], COLUMN if case.layout is ROW else ROW, 1)
+    base = np.zeros(case.span, description.type.dtype)
+    with pytest.raises(ArgumentError) as caught:
+        matrix(name, description, case.view(base), case.rows, case.columns)
+    words = [f"operand {name}", description.order.name, str(case.strides), "contiguous()"]
+    words.append(f"describe {name} as {'RowMajor' if case.layout is ROW else 'ColumnMajor'}")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("layout", [ROW, COLUMN])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_remedy_for_the_other_layout_works(layout, library):
+    wrong = np.zeros((3, 5), np.float16, order="F" if layout is ROW else "C")
+    description = TensorDescription(cutlass.float16, layout, 1)
+    if library == "numpy":
+        right: Any = np.ascontiguousarray(wrong) if layout is ROW else np.ascontiguousarray(wrong.T).T
+    else:
+        tensor = torch.from_numpy(wrong)
+        right = tensor.contiguous() if layout is ROW else tensor.T.contiguous().T
+    assert matrix("A", description, right, 3, 5).ld == (5 if layout is ROW else 3)
+
+
+# What is refused: one valid baseline, one thing changed
+
+BASELINE = np.zeros((4, 8), np.float16)
+
+
+def broadcast() -> Any:
+    return np.broadcast_to(np.zeros(8, np.float16), (4, 8))
+
+
+REFUSED: list[tuple[Any, type[Exception], list[str]]] = [
+    (BASELINE.astype(np.float32), ArgumentTypeError, ["must be float16", "numpy tensor of float32", "describe"]),
+    (BASELINE.astype(ml_dtypes.bfloat16), ArgumentTypeError, ["must be float16", "bfloat16"]),
+    (torch.zeros(4, 8), ArgumentTypeError, ["must be float16", "torch tensor of float32"]),
+    (torch.zeros(4, 8, dtype=torch.bfloat16), ArgumentTypeError, ["must be float16", "bfloat16"]),
+    (torch.zeros(4, 8, dtype=torch.int16), ArgumentTypeError, ["must be float16", "int16"]),
+    (BASELINE.astype(">f2"), ArgumentTypeError, ["big-endian", ".astype('float16')"]),
+    (BASELINE.T, ArgumentError, ["(4, 8)", "(8, 4)"]),
+    (np.zeros((2, 4, 8), np.float16), ArgumentError, ["(4, 8)", "(2, 4, 8)"]),
+    (np.zeros((), np.float16), ArgumentError, ["(4, 8)", "()"]),
+    (np.zeros(31, np.float16), ArgumentError, ["4 x 8 = 32 elements", "31"]),
+    (np.zeros(64, np.float16)[::2], ArgumentError, ["flat", "contiguous", "step of 2"]),
+    (np.zeros((4, 16), np.float16)[:, ::2], ArgumentError, ["step of 1 along columns", "(16, 2)"]),
+    (np.zeros((4, 8), np.float16)[:, ::-1], ArgumentError, ["step of 1 along columns", "(8, -1)"]),
+    (np.zeros((4, 8), np.float16)[::-1], ArgumentError, ["leading dimension", "-8", "copy"]),
+    (broadcast(), ArgumentError, ["leading dimension", "overlaps itself", "(0, 1)", "copy"]),
+    (torch.zeros(8, dtype=torch.float16).expand(4, 8), ArgumentError, ["overlaps itself", "(0, 1)"]),
+    (
+        torch.zeros(20, dtype=torch.float16).as_strided((4, 8), (4, 1)),
+        ArgumentError,
+        ["leading dimension", "is 4", "8 contiguous elements"],
+    ),
+    ([[0.0] * 8] * 4, ArgumentTypeError, ["torch, numpy or cupy", "list"]),
+    (None, ArgumentTypeError, ["torch, numpy or cupy", "NoneType"]),
+    (0, ArgumentTypeError, ["address 0"]),
+    (-16, ArgumentTypeError, ["address -16"]),
+    (torch.zeros(4, 8, dtype=torch.float16).to_sparse(), ArgumentTypeError, ["dense", "to_dense()"]),
+    (torch.zeros(4, 8, dtype=torch.float16, device="meta"), ArgumentTypeError, ["CUDA device", "meta"]),
+    (torch.zeros(4, 8, dtype=torch.complex64).conj().imag, ArgumentTypeError, ["negative", "resolve_neg()"]),
+]
+
+
+def test_the_baseline_is_valid():
+    assert matrix("A", F16, BASELINE, 4, 8).ld == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("tensor", "kind", "words"), REFUSED, ids=[str(row[2]) for row in REFUSED])
+def test_one_wrong_thing_is_named(name, tensor, kind, words):
+    with pytest.raises(kind) as caught:
+        matrix(name, F16, tensor, 4, 8)
+    assert all(word in str(caught.value) for word in [name, *words]), str(caught.value)
+
+
+def test_steps_that_are_no_multiple_of_the_element_are_refused():
+    fields = np.zeros((4, 8), np.dtype([("value", np.float16), ("flag", np.int8)]))
+    with pytest.raises(ArgumentTypeError, match=r"operand B has strides \(24, 3\)"):
+        matrix("B", F16, fields["value"], 4, 8)
+
+
+def test_leading_dimensions_have_32_bits():
+    base = np.zeros(1, np.float16)
+    wide = np.lib.stride_tricks.as_strided(base, (2, 1), (2**32, 2))  # 2**31 elements apart; nothing is read
+    with pytest.raises(ArgumentError, match=r"leading dimension of operand C is 2,147,483,648.*less than"):
+        matrix("C", F16, wide, 2, 1)
+
+
+def test_one_line_has_no_step():
+    # Libraries put anything in the stride of an extent of 1.
+    base = np.zeros(64, np.float16)
+    for strides in ((0, 2), (2, 2), (-64, 2), (2**40, 2)):
+        line = np.lib.stride_tricks.as_strided(base[32:], (1, 8), strides)
+        assert matrix("A", F16, line, 1, 8).ld == 8
+
+
+def test_one_column_may_be_strided():
+    base = np.zeros((6, 5), np.float16)
+    for column in (base[:, 2:3], base[:, 2::9], base[:, ::-1][:, 2:3]):  # its own step means nothing
+        operand = matrix("A", F16, column, 6, 1)
+        assert (operand.ld, operand.view.pointer) == (5, base.ctypes.data + 4)
+
+
+# Alignment
+
+
+@given(cases(), st.sampled_from([1, 2, 4, 8]), st.integers(0, 15))
+def test_alignment(case, alignment, shift):
+    described = TensorDescription(TAG[case.short], case.layout, alignment)
+    size = described.type.bits // 8
+    pointer = 0x7F0000001000 + shift * size
+    strides = case.strides
+    view = TensorView(pointer, described.type.dtype_name, (case.rows, case.columns), strides, None, "numpy", None)
+    lines = case.rows if case.layout is ROW else case.columns
+    ld = case.ld if lines > 1 else case.packed
+    fits = case.packed % described.alignment == 0 and ld % described.alignment == 0 and shift % described.alignment == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pycutlass.operands.wrap", lambda name, tensor: view)
+        if fits:
+            assert matrix("A", described, None, case.rows, case.columns).ld == ld
+            return
+        with pytest.raises(AlignmentError) as caught:
+            matrix("A", described, None, case.rows, case.columns)
+    assert f"operand A is described with alignment {described.alignment}" in str(caught.value)
+
+
+ALIGNED = TensorDescription(cutlass.float16, ROW, 8)
+MISALIGNED: list[tuple[Any, tuple[int, int], list[str]]] = [
+    (np.zeros((4, 12), np.float16), (4, 12), ["number of columns", "12", "alignment 4", "Pad"]),
+    (np.zeros((4, 20), np.float16)[:, :16], (4, 16), ["leading dimension", "20", "alignment 4", "Pad"]),
+]
+
+
+@pytest.mark.parametrize(("tensor", "size", "words"), MISALIGNED, ids=["extent", "leading dimension"])
+def test_misalignment_is_explained_and_the_remedy_works(tensor, size, words):
+    with pytest.raises(AlignmentError) as caught:
+        matrix("A", ALIGNED, tensor, *size)
+    assert all(word in str(caught.value) for word in ["operand A", "alignment 8", *words]), str(caught.value)
+    assert matrix("A", TensorDescription(cutlass.float16, ROW, 4), tensor, *size).columns == size[1]
+
+
+def test_a_misaligned_address_is_explained():
+    base = np.zeros(64 + 8, np.float16)
+    start = next(i for i in range(8) if (base.ctypes.data + 2 * i) % 16 == 0)
+    assert matrix("A", ALIGNED, base[start : start + 64], 8, 8).ld == 8
+    shifted = base[(start + 1) % 8 : (start + 1) % 8 + 64]
+    with pytest.raises(AlignmentError) as caught:
+        matrix("A", ALIGNED, shifted, 8, 8)
+    words = ["operand A", "alignment 8", "multiple of 16 bytes", hex(shifted.ctypes.data), "copy", "smaller alignment"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+# Overlap
+
+
+def overlaps(target: Matrix, source: Matrix) -> bool:
+    try:
+        check_overlap(target, source)
+    except ArgumentError:
+        return True
+    return False
+
+
+@given(cases(), cases(), st.integers(-80, 80))
+def test_a_real_overlap_is_never_accepted(first, second, shift):
+    target, source = at(4096, first, "D"), at(4096 + shift, second)
+    if addresses(target) & addresses(source):
+        assert overlaps(target, source)
+        assert overlaps(source, target)
+
+
+@given(cases(), cases())
+def test_memory_one_behind_the_other_is_accepted_and_one_shared_byte_is_not(first, second):
+    target = at(4096, first, "D")
+    source = at(4096 + target.bytes, second)
+    assert not overlaps(target, source)
+    assert not overlaps(source, target)
+    source = at(4096 + target.bytes - 1, second)
+    assert overlaps(target, source)
+    assert overlaps(source, target)
+
+
+@given(cases(), cases(), st.integers(0, 60), st.integers(1, 12))
+def test_overlap_is_exact_where_lines_are_equally_far_apart(first, second, shift, pitch):
+    # Column ranges of one matrix, for example D beside A in one allocation.
+    pitch = max(pitch, first.packed, second.packed)
+    short = first.short
+    first, second = (Case(short, c.layout, c.rows, c.columns, 0, pitch) for c in (first, second))
+    size = BY_SHORT_NAME[short].bits // 8
+    target, source = at(4096, first, "D"), at(4096 + shift * size, second)
+    assert overlaps(target, source) == bool(addresses(target) & addresses(source))
+    assert overlaps(source, target) == bool(addresses(target) & addresses(source))
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(0, 3), st.integers(0, 5), layouts)
+def test_one_line_between_the_lines_of_another_operand_is_accepted(lines, width, other, gap, line, layout):
+    # D is a single row in the columns that A leaves free; NumPy tells nothing of the step of a single row.
+    base = np.zeros((lines, width + gap + other), np.float16)
+    line %= lines
+    A = base[:, :width]
+    D = base[line : line + 1, width + gap :]
+    turned = (lambda array: array) if layout is ROW else (lambda array: array.T)
+    description = TensorDescription(cutlass.float16, layout, 1)
+    source = matrix("A", description, turned(A), *turned(A).shape)
+    target = matrix("D", description, turned(D), *turned(D).shape)
+    assert not overlaps(target, source)
+    assert not overlaps(source, target)
+
+
+@given(shorts, shorts, extents, extents)
+def test_separate_allocations_are_accepted(first, second, rows, columns):
+    left, right = (np.zeros((rows, columns), BY_SHORT_NAME[short].dtype) for short in (first, second))
+    operands = [
+        matrix(name, TensorDescription(TAG[short], ROW, 1), array, rows, columns)
+        for name, short, array in (("D", first, left), ("A", second, right))
+    ]
+    assert not overlaps(*operands)
+
+
+def test_an_overlap_is_explained():
+    base = np.zeros((6, 8), np.float16)
+    target, source = matrix("D", F16, base[:4], 4, 8), matrix("B", F16, base[2:], 4, 8)
+    with pytest.raises(ArgumentError) as caught:
+        check_overlap(target, source)
+    words = ["D overlaps B", hex(base.ctypes.data), hex(base.ctypes.data + 32), "64 bytes", "memory of its own"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+# Batches, interleaved layouts, bias vectors
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Case, int, int]:
+    """A matrix, how often it comes, and the step between two in elements: 0, inside a line's slack, or behind."""
+    case = draw(cases(st.just("f16")))
+    span = (max(1, case.rows if case.layout is ROW else case.columns) - 1) * case.ld + case.packed
+    step = draw(st.one_of(st.just(0), st.integers(1, 3 * span)))
+    return case, draw(st.integers(2, 4)), step
+
+
+def in_batch(case: Case, batch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return an allocation that counts up, and the batch as a view of it."""
+    base = np.arange(case.span + batch * step + case.ld, dtype=np.float16)
+    strides = (2 * step, 2 * case.strides[0], 2 * case.strides[1])
+    shape = (batch, case.rows, case.columns)
+    return base, np.lib.stride_tricks.as_strided(base[case.offset :], shape, strides)
+
+
+def batch_addresses(operand: Matrix) -> list[set[int]]:
+    one = addresses(operand)
+    return [{address + 2 * index * operand.batch_stride for address in one} for index in range(operand.batch)]
+
+
+@given(batches())
+def test_a_batch_keeps_its_elements(drawn):
+    case, batch, step = drawn
+    base, view = in_batch(case, batch, step)
+    operand = matrix("A", case.description, view, case.rows, case.columns, batch)
+    assert operand.view.pointer == base.ctypes.data + 2 * case.offset
+    assert operand.batch_stride == step
+    assert np.array_equal(operand.host_array(), view)
+    everything = set().union(*batch_addresses(operand))
+    assert operand.bytes == max(everything) + 1 - min(everything)
+    in_order = view if case.layout is ROW else view.transpose(0, 2, 1)
+    assert operand.packed().tobytes() == (in_order if step else in_order[:1]).tobytes()
+
+
+@given(batches())
+def test_the_matrices_of_d_may_not_overlap_each_other(drawn):
+    case, batch, step = drawn
+    _, view = in_batch(case, batch, step)
+    try:
+        operand = matrix("D", case.description, view, case.rows, case.columns, batch)
+    except ArgumentError as error:
+        assert "the matrices of operand D overlap each other" in str(error)
+        lines = case.rows if case.layout is ROW else case.columns
+        assert step < (lines - 1) * case.ld + case.packed  # one behind the other is always taken
+    else:
+        each = batch_addresses(operand)
+        assert sum(map(len, each)) == len(set().union(*each))
+        values = np.arange(view.size, dtype=np.float16).reshape(view.shape)
+        operand.store(values)
+        assert np.array_equal(view, values)
+
+
+@given(batches(), batches(), st.integers(-60, 60))
+def test_a_real_overlap_of_batches_is_never_accepted(first, second, shift):
+    def batched(pointer: int, drawn: tuple[Case, int, int], name: str) -> Matrix:
+        case, batch, step = drawn
+        one = at(pointer, case, name)
+        return Matrix(name, one.description, one.view, case.rows, case.columns, case.ld, batch, step)
+
+    target, source = batched(1 << 16, first, "D"), batched((1 << 16) + 2 * shift, second, "A")
+    if set().union(*batch_addresses(target)) & set().union(*batch_addresses(source)):
+        assert overlaps(target, source)
+        assert overlaps(source, target)
+
+
+@given(cases(st.just("f16")), st.integers(2, 4))
+def test_a_matrix_may_be_shared_by_a_batch(case, batch):
+    base = np.arange(case.span, dtype=np.float16)
+    view = case.view(base)
+    operand = matrix("B", case.description, view, case.rows, case.columns, batch)
+    assert operand.batch_stride == 0
+    assert np.array_equal(operand.host_array(), np.broadcast_to(view, (batch, *view.shape)))
+    with pytest.raises(ArgumentError, match="overlap each other"):
+        matrix("D", case.description, view, case.rows, case.columns, batch)
+
+
+@given(st.sampled_from([1, 2, 3]), st.integers(1, 5), st.integers(1, 3), st.booleans())
+def test_interleaved_matrices(groups, other, batch, by_rows):
+    layout = cutlass.RowMajorInterleaved32 if by_rows else cutlass.ColumnMajorInterleaved32
+    rows, columns = (32 * groups, other) if by_rows else (other, 32 * groups)
+    description = TensorDescription(cutlass.int8, layout, 16)
+    random = np.random.default_rng()
+    memory = random.integers(-128, 128, batch * rows * columns).astype(np.int8)
+    operand = matrix("A", description, memory, rows, columns, batch)
+    assert operand.ld == 32 * other
+
+    index, row, column = np.indices((batch, rows, columns))
+    across, along = (row, column) if by_rows else (column, row)
+    places = index * rows * columns + across // 32 * operand.ld + along * 32 + across % 32
+    assert np.array_equal(operand.host_array().reshape(batch, rows, columns), memory[places])
+
+    values = random.integers(-128, 128, (batch, rows, columns)).astype(np.int8)
+    operand.store(values if batch > 1 else values[0])
+    assert np.array_equal(memory[places], values)
+
+
+def test_interleaved_matrices_come_whole_and_flat():
+    description = TensorDescription(cutlass.int8, cutlass.ColumnMajorInterleaved32, 16)
+    with pytest.raises(ArgumentError, match=r"number of columns must be a multiple of 32, got 40"):
+        matrix("A", description, np.zeros(160, np.int8), 4, 40)
+    with pytest.raises(ArgumentError, match="pass it flat"):
+        matrix("A", description, np.zeros((4, 64), np.int8), 4, 64)
+
+
+@pytest.mark.parametrize("layout", [ROW, COLUMN])
+@given(st.integers(2, 5), st.integers(2, 5), st.integers(1, 3), st.booleans())
+def test_a_bias_stands_for_equal_lines(layout, rows, columns, batch, many):
+    description = TensorDescription(cutlass.float16, layout, 1)
+    line = columns if layout is ROW else rows
+    many = many and batch > 1
+    bias = np.arange(line * (batch if many else 1), dtype=np.float16)
+    operand = vector("C", description, bias.reshape(batch, line) if many else bias, rows, columns, batch)
+    assert operand.ld == 0
+    each = bias.reshape(-1, 1, line) if layout is ROW else bias.reshape(-1, line, 1)
+    expected = np.broadcast_to(each, (batch, rows, columns))
+    assert np.array_equal(np.broadcast_to(operand.host_array(), (batch, rows, columns)), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "answer"),
+    [((5,), True), ((1, 5), True), ((15,), False), ((3, 5), False), ((3,), False), ((10,), True), ((2, 5), True)],
+)
+def test_a_bias_is_recognised_by_its_elements(shape, answer):
+    assert is_vector(F16, np.zeros(shape, np.float16), 3, 5, 2 if answer and shape != (5,) else 1) == answer
+
+
+def test_a_bias_of_another_length_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        vector("C", F16, np.zeros(7, np.float16), 3, 5)
+    assert all(word in str(caught.value) for word in ("bias C", "5 elements", "(7,)"))
+    with pytest.raises(ArgumentError, match="contiguous vector of 5"):
+        vector("C", F16, np.zeros(10, np.float16)[::2], 3, 5)

@@ -1,0 +1,173 @@
+"""What an operation means: against NumPy in f64, with the tolerance that the reference itself derives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import BY_SHORT_NAME, KINDS, ampere, as_multiplied, expected, hopper, random_matrix
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycutlass import MathOperation, reference
+
+FAST = [MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16, MathOperation.multiply_add_fast_f32]
+OPERATIONS = {
+    **{kind: ampere(kind) for kind in KINDS},
+    **{f"f32_{math.name}": ampere("f32", math=math) for math in FAST},
+    "hopper_f16": hopper(),
+    "hopper_bf16_out32": hopper(operand="bf16", output="f32"),
+}
+SCALARS = [(1.0, 0.0), (0.0, 1.0), (-1.25, 1.0), (1.0, -1.25), (0.3, 0.7)]
+
+named = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+
+
+def inputs(operation: Any, m: int, n: int, k: int, seed: Any = None) -> list[Any]:
+    seeds = np.random.default_rng(seed).integers(2**32, size=3)
+    shapes = ((operation.A, m, k), (operation.B, k, n), (operation.C, m, n))
+    return [random_matrix(*shape, each) for shape, each in zip(shapes, seeds, strict=True)]
+
+
+@named
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (1, 1, 1), (7, 5, 1000), (33, 1, 129)])
+def test_against_f64(operation, m, n, k):
+    for alpha, beta in SCALARS:
+        A, B, C = inputs(operation, m, n, k)
+        D = reference.gemm(operation, A, B, C, alpha, beta)
+        assert D.dtype == operation.C.type.dtype
+        exact = expected(operation, A, B, C, alpha, beta)
+        relative, absolute = reference.tolerance(operation, k, abs(alpha))
+        # The tolerance is of the sum; what is added to it in the epilogue has a rounding error of its own.
+        added = 4 * operation.epilogue_functor.compute.epsilon * np.abs(beta * C.astype(np.float64)).max()
+        np.testing.assert_allclose(D.astype(np.float64), exact, rtol=relative, atol=absolute + added)
+
+
+@named
+def test_exact_is_f64_all_the_way(operation):
+    A, B, C = inputs(operation, 17, 9, 64)
+    D = reference.gemm(operation, A, B, C, 0.1, 0.3, exact=True)
+    assert D.dtype == np.float64
+    np.testing.assert_allclose(D, expected(operation, A, B, C, 0.1, 0.3), rtol=1e-12, atol=1e-12)
+
+
+@named
+def test_the_tolerance_refuses_what_is_wrong(operation):
+    # A kernel that leaves out one product, or one step along K, must not pass.
+    k = 64
+    A, B, _ = inputs(operation, 64, 48, k)
+    exact = expected(operation, A, B, None)
+    relative, absolute = reference.tolerance(operation, k)
+    short = expected(operation, A[:, :-1], B[:-1], None)
+    wrong = np.abs(short - exact) > relative * np.abs(exact) + absolute
+    assert wrong.mean() > 0.5
+
+
+@named
+def test_the_tolerance_is_that_of_the_types(operation):
+    relative, absolute = reference.tolerance(operation, 64)
+    output, accumulator = operation.C.type, operation.tile_description.math_instruction.accumulator
+    assert output.epsilon <= relative <= 6 * output.epsilon
+    assert accumulator.epsilon <= absolute <= 1000 * max(accumulator.epsilon, 2**-20 if "f32" in output.short else 0)
+    assert reference.tolerance(operation, 256)[1] > absolute
+    assert reference.tolerance(operation, 64, 10.0)[1] == pytest.approx(10 * absolute)
+
+
+@named
+@pytest.mark.parametrize("C", [None, "poison"])
+def test_c_is_not_read_where_beta_is_zero(operation, C):
+    A, B, poison = inputs(operation, 8, 8, 8)
+    poison[...] = np.nan
+    for exact in (False, True):
+        D = reference.gemm(operation, A, B, None if C is None else poison, 1.0, 0.0, exact=exact)
+        assert np.isfinite(D.astype(np.float64)).all()
+
+
+@named
+def test_the_operands_are_left_alone(operation):
+    operands = inputs(operation, 8, 8, 8)
+    before = [operand.copy() for operand in operands]
+    reference.gemm(operation, *operands, 2.0, 3.0)
+    assert all(np.array_equal(left, right) for left, right in zip(operands, before, strict=True))
+
+
+@named
+def test_nan_and_infinity_arrive(operation):
+    A, B, C = (np.ones((2, 2), operand.type.dtype) for operand in (operation.A, operation.B, operation.C))
+    A[0, 0], C[1, 1] = np.nan, np.inf
+    D = reference.gemm(operation, A, B, C, 1.0, 1.0).astype(np.float64)
+    assert np.isnan(D[0]).all()
+    assert D[1, 0] == 3
+    assert D[1, 1] == np.inf
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32", "f32_simt"])
+def test_results_beyond_the_output_type_are_infinite_without_a_warning(kind):
+    operation = ampere(kind)
+    most = float(np.finfo(np.float16).max) if kind == "f16" else 2.0**100
+    A = np.full((2, 2), most).astype(operation.A.type.dtype)
+    assert np.isposinf(reference.gemm(operation, A, A, None).astype(np.float64)).all()
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**32))
+def test_an_f64_gemm_is_numpys(m, n, k, seed):
+    operation = OPERATIONS["f64"]
+    A, B, C = inputs(operation, m, n, k, seed)
+    np.testing.assert_allclose(
+        reference.gemm(operation, A, B, C, 0.1, -0.2), 0.1 * (A @ B) - 0.2 * C, rtol=1e-12, atol=1e-12
+    )
+
+
+# What the multipliers see
+
+
+@named
+@given(st.lists(st.floats(-1e4, 1e4, width=16), min_size=1, max_size=20))
+def test_operands_are_rounded_as_the_instruction_does(operation, values):
+    operand = np.array([values]).astype(operation.A.type.dtype)
+    seen = reference.multiplied(operand, operation.tile_description.math_instruction)
+    assert np.array_equal(seen.astype(np.float64), as_multiplied(operation, operand))
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if OPERATIONS[name].A.type.bits == 32])
+@given(st.lists(st.floats(-(2.0**15), 2.0**15, width=32, allow_subnormal=False), min_size=1, max_size=30))
+def test_f32_operands_of_tensor_cores(name, values):
+    operation = OPERATIONS[name]
+    operand = np.array([values], np.float32)
+    if name.endswith("fast_f16"):  # whose smallest normal number is 2**-14
+        operand = operand[:, (np.abs(operand[0]) >= 2.0**-14) | (operand[0] == 0)]
+    seen = reference.multiplied(operand, operation.tile_description.math_instruction)
+    assert np.array_equal(seen.astype(np.float64), as_multiplied(operation, operand))
+
+
+def test_one_number_in_every_way():
+    # 1 + 2**-8 + 2**-11 + 2**-12 + 2**-23 has bits beyond bf16, f16 and tf32.
+    value = np.array([[1 + 2**-8 + 2**-11 + 2**-12 + 2**-23]], np.float32)
+
+    def seen(name: str) -> float:
+        return float(reference.multiplied(value, OPERATIONS[name].tile_description.math_instruction)[0, 0])
+
+    assert seen("tf32") == 1 + 2**-8  # cut off by the hardware
+    assert seen("f32") == 1 + 2**-8 + 2**-10  # rounded by CUTLASS
+    assert seen("f32_multiply_add_fast_f16") == 1 + 2**-8 + 2**-10
+    assert seen("f32_multiply_add_fast_bf16") == 1 + 2**-7
+    assert seen("f32_multiply_add_fast_f32") == seen("f32_simt") == float(value[0, 0])
+
+
+def test_an_f16_accumulator_is_rounded_after_every_instruction():
+    operation = OPERATIONS["f16_acc16"]
+    k = operation.tile_description.math_instruction.instruction_shape[2]
+    A, B = np.ones((1, 4096 + 64 * k), np.float16), np.ones((4096 + 64 * k, 1), np.float16)
+    B[4096:] = 1 / k  # each instruction adds 1 to 4096, whose neighbour is 4100
+    assert reference.gemm(operation, A, B, None)[0, 0] == 4096
+    assert reference.gemm(OPERATIONS["f16_out32"], A, B, None)[0, 0] == 4096 + 64
+
+
+@pytest.mark.parametrize("output", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("small", [2.0**-8, 2.0**-9, 2.0**-11, 3 * 2.0**-12])
+def test_the_output_is_rounded_once(output, small):
+    operation = ampere("f16", types=("f16", "f32", output))
+    A, B = np.array([[1.0, small]], np.float16), np.array([[1.0], [1.0]], np.float16)
+    rounded = BY_SHORT_NAME[output].round(np.array([[1 + small]]))
+    assert np.array_equal(reference.gemm(operation, A, B, None), rounded)

@@ -1,0 +1,274 @@
+"""Tensors of every library, wrapped: without a copy, without importing the library, without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from descriptions import run_python
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.tensor import TensorView, current_stream_source, wrap
+from pycutlass.tensor.capsule import _Tensor
+
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int32"]
+
+shapes = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)
+
+
+def numpy_dtype(name: str) -> Any:
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> type:
+    """Put a module in the place of cupy, with an array class and a current stream."""
+
+    class ndarray:
+        def __init__(self, array: np.ndarray, pointer: int, device: int) -> None:
+            self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
+            self.data = SimpleNamespace(ptr=pointer, device_id=device)
+
+    stream = SimpleNamespace(ptr=0xABC0)
+    cupy = SimpleNamespace(ndarray=ndarray, cuda=SimpleNamespace(get_current_stream=lambda: stream))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return ndarray
+
+
+class Exporter:
+    """A tensor of a library that PyCUTLASS has never heard of; its memory is torch's."""
+
+    def __init__(self, tensor: torch.Tensor, device: tuple[int, int] = (1, 0), *, modern: bool = True) -> None:
+        self.tensor, self.device, self.modern = tensor, device, modern
+        self.streams: list[Any] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
+        self.streams.append(stream)
+        return self.tensor.__dlpack__(**options if self.modern else {})
+
+
+# numpy and torch
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(shapes, st.booleans())
+def test_numpy_arrays(dtype, shape, transposed):
+    array = np.zeros(shape, numpy_dtype(dtype))
+    array = array.T if transposed else array
+    view = wrap("A", array)
+    assert view.pointer == array.ctypes.data
+    assert view.dtype_name == dtype
+    assert view.shape == array.shape
+    assert view.strides == tuple(step // array.itemsize for step in array.strides)
+    assert (view.device, view.library, view.writable) == (None, "numpy", True)
+    assert view.owner is array
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(shapes, st.booleans())
+def test_torch_tensors(dtype, shape, transposed):
+    tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
+    tensor = tensor.mT if transposed and tensor.ndim > 1 else tensor
+    view = wrap("A", tensor)
+    assert view.pointer == tensor.data_ptr()
+    assert view.dtype_name == dtype
+    assert view.shape == tuple(tensor.shape)
+    assert view.strides == tensor.stride()
+    assert (view.device, view.library) == (None, "torch")
+    assert view.owner is tensor
+
+
+def test_parameters_are_tensors():
+    parameter = torch.nn.Parameter(torch.zeros(2, 3))
+    assert wrap("A", parameter).pointer == parameter.data_ptr()
+
+
+def test_read_only_arrays_are_known():
+    array = np.zeros(4, np.float32)
+    array.flags.writeable = False
+    assert not wrap("A", array).writable
+    assert not wrap("A", np.broadcast_to(np.zeros(1, np.float32), 4)).writable
+
+
+# cupy and raw pointers
+
+
+def test_cupy_arrays(monkeypatch):
+    ndarray = fake_cupy(monkeypatch)
+    tensor = ndarray(np.zeros((4, 6), np.float16)[:, :3], 0x7F0000001000, 3)
+    view = wrap("B", tensor)
+    assert view == TensorView(0x7F0000001000, "float16", (4, 3), (6, 1), 3, "cupy", tensor)
+
+
+class CUdeviceptr(int):
+    """Stands for ``cuda.bindings.driver.CUdeviceptr``, which is known by its name."""
+
+
+@pytest.mark.parametrize("pointer", [0x7F0000001000, CUdeviceptr(0x7F0000001000)])
+def test_raw_pointers_say_nothing_but_the_address(pointer):
+    view = wrap("A", pointer)
+    assert (view.pointer, view.dtype_name, view.shape, view.strides) == (0x7F0000001000, None, None, None)
+    assert view.library == "pointer"
+    assert view.device is not None  # device memory, on whichever GPU
+
+
+# DLPack
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "bfloat16"])
+def test_host_memory_through_dlpack(dtype):
+    tensor = torch.zeros(3, 4, dtype=getattr(torch, dtype)).T
+    exporter = Exporter(tensor)
+    view = wrap("A", exporter)
+    assert view.pointer == tensor.data_ptr()
+    assert (view.dtype_name, view.shape, view.strides) == (dtype, (4, 3), (1, 4))
+    assert (view.device, view.library, view.writable) == (None, "dlpack", True)
+    assert any(owner is exporter for owner in view.owner)
+
+
+def test_host_memory_of_an_old_exporter_counts_as_read_only():
+    # Before DLPack 1.0 an exporter could not say so, and NumPy assumes it.
+    assert not wrap("A", Exporter(torch.zeros(3), modern=False)).writable
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", [0, 3])
+def test_device_memory_through_dlpack(dtype, offset):
+    base = torch.zeros(40, dtype=getattr(torch, dtype))
+    tensor = base[offset:].as_strided((4, 3), (8, 2))
+    exporter = Exporter(tensor, (2, 5), modern=False)
+    view = wrap("A", exporter)
+    assert view.pointer == tensor.data_ptr()
+    assert (view.dtype_name, view.shape, view.strides) == (dtype, (4, 3), (8, 2))
+    assert (view.device, view.library) == (5, "dlpack")
+    assert exporter.streams == [1]  # the legacy default stream, which is where the launch goes
+
+
+@pytest.mark.parametrize(("shape", "strides"), [((4, 3), (3, 1)), ((5,), (1,)), ((2, 3, 4), (12, 4, 1)), ((), ())])
+def test_a_capsule_without_strides_is_packed_and_its_offset_counts(shape, strides):
+    extents = (ctypes.c_int64 * len(shape))(*shape)
+    tensor = _Tensor(0x7F0000001000, 2, 1, len(shape), 2, 16, 1, extents, None, 0x40)
+    new_capsule = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule = new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+    exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: capsule)
+    view = wrap("A", exporter)
+    assert (view.pointer, view.dtype_name, view.device) == (0x7F0000001040, "float16", 1)
+    assert (view.shape, view.strides) == (shape, strides)
+
+
+def test_a_view_keeps_the_exporter_and_gives_its_memory_back():
+    exporter = Exporter(torch.zeros(5), (2, 0), modern=False)
+    view = wrap("A", exporter)
+    known = weakref.ref(exporter)
+    del exporter
+    gc.collect()
+    assert known() is not None
+    del view
+    gc.collect()
+    assert known() is None
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (torch.zeros(2, dtype=torch.complex64), ["type code 5", "64 bits"]),
+        (torch.zeros(2, dtype=torch.int64), ["type code 0", "64 bits"]),
+    ],
+    ids=str,
+)
+def test_device_memory_of_no_known_type_is_refused(tensor, words):
+    with pytest.raises(ArgumentTypeError) as caught:
+        wrap("A", Exporter(tensor, (2, 0), modern=False))
+    assert all(word in str(caught.value) for word in ["Exporter", *words]), str(caught.value)
+
+
+def test_a_capsule_that_was_used_is_refused():
+    tensor = torch.zeros(2)
+    capsule = tensor.__dlpack__()
+    torch.from_dlpack(capsule)
+    exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 0), __dlpack__=lambda stream: capsule)
+    with pytest.raises(ArgumentTypeError, match="exports no DLPack tensor"):
+        wrap("A", exporter)
+
+
+def test_host_memory_that_numpy_cannot_hold_is_refused():
+    with pytest.raises(ArgumentTypeError, match="operand C cannot be read through DLPack"):
+        wrap("C", Exporter(torch.zeros(2, dtype=torch.bfloat16)))
+
+
+# What is no tensor
+
+
+@pytest.mark.parametrize("value", [None, "A", [1.0], (1, 2), 1.5, True, object(), np.float32(1), {}, int], ids=repr)
+def test_what_is_no_tensor_is_refused(value):
+    with pytest.raises(ArgumentTypeError) as caught:
+        wrap("B", value)
+    assert "operand B must be a tensor of torch, numpy or cupy" in str(caught.value)
+    assert type(value).__name__ in str(caught.value)
+
+
+# Streams
+
+
+def test_the_current_stream_of_torch(monkeypatch):
+    asked = []
+
+    def current_stream(device: int) -> Any:
+        asked.append(device)
+        return SimpleNamespace(cuda_stream=0x1230 + device)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    source = current_stream_source("torch", 2)
+    assert source() == 0x1232
+    assert asked == [2]
+
+
+def test_the_current_stream_of_cupy(monkeypatch):
+    fake_cupy(monkeypatch)
+    assert current_stream_source("cupy", 0)() == 0xABC0
+
+
+@pytest.mark.parametrize("library", ["numpy", "dlpack", "pointer"])
+def test_others_have_the_default_stream(library):
+    assert current_stream_source(library, 0)() == 0
+
+
+# Memory
+
+
+@given(st.tuples(st.integers(1, 4), st.integers(1, 4)), st.integers(0, 3), st.booleans())
+def test_host_arrays_look_at_the_same_memory(shape, slack, transposed):
+    base = np.arange(100, dtype=np.float32)
+    view = wrap("A", base)
+    step = shape[0 if transposed else 1] + slack
+    strides = (1, step) if transposed else (step, 1)
+    array = view.host_array(shape, strides, base.dtype)
+    rows, columns = np.indices(shape)
+    assert np.array_equal(array, base[rows * strides[0] + columns * strides[1]])
+    array[-1, -1] = -1.0
+    assert base[(shape[0] - 1) * strides[0] + (shape[1] - 1) * strides[1]] == -1.0
+
+
+def test_wrapping_imports_no_library():
+    program = """
+import sys
+import numpy as np
+from pycutlass.tensor import wrap
+wrap("A", np.zeros(3))
+wrap("A", 4096)
+print(sorted({"torch", "cupy", "rmm", "cuda.bindings"} & set(sys.modules)))
+"""
+    assert run_python(program).strip() == "[]"

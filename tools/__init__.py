@@ -1,0 +1,1 @@
+"""What the project is looked after with."""
