@@ -32,11 +32,13 @@ struct Driver {
   decltype(&::cuFuncGetParamInfo) cuFuncGetParamInfo;
   decltype(&::cuOccupancyMaxActiveBlocksPerMultiprocessor) cuOccupancyMaxActiveBlocksPerMultiprocessor;
   decltype(&::cuLaunchKernelEx) cuLaunchKernelEx;
+  decltype(&::cuMemHostAlloc) cuMemHostAlloc;
   decltype(&::cuMemcpyHtoDAsync) cuMemcpyHtoDAsync;
   decltype(&::cuMemcpyDtoHAsync) cuMemcpyDtoHAsync;
   decltype(&::cuMemsetD8Async) cuMemsetD8Async;
   decltype(&::cuStreamSynchronize) cuStreamSynchronize;
   decltype(&::cuStreamIsCapturing) cuStreamIsCapturing;
+  decltype(&::cuThreadExchangeStreamCaptureMode) cuThreadExchangeStreamCaptureMode;
   decltype(&::cuStreamWaitEvent) cuStreamWaitEvent;
   decltype(&::cuEventCreate) cuEventCreate;
   decltype(&::cuEventRecord) cuEventRecord;

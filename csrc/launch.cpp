@@ -154,6 +154,7 @@ void Call::run_on(CUstream stream) {
 }
 
 void Call::launch(CUstream stream) {
+  prepare(stream);
   config_.hStream = stream;
   Driver const& cuda = driver();
   CUcontext context = nullptr;
@@ -274,4 +275,5 @@ void bind_launch(py::module_& m) {
       .def("set_problem", &ReductionCall::set_problem, py::arg("rows"), py::arg("columns"), py::arg("partitions"));
 
   bind_conv2d_call(m);
+  bind_grouped_call(m);
 }

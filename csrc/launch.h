@@ -57,6 +57,11 @@ class Call {
   /// Marks the end of the last launch on a stream that the caller named; null where there was none.
   std::shared_ptr<Event> explicit_end() const { return explicit_end_; }
 
+ protected:
+  DeviceKernel const& kernel() const { return *kernel_; }
+  /// What a family does on the stream of the coming launch, before it.
+  virtual void prepare(CUstream) {}
+
  private:
   void run_on(CUstream stream);
   void launch(CUstream stream);
@@ -85,3 +90,4 @@ struct Recorded {
 
 // Families with a file of their own.
 void bind_conv2d_call(pybind11::module_& m);
+void bind_grouped_call(pybind11::module_& m);

@@ -194,7 +194,7 @@ void bind_batched(py::module_& m) {
          "get_tiled_shape",
          [](GemmCoord const& problem_size, GemmCoord const& tile_size, AnyInt const& batch_count) {
            require_tiles(problem_size, tile_size);
-           return Batched::get_tiled_shape(problem_size, tile_size, checked<int>(batch_count, "batch_count", {}, 1));
+           return Batched::get_tiled_shape(problem_size, tile_size, checked<int>(batch_count, "split_k_slices", {}, 1));
          },
          py::arg("problem_size"), py::arg("tile_size"), py::arg("split_k_slices"),
          "The problem in tiles: tiles along m, tiles along n, the batch.")

@@ -6,7 +6,8 @@ Importing this package touches no GPU, opens no file for writing and runs no com
 from __future__ import annotations
 
 from pycutlass import compiler, cutlass
-from pycutlass.arguments import GemmArguments, ReductionArguments
+from pycutlass.arguments import Conv2dArguments, GemmArguments, GemmGroupedArguments, ReductionArguments
+from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
 from pycutlass.device import device_cc
 from pycutlass.epilogue import (
     FastLinearCombinationClamp,
@@ -24,7 +25,9 @@ from pycutlass.epilogue import (
     tanh,
 )
 from pycutlass.errors import PyCutlassError
+from pycutlass.interleave import deinterleave_columns, interleave_columns, interleave_rows, reorder_column
 from pycutlass.library import (
+    GroupMode,
     KernelSchedule,
     MathInstruction,
     MathOperation,
@@ -35,14 +38,19 @@ from pycutlass.library import (
     TileDescription,
 )
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
-from pycutlass.operation import GemmOperationUniversal, ReductionOperation
+from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Conv2dArguments",
+    "Conv2dOperation",
     "FastLinearCombinationClamp",
     "GemmArguments",
+    "GemmGroupedArguments",
+    "GemmOperationGrouped",
     "GemmOperationUniversal",
+    "GroupMode",
     "KernelSchedule",
     "LinearCombination",
     "LinearCombinationClamp",
@@ -58,7 +66,9 @@ __all__ = [
     "TensorDescription",
     "TileDescription",
     "compiler",
+    "conv2d_problem_size",
     "cutlass",
+    "deinterleave_columns",
     "device_cc",
     "gelu",
     "gelu_tanh",
@@ -66,8 +76,12 @@ __all__ = [
     "get_memory_pool",
     "hardswish",
     "identity",
+    "interleave_columns",
+    "interleave_rows",
     "leaky_relu",
     "relu",
+    "reorder_column",
+    "reorder_filter",
     "share_with_cupy",
     "share_with_torch",
     "sigmoid",

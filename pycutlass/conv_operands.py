@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alignment, check_dtype, vector
 from pycutlass.tensor import TensorView, wrap
@@ -120,8 +121,7 @@ def reorder_filter(tensor: _Tensor) -> _Tensor:
     array of the same library and shape
         A copy.
     """
-    array: Any = tensor
-    permuted: _Tensor = array.reshape(-1, 4, 4, 2, 32).swapaxes(1, 2).reshape(array.shape)
+    permuted: _Tensor = reorder_column(tensor)
     return permuted
 
 

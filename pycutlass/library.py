@@ -16,6 +16,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.types import Element, Layout, element, layout
 
 __all__ = [
+    "GroupMode",
     "KernelSchedule",
     "MathInstruction",
     "MathOperation",
@@ -106,6 +107,26 @@ class StrideSupport(enum.Enum):
 
     def __repr__(self) -> str:
         return f"StrideSupport.{self.name}"
+
+
+class GroupMode(enum.Enum):
+    """How a convolution kernel divides groups of channels among its threadblocks.
+
+    SingleGroup: a threadblock works within one group, whose output channels are a multiple of the tile's N.
+    MultipleGroup: a threadblock computes several whole groups, and the tile's N is a multiple of their channels.
+
+    Examples
+    --------
+    >>> from pycutlass import GroupMode
+    >>> list(GroupMode)
+    [GroupMode.SingleGroup, GroupMode.MultipleGroup]
+    """
+
+    SingleGroup = "SingleGroup"
+    MultipleGroup = "MultipleGroup"
+
+    def __repr__(self) -> str:
+        return f"GroupMode.{self.name}"
 
 
 class SchedulerMode(enum.Enum):
@@ -459,7 +480,7 @@ class TensorDescription:
     element : element type of ``cutlass``
         For example ``cutlass.float16``.
     layout : layout of ``cutlass``
-        ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``.
+        ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``; for convolutions ``cutlass.TensorNHWC``.
     alignment : int
         Elements that every pointer, row and leading dimension is aligned to; a power of two. More than one 128-bit
         access holds is reduced to that, as the original did.

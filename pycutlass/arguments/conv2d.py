@@ -10,7 +10,7 @@ from typing import Any
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, refuse_unknown
 from pycutlass.arguments.split_k import HostPlanes, PartialSums
-from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical, reorder_filter
+from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
@@ -24,7 +24,7 @@ __all__ = ["Conv2dArguments", "Conv2dProblem"]
 _Mode, _Operator = _core.SplitKMode, _core.ConvOperator
 _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
-    *("bias", "reordered"),
+    "bias",
 )
 _ROLES = {
     _Operator.fprop: {"A": "activation", "B": "filter", "C": "source", "D": "output"},
@@ -101,7 +101,7 @@ class Conv2dArguments(Arguments):
         kind says. Tensors of torch may have these shapes, or (N, C, H, W) and (K, C, R, S) in ``channels_last``; slices
         of channels are taken without a copy. Flat tensors and device pointers are packed. numpy arrays are copied to
         the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias
-        of one element for each channel of D.
+        of one element for each channel of D. Interleaved kernels take what `pycutlass.reorder_filter` returns as B.
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default. ``SplitKMode.Parallel`` leaves the
         scalars, C and D to the reduction.
@@ -112,9 +112,6 @@ class Conv2dArguments(Arguments):
         Slices of split-K; by default those of `problem_size`.
     bias : bool, optional
         Take `C` as a bias. A tensor with just the elements of one is recognised without it.
-    reordered : bool
-        Interleaved kernels: whether `B` has gone through `pycutlass.reorder_filter` already. Otherwise a reordered copy
-        is made here.
 
     Raises
     ------
@@ -162,7 +159,6 @@ class Conv2dArguments(Arguments):
         split_k_slices: int | None = None,
         *,
         bias: bool | None = None,
-        reordered: bool = False,
         **unknown: Any,
     ) -> None:
         refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
@@ -173,13 +169,10 @@ class Conv2dArguments(Arguments):
         self.problem_size = self._checked_size(problem_size, split_k_slices)
         self.split_k_slices = self.problem_size.split_k_slices
         self.bias = bias
-        self.reordered = reordered
         self._partials: PartialSums | HostPlanes | None = None
         launched = operation.partial if self.split_k_mode is _Mode.Parallel else operation
         self._start(launched, {"A": A, "B": B, "C": C, "D": D}, self._check_scalars(output_op))
         self.operation = operation
-        if operation.is_interleaved:
-            self._try_exchange = _never  # B may have to be reordered
 
     # Checks
 
@@ -196,6 +189,10 @@ class Conv2dArguments(Arguments):
             )
         if slices > 1 and self.split_k_mode is _Mode.NoSplit:
             raise ArgumentError(f"split_k_mode is NoSplit, got {slices} slices: choose Serial or Parallel")
+        if self.split_k_mode is _Mode.Parallel and not self.operation.splits_k:
+            raise ArgumentError(
+                f"{self.operation.procedural_name()} does not split K: use SplitKMode.Serial with one slice"
+            )
         size = given.reset_split_k_slices(slices)
         support = self.operation.supports(size)
         if not support:
@@ -229,8 +226,6 @@ class Conv2dArguments(Arguments):
         description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
         if name == "C" and self._takes_bias(tensor, extent):
             return channel_bias(name, description, tensor, extent)
-        if name == "B" and operation.is_interleaved:
-            tensor = self._reordered(tensor)
         operand = conv_tensor(name, description, tensor, extent)
         self._check_reach(operand, role, extent)
         return operand
@@ -242,22 +237,11 @@ class Conv2dArguments(Arguments):
             raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")
         return wanted
 
-    def _reordered(self, tensor: Any) -> Any:
-        """Return the filter of an interleaved kernel as the kernel reads it; on the host, as the user means it."""
-        if device.available() == self.reordered:
-            return tensor
-        if not hasattr(tensor, "reshape"):
-            raise ArgumentError(
-                "B is no array, and the filter of an interleaved kernel has to be reordered: pass an array of torch, "
-                "numpy or cupy, or reordered=True with what pycutlass.reorder_filter returns"
-            )
-        return reorder_filter(tensor)
-
     def _check_reach(self, operand: Matrix, role: str, extent: Extent) -> None:
         limit = byte_limit(self.operation, operand.name)
         if operand.bytes >= limit:
             raise ArgumentError(
-                f"operand {operand.name}, the {role}, reaches over {operand.bytes:,} bytes, and must over less than "
+                f"operand {operand.name}, the {role}, spans {operand.bytes:,} bytes, and must span less than "
                 f"{limit:,}: pass a copy, or split the batch"
             )
         if self.operation.conv_kind is _Operator.wgrad and operand.name in "CD" and operand.ld != extent[3]:
@@ -306,7 +290,3 @@ def _slices(value: Any) -> int:
     if slices < 1:
         raise ArgumentError(f"split_k_slices must be at least 1, got {slices}")
     return slices
-
-
-def _never(*operands: Any) -> bool:
-    return False

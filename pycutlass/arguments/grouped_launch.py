@@ -53,6 +53,11 @@ class GroupedLaunch(DeviceLaunch):
         for target, offset in self._host_parts:
             target.unpack(packed[offset : offset + target.packed_bytes])
 
+    def release(self, owners: tuple[Any, ...]) -> None:
+        """Let go of everything, ordered behind the last launch."""
+        self._let_go(*self._buffers.values())
+        self.give_up(owners)
+
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for ``A[0]``, ``A[1]``, ..."""
         return self.call.entry(_LETTERS.index(name[0]), int(name[2:-1]))
@@ -116,9 +121,11 @@ class GroupedLaunch(DeviceLaunch):
             )
         return stream
 
-    def _let_go(self, buffer: DeviceBuffer) -> None:
-        """Give a buffer back behind the last launch that uses it."""
-        if self.call.explicit_end is not None:
-            retire((buffer,), self.call.explicit_end)
-        elif self.call.launched:
-            buffer.stream = self.call.last_stream
+    def _let_go(self, *buffers: DeviceBuffer) -> None:
+        """Give buffers back behind the last launch that uses them."""
+        call, end = self.call, self.call.explicit_end
+        for buffer in buffers:
+            if call.launched and not call.was_named:
+                buffer.stream = call.last_stream
+        if end is not None and not end.done:
+            retire(buffers, end)

@@ -155,8 +155,8 @@ def _table(name: str, description: TensorDescription, tensor: Any, rows: int, co
     view = wrap(name, tensor)
     if view.dtype_name not in (None, "int64", "uint64") or view.device is None:
         raise ArgumentTypeError(
-            f"operand {name} in Mode.Array must be a list of {batch} tensors, or an int64 tensor of {batch} addresses on "
-            f"the GPU; got a {view.library} tensor of {view.dtype_name}"
+            f"operand {name} in Mode.Array must be a list of {batch} tensors, or an int64 tensor of {batch} addresses "
+            f"on the GPU; got a {view.library} tensor of {view.dtype_name}"
         )
     if view.shape is not None and view.shape != (batch,):
         raise ArgumentError(f"the table of addresses {name} must have shape ({batch},), got {tuple(view.shape)}")

@@ -167,8 +167,8 @@ class ReductionArguments(Arguments):
         planes = host_planes(view.pointer)
         if planes is None or planes.shape != (self.partitions, rows, columns):
             raise ArgumentError(
-                "workspace must be the ptr_D of GemmArguments in Mode.GemmSplitKParallel with the same problem size and "
-                f"{self.partitions} slices"
+                "workspace must be the ptr_D of GemmArguments in Mode.GemmSplitKParallel with the same problem size "
+                f"and {self.partitions} slices"
             )
         view = TensorView(view.pointer, None, None, None, None, "workspace", planes)
         line = columns if description.is_row_major else rows

@@ -1,7 +1,15 @@
 """Operations: descriptions that generate C++ text. Nothing here compiles or launches."""
 
 from pycutlass.operation.base import Operation
+from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
+from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.reduction import ReductionOperation
 
-__all__ = ["GemmOperationUniversal", "Operation", "ReductionOperation"]
+__all__ = [
+    "Conv2dOperation",
+    "GemmOperationGrouped",
+    "GemmOperationUniversal",
+    "Operation",
+    "ReductionOperation",
+]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
-from pycutlass.library import StrideSupport, TensorDescription, TileDescription
+from pycutlass.library import GroupMode, StrideSupport, TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
@@ -85,6 +85,8 @@ class Conv2dOperation(Operation):
     swizzling_functor : class of ``cutlass``, optional
         ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``; strided dgrad has swizzles of its own,
         ``StridedDgradIdentitySwizzle1`` and ``4``. By default the first that fits.
+    group_mode : GroupMode, optional
+        For fprop of channels in groups: SingleGroup, or with the analytic algorithm also MultipleGroup.
 
     Raises
     ------
@@ -125,6 +127,7 @@ class Conv2dOperation(Operation):
         "stride_support",
         "epilogue_functor",
         "swizzling_functor",
+        "group_mode",
     )
 
     def __init__(
@@ -139,6 +142,7 @@ class Conv2dOperation(Operation):
         stride_support: Any = StrideSupport.Strided,
         epilogue_functor: EpilogueFunctor | None = None,
         swizzling_functor: Any = None,
+        group_mode: GroupMode | None = None,
         *,
         arch: int | None = None,
         **unknown: Any,
@@ -161,6 +165,7 @@ class Conv2dOperation(Operation):
         self.stride_support = _stride_support(stride_support)
         self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         self.swizzling_functor = self._swizzle(swizzling_functor)
+        self.group_mode = None if group_mode is None else rules.expect("group_mode", group_mode, GroupMode)
         self._partial: Conv2dOperation | None = None
         self._check()
 
@@ -194,6 +199,13 @@ class Conv2dOperation(Operation):
         return self.A.order.interleave > 1
 
     @property
+    def splits_k(self) -> bool:
+        """Whether the kernel can divide its sums into slices."""
+        few = (_Algorithm.fixed_channels, _Algorithm.few_channels)
+        undivided = self.is_strided_dgrad or self.is_interleaved or self.group_mode is not None
+        return not undivided and self.iterator_algorithm not in few
+
+    @property
     def partial(self) -> Conv2dOperation:
         """The kernel of parallel split-K: the same convolution, written unscaled in the accumulator's type."""
         if self._partial is None:
@@ -210,8 +222,7 @@ class Conv2dOperation(Operation):
     def parts(self, operations: Any) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""
         reductions = any(hasattr(other, "element_workspace") for other in operations)
-        divisible = not self.is_strided_dgrad and not self.is_interleaved
-        return [self, self.partial] if reductions and divisible else [self]
+        return [self, self.partial] if reductions and self.splits_k else [self]
 
     @property
     def epilogue_type(self) -> Callable[..., EpilogueScalars]:
@@ -257,7 +268,8 @@ class Conv2dOperation(Operation):
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, direction, types, tile, alignments."""
         tile, math = self.tile_description, self.tile_description.math_instruction
-        core = f"{math_name(tile)}{self.conv_kind.name}_{self.iterator_algorithm.name}"
+        group = "" if self.group_mode is None else f"_{self.group_mode.name.lower()}"
+        core = f"{math_name(tile)}{self.conv_kind.name}{group}_{self.iterator_algorithm.name}"
         unity = "_unity" if self.stride_support is StrideSupport.Unity else ""
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         return (
@@ -268,10 +280,14 @@ class Conv2dOperation(Operation):
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
         tile, math = self.tile_description, self.tile_description.math_instruction
+        header, default = "conv2d.h", f"cutlass::conv::kernel::{_KERNELS[self.conv_kind]}"
+        if self.group_mode is not None:
+            header = "conv2d_group.h"
+            default = f"pycutlass::GroupFprop<cutlass::conv::GroupMode::k{self.group_mode.name}>::Default"
         return (
-            '#include "pycutlass/conv2d.h"\n\n'
+            f'#include "pycutlass/{header}"\n\n'
             "using Operation = pycutlass::Conv2d<\n"
-            f"    cutlass::conv::kernel::{_KERNELS[self.conv_kind]},\n"
+            f"    {default},\n"
             f"    {tensor_text(self.A)},\n"
             f"    {tensor_text(self.B)},\n"
             f"    {tensor_text(self.C)},\n"
@@ -298,6 +314,8 @@ class Conv2dOperation(Operation):
             raise DescriptionError("convolutions are Ampere-style kernels: leave out cluster_shape")
         self._check_layouts()
         self._check_algorithm()
+        if self.group_mode is not None:
+            self._check_groups()
         A, B, C = self._product()
         rules.check_operand_types(tile.math_instruction, A, B)
         rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
@@ -336,6 +354,19 @@ class Conv2dOperation(Operation):
                 f"fixed_channels is for as many channels as the alignment, the same for both operands; got "
                 f"{self.A.alignment} for A and {self.B.alignment} for B"
             )
+
+    def _check_groups(self) -> None:
+        kind, math = self.conv_kind, self.tile_description.math_instruction
+        if kind is not _Operator.fprop or not math.is_tensor_op or self.is_interleaved:
+            raise DescriptionError(
+                f"group_mode is for fprop by TensorOp in TensorNHWC; got {kind.name} by {math.opcode_class.name} in "
+                f"{self.A.order}: launch once for each group, on slices of the channels"
+            )
+        single = self.group_mode is GroupMode.SingleGroup
+        algorithms = (_Algorithm.analytic, _Algorithm.optimized) if single else (_Algorithm.analytic,)
+        if self.iterator_algorithm not in algorithms:
+            known = " or ".join(algorithm.name for algorithm in algorithms)
+            raise DescriptionError(f"{self.group_mode!r} needs {known}, got {self.iterator_algorithm.name}")
 
     def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
         """Return the operands of the matrix product that this is."""

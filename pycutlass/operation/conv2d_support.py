@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import ArgumentTypeError
-from pycutlass.library import StrideSupport, TensorDescription
+from pycutlass.library import GroupMode, StrideSupport, TensorDescription, TileDescription
 
 __all__ = ["Conv2dSupport", "byte_limit", "why_not"]
 
@@ -36,7 +36,7 @@ class Conv2dSupport:
         return f"no: {self.reason}" if self.reason else "yes"
 
 
-class Described(Protocol):
+class _Described(Protocol):
     """What the rules read of a Conv2dOperation."""
 
     A: TensorDescription
@@ -44,8 +44,10 @@ class Described(Protocol):
     C: TensorDescription
     conv_kind: Any
     iterator_algorithm: Any
+    tile_description: TileDescription
     stride_support: StrideSupport
     epilogue_functor: EpilogueFunctor
+    group_mode: GroupMode | None
 
     @property
     def is_strided_dgrad(self) -> bool:
@@ -56,7 +58,7 @@ class Described(Protocol):
         """Whether channels are stored in groups of 32."""
 
 
-def why_not(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def why_not(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     """Return why `operation` cannot compute problem `p`, or an empty text where it can."""
     if not isinstance(p, _core.Conv2dProblemSize):
         raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}")
@@ -64,7 +66,7 @@ def why_not(operation: Described, p: _core.Conv2dProblemSize) -> str:
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
 
 
-def byte_limit(operation: Described, name: str) -> int:
+def byte_limit(operation: _Described, name: str) -> int:
     """Return how many bytes operand `name` must stay below.
 
     CUTLASS computes offsets in 32 bits: in bytes for most kernels, in bits of A and B where channels are few
@@ -73,7 +75,7 @@ def byte_limit(operation: Described, name: str) -> int:
     return 2**28 if operation.iterator_algorithm in _FEW and name in ("A", "B") else 2**31
 
 
-def _extents(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _extents(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     for axis, size, taps, pad, stride, dilation, given in (
         ("P", p.H, p.R, p.pad_h, p.stride_h, p.dilation_h, p.P),
         ("Q", p.W, p.S, p.pad_w, p.stride_w, p.dilation_w, p.Q),
@@ -88,30 +90,46 @@ def _extents(operation: Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
-    if p.groups == 1:
-        return ""
-    return (
-        f"groups={p.groups}: these kernels compute one group. Launch once for each group, on slices of the channels "
-        f"(tensors whose pixels are further apart than their channels are taken as they are)"
-    )
+def _groups(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+    if operation.group_mode is None:
+        if p.groups == 1:
+            return ""
+        modes = "describe fprop with a group_mode, or " if operation.conv_kind is _Operator.fprop else ""
+        return (
+            f"groups={p.groups}: this kernel computes one group; {modes}launch once for each group, on slices of the "
+            f"channels (pixels may be further apart than their channels)"
+        )
+    tile, filters = operation.tile_description.threadblock_shape[1], p.K // p.groups
+    if operation.group_mode is GroupMode.SingleGroup and filters % tile:
+        return (
+            f"GroupMode.SingleGroup takes a number of filters in each group that is a multiple of the tile's N={tile}, "
+            f"got K / groups = {filters}: use MultipleGroup, or a narrower tile"
+        )
+    if operation.group_mode is GroupMode.MultipleGroup and tile % filters:
+        return (
+            f"GroupMode.MultipleGroup takes a number of filters in each group that divides the tile's N={tile}, got "
+            f"K / groups = {filters}: use SingleGroup, or another tile"
+        )
+    return ""
 
 
-def _channels(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _channels(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     if operation.is_interleaved and (p.C % 32 or p.K % 32):
         return f"TensorNC32HW32 groups channels by 32: C and K must be multiples of that, got C={p.C} and K={p.K}"
     channels = {_Operator.fprop: "CCK", _Operator.dgrad: "KCC", _Operator.wgrad: "KCC"}[operation.conv_kind]
     for name, operand, axis in zip("ABC", (operation.A, operation.B, operation.C), channels, strict=True):
-        count = getattr(p, axis)
+        count, what = getattr(p, axis), f"{axis}="
+        if p.groups > 1 and axis == "C":
+            count, what = count // p.groups, "C / groups = "
         if count % operand.alignment:
             return (
-                f"{axis}={count} must be a multiple of {operand.alignment}, the alignment of operand {name}: pad the "
+                f"{what}{count} must be a multiple of {operand.alignment}, the alignment of operand {name}: pad the "
                 f"channels, or describe {name} with alignment {count & -count}"
             )
     return ""
 
 
-def _algorithm(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _algorithm(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     algorithm = operation.iterator_algorithm
     if algorithm is _Algorithm.optimized and operation.conv_kind is not _Operator.wgrad and max(p.R, p.S) > 32:
         return f"the optimized algorithm takes filters of at most 32 x 32, got R={p.R} and S={p.S}: use analytic"
@@ -123,7 +141,7 @@ def _algorithm(operation: Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _strides(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _strides(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     strides = f"stride_h={p.stride_h} and stride_w={p.stride_w}"
     if operation.stride_support is StrideSupport.Unity:
         if (p.stride_h, p.stride_w) != (1, 1):
@@ -142,7 +160,7 @@ def _strides(operation: Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _slices(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     slices = p.split_k_slices
     if slices == 1:
         return ""
@@ -152,14 +170,15 @@ def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
         )
     if operation.iterator_algorithm in _FEW:
         return f"{operation.iterator_algorithm.name} kernels do not split K, got split_k_slices={slices}: use optimized"
-    if operation.is_interleaved:
-        return f"kernels of TensorNC32HW32 do not split K, got split_k_slices={slices}"
+    if operation.is_interleaved or operation.group_mode is not None:
+        what = "TensorNC32HW32" if operation.is_interleaved else repr(operation.group_mode)
+        return f"kernels of {what} do not split K, got split_k_slices={slices}"
     if slices > 65535:
         return f"split_k_slices must be at most 65535, the extent of a grid along z; got {slices}"
     return ""
 
 
-def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _sizes(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     try:
         _core.implicit_gemm_problem_size(operation.conv_kind, p)
     except ValueError as error:
@@ -175,7 +194,7 @@ def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _sums(operation: Described, p: _core.Conv2dProblemSize) -> str:
+def _sums(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     functor = operation.epilogue_functor
     products = _core.implicit_gemm_problem_size(operation.conv_kind, p).k()
     if functor.most_k is None or products <= functor.most_k:

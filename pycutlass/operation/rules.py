@@ -155,8 +155,8 @@ def _check_turing(tile: TileDescription) -> None:
     math = tile.math_instruction
     if math.is_tensor_op and (math.a.short, math.instruction_shape) not in (("f16", (16, 8, 8)), ("s8", (8, 8, 16))):
         raise DescriptionError(
-            f"Turing's tensor cores (compute_capability=75) multiply f16 with instruction_shape [16, 8, 8] and int8 with "
-            f"[8, 8, 16]; got {math.a} with {list(math.instruction_shape or ())}"
+            f"Turing's tensor cores (compute_capability=75) multiply f16 with instruction_shape [16, 8, 8] and int8 "
+            f"with [8, 8, 16]; got {math.a} with {list(math.instruction_shape or ())}"
         )
     if tile.stages != 2:
         raise DescriptionError(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
@@ -175,8 +175,9 @@ def _check_integer_layouts(
         return
     if (A.is_row_major, B.is_row_major) != (True, False):
         raise DescriptionError(
-            f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix cannot "
-            f"transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every layout."
+            f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix "
+            f"cannot transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every "
+            f"layout."
         )
 
 
@@ -226,8 +227,8 @@ def _check_operand_tile(
         )
     if not along_k and operand.type.bits != 64 and rows % line:
         raise DescriptionError(
-            f"operand {name} is not contiguous along K: threadblock_shape {'M' if name == 'A' else 'N'}={rows} must be a "
-            f"multiple of the {line} elements of a 128-byte line; use {-(-rows // line) * line}"
+            f"operand {name} is not contiguous along K: threadblock_shape {'M' if name == 'A' else 'N'}={rows} must be "
+            f"a multiple of the {line} elements of a 128-byte line; use {-(-rows // line) * line}"
         )
     accesses = rows * k // operand.alignment
     if accesses % tile.num_threads:

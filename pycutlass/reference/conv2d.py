@@ -53,6 +53,8 @@ def conv2d(
     array of the shape of D
         In the type of C, or f64 where `exact`.
     """
+    if problem_size.groups > 1:
+        return _grouped(operation, problem_size, A, B, C, (alpha, beta, *extra), exact)
     rows, columns = implicit_gemm(operation.conv_kind, problem_size, A, B)
     source = C if C is None or C.ndim == 1 else C.reshape(rows.shape[0], columns.shape[1])
     product = gemm(cast(Any, operation), rows, columns, source, alpha, beta, *extra, exact=exact)
@@ -66,6 +68,29 @@ def implicit_gemm(kind: _core.ConvOperator, p: _core.Conv2dProblemSize, A: Array
     if kind is _Operator.dgrad:
         return _gathered(A, *_sources(p)), B.transpose(1, 2, 0, 3).reshape(-1, p.C)
     return A.reshape(-1, p.K).T, _gathered(B, *_taps(p))
+
+
+def _grouped(
+    operation: Conv2dOperation,
+    p: _core.Conv2dProblemSize,
+    x: Array,
+    w: Array,
+    C: Array | None,
+    scalars: tuple[float, ...],
+    exact: bool,
+) -> Array:
+    """Return fprop group by group."""
+    one = _core.Conv2dProblemSize(
+        *(p.N, p.H, p.W, p.C // p.groups, p.K // p.groups, p.R, p.S, p.P, p.Q, p.pad_h, p.pad_w),
+        *(p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.mode),
+    )
+    outputs = []
+    for group in range(p.groups):
+        channels = slice(group * one.C, (group + 1) * one.C)
+        filters = slice(group * one.K, (group + 1) * one.K)
+        source = None if C is None else C[..., filters]
+        outputs.append(conv2d(operation, one, x[..., channels], w[filters], source, *scalars, exact=exact))
+    return np.concatenate(outputs, axis=-1)
 
 
 def _gathered(tensor: Array, rows: Array, columns: Array) -> Array:

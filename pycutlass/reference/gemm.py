@@ -58,6 +58,9 @@ def gemm(
     functor = operation.epilogue_functor
     source = None if beta == 0 or C is None else C
     scalars = (alpha, beta, *extra)
+    if operation.B.order.interleave > 1:
+        # An interleaved kernel takes B with its columns reordered: pycutlass.reorder_column.
+        B = B.reshape(*B.shape[:-1], -1, 4, 4, 2).swapaxes(-3, -2).reshape(B.shape)
     if exact:
         accumulator = multiplied(A, math).astype(np.float64) @ multiplied(B, math).astype(np.float64)
         return functor.reference(accumulator, source, scalars, np.dtype(np.float64))
@@ -79,15 +82,20 @@ def multiplied(operand: Array, math: MathInstruction) -> Array:
     return np.asarray(operand, np.float32 if math.a.bits <= 32 and not math.a.is_integer else np.float64)
 
 
-def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0) -> tuple[float, float]:
+def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, slices: int = 1) -> tuple[float, float]:
     """Return the relative and absolute error that a right kernel may have against the exact reference.
 
-    The output is rounded once (half a unit in the last place). The accumulator sums `k` products whose errors behave
-    like a random walk; four standard deviations of it bound every element of a large matrix. Tensor cores cut the sum
-    off after every instruction instead of rounding it, always toward zero (Fasi, Higham, Mikaitis and Pranesh,
-    "Numerical behavior of NVIDIA tensor cores", 2021): that error adds up. The two steps of the
-    epilogue round once each in the compute type, and CUTLASS approximates some activations. No activation here has a
-    slope above 1.13, which the four standard deviations cover.
+    For operands and C that are normally distributed. The model, term by term:
+
+    * The output is rounded once: half a unit in its last place, and one for what the epilogue computes.
+    * A sum of `k` products grows like a random walk, and each instruction rounds it once. Six standard deviations of
+      the accumulated rounding are 1.2 units times `k` over the root of the instruction's K.
+    * Tensor cores do not round an f32 accumulator but cut it off, always toward zero, which adds up
+      (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021).
+    * 3xTF32 leaves out the products of the small halves.
+    * alpha * accumulator and beta * C may cancel: their own rounding, in the compute type, stays.
+    * CUTLASS approximates some activations. None has a slope above 1.13.
+    * Serial split-K rounds to the output's type after every slice.
 
     Parameters
     ----------
@@ -95,18 +103,22 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0) -> 
         Number of products in each sum.
     scale : float
         Typical size of one product, alpha included.
+    slices : int
+        Slices of a serial split-K.
     """
     math, functor = operation.tile_description.math_instruction, operation.epilogue_functor
-    step = math.accumulator.epsilon
-    if math.math_operation in _FAST_STEP:
-        step = max(step, _FAST_STEP[math.math_operation])
-    walk = np.sqrt(max(k, 1)) * scale
-    accumulated = 4 * step * walk * max(1.0, np.log2(max(k, 2)) / 2)
-    if math.is_tensor_op and not math.a.is_integer:
-        instructions = -(-k // (math.instruction_shape or (64, 8, 16))[2])
-        accumulated += math.accumulator.epsilon * instructions * walk
+    walk = float(np.sqrt(k)) * scale
+    per_instruction = (math.instruction_shape or (64, 8, 16))[2] if math.is_tensor_op else 1
+    absolute = 1.2 * math.accumulator.epsilon * k / np.sqrt(per_instruction) * scale
+    if math.is_tensor_op and math.accumulator.short == "f32":
+        absolute += math.accumulator.epsilon * -(-k // per_instruction) * walk
+    if math.math_operation is MathOperation.multiply_add_fast_f32:
+        absolute += 4 * 2.0**-20 * walk
+    absolute += functor.compute.epsilon * (4 * walk + 8)
+    if slices > 1:
+        absolute += 2 * slices * functor.output.epsilon * (walk + 4)
     approximated = 0.0 if functor.activation is None else functor.activation.error
-    return functor.output.epsilon + 4 * functor.compute.epsilon + approximated, float(accumulated) + approximated
+    return functor.output.epsilon + 4 * functor.compute.epsilon + approximated, float(absolute) + approximated
 
 
 def _accumulate(A: Array, B: Array, math: MathInstruction) -> Array:
@@ -134,6 +146,3 @@ _ROUNDED: dict[MathOperation, Callable[[Array], Array]] = {
     MathOperation.multiply_add_fast_bf16: _rounder("bf16"),
     MathOperation.multiply_add_fast_f32: _rounder("f32"),
 }
-
-# 3xTF32 leaves out the product of the two small halves, each below 2**-11 of its operand.
-_FAST_STEP = {MathOperation.multiply_add_fast_f32: 2.0**-20}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUNS = [*((path.name,) for path in sorted(EXAMPLES.glob("*.py"))), ("03_inspect_kernel.py", "--hopper")]
+RUNS = [*((path.name,) for path in sorted(EXAMPLES.glob("[0-9]*.py"))), ("03_inspect_kernel.py", "--hopper")]
 # What PyCUTLASS may say of the machine in its log, which is no word about the example.
 ABOUT_THE_MACHINE = ("no GPU (", "the CUDA toolkit in ")
 

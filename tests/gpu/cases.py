@@ -171,7 +171,15 @@ def as_numpy(operand: Any, description: pycutlass.TensorDescription) -> Any:
 
 
 def assert_matches(
-    operation: Any, A: Any, B: Any, C: Any, D: Any, alpha: float = 1.0, beta: float = 0.0, *extra: float
+    operation: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *extra: float,
+    slices: int = 1,
 ) -> None:
     """Compare D with the reference, element by element, within the derived tolerance; NaN never passes.
 
@@ -186,5 +194,5 @@ def assert_matches(
         return
     exact = reference.gemm(operation, *arrays, alpha, beta, *extra, exact=True)
     scale = abs(alpha) * (8.0**2 / 3 if operation.A.type.is_integer else 1.0)
-    relative, absolute = reference.tolerance(operation, A.shape[-1], scale)
+    relative, absolute = reference.tolerance(operation, A.shape[-1], scale, slices)
     np.testing.assert_allclose(actual.astype(np.float64), exact, rtol=relative, atol=absolute)

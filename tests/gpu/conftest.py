@@ -39,9 +39,11 @@ def compiled() -> None:
     if not device.available():
         return
     from cases import OPERATIONS
-    from matrix import KERNELS, REDUCTIONS
+    from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS
 
     from pycutlass import compiler
 
-    compiler.add_module([*OPERATIONS.values(), *(KERNELS[name] for name in KERNELS if name not in REDUCTIONS)])
+    compiler.add_module(
+        [INTERLEAVED_KERNEL, *OPERATIONS.values(), *(KERNELS[name] for name in KERNELS if name not in REDUCTIONS)]
+    )
     compiler.add_module([*(KERNELS[name] for name in REDUCTIONS), *REDUCTIONS.values()])

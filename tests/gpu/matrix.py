@@ -167,6 +167,31 @@ def _epilogues() -> dict[str, GemmOperationUniversal]:
     return kernels
 
 
+INTERLEAVED = (
+    cutlass.ColumnMajorInterleaved32,
+    cutlass.RowMajorInterleaved32,
+    cutlass.ColumnMajorInterleaved32,
+)
+
+
+def _interleaved() -> GemmOperationUniversal:
+    return ampere(
+        s8,
+        s32,
+        s8,
+        INTERLEAVED,
+        instruction=(16, 8, 32),
+        tile=(64, 64, 64),
+        stages=6,
+        math=Math.multiply_add_saturate,
+        alignments=(16, 16, 8),
+        functor=pycutlass.LinearCombinationClamp,
+    )
+
+
+#: int8 in interleaved layouts, which needs operands of its own making.
+INTERLEAVED_KERNEL = _interleaved()
+
 KERNELS: dict[str, GemmOperationUniversal] = {
     **_tensor_core(),
     **_simt(),
@@ -233,7 +258,7 @@ def _cases() -> list[Case]:
     for name in ("f16-f16-tnt", "f16-f16-nnn", "bf16-f16-ttn", "f64-ntn", "simt-f32-tnt", "s8-s32-tnt", "gelu-f16"):
         extra = _extra(KERNELS[name])
         cases += [
-            Case(name, Mode.Gemm, (144, 80, 320), slices, (1.0, 0.5, *extra)) for slices in (2, 3, 5)
+            Case(name, Mode.Gemm, (144, 80, 320), slices, (1.0, 2.0, *extra)) for slices in (2, 3, 5)
         ]  # serial split-K
     for name in SPLIT:
         cases += [

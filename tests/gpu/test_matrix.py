@@ -25,7 +25,8 @@ def test_case(case: Case) -> None:
     run = {Mode.Gemm: _single, Mode.GemmSplitKParallel: _split, Mode.Batched: _batched, Mode.Array: _array}[case.mode]
     run(case, operation, A, B, C, D)
     compared = operation if case.mode != Mode.GemmSplitKParallel else _with_epilogue_of_reduction(case)
-    assert_matches(compared, A, B, _broadcast(case, operation, C), D, *case.scalars)
+    slices = case.count if case.mode == Mode.Gemm else 1
+    assert_matches(compared, A, B, _broadcast(case, operation, C), D, *case.scalars, slices=slices)
 
 
 def _source(case: Case, operation: Any, batch: tuple[int, ...]) -> Any:

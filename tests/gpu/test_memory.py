@@ -64,5 +64,6 @@ assert pool.get_allocated_size() >= 2**20, pool.get_allocated_size()
 del tensor
 print("shared")
 """
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-X", "faulthandler", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and "shared" in done.stdout, done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cases import assert_matches, poisoned, random_matrix, random_values
-from matrix import KERNELS, REDUCTIONS, Mode
+from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS, Mode
 
 import pycutlass
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError
@@ -126,6 +126,29 @@ def test_stream_k_runs_again_and_in_graphs() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert_matches(operation, A, B, None, D)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 32, 32), (64, 96, 128), (1, 544, 224), (130, 32, 64)])
+def test_interleaved_int8(m: int, n: int, k: int) -> None:
+    import torch
+
+    A, B = (torch.randint(-4, 5, shape, device="cuda", dtype=torch.int8) for shape in ((m, k), (k, n)))
+    C, D = torch.randint(-8, 9, (m, n), device="cuda", dtype=torch.int8), torch.full((m * n,), -128, device="cuda")
+    D = D.to(torch.int8)
+    packed_B = pycutlass.reorder_column(pycutlass.interleave_rows(B))
+    arguments = pycutlass.GemmArguments(
+        INTERLEAVED_KERNEL,
+        (m, n, k),
+        pycutlass.interleave_columns(A),
+        packed_B,
+        pycutlass.interleave_columns(C),
+        D,
+        output_op=INTERLEAVED_KERNEL.epilogue_type(1.0, 2.0),
+    )
+    INTERLEAVED_KERNEL.run(arguments)
+    arguments.sync()
+    exact = (A.double() @ B.double() + 2 * C.double()).clamp(-128, 127).to(torch.int8)
+    assert torch.equal(pycutlass.deinterleave_columns(D, m, n), exact)
 
 
 def test_f64_scalars_to_the_bit() -> None:

@@ -44,6 +44,7 @@ def conv(
     math: Any = None,
     functor: Any = None,
     swizzle: Any = None,
+    group_mode: Any = None,
     layouts: tuple[Any, Any, Any] = (cutlass.TensorNHWC,) * 3,
     **tile: Any,
 ) -> Conv2dOperation:
@@ -69,7 +70,7 @@ def conv(
     if functor is None:
         functor = pycutlass.LinearCombinationClamp if output is s8 else pycutlass.LinearCombination
     made = functor(output, C.alignment, accumulator, compute)
-    return Conv2dOperation(kind, Algorithm[algorithm], 80, tile_description, A, B, C, stride, made, swizzle)
+    return Conv2dOperation(kind, Algorithm[algorithm], 80, tile_description, A, B, C, stride, made, swizzle, group_mode)
 
 
 def activated(activation: Any) -> Any:
@@ -112,6 +113,13 @@ def _operations() -> dict[str, Conv2dOperation]:
         "f16_wgrad_align4": conv(wgrad, "optimized", alignments=4),
         "f16_wgrad_align2": conv(wgrad, "analytic", alignments=2, **small),
         "f16_wgrad_align1": conv(wgrad, "optimized", alignments=1, stages=2, **small),
+        # groups
+        "f16_fprop_single": conv(fprop, "optimized", group_mode=pycutlass.GroupMode.SingleGroup, **small),
+        "f16_fprop_single_analytic": conv(fprop, "analytic", group_mode=pycutlass.GroupMode.SingleGroup, **small),
+        "f16_fprop_multiple": conv(fprop, "analytic", group_mode=pycutlass.GroupMode.MultipleGroup, **small),
+        "f16_fprop_depthwise": conv(
+            fprop, "analytic", alignments=1, stages=2, group_mode=pycutlass.GroupMode.MultipleGroup, **small
+        ),
         # other tiles and swizzles
         "f16_fprop_large_swizzle4": conv(fprop, "optimized", swizzle=cutlass.IdentitySwizzle4, **large),
         "f16_fprop_deep_swizzle8": conv(fprop, "optimized", swizzle=cutlass.IdentitySwizzle8, **deep),
@@ -214,7 +222,11 @@ GEOMETRIES = [
 
 
 def problem(
-    geometry: tuple[Any, ...], channels: int, filters: int, mode: Any = cutlass.conv.Mode.cross_correlation
+    geometry: tuple[Any, ...],
+    channels: int,
+    filters: int,
+    groups: int = 1,
+    mode: Any = cutlass.conv.Mode.cross_correlation,
 ) -> Any:
     """Return the problem of a geometry with so many input and output channels."""
     n, h, w, r, s, (pad_h, pad_w), (stride_h, stride_w), (dilation_h, dilation_w) = geometry
@@ -233,13 +245,17 @@ def problem(
         dilation_h=dilation_h,
         dilation_w=dilation_w,
         mode=mode,
+        groups=groups,
     )
 
 
-def channel_counts(operation: Conv2dOperation) -> list[tuple[int, int]]:
-    """Return pairs of C and K that the alignments of an operation allow, few and many in turns."""
-    pairs = itertools.product((1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 72, 96, 288), (1, 2, 4, 8, 24, 32, 64, 160))
-    allowed = [pair for pair in pairs if operation.supports(problem(GEOMETRIES[0], *pair))]
+def channel_counts(operation: Conv2dOperation) -> list[tuple[int, int, int]]:
+    """Return C, K and groups that the alignments of an operation allow, few and many in turns."""
+    few, groups = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 72, 96, 288), (1,)
+    if operation.group_mode is not None:
+        few, groups = (1, 2, 3, 8, 16, 24, 64), (2, 3, 4, 64)
+    counts = [(g * c, g * k, g) for g, c, k in itertools.product(groups, few, (1, 2, 4, 8, 24, 32, 64, 160))]
+    allowed = [each for each in counts if operation.supports(problem(GEOMETRIES[0], *each))]
     random.Random(2080).shuffle(allowed)
     return allowed
 
@@ -248,5 +264,5 @@ def problems(operation: Conv2dOperation) -> list[Any]:
     """Return the problems of the list that `operation` supports, each with other channel counts."""
     modes = itertools.cycle((cutlass.conv.Mode.cross_correlation,) * 3 + (cutlass.conv.Mode.convolution,))
     counts = itertools.cycle(channel_counts(operation))
-    made = [problem(geometry, *next(counts), next(modes)) for geometry in GEOMETRIES]
+    made = [problem(geometry, *next(counts), mode=next(modes)) for geometry in GEOMETRIES]
     return [each for each in made if operation.supports(each)]

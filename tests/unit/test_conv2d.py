@@ -24,7 +24,7 @@ from convolutions import (
 )
 
 import pycutlass
-from pycutlass import Conv2dArguments, Conv2dOperation, TensorDescription, cutlass
+from pycutlass import Conv2dArguments, Conv2dOperation, GroupMode, TensorDescription, cutlass
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -75,6 +75,7 @@ def test_every_parameter_is_in_the_text():
     assert "StrideSupport::kUnity" in OPERATIONS["f16_dgrad_analytic"].body()
     assert "StridedDgradIdentityThreadblockSwizzle<4>" in OPERATIONS["f16_dgrad_strided_swizzle4"].body()
     assert "kFixedChannels" in OPERATIONS["f16_fprop_fixed8"].body()
+    assert "GroupFprop<cutlass::conv::GroupMode::kMultipleGroup>::Default" in OPERATIONS["f16_fprop_multiple"].body()
     assert "kFewChannels" in OPERATIONS["f16_fprop_few1"].body()
     assert "TensorCxRSKx<32>" in OPERATIONS["s8_fprop_interleaved"].body()
 
@@ -151,6 +152,9 @@ REFUSED: list[tuple[Any, list[str]]] = [
     ),
     (lambda: conv(fprop, "optimized", swizzle=cutlass.BatchedIdentitySwizzle), ["BatchedIdentitySwizzle"]),
     (lambda: conv(fprop, "optimized", alignments=1), ["cp.async", "stages=2"]),
+    (lambda: conv(fprop, "optimized", group_mode="SingleGroup"), ["group_mode", "GroupMode", "'SingleGroup'"]),
+    (lambda: conv(wgrad, "optimized", group_mode=GroupMode.SingleGroup), ["group_mode", "fprop", "wgrad"]),
+    (lambda: conv(fprop, "optimized", group_mode=GroupMode.MultipleGroup), ["MultipleGroup", "analytic"]),
     (lambda: conv(fprop, "optimized", (f16, f32, tf32)), ["tfloat32"]),
     (lambda: conv(fprop, "optimized", (f64,) * 3, alignments=2), ["f64", "alignment 1"]),
     (lambda: conv(fprop, "optimized", (f32,) * 3, opcode=cutlass.OpClass.Simt, alignments=4), ["alignment 1"]),
@@ -188,6 +192,7 @@ def test_a_gemm_takes_no_tensors():
 STRIDED_DGRAD, FPROP, WGRAD = (
     OPERATIONS[f"f16_{name}"] for name in ("dgrad_strided_optimized", "fprop_optimized", "wgrad_optimized")
 )
+SINGLE, MULTIPLE = OPERATIONS["f16_fprop_single"], OPERATIONS["f16_fprop_multiple"]
 UNITY_DGRAD = OPERATIONS["f16_dgrad_optimized"]
 CLAMPED = conv(
     fprop,
@@ -207,7 +212,12 @@ UNSUPPORTED: list[tuple[Any, dict[str, Any], list[str]]] = [
     (STRIDED_DGRAD, {"stride_h": 2, "split_k_slices": 2}, ["strided dgrad", "split_k_slices=2"]),
     (STRIDED_DGRAD, {"dilation_h": 2}, ["strided dgrad", "dilation_h=2"]),
     (STRIDED_DGRAD, {"stride_h": 4, "mode": Mode.convolution}, ["Mode.convolution", "stride_h=4", "R=3"]),
-    (FPROP, {"groups": 2}, ["groups=2", "slices of the channels"]),
+    (FPROP, {"groups": 2}, ["groups=2", "describe fprop with a group_mode", "slices of the channels"]),
+    (WGRAD, {"groups": 2}, ["groups=2", "one group; launch once for each group"]),
+    (SINGLE, {"groups": 2, "K": 96}, ["SingleGroup", "N=64", "K / groups = 48", "MultipleGroup"]),
+    (SINGLE, {"groups": 2, "K": 128, "C": 24}, ["C / groups = 12", "multiple of 8", "operand A"]),
+    (SINGLE, {"groups": 2, "K": 128, "split_k_slices": 2}, ["SingleGroup", "split_k_slices=2"]),
+    (MULTIPLE, {"groups": 2, "K": 48}, ["MultipleGroup", "N=64", "K / groups = 24", "SingleGroup"]),
     (FPROP, {"P": 8, "Q": 6}, ["P=8", "(9 + 2 * 0 - 1 * (3 - 1) - 1) // 1 + 1 = 7"]),
     (FPROP, {"Q": 5, "P": 7}, ["Q=5", "= 6"]),
     (OPERATIONS["f16_fprop_fixed4"], {"C": 8}, ["fixed_channels", "4", "C=8", "few_channels"]),
@@ -249,6 +259,9 @@ def test_what_is_not_supported_has_a_reason(operation, changes, words):
         (STRIDED_DGRAD, {"stride_h": 3, "mode": Mode.convolution}),
         (UNITY_DGRAD, {"dilation_h": 2, "split_k_slices": 201}),
         (FPROP, {"split_k_slices": 201}),
+        (SINGLE, {"groups": 2, "K": 128}),
+        (MULTIPLE, {"groups": 2, "K": 64}),
+        (OPERATIONS["f16_fprop_depthwise"], {"groups": 16, "K": 16}),
         (OPERATIONS["f16_fprop_few4"], {"N": 255, "H": 362, "W": 362, "C": 4, "K": 8}),
     ],
 )

@@ -70,7 +70,7 @@ def torch_convolution(kind: Any, p: Any, A: Any, B: Any) -> Any:
     }
     flip = (lambda w: w.flip(2, 3)) if p.mode == Mode.convolution else (lambda w: w)
     if kind is fprop:
-        result = functional.conv2d(a, flip(b), **options)
+        result = functional.conv2d(a, flip(b), groups=p.groups, **options)
     elif kind is dgrad:
         result = grad.conv2d_input((p.N, p.C, p.H, p.W), flip(b), a, **options)
     else:
@@ -190,6 +190,16 @@ def test_slices_of_channels_are_taken_as_they_are():
     np.testing.assert_allclose(y, functional.conv2d(a, b, groups=2).permute(0, 2, 3, 1), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["f16_fprop_single", "f16_fprop_multiple", "f16_fprop_depthwise"])
+def test_groups_of_channels(name):
+    operation = OPERATIONS[name]
+    for p in problems(operation)[:6]:
+        A, B, C, D = tensors(operation, p)
+        assert B.shape[3] == p.C // p.groups < p.C
+        operation.run(Conv2dArguments(operation, p, A, B, C, D, operation.epilogue_type(1.0, 1.0)))
+        np.testing.assert_allclose(D, torch_convolution(fprop, p, A, B) + C, rtol=2e-3, atol=2e-2)
+
+
 @pytest.mark.parametrize("kind", [fprop, dgrad], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("form", ["vector", "broadcast", "named"])
 def test_bias(kind, form):
@@ -246,10 +256,10 @@ def test_interleaved_operands():
     A = np.ascontiguousarray(x.reshape(2, 9, 8, 2, 32).transpose(0, 3, 1, 2, 4).astype(np.int8))
     B = np.ascontiguousarray(w.reshape(32, 3, 3, 2, 32).transpose(3, 1, 2, 0, 4).astype(np.int8))
     expected = np.clip(np.rint(0.25 * torch_convolution(fprop, p, x, w)), -128, 127)
-    for filters, reordered in ((B, False), (B.reshape(-1), False), (pycutlass.reorder_filter(B), True)):
+    for filters in (pycutlass.reorder_filter(B), pycutlass.reorder_filter(B.reshape(-1))):
         D = np.full((2, 1, 7, 6, 32), -128, np.int8)
         output_op = operation.epilogue_type(0.25, 0)
-        arguments = Conv2dArguments(operation, p, A, filters, None, D, output_op, reordered=reordered)
+        arguments = Conv2dArguments(operation, p, A, filters, None, D, output_op)
         operation.run(arguments)
         assert np.array_equal(D.transpose(0, 2, 3, 1, 4).reshape(2, 7, 6, 32), expected)
 

@@ -39,9 +39,7 @@ def test_against_f64(operation, m, n, k):
         assert D.dtype == operation.C.type.dtype
         exact = expected(operation, A, B, C, alpha, beta)
         relative, absolute = reference.tolerance(operation, k, abs(alpha))
-        # The tolerance is of the sum; what is added to it in the epilogue has a rounding error of its own.
-        added = 4 * operation.epilogue_functor.compute.epsilon * np.abs(beta * C.astype(np.float64)).max()
-        np.testing.assert_allclose(D.astype(np.float64), exact, rtol=relative, atol=absolute + added)
+        np.testing.assert_allclose(D.astype(np.float64), exact, rtol=relative, atol=absolute)
 
 
 @named
@@ -67,11 +65,12 @@ def test_the_tolerance_refuses_what_is_wrong(operation):
 @named
 def test_the_tolerance_is_that_of_the_types(operation):
     relative, absolute = reference.tolerance(operation, 64)
-    output, accumulator = operation.C.type, operation.tile_description.math_instruction.accumulator
+    output, math = operation.C.type, operation.tile_description.math_instruction
     assert output.epsilon <= relative <= 6 * output.epsilon
-    assert accumulator.epsilon <= absolute <= 1000 * max(accumulator.epsilon, 2**-20 if "f32" in output.short else 0)
+    lost = 2.0**-20 if math.math_operation is MathOperation.multiply_add_fast_f32 else math.accumulator.epsilon
+    assert lost <= absolute <= 200 * lost  # of a sum of 64 products, whose size is about 8
     assert reference.tolerance(operation, 256)[1] > absolute
-    assert reference.tolerance(operation, 64, 10.0)[1] == pytest.approx(10 * absolute)
+    assert 5 * absolute < reference.tolerance(operation, 64, 10.0)[1] <= 10 * absolute
 
 
 @named

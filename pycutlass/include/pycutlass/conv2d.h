@@ -4,12 +4,9 @@
 // gradient, filter, activation gradient), weight gradient (output gradient, activation, filter gradient).
 #pragma once
 
-// clang-format off
-#include "pycutlass/prelude.h"  // must come before any CUTLASS header
-// clang-format on
-
 #include "pycutlass/epilogue.h"
 #include "pycutlass/host.h"
+#include "pycutlass/prelude.h"
 
 #include <cutlass/conv/conv2d_problem_size.h>
 #include <cutlass/conv/kernel/default_conv2d_dgrad.h>

@@ -1,0 +1,53 @@
+// Whether matrices share memory, for hundreds of them at once.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace pycutlass {
+
+/// Where a matrix lies: from the first byte to the end of the last, in lines of `line` bytes that begin `pitch` bytes
+/// apart (0 for a single line).
+struct Span {
+  uint64_t begin = 0;
+  uint64_t bytes = 0;
+  uint64_t line = 0;
+  uint64_t pitch = 0;
+
+  uint64_t end() const { return begin + bytes; }
+  /// Exact where both have the same pitch, or one of them has a single line: columns of one allocation do not overlap.
+  /// Else lines that interleave count as overlapping.
+  bool overlaps(Span const& other) const;
+  bool operator==(Span const& other) const;
+};
+
+/// Matrices that will be written. Built anew for each look, it keeps its memory.
+class Targets {
+ public:
+  void assign(std::vector<Span> const& spans);
+  /// The number of a target that overlaps `span`, or -1. Target `except` is left out.
+  int overlapping(Span const& span, int except = -1) const;
+  /// Whether two targets overlap.
+  bool overlap_each_other() const;
+
+ private:
+  struct Entry {
+    uint64_t begin;
+    uint64_t furthest;  // end of this and all entries before it
+    int number;
+  };
+  std::vector<Span> const* spans_ = nullptr;
+  std::vector<Entry> entries_;  // by beginning
+};
+
+/// A target and a source that overlap, or {-1, -1}. Where `in_place`, source i may be target i itself.
+std::pair<int, int> find_overlap(Targets const& targets, std::vector<Span> const& target_spans,
+                                 std::vector<Span> const& sources, bool in_place);
+
+/// Adds find_overlap to the module.
+void bind_overlap(pybind11::module_& m);
+
+}  // namespace pycutlass

@@ -1,0 +1,162 @@
+"""Grouped operations and groups of tensors that the GPU tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cases import (
+    COLUMN,
+    LAYOUTS,
+    ROW,
+    SIMT,
+    Math,
+    ampere,
+    assert_matches,
+    bf16,
+    f16,
+    f32,
+    f64,
+    poisoned,
+    random_matrix,
+    random_values,
+    s8,
+    s32,
+    tf32,
+)
+
+import pycutlass
+from pycutlass import GemmGroupedArguments, GemmOperationGrouped, SchedulerMode, cutlass, kernel, reference
+from pycutlass.operation import GemmOperationUniversal
+
+__all__ = ["GROUPED", "Group", "any_of", "bias_of", "resident", "step_of"]
+
+MODES = {"device": SchedulerMode.Device, "host": SchedulerMode.Host}
+_INSTRUCTION = {"instruction": (16, 8, 8), "tile": (128, 128, 16)}
+_SIMT = {"instruction": (1, 1, 1), "warps": (4, 2, 1), "opcode": SIMT}
+
+
+def grouped(single: GemmOperationUniversal, mode: SchedulerMode) -> GemmOperationGrouped:
+    """Return the grouped operation whose problems are `single`."""
+    return GemmOperationGrouped(*(getattr(single, field) for field in single._FIELDS), mode)
+
+
+def _generic(activation: Any) -> Any:
+    return lambda *types: pycutlass.LinearCombinationGeneric(activation, *types)
+
+
+def _singles() -> dict[str, GemmOperationUniversal]:
+    short = {ROW: "t", COLUMN: "n"}
+    made: dict[str, GemmOperationUniversal] = {}
+    for layouts in LAYOUTS:
+        letters = "".join(short[layout] for layout in layouts)
+        made[f"f16_{letters}"] = ampere(f16, f32, f16, layouts)
+        made[f"f32_simt_{letters}"] = ampere(f32, f32, f32, layouts, tile=(128, 64, 8), stages=4, **_SIMT)
+    for layouts in (LAYOUTS[2], LAYOUTS[5]):  # tnt and ntn
+        letters = "".join(short[layout] for layout in layouts)
+        made[f"bf16_{letters}"] = ampere(bf16, f32, bf16, layouts)
+        made[f"tf32_{letters}"] = ampere(tf32, f32, f32, layouts, **_INSTRUCTION)
+        made[f"f64_{letters}"] = ampere(f64, f64, f64, layouts, instruction=(8, 8, 4), tile=(64, 64, 16), stages=4)
+    made["f16_acc16"] = ampere(f16, f16, f16)
+    made["f16_out32"] = ampere(f16, f32, f32, tile=(64, 128, 32))
+    made["f16_align2"] = ampere(f16, f32, f16, alignments=(2, 2, 2))
+    made["f16_align1"] = ampere(f16, f32, f16, alignments=(1, 1, 1), stages=2)
+    made["f16_large"] = ampere(f16, f32, f16, tile=(128, 256, 64), warps=(2, 4, 1))
+    made["f16_swizzle8"] = ampere(f16, f32, f16, tile=(64, 64, 32), swizzle=cutlass.IdentitySwizzle8)
+    made["f16_horizontal"] = ampere(f16, f32, f16, tile=(64, 64, 32), swizzle=cutlass.HorizontalSwizzle)
+    made["f32_3xtf32"] = ampere(
+        f32, f32, f32, math=Math.multiply_add_fast_f32, instruction=(16, 8, 8), tile=(64, 64, 16)
+    )
+    made["f64_simt"] = ampere(f64, f64, f64, tile=(128, 64, 8), stages=3, **_SIMT)
+    made["s8"] = ampere(
+        *(s8, s32, s8),
+        instruction=(16, 8, 32),
+        tile=(128, 128, 64),
+        math=Math.multiply_add_saturate,
+        functor=lambda output, length, accumulator, _: pycutlass.LinearCombinationClamp(
+            output, length, accumulator, f32
+        ),
+    )
+    made["relu"] = ampere(f16, f32, f16, functor=_generic(pycutlass.relu()))
+    made["leaky_relu"] = ampere(f16, f32, f16, (ROW, COLUMN, COLUMN), functor=_generic(pycutlass.leaky_relu()))
+    made["gelu"] = ampere(f16, f32, f16, functor=_generic(pycutlass.gelu()))
+    return made
+
+
+def _both() -> dict[str, GemmOperationGrouped]:
+    """Every kernel with one scheduler, and those of the layouts with both."""
+    made = {}
+    for number, (name, single) in enumerate(_singles().items()):
+        both = name.startswith(("f16_t", "f16_n", "f16_large", "f16_swizzle8", "f32_simt_tnt", "f32_simt_ntn"))
+        for mode in MODES if both else [list(MODES)[number % 2]]:
+            made[f"{name}_{mode}"] = grouped(single, MODES[mode])
+    return made
+
+
+GROUPED = _both()
+
+
+def any_of(prefix: str) -> GemmOperationGrouped:
+    """Return a kernel whose name begins with `prefix`, with whichever scheduler there is."""
+    return next(GROUPED[name] for name in GROUPED if name.startswith(prefix))
+
+
+def resident(operation: GemmOperationGrouped) -> int:
+    """Return how many threadblocks the GPU holds at once."""
+    loaded = kernel.load(operation, 0)
+    return loaded.sm_count * loaded.occupancy
+
+
+def step_of(operation: GemmOperationGrouped) -> int:
+    """Return what every extent must be a multiple of."""
+    return max(operation.A.alignment, operation.B.alignment, operation.C.alignment)
+
+
+def bias_of(operation: GemmOperationGrouped, m: int, n: int) -> Any:
+    """Return a random bias."""
+    return random_values(operation.C, (n if operation.C.is_row_major else m,))
+
+
+class Group:
+    """Random operands of a group; every D is poisoned."""
+
+    def __init__(self, operation: GemmOperationGrouped, sizes: Iterable[Sequence[int]]) -> None:
+        self.operation = operation
+        self.sizes = [tuple(size) for size in sizes]
+        self.A = [random_matrix(operation.A, m, k) for m, _, k in self.sizes]
+        self.B = [random_matrix(operation.B, k, n) for _, n, k in self.sizes]
+        self.C = [random_matrix(operation.C, m, n) for m, n, _ in self.sizes]
+        self.D = [poisoned(operation.C, m, n) for m, n, _ in self.sizes]
+
+    def arguments(self, *scalars: Any, **changed: Any) -> GemmGroupedArguments:
+        """Return arguments, with operands exchanged by keyword."""
+        given: dict[str, Any] = {"problem_sizes": self.sizes, "A": self.A, "B": self.B, "C": self.C, "D": self.D}
+        given["output_op"] = self.operation.epilogue_type(*scalars)
+        return GemmGroupedArguments(self.operation, **{**given, **changed})
+
+    def run(self, *scalars: Any, **changed: Any) -> GemmGroupedArguments:
+        """Launch once, wait, and return the arguments."""
+        arguments = self.arguments(*scalars, **changed)
+        self.operation.run(arguments)
+        arguments.sync()
+        return arguments
+
+    def poison(self) -> None:
+        """Fill every D with NaN, or -128."""
+        for target in self.D:
+            target.fill_(-128 if self.operation.C.type.is_integer else float("nan"))
+
+    def check(self, alpha: float = 1.0, beta: float = 0.0, *extra: float, C: Any = None) -> None:
+        """Compare every D with the reference."""
+        sources = self.C if C is None else C
+        for a, b, c, d in zip(self.A, self.B, sources, self.D, strict=True):
+            if d.numel():
+                assert_matches(self.operation.single, a, b, c if beta else None, d, alpha, beta, *extra)
+
+    def check_on_gpu(self) -> None:
+        """Compare every D with torch's product in f64: for groups that are too large for the reference."""
+        import torch
+
+        for (_, _, k), a, b, d in zip(self.sizes, self.A, self.B, self.D, strict=True):
+            relative, absolute = reference.tolerance(self.operation.single, k)
+            torch.testing.assert_close(d.double(), a.double() @ b.double(), rtol=relative, atol=absolute)
