@@ -75,7 +75,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void join(uintptr_t stream);
 
   /// Whether the last launch went to a stream that the caller named.
-  bool was_named() const { return last_was_named_; }
+  bool was_named() const { return launch_was_named_; }
   size_t table_bytes() const { return image_.size(); }
   pycutlass_operand const& entry(size_t operand, size_t problem) const {
     return operands_.at(operand).records.at(problem);
@@ -103,6 +103,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   // Where the last launch that was no capture went, or the last work of the host for one.
   CUstream last_ = nullptr;
   bool has_last_ = false, last_was_named_ = false;
+  bool launch_was_named_ = false;
 };
 
 void GroupedCall::set_sizes(py::buffer const& sizes) {
@@ -175,10 +176,10 @@ void GroupedCall::pack_pointers(TableLayout const& layout, size_t operand) {
   for (pycutlass_operand const& entry : operands_[operand].records) *pointers++ = entry.data;
 }
 
-/// Takes tensors of the remembered forms; false leaves everything as it was.
+/// Takes tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that were there
+/// until no launch needs them.
 bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d) {
-  // What is given up may be in use on a stream of the caller's: the slow path waits.
-  if (image_.empty() || explicit_end()) return false;
+  if (image_.empty()) return false;
   std::array<py::handle, kOperands> const given = {a, b, c, d};
   std::array<size_t, kOperands> done{};
   bool fits = true;
@@ -219,7 +220,7 @@ bool GroupedCall::overlapping() {
 void GroupedCall::run(py::handle stream) {
   size_t const captures = captured_.size();
   Call::run(stream);
-  if (captured_.size() == captures) last_was_named_ = !stream.is_none();
+  if (captured_.size() == captures) last_was_named_ = launch_was_named_ = !stream.is_none();
 }
 
 /// Puts work of the host on `stream` between the launches: behind the last one, and before the next.

@@ -1,4 +1,4 @@
-"""A GEMM with few results and long sums, in slices: parallel split-K with an activation, D = gelu(alpha * A x B + bias).
+"""A GEMM of few results and long sums, in slices: parallel split-K and an activation, D = gelu(alpha * A x B + bias).
 
 A small D makes few threadblocks with much to do each. In ``Mode.GemmSplitKParallel`` every slice of K writes its f32
 sums to a workspace, and a ``ReductionOperation`` adds them up, applies scalars, bias and activation once, and rounds

@@ -113,6 +113,7 @@ class DeviceBuffer:
         self.stream = stream
         self.pointer = 0
         self._pool = pool_of(ordinal)
+        _let_go()
         self.pointer = self._pool.allocate(max(size, 1), stream)
 
     def __del__(self) -> None:
@@ -172,6 +173,7 @@ def get_allocated_size() -> int:
     """Return the bytes in use in the pool of the present GPU; 0 where there is no pool or no GPU."""
     if not device.available():
         return 0
+    _let_go()
     pool = _pools.get(device.current())
     return 0 if pool is None else pool.get_allocated_size()
 
@@ -207,9 +209,14 @@ _retired: list[tuple[_core.Event, tuple[Any, ...]]] = []
 
 
 def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
-    """Keep `owners` alive until `end` has happened. What has ended since is let go at each call."""
-    _retired[:] = [entry for entry in _retired if not entry[0].done]
+    """Keep `owners` alive until `end` has happened."""
+    _let_go()
     _retired.append((end, owners))
+
+
+def _let_go() -> None:
+    """Let go of what has ended since the last look."""
+    _retired[:] = [entry for entry in _retired if not entry[0].done]
 
 
 def _whole(size: int) -> int:

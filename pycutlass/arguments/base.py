@@ -162,10 +162,11 @@ def check_writable(target: Matrix) -> None:
 
 
 def check_overlaps(operands: dict[str, Matrix]) -> None:
-    """Raise ArgumentError where D overlaps what is read; C may be D itself."""
+    """Raise ArgumentError where D overlaps what is read, as far as that is known; C may be D itself."""
     target = operands["D"]
     for name in ("A", "B"):
-        check_overlap(target, operands[name])
+        if name in operands:
+            check_overlap(target, operands[name])
     source = operands.get("C")
     if source is not None and _place(source) != _place(target):
         check_overlap(target, source)

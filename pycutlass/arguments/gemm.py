@@ -9,7 +9,7 @@ from typing import Any
 
 from pycutlass import _core, device, reference
 from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, check_writable, refuse_unknown
-from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
+from pycutlass.arguments.pointers import PointerArray, PointerTable, check_apart, pointer_operand
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_slices
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
@@ -188,8 +188,6 @@ class GemmArguments(Arguments):
             shapes["C"] = (operation.C, m, n)
         operands: dict[str, Operand] = {}
         for name, (description, rows, columns) in shapes.items():
-            if given[name] is None:
-                raise ArgumentError(f"operand {name} is missing: give a tensor of {rows} x {columns}")
             operands[name] = self._operand(name, description, given[name], rows, columns)
         _check_target(operands)
         count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
@@ -198,6 +196,8 @@ class GemmArguments(Arguments):
     def _operand(
         self, name: str, description: Any, tensor: Any, rows: int, columns: int
     ) -> Matrix | PointerArray | PointerTable:
+        if tensor is None:
+            raise ArgumentError(f"operand {name} is missing: give a tensor of {rows} x {columns}")
         batch = self.batch_count
         if self.gemm_mode == _Mode.Array:
             return pointer_operand(name, description, tensor, rows, columns, batch, bias=self.bias)
@@ -220,8 +220,8 @@ class GemmArguments(Arguments):
         operation, (m, n, k) = self.operation, self._size
         partial = operation.partial
         operands: dict[str, Operand] = {
-            "A": matrix("A", operation.A, given["A"], m, k),
-            "B": matrix("B", operation.B, given["B"], k, n),
+            "A": self._operand("A", operation.A, given["A"], m, k),
+            "B": self._operand("B", operation.B, given["B"], k, n),
         }
         if self._partials is None:
             make = PartialSums if device.available() else HostPlanes
@@ -326,6 +326,7 @@ def _check_target(operands: dict[str, Operand]) -> None:
     if isinstance(operands["D"], Matrix):
         flattened = [{name: operand for name, operand in operands.items() if isinstance(operand, Matrix)}]
     elif isinstance(operands["D"], PointerArray):
+        check_apart(operands["D"].matrices)
         lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
         flattened = [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
     else:

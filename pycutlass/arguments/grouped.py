@@ -199,6 +199,7 @@ class GemmGroupedArguments(Arguments):
         """
         tensors = {name: _kept(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
+            self._execution.give_up(tuple(self._given[name] for name in tensors))
             self._given.update(tensors)
             return
         merged = {**self._given, **tensors}

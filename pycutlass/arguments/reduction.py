@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +53,9 @@ class ReductionProblem(Problem):
         planes = self.operands["A"].host_array().reshape(self.partitions, self.rows, self.columns)
         functor = self.operation.epilogue_functor
         source = self.operands["C"].host_array() if "C" in self.operands else None
-        total = planes.sum(axis=0, dtype=planes.dtype)
-        result = functor.output.round(functor.reference(np.asarray(total), source, self.scalars.values))
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = planes.sum(axis=0, dtype=planes.dtype)
+            result = functor.output.round(functor.reference(np.asarray(total), source, self.scalars.values))
         self.operands["D"].store(result)
 
 
@@ -127,9 +127,7 @@ class ReductionArguments(Arguments):
             raise ArgumentTypeError(f"operation must be a ReductionOperation, got {type(operation).__name__}")
         self.operation = operation
         self.problem_size = _extents(problem_size)
-        self.partitions = operator.index(partitions)
-        if self.partitions < 1:
-            raise ArgumentError(f"partitions must be at least 1, got {partitions}")
+        self.partitions = _count(partitions)
         self.bias = bias
         given = {"A": workspace, "C": source, "D": destination}
         self._start(operation, given, self._check_scalars(output_op))
@@ -192,9 +190,20 @@ _KEYWORDS = (
 
 
 def _extents(size: Any) -> tuple[int, int]:
-    if not isinstance(size, Sequence) or len(size) != 2:
-        raise ArgumentTypeError(f"problem_size must be [M, N], got {size!r}")
-    rows, columns = (operator.index(extent) for extent in size)
+    try:
+        rows, columns = map(operator.index, size)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {size!r}") from None
     if min(rows, columns) < 1:
         raise ArgumentError(f"problem_size must have M and N of at least 1, got {[rows, columns]}")
     return rows, columns
+
+
+def _count(partitions: Any) -> int:
+    try:
+        count = operator.index(partitions)
+    except TypeError:
+        raise ArgumentTypeError(f"partitions must be an integer, got {partitions!r}") from None
+    if count < 1:
+        raise ArgumentError(f"partitions must be at least 1, got {count}")
+    return count

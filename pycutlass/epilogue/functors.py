@@ -231,7 +231,8 @@ class LinearCombinationClamp(EpilogueFunctor):
     def finish(self, values: Array, *extra: float) -> Array:
         """Return `values` limited to what the output type holds."""
         low, high = self.output.limits
-        return np.asarray(np.clip(values, low, high))
+        with np.errstate(over="ignore"):  # limits beyond the compute type become infinite
+            return np.asarray(np.clip(values, low, high))
 
 
 @dataclass(frozen=True, repr=False)

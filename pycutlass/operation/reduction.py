@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -150,6 +151,11 @@ class ReductionOperation(Operation):
             raise DescriptionError(
                 f"count={self.count} must equal the functor's epilogue_vector_length={functor.epilogue_vector_length}"
             )
+        if self.C.alignment % self.count:
+            raise DescriptionError(
+                f"count={self.count} elements are moved at a time, operand C is described with alignment "
+                f"{self.C.alignment}: use count={self.C.alignment}, or describe C with alignment {self.count}"
+            )
         rows, columns = self.shape
         if columns % (32 * self.count) or rows * columns // self.count > 1024:
             raise DescriptionError(
@@ -162,9 +168,9 @@ class ReductionOperation(Operation):
 
 def _shape(shape: Any) -> tuple[int, int]:
     if isinstance(shape, _core.MatrixCoord):
-        return shape.row(), shape.column()
+        shape = (shape.row(), shape.column())
     try:
-        rows, columns = (int(extent) for extent in shape)
+        rows, columns = (operator.index(extent) for extent in shape)
     except (TypeError, ValueError):
         raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shape!r}") from None
     if rows < 1 or columns < 1:

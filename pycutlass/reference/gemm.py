@@ -108,7 +108,8 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
     """
     math, functor = operation.tile_description.math_instruction, operation.epilogue_functor
     walk = float(np.sqrt(k)) * scale
-    per_instruction = (math.instruction_shape or (64, 8, 16))[2] if math.is_tensor_op else 1
+    sums_exactly = math.is_tensor_op and math.a.short != "f64"  # f64 tensor cores round after every product
+    per_instruction = (math.instruction_shape or (64, 8, 16))[2] if sums_exactly else 1
     absolute = 1.2 * math.accumulator.epsilon * k / np.sqrt(per_instruction) * scale
     if math.is_tensor_op and math.accumulator.short == "f32":
         absolute += math.accumulator.epsilon * -(-k // per_instruction) * walk

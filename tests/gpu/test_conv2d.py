@@ -222,7 +222,7 @@ def test_update_takes_the_short_way_and_the_long_one(name):
     arguments = Conv2dArguments(operation, size, A, B, C, D, operation.epilogue_type(1.0, 1.0))
     operation.run(arguments)
     other, _, _, E = tensors(operation, size)
-    assert arguments._try_exchange(other, None, None, E)
+    arguments.update(A=other, D=E)
     operation.run(arguments)
     arguments.sync()
     assert_matches(operation, size, A, B, C, D, 1.0, 1.0)

@@ -1,0 +1,554 @@
+"""The modes of a GEMM on the host: batches at any step, arrays of tensors, bias vectors, slices of K, refusals.
+
+Values are small integers and scalars powers of two, so every result is exact and compared to the bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import LAYOUTS, ROW, ampere, as_torch, hopper, parts
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pycutlass import (
+    FastLinearCombinationClamp,
+    GemmArguments,
+    GemmOperationUniversal,
+    LinearCombinationClamp,
+    MathOperation,
+    ReductionArguments,
+    ReductionOperation,
+    TensorDescription,
+    cutlass,
+)
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError, DeviceError
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
+Mode = cutlass.gemm.Mode
+Array = NDArray[Any]
+SIMT = {layouts: ampere("f32_simt", layouts) for layouts in LAYOUTS}
+
+extents = st.integers(1, 7)
+layouts_ = st.sampled_from(LAYOUTS)
+seeds = st.integers(0, 2**32)
+scalars_ = st.sampled_from([(1.0, 0.0), (0.0, 1.0), (-2.0, 0.5), (0.5, -1.0), (0.0, 0.0)])
+
+#: How a batch of matrices may lie in memory; the last three are one matrix for all.
+WRITABLE = ("packed", "padded", "side by side", "flat")
+SHARED = ("shared", "broadcast", "flat shared")
+VECTORS = ("vector", "vectors", "padded vectors", "vectors as rows", "broadcast vector")
+
+
+def integers(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+def place(values: Array, form: str, row_major: bool) -> tuple[Any, Array]:
+    """Return `values` of (batch, rows, columns) in memory of that form, and all of that memory."""
+    lines = values if row_major else values.transpose(0, 2, 1)
+    batch, count, width = lines.shape
+    if form == "side by side":  # heads of an attention layer
+        base = np.full((count, batch, width + 1), np.nan, np.float32)
+        view = base[:, :, :width].transpose(1, 0, 2)
+    else:
+        pad = 2 if form == "padded" else 0
+        base = np.full((batch, count + pad, width + pad), np.nan, np.float32)
+        view = base[:, pad:, :width]
+    view[...] = lines
+    if form in ("shared", "flat shared", "broadcast"):
+        view = view[0]
+    if form == "broadcast":
+        view = np.broadcast_to(view, (batch, count, width))
+    if form.startswith("flat"):
+        return view.reshape(-1), base
+    return (view if row_major else view.swapaxes(-1, -2)), base
+
+
+def place_bias(values: Array, form: str) -> Any:
+    """Return `values` of (batch, line) in memory of that form."""
+    batch, line = values.shape
+    if form == "vector":
+        return values[0].copy()
+    if form == "broadcast vector":
+        return np.broadcast_to(values[0], (batch, line))
+    base = np.full((batch, line + 3), np.nan, np.float32)
+    view = base[:, :line]
+    view[...] = values
+    return {"vectors": values.copy(), "padded vectors": view, "vectors as rows": view[:, None, :]}[form]
+
+
+def source(operation: Any, form: str, batch: int, m: int, n: int, seed: int) -> tuple[Any, Array]:
+    """Return a C of that form, and what it means as an array (batch, m, n)."""
+    row_major = operation.C.is_row_major
+    if form in VECTORS:
+        values = integers(seed, batch, n if row_major else m)
+        if form in ("vector", "broadcast vector"):
+            values[:] = values[0]
+        return place_bias(values, form), np.broadcast_to(
+            values[:, None] if row_major else values[:, :, None], (batch, m, n)
+        )
+    values = integers(seed, batch, m, n)
+    if form in SHARED:
+        values[:] = values[0]
+    return place(values, form, row_major)[0], values
+
+
+@given(st.data(), layouts_, st.tuples(extents, extents, extents), st.integers(1, 4), seeds, scalars_, st.booleans())
+def test_batches_anywhere_in_memory(data, layouts, size, batch, seed, scalars, as_tensors):
+    operation, (m, n, k) = SIMT[layouts], size
+    form = {name: data.draw(st.sampled_from(WRITABLE + SHARED), name) for name in "AB"}
+    form["C"] = data.draw(st.sampled_from(WRITABLE + SHARED + VECTORS), "C")
+    form["D"] = data.draw(st.sampled_from(WRITABLE), "D")
+    A, B = integers(seed, batch, m, k), integers(seed + 1, batch, k, n)
+    for name, values in (("A", A), ("B", B)):
+        if form[name] in SHARED:
+            values[:] = values[0]
+    C, C_values = source(operation, form["C"], batch, m, n, seed + 2)
+    D, memory = place(np.full((batch, m, n), np.nan, np.float32), form["D"], operation.C.is_row_major)
+    given_ = [place(A, form["A"], operation.A.is_row_major)[0], place(B, form["B"], operation.B.is_row_major)[0], C, D]
+    writable = all(each.flags.writeable for each in given_)
+    arguments = GemmArguments(
+        operation,
+        size,
+        *(map(as_torch, given_) if as_tensors and writable else given_),
+        Mode.Batched,
+        batch=batch,
+        bias=form["C"] in VECTORS,
+        output_op=operation.epilogue_type(*scalars),
+    )
+    operation.run(arguments)
+    exact = scalars[0] * (A @ B) + scalars[1] * C_values
+    expected_memory = place(exact, form["D"], operation.C.is_row_major)[1]
+    np.testing.assert_array_equal(memory, expected_memory)  # what lies between the matrices is left alone
+
+
+@given(st.data(), layouts_, st.tuples(extents, extents, extents), st.integers(1, 5), seeds, scalars_)
+def test_arrays_of_tensors_anywhere_in_memory(data, layouts, size, batch, seed, scalars):
+    operation, (m, n, k) = SIMT[layouts], size
+    shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "C": (operation.C, m, n), "D": (operation.C, m, n)}
+    lists: dict[str, list[Any]] = {}
+    values: dict[str, Array] = {}
+    for index, (name, (description, rows, columns)) in enumerate(shapes.items()):
+        form = data.draw(st.sampled_from(("packed", "padded", "flat")), name)
+        values[name] = integers(seed + index, batch, rows, columns)
+        each = [place(one[None], form, description.is_row_major)[0] for one in values[name]]
+        lists[name] = [one if one.ndim == 1 else one[0] for one in each]
+        if name in "AB" and data.draw(st.booleans(), f"one {name} for all"):
+            lists[name], values[name] = [lists[name][0]] * batch, np.broadcast_to(values[name][0], values[name].shape)
+    bias = data.draw(st.booleans(), "bias")
+    if bias:
+        line = n if operation.C.is_row_major else m
+        vectors = integers(seed + 9, batch, line)
+        lists["C"] = list(vectors)
+        values["C"] = vectors[:, None] if operation.C.is_row_major else vectors[:, :, None]
+    as_sequence = data.draw(st.sampled_from((list, tuple)), "sequence")
+    arguments = GemmArguments(
+        operation,
+        size,
+        *(as_sequence(lists[name]) for name in "ABCD"),
+        Mode.Array,
+        batch=batch,
+        bias=bias,
+        output_op=operation.epilogue_type(*scalars),
+    )
+    operation.run(arguments)
+    exact = scalars[0] * (values["A"] @ values["B"]) + scalars[1] * values["C"]
+    for one, right in zip(lists["D"], exact, strict=True):
+        flat = right.reshape(-1) if operation.C.is_row_major else right.T.reshape(-1)
+        np.testing.assert_array_equal(one, flat if one.ndim == 1 else right)
+
+
+# Bias vectors
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS[:2], ids=["by rows", "by columns"])
+@pytest.mark.parametrize("mode", [Mode.Gemm, Mode.Batched, Mode.Array])
+@pytest.mark.parametrize("bias", [None, True])
+def test_a_bias_is_recognised(layouts, mode, bias):
+    operation, (m, n, k), batch = SIMT[layouts], (6, 10, 3), 1 if mode == Mode.Gemm else 4
+    line = n if operation.C.is_row_major else m
+    vectors = integers(1, batch, line)
+    forms: list[Any] = [list(vectors)] if mode == Mode.Array else [vectors[0], vectors[0][None]]
+    if mode == Mode.Batched:
+        forms += [vectors, vectors[:, None]]
+    for C in forms:
+        A, B = integers(2, batch, m, k), integers(3, batch, k, n)
+        D = np.full((batch, m, n), np.nan, np.float32)
+        laid = {
+            name: place(each, "packed", getattr(operation, description).is_row_major)[0]
+            for name, each, description in (("A", A, "A"), ("B", B, "B"), ("D", D, "C"))
+        }
+        taken = {Mode.Gemm: lambda each: each[0], Mode.Batched: lambda each: each, Mode.Array: list}[mode]
+        arguments = GemmArguments(
+            operation,
+            (m, n, k),
+            taken(laid["A"]),
+            taken(laid["B"]),
+            C,
+            taken(laid["D"]),
+            mode,
+            batch=batch,
+            bias=bias,
+            output_op=operation.epilogue_type(1.0, 1.0),
+        )
+        operation.run(arguments)
+        own = len(C) == batch and batch > 1
+        values = vectors if own else np.broadcast_to(vectors[0], vectors.shape)
+        added = values[:, None] if operation.C.is_row_major else values[:, :, None]
+        np.testing.assert_array_equal(laid["D"], A @ B + added)
+
+
+def test_a_bias_may_be_denied():
+    operation = SIMT[LAYOUTS[0]]
+    A, B, D = integers(1, 4, 4), integers(2, 4, 4), np.empty((4, 4), np.float32)
+    output_op = operation.epilogue_type(1.0, 1.0)
+    with pytest.raises(ArgumentError, match=r"operand C must have .* 4 x 4 = 16|exactly 4 x 4 = 16"):
+        GemmArguments(operation, (4, 4, 4), A, B, np.ones(4, np.float32), D, bias=False, output_op=output_op)
+
+
+@pytest.mark.parametrize(
+    "C",
+    [np.ones(5, np.float32), np.ones(20, np.float32)[::2], np.ones((10, 1), np.float16), np.ones((2, 10), np.float32)],
+    ids=["another length", "a step", "another type", "two vectors"],
+)
+def test_what_is_no_bias_is_refused(C):
+    operation = SIMT[LAYOUTS[0]]
+    A, B, D = integers(1, 6, 3), integers(2, 3, 10), np.empty((6, 10), np.float32)
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="C"):
+        GemmArguments(operation, (6, 10, 3), A, B, C, D, bias=True, output_op=operation.epilogue_type(1.0, 1.0))
+
+
+def test_hopper_kernels_take_no_bias():
+    operation = hopper()
+    A, B, D = (np.zeros(shape, np.float16) for shape in ((16, 16), (16, 16), (16, 16)))
+    output_op = operation.epilogue_type(1.0, 1.0)
+    with pytest.raises(ArgumentError, match=r"tensor map.*\.contiguous\(\)"):
+        GemmArguments(operation, (16, 16, 16), A, B.T, np.zeros(16, np.float16), D, output_op=output_op)
+
+
+# Slices of K
+
+
+@given(
+    st.data(),
+    layouts_,
+    st.tuples(extents, extents, st.integers(1, 120)),
+    seeds,
+    scalars_,
+    st.sampled_from(["matrix", "bias", None]),
+)
+def test_slices_in_parallel_are_one_sum(data, layouts, size, seed, scalars, what):
+    operation, (m, n, k) = SIMT[layouts], size
+    slices = data.draw(st.integers(1, -(-k // 4)), "slices")  # a slice takes at least 16 bytes of K
+    row_major = operation.C.is_row_major
+    A, B = integers(seed, m, k), integers(seed + 1, k, n)
+    C, C_values = source(operation, "vector" if what == "bias" else "packed", 1, m, n, seed + 2)
+    C = C if what == "bias" else C[0]
+    if what is None:
+        C, scalars = None, (scalars[0], 0.0)
+    D = place(np.full((1, m, n), np.nan, np.float32), "padded", row_major)[0][0]
+    reduction = ReductionOperation(cutlass.MatrixCoord(4, 32), operation.C, cutlass.float32)
+    given_ = [np.array(A, order="C" if operation.A.is_row_major else "F")]
+    given_ += [np.array(B, order="C" if operation.B.is_row_major else "F")]
+    arguments = GemmArguments(operation, size, *given_, gemm_mode=Mode.GemmSplitKParallel, split_k_slices=slices)
+    ends = ReductionArguments(
+        reduction,
+        [m, n],
+        slices,
+        arguments.ptr_D,
+        D,
+        C,
+        output_op=reduction.epilogue_type(*scalars),
+        bias=what == "bias",
+    )
+    operation.run(arguments)
+    assert np.isnan(D).all()
+    reduction.run(ends)
+    np.testing.assert_array_equal(D, scalars[0] * (A @ B) + (scalars[1] * C_values[0] if scalars[1] else 0))
+
+    given_[0] *= 2  # both may run again, with other values, other tensors and other scalars
+    D2 = place(np.full((1, m, n), np.nan, np.float32), "packed", row_major)[0][0]
+    ends.update(D=D2, output_op=reduction.epilogue_type(-1.0, 0.0))
+    operation.run(arguments)
+    reduction.run(ends)
+    np.testing.assert_array_equal(D2, -2 * (A @ B))
+
+
+@given(layouts_, st.tuples(extents, extents, st.integers(1, 60)), st.data(), seeds, scalars_)
+def test_slices_in_series_are_one_sum(layouts, size, data, seed, scalars):
+    operation, (m, n, k) = SIMT[layouts], size
+    slices = data.draw(st.integers(1, -(-k // 4)))
+    A, B, C = integers(seed, 1, m, k), integers(seed + 1, 1, k, n), integers(seed + 2, 1, m, n)
+    laid = [
+        place(each, "packed", description.is_row_major)[0][0]
+        for each, description in ((A, operation.A), (B, operation.B), (C, operation.C), (C * np.nan, operation.C))
+    ]
+    arguments = GemmArguments(
+        operation, size, *laid, split_k_slices=slices, output_op=operation.epilogue_type(*scalars)
+    )
+    for _ in range(2):
+        laid[3][...] = np.nan
+        operation.run(arguments)
+        np.testing.assert_array_equal(laid[3], scalars[0] * (A @ B)[0] + scalars[1] * C[0])
+
+
+@pytest.mark.parametrize(("kind", "step"), [("f64", 2), ("f32", 4), ("f16", 8), ("bf16", 8)])
+@pytest.mark.parametrize("mode", [Mode.Gemm, Mode.GemmSplitKParallel])
+def test_no_more_slices_than_k_has_parts(kind, step, mode):
+    operation = ampere(kind)
+    k = 5 * step
+    A, B = np.zeros((8, k), operation.A.type.dtype), np.zeros((k, 8), operation.A.type.dtype, order="F")
+    D = np.zeros((8, 8), operation.C.type.dtype)
+    for slices in (1, 5):
+        arguments = GemmArguments(operation, (8, 8, k), A, B, None, D, mode, split_k_slices=slices)
+        assert arguments.split_k_slices == slices
+    with pytest.raises(ArgumentError, match=f"K={k} has 5 parts of {step} elements.*at most 5, got 6"):
+        GemmArguments(operation, (8, 8, k), A, B, None, D, mode, split_k_slices=6)
+
+
+# Refusals
+
+
+def test_counts_belong_to_their_modes():
+    operation = SIMT[LAYOUTS[0]]
+
+    def make(mode: Any, **options: Any) -> GemmArguments:
+        one = np.ones((1, 1), np.float32)
+        return GemmArguments(operation, (1, 1, 1), one, one, None, one.copy(), mode, **options)
+
+    for mode in (Mode.Batched, Mode.Array):
+        with pytest.raises(ArgumentError, match=r"split_k_slices belongs to Mode\.Gemm.*got 2"):
+            make(mode, split_k_slices=2)
+    for mode in (Mode.Gemm, Mode.GemmSplitKParallel):
+        with pytest.raises(ArgumentError, match=r"batch belongs to Mode\.Batched and Mode\.Array, got 3"):
+            make(mode, batch=3)
+    for mode, name in itertools.product((Mode.Gemm, Mode.Batched), ("batch", "split_k_slices")):
+        with pytest.raises(ArgumentError, match=f"{name} must be at least 1, got -1"):
+            make(mode, **{name: -1})
+    for wrong in (Mode.Invalid, 0, "Batched", None):
+        with pytest.raises(ArgumentError, match=r"gemm_mode must be one of .*Mode\.Array"):
+            make(wrong)
+
+
+@pytest.mark.parametrize(
+    ("operation", "word"),
+    [(hopper(), "Hopper-native"), (ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK), "stream-K")],
+    ids=["hopper", "stream-K"],
+)
+@pytest.mark.parametrize("mode", [Mode.Array, Mode.GemmSplitKParallel])
+def test_some_kernels_have_fewer_modes(operation, word, mode):
+    with pytest.raises(ArgumentError, match=f"{word} kernels run in Mode.Gemm and Mode.Batched, not in"):
+        GemmArguments(operation, (64, 64, 64), None, None, None, None, mode)
+
+
+def batch_arguments(**changes: Any) -> GemmArguments:
+    """Make arguments of a batch of 3, of which some are changed."""
+    operation = SIMT[(ROW, ROW, ROW)]
+    given_: dict[str, Any] = {
+        "problem_size": (4, 5, 6),
+        "A": np.ones((3, 4, 6), np.float32),
+        "B": np.ones((3, 6, 5), np.float32),
+        "C": np.ones((3, 4, 5), np.float32),
+        "D": np.empty((3, 4, 5), np.float32),
+        "gemm_mode": Mode.Batched,
+        "batch": 3,
+        "output_op": operation.epilogue_type(1.0, 1.0),
+    }
+    return GemmArguments(operation, **{**given_, **changes})
+
+
+AROUND = np.zeros((8, 4, 12), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"A": np.ones((2, 4, 6), np.float32)}, ["operand A", "(3, 4, 6)", "(2, 4, 6)"]),
+        ({"B": np.ones((3, 5, 6), np.float32)}, ["operand B", "(3, 6, 5)", "(3, 5, 6)"]),
+        ({"C": np.ones((4, 3, 4, 5), np.float32)}, ["operand C", "(3, 4, 5)", "(4, 3, 4, 5)"]),
+        ({"A": np.ones(71, np.float32)}, ["flat operand A", "3 x 4 x 6 = 72", "71"]),
+        ({"A": np.ones(144, np.float32)[::2]}, ["flat operand A", "contiguous", "2"]),
+        ({"D": np.empty((4, 5), np.float32)}, ["overlap"]),
+        ({"D": np.empty(20, np.float32)}, ["flat operand D", "3 x 4 x 5 = 60", "20"]),
+        ({"A": np.ones((3, 4, 6), np.float32)[::-1]}, ["batch stride of operand A", "-24", "negative"]),
+        ({"A": AROUND[:3, :, :6], "D": AROUND[:3, :, 5:10]}, ["D overlaps A"]),
+        ({"C": AROUND[:3, :, :5], "D": AROUND[1:4, :, :5]}, ["D overlaps C"]),
+        ({"A": [np.ones((4, 6), np.float32)] * 3}, ["operand A"]),
+    ],
+    ids=" ".join,
+)
+def test_batches_that_do_not_fit(change, words):
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+        batch_arguments(**change)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_matrices_of_d_may_not_overlap_but_may_lie_side_by_side():
+    base = np.zeros(200, np.float32)
+    overlapping = np.lib.stride_tricks.as_strided(base, (3, 4, 5), (4 * 10, 4 * 5, 4))
+    with pytest.raises(ArgumentError, match="matrices of operand D overlap each other: they are 10 elements apart"):
+        batch_arguments(D=overlapping, C=None, output_op=None)
+    side_by_side = np.lib.stride_tricks.as_strided(base, (3, 4, 5), (4 * 5, 4 * 15, 4))
+    operation = SIMT[(ROW, ROW, ROW)]
+    operation.run(batch_arguments(D=side_by_side, C=None, output_op=None))
+    np.testing.assert_array_equal(base[:60], 6.0)
+    np.testing.assert_array_equal(base[60:], 0.0)
+
+
+def test_c_of_a_batch_may_be_d():
+    operation = SIMT[(ROW, ROW, ROW)]
+    D = np.ones((3, 4, 5), np.float32)
+    arguments = batch_arguments(C=D, D=D)
+    operation.run(arguments)
+    operation.run(arguments)
+    np.testing.assert_array_equal(D, 13.0)
+
+
+def test_the_step_of_a_batch_is_aligned():
+    operation = ampere("f16")
+    base = np.zeros((3, 8 * 8 + 4), np.float16)
+    A = np.lib.stride_tricks.as_strided(base, (3, 8, 8), (2 * 68, 16, 2))
+    B, D = np.zeros((8, 8), np.float16), np.zeros((3, 8, 8), np.float16)
+    with pytest.raises(
+        AlignmentError, match=r"operand A .*batch stride must be a multiple of that, got 68.*alignment 4"
+    ):
+        GemmArguments(operation, (8, 8, 8), A, B.T, None, D, Mode.Batched, batch=3)
+
+
+def array_arguments(**changes: Any) -> GemmArguments:
+    """Make arguments of an array of 3 problems, of which some are changed."""
+    operation = SIMT[(ROW, ROW, ROW)]
+    given_: dict[str, Any] = {
+        "problem_size": (4, 5, 6),
+        "A": [np.ones((4, 6), np.float32) for _ in range(3)],
+        "B": [np.ones((6, 5), np.float32) for _ in range(3)],
+        "C": None,
+        "D": [np.empty((4, 5), np.float32) for _ in range(3)],
+        "gemm_mode": Mode.Array,
+        "batch": 3,
+    }
+    return GemmArguments(operation, **{**given_, **changes})
+
+
+def read_only() -> Array:
+    array = np.empty((4, 5), np.float32)
+    array.flags.writeable = False
+    return array
+
+
+SHARED_D = np.zeros((5, 5), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"A": [np.ones((4, 6), np.float32)] * 2}, ["operand A has 2 tensors for batch=3"]),
+        ({"B": []}, ["operand B has 0 tensors for batch=3"]),
+        ({"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 7), np.float32)]}, ["operand A", "(4, 6)", "(4, 7)"]),
+        ({"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 6))]}, ["operand A", "float32", "float64"]),
+        (
+            {"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 9), np.float32)[:, :6]]},
+            ["operand A", "one leading dimension", "'6', '9'", "grouped"],
+        ),
+        ({"A": np.ones((3, 4, 6), np.float32)}, ["operand A", "list of 3 tensors", "int64", "numpy"]),
+        ({"A": np.ones(3, np.int64)}, ["operand A", "list of 3 tensors", "on the GPU", "numpy"]),
+        ({"A": "abc"}, ["operand A"]),
+        ({"A": None}, ["operand A is missing"]),
+        ({"D": None}, ["operand D is missing"]),
+        ({"D": [np.empty((4, 5), np.float32) for _ in range(2)] + [read_only()]}, ["operand D", "read-only"]),
+        ({"D": [SHARED_D[:4], SHARED_D[1:], np.empty((4, 5), np.float32)]}, ["D", "overlap"]),
+        ({"D": [SHARED_D[:4]] * 3}, ["D", "overlap"]),
+    ],
+    ids=" ".join,
+)
+def test_arrays_that_do_not_fit(change, words):
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+        array_arguments(**change)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_an_array_may_write_columns_of_one_allocation():
+    operation, base = SIMT[(ROW, ROW, ROW)], np.zeros((4, 16), np.float32)
+    operation.run(array_arguments(D=[base[:, 5 * i : 5 * i + 5] for i in (2, 0, 1)]))
+    np.testing.assert_array_equal(base[:, :15], 6.0)
+    np.testing.assert_array_equal(base[:, 15], 0.0)
+
+
+def test_pointers_need_a_gpu():
+    with pytest.raises(DeviceError, match="operand A given as device memory, and there is no GPU"):
+        array_arguments(A=0x7F0000000000)
+
+
+@pytest.mark.parametrize("make", [batch_arguments, array_arguments])
+def test_updates_in_a_batch(make):
+    operation, arguments = SIMT[(ROW, ROW, ROW)], make(C=None, output_op=None)
+    shape = list if make is array_arguments else np.asarray
+    A, D = np.full((3, 4, 6), 2, np.float32), np.empty((3, 4, 5), np.float32)
+    arguments.update(A=shape(A), D=shape(D), output_op=operation.epilogue_type(0.5))
+    operation.run(arguments)
+    np.testing.assert_array_equal(D, 6.0)
+    with pytest.raises((ArgumentError, ArgumentTypeError)):
+        arguments.update(A=shape(A[:2]))
+    D.fill(0)
+    operation.run(arguments)
+    np.testing.assert_array_equal(D, 6.0)
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_what_slices_multiply_is_needed(name):
+    operation = SIMT[(ROW, ROW, ROW)]
+    given_ = {"A": np.ones((4, 8), np.float32), "B": np.ones((8, 5), np.float32), name: None}
+    with pytest.raises(ArgumentError, match=f"operand {name} is missing"):
+        GemmArguments(operation, (4, 5, 8), **given_, gemm_mode=Mode.GemmSplitKParallel)
+
+
+# int8
+
+
+def int8(functor: Any, output: str = "s8", k: int = 64) -> GemmOperationUniversal:
+    changed = parts("f16", types=("s8", "s32", output), instruction=(16, 8, 32), tile=(128, 128, k), math=SATURATE)
+    changed["epilogue_functor"] = functor
+    return GemmOperationUniversal(**changed)
+
+
+SATURATE = MathOperation.multiply_add_saturate
+
+
+@pytest.mark.parametrize("k", [16, 256, 272])
+def test_the_fast_clamp_has_a_largest_k(k):
+    fast = int8(FastLinearCombinationClamp(cutlass.int8, 16))
+    plain = int8(LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32))
+    rng = np.random.default_rng()
+    A, B = rng.integers(-128, 128, (16, k)).astype(np.int8), rng.integers(-128, 128, (16, k)).astype(np.int8).T
+    exact = np.clip(A.astype(int) @ B.astype(int), -128, 127)
+    for operation in (fast, plain):
+        D = np.zeros((16, 16), np.int8)
+        if operation is fast and k > 256:
+            with pytest.raises(ArgumentError, match="K of at most 256, got K=272: use LinearCombinationClamp"):
+                GemmArguments(operation, (16, 16, k), A, B, None, D)
+            continue
+        operation.run(GemmArguments(operation, (16, 16, k), A, B, None, D))
+        np.testing.assert_array_equal(D, exact)
+
+
+def test_int8_is_not_written_without_a_clamp():
+    from pycutlass import LinearCombination
+
+    with pytest.raises(DescriptionError, match="use LinearCombinationClamp or FastLinearCombinationClamp"):
+        int8(LinearCombination(cutlass.int8, 16, cutlass.int32, cutlass.float32))
+
+
+def test_the_partial_kernel_writes_the_accumulator():
+    operation = ampere("f16")
+    assert operation.partial.C == TensorDescription(cutlass.float32, ROW, 4)
+    assert operation.partial.epilogue_functor.output.short == "f32"
+    reduction = ReductionOperation(cutlass.MatrixCoord(4, 256), operation.C, cutlass.float32, count=8)
+    assert operation.parts([operation]) == [operation]
+    assert operation.parts([operation, reduction]) == [operation, operation.partial]
+    assert hopper().parts([hopper(), reduction]) == [hopper()]

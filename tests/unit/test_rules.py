@@ -1,0 +1,279 @@
+"""The rules of a GEMM's parts: a valid baseline and one part changed for each, and no rule without its test."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from descriptions import BY_SHORT_NAME, COLUMN, LAYOUTS, ROW, SIMT, TAG, native_parts, parts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycutlass import (
+    GemmOperationUniversal,
+    LinearCombination,
+    LinearCombinationClamp,
+    LinearCombinationGeneric,
+    MathInstruction,
+    MathOperation,
+    TensorDescription,
+    TileDescription,
+    cutlass,
+    relu,
+)
+from pycutlass.errors import DescriptionError
+from pycutlass.operation import rules
+
+ROWS32, COLUMNS32 = cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32
+
+
+def tensor(short: str, layout: Any = ROW, alignment: int = 1) -> TensorDescription:
+    return TensorDescription(TAG[short], layout, alignment)
+
+
+def functor(
+    output: str, length: int, accumulator: str = "f32", compute: str = "f32", kind: Any = LinearCombination
+) -> Any:
+    return kind(TAG[output], length, TAG[accumulator], TAG[compute])
+
+
+def int8(
+    output: str = "s32", layouts: tuple[Any, Any, Any] = (ROW, COLUMN, ROW), stages: int = 3, **changes: Any
+) -> dict[str, Any]:
+    """Return the parts of an int8 kernel on tensor cores."""
+    options = {"instruction": (16, 8, 32), "tile": (128, 128, 64), "stages": stages, **changes}
+    made = parts("f16", layouts, types=("s8", "s32", output), math=MathOperation.multiply_add_saturate, **options)
+    if output == "s8":
+        made["epilogue_functor"] = functor("s8", made["C"].alignment, "s32", kind=LinearCombinationClamp)
+    return made
+
+
+def int8_simt() -> dict[str, Any]:
+    """Return the parts of an int8 kernel on CUDA cores."""
+    made = parts("f32_simt", types=("s8", "s32", "s32"), instruction=(1, 1, 4), tile=(64, 64, 32), warps=(2, 2, 1))
+    made["tile_description"] = replace(made["tile_description"], stages=2)
+    made["A"], made["B"] = tensor("s8", ROW, 4), tensor("s8", COLUMN, 4)
+    return made
+
+
+def interleaved() -> dict[str, Any]:
+    """Return the parts of an int8 kernel on interleaved operands."""
+    made = int8("s8", (COLUMNS32, ROWS32, COLUMNS32), stages=6, tile=(64, 64, 64))
+    return made | {
+        "C": tensor("s8", COLUMNS32, 8),
+        "epilogue_functor": functor("s8", 8, "s32", kind=LinearCombinationClamp),
+    }
+
+
+def turing() -> dict[str, Any]:
+    """Return the parts of a kernel on Turing's tensor cores."""
+    return parts("f16", capability=75, instruction=(16, 8, 8), stages=2)
+
+
+BASELINES: dict[str, dict[str, Any]] = {
+    "f16": parts(),
+    "f16 by columns": parts("f16", (COLUMN, ROW, ROW)),
+    "f16 accumulated in f16": parts("f16_acc16"),
+    "f64": parts("f64"),
+    "simt": parts("f32_simt"),
+    "int8": int8(),
+    "int8 clamped": int8("s8"),
+    "int8 simt": int8_simt(),
+    "interleaved": interleaved(),
+    "turing": turing(),
+    "turing int8": int8(capability=75, instruction=(8, 8, 16), stages=2),
+    "turing simt": parts("f32_simt", capability=75, stages=2),
+    "hopper": native_parts(),
+}
+
+
+def tile(baseline: str, **changes: Any) -> dict[str, Any]:
+    return {"tile_description": replace(BASELINES[baseline]["tile_description"], **changes)}
+
+
+#: Baseline, what is changed in it, and words of the message.
+FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
+    # Parts of the right kind
+    ("f16", {"A": None}, ["A must be a TensorDescription", "None"]),
+    ("f16", {"epilogue_functor": LinearCombination}, ["epilogue_functor must be a EpilogueFunctor"]),
+    # Operands
+    ("f16", {"A": tensor("bf16", ROW, 8)}, ["operand A is cutlass.bfloat16", "multiplies cutlass.float16", "the same"]),
+    ("int8", {"B": tensor("s32", COLUMN, 4)}, ["operand B is cutlass.int32", "multiplies cutlass.int8"]),
+    ("f16", {"B": tensor("f16", cutlass.TensorNHWC, 8)}, ["operand B of a GEMM is a matrix", "TensorNHWC"]),
+    ("int8", {"C": tensor("s32", cutlass.TensorNC32HW32, 4)}, ["operand C of a GEMM is a matrix", "TensorNC32HW32"]),
+    # The epilogue
+    ("f16", {"epilogue_functor": functor("f16", 8, "f16")}, ["expects an accumulator of cutlass.float16", "float32"]),
+    ("int8", {"epilogue_functor": functor("f32", 4, "s32")}, ["writes cutlass.float32", "operand C is cutlass.int32"]),
+    ("f16", {"epilogue_functor": functor("f16", 4)}, ["epilogue_vector_length=4", "alignment of C, 8"]),
+    ("f16", {"epilogue_functor": functor("f16", 8, compute="f64")}, ["can compute in f32, f16", "cutlass.float64"]),
+    ("f64", {"epilogue_functor": functor("f64", 1, "f64", "f32")}, ["can compute in f64", "cutlass.float32"]),
+    (
+        "f16 accumulated in f16",
+        {"C": tensor("s32", ROW, 4), "epilogue_functor": functor("s32", 4, "f16", "f16")},
+        ["can write f16, f32, bf16", "cutlass.int32"],
+    ),
+    (
+        "int8",
+        {"C": tensor("f64", ROW, 2), "epilogue_functor": functor("f64", 2, "s32")},
+        ["accumulator of cutlass.int32 can write s32, s8, f32, f16, bf16", "cutlass.float64"],
+    ),
+    ("int8 clamped", {"epilogue_functor": functor("s8", 16, "s32")}, ["LinearCombination does not limit", "Clamp"]),
+    (
+        "int8 clamped",
+        {"epilogue_functor": LinearCombinationGeneric(relu, TAG["s8"], 16, TAG["s32"], TAG["f32"])},
+        ["LinearCombinationGeneric does not limit", "cutlass.int8"],
+    ),
+    # Hopper-native kernels
+    ("hopper", {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
+    (
+        "hopper",
+        {
+            "tile_description": TileDescription(
+                [128, 128, 32],
+                None,
+                None,
+                MathInstruction(None, TAG["tf32"], TAG["tf32"], TAG["f32"], cutlass.OpClass.TensorOp),
+                [1, 1],
+            ),
+            "A": tensor("tf32", ROW, 4),
+            "B": tensor("tf32", COLUMN, 4),
+        },
+        ["f16 or bf16", "cutlass.tfloat32"],
+    ),
+    ("hopper", {"A": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
+    ("hopper", {"C": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
+    ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4"]),
+    # Turing
+    ("turing", parts("f16", capability=75, stages=2), ["Turing", "[16, 8, 8]", "[8, 8, 16]", "[16, 8, 16]"]),
+    ("turing", parts("bf16", capability=75, instruction=(16, 8, 8), stages=2), ["Turing", "cutlass.bfloat16"]),
+    ("turing", tile("turing", stages=3), ["asynchronous copies", "stages must be 2", "3"]),
+    ("turing simt", tile("turing simt", stages=4), ["asynchronous copies", "stages must be 2", "4"]),
+    ("turing int8", {"compute_capability": 80}, ["[8, 8, 16] is Turing's", "[16, 8, 32]"]),
+    # int8
+    ("int8", {"A": tensor("s8", COLUMN, 16)}, ["A RowMajor and B ColumnMajor", "ldmatrix", "cutlass.ColumnMajor"]),
+    ("int8", {"B": tensor("s8", ROW, 16)}, ["A RowMajor and B ColumnMajor", "OpClass.Simt with [1, 1, 4]"]),
+    ("interleaved", {"A": tensor("s8", ROW, 16)}, ["interleaved layouts go together", "cutlass.RowMajor,"]),
+    (
+        "interleaved",
+        {"B": tensor("s8", COLUMNS32, 16)},
+        ["interleaved layouts go together", "ColumnMajorInterleaved32"],
+    ),
+    ("f16", {"C": tensor("f16", COLUMNS32, 8)}, ["interleaved layouts go together", "cutlass.float16"]),
+    (
+        "f16",
+        {"A": tensor("f16", COLUMNS32, 8), "B": tensor("f16", ROWS32, 8), "C": tensor("f16", COLUMNS32, 8)},
+        ["int8 by TensorOp", "of cutlass.float16"],
+    ),
+    # CUDA cores
+    ("simt", {"A": tensor("f32", ROW, 4)}, ["SIMT kernels of cutlass.float32 load 1", "operand A needs alignment 1"]),
+    (
+        "int8 simt",
+        {"B": tensor("s8", COLUMN, 16)},
+        ["SIMT kernels of cutlass.int8 load 4", "B needs alignment 4", "16"],
+    ),
+    ("int8 simt", tile("int8 simt", stages=3), ["int8 SIMT kernels have 2 stages", "3"]),
+    (
+        "simt",
+        {"C": tensor("f32", ROW, 2), "epilogue_functor": functor("f32", 2)},
+        ["SIMT kernels store single elements", "alignment 1, got 2"],
+    ),
+    # Loads
+    ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
+    ("f16", {"B": tensor("f16", COLUMN, 1)}, ["cp.async", "4 bytes", "operand B", "alignment 2", "stages=2"]),
+    ("int8", {"A": tensor("s8", ROW, 2)}, ["cp.async", "operand A of cutlass.int8 needs alignment 4, got 2"]),
+    # Tiles
+    ("f16", tile("f16", threadblock_shape=(128, 128, 128), stages=2), ["operand A", "K=128", "64 elements", "use 64"]),
+    ("f16", tile("f16", threadblock_shape=(128, 128, 48)), ["operand A", "K=48", "64 elements", "use 32"]),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(96, 128, 32)), ["operand A", "M=96", "use 128"]),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 32, 32)), ["operand B", "N=32", "use 64"]),
+    (
+        "f16",
+        tile("f16", threadblock_shape=(128, 32, 32), warp_count=(4, 2, 1)),
+        ["32x32 tile of operand B", "128 accesses of 8", "256 threads"],
+    ),
+    # Shared memory
+    ("f16", tile("f16", stages=11), ["11 stages", "180,224 bytes", "166,912", "at most 10 stages"]),
+    ("turing", tile("turing", threadblock_shape=(512, 512, 32)), ["2 stages", "131,072 bytes", "75 has 65,536"]),
+    ("hopper", tile("hopper", stages=5), ["5 stages", "compute capability 90", "at most 4 stages"]),
+]
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_the_baselines_are_valid(name):
+    assert GemmOperationUniversal(**BASELINES[name]).emit()
+
+
+def refused(baseline: str, change: dict[str, Any]) -> pytest.ExceptionInfo[DescriptionError]:
+    with pytest.raises(DescriptionError) as caught:
+        GemmOperationUniversal(**{**BASELINES[baseline], **change})
+    return caught
+
+
+@pytest.mark.parametrize(("baseline", "change", "words"), FLIPS, ids=[f"{row[0]}: {row[2][0]}" for row in FLIPS])
+def test_one_wrong_part_is_named(baseline, change, words):
+    message = str(refused(baseline, change).value)
+    assert all(word in message for word in words), message
+
+
+def test_every_rule_is_broken_above():
+    tree = ast.parse(Path(rules.__file__).read_text())
+    raised = {range(node.lineno, (node.end_lineno or 0) + 1) for node in ast.walk(tree) if isinstance(node, ast.Raise)}
+    broken = {refused(baseline, change).traceback[-1].lineno + 1 for baseline, change, _ in FLIPS}
+    assert [lines.start for lines in raised if not broken & {*lines}] == []
+
+
+# What the messages recommend is valid
+
+
+@given(
+    st.sampled_from(["f16", "bf16", "tf32"]),
+    st.sampled_from(LAYOUTS),
+    st.tuples(*[st.sampled_from([16, 32, 48, 64, 96, 128, 192])] * 2),
+    st.sampled_from([16, 32, 48, 64, 96, 128]),
+    st.integers(2, 12),
+)
+def test_a_tile_is_made_or_refused_with_a_reason(kind, layouts, rows, k, stages):
+    try:
+        operation = GemmOperationUniversal(**parts(kind, layouts, tile=(*rows, k), stages=stages))
+    except DescriptionError as error:
+        assert "threadblock_shape" in str(error) or "threads cannot share" in str(error)
+    else:
+        tile = operation.tile_description
+        assert tile.stages * tile.stage_bytes() <= 163 << 10
+        assert tile.num_threads == 128
+
+
+@pytest.mark.parametrize(("a", "b", "c"), list(itertools.product([1, 2, 4, 8], repeat=3)))
+def test_every_alignment_of_two_stages(a, b, c):
+    made = parts("f16", stages=2)
+    made |= {"A": tensor("f16", ROW, a), "B": tensor("f16", COLUMN, b), "C": tensor("f16", ROW, c)}
+    operation = GemmOperationUniversal(**made | {"epilogue_functor": functor("f16", c)})
+    assert f"align{a}x{b}x{c}" in operation.procedural_name()
+
+
+@pytest.mark.parametrize("accumulator", ["f64", "f32", "f16", "s32"])
+def test_what_is_allowed_by_the_message_is_made(accumulator):
+    baseline = {"f64": "f64", "f32": "f16", "f16": "f16 accumulated in f16", "s32": "int8"}[accumulator]
+    written = {"f64": ("f64",), "f32": ("f32", "f16", "bf16", "s8"), "f16": ("f16", "f32", "bf16")}
+    computed = {"f64": ("f64",), "f32": ("f32", "f16"), "f16": ("f16", "f32"), "s32": ("f32", "s32")}
+    for output, compute in itertools.product(
+        written.get(accumulator, ("s32", "s8", "f32", "f16", "bf16")), computed[accumulator]
+    ):
+        length = 1 if baseline == "f64" else 128 // BY_SHORT_NAME[output].bits
+        kind = LinearCombinationClamp if output == "s8" else LinearCombination
+        change = {
+            "C": tensor(output, ROW, length),
+            "epilogue_functor": functor(output, length, accumulator, compute, kind),
+        }
+        assert GemmOperationUniversal(**{**BASELINES[baseline], **change}).C.type.short == output
+
+
+def test_cuda_cores_take_int8_in_every_layout():
+    for A, B, C in LAYOUTS:
+        made = int8_simt() | {"A": tensor("s8", A, 4), "B": tensor("s8", B, 4), "C": tensor("s32", C, 1)}
+        operation = GemmOperationUniversal(**made)
+        assert operation.tile_description.math_instruction.opcode_class == SIMT
