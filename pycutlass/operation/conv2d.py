@@ -344,8 +344,8 @@ class Conv2dOperation(Operation):
         algorithm, math = self.iterator_algorithm, self.tile_description.math_instruction
         if self.is_strided_dgrad and self.tile_description.stages == 2:
             raise DescriptionError(
-                "strided dgrad needs 3 stages or more: CUTLASS's 2-stage mainloop gives wrong results for it (seen on an "
-                "H200). Alignments below 4 bytes, which need 2 stages, are there for unity stride only."
+                "strided dgrad needs 3 stages or more: CUTLASS's 2-stage mainloop gives wrong results for it (seen on "
+                "an H200). Alignments below 4 bytes, which need 2 stages, are there for unity stride only."
             )
         if algorithm in (_Algorithm.analytic, _Algorithm.optimized):
             return

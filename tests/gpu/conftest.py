@@ -34,8 +34,8 @@ def memory_is_given_back() -> object:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled() -> None:
-    """Compile every operation of the shared list at once: they build in parallel."""
+def compiled(request: pytest.FixtureRequest) -> None:
+    """Compile what the selected tests name, all at once: kernels build in parallel."""
     if not device.available():
         return
     from cases import OPERATIONS
@@ -43,7 +43,22 @@ def compiled() -> None:
 
     from pycutlass import compiler
 
-    compiler.add_module(
-        [INTERLEAVED_KERNEL, *OPERATIONS.values(), *(KERNELS[name] for name in KERNELS if name not in REDUCTIONS)]
-    )
-    compiler.add_module([*(KERNELS[name] for name in REDUCTIONS), *REDUCTIONS.values()])
+    named = {name for item in request.session.items for name in _named(item)}
+    operations = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
+    plain = [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
+    compiler.add_module([INTERLEAVED_KERNEL, *operations, *plain])
+    split = [name for name in REDUCTIONS if name in named or name in _IN_MODES]
+    if split:
+        compiler.add_module([*(KERNELS[name] for name in split), *(REDUCTIONS[name] for name in split)])
+
+
+#: Operations that tests take without naming them in a parameter.
+_EVERYWHERE = {"bf16_tnt", "f16_swizzle2", "f16_tnt", "f64", "hopper_cooperative_2x1", "hopper_pingpong"}
+_IN_MODES = {"f16-f16-tnt", "f16-streamk", "f64-tnt", "s8-s8-fast-tnt", "s8-s8-tnt"}
+
+
+def _named(item: pytest.Item) -> set[str]:
+    """Return the kernels that a test's parameters name."""
+    parameters = getattr(item, "callspec", None)
+    values = parameters.params.values() if parameters is not None else ()
+    return {getattr(value, "kernel", value) for value in values if isinstance(getattr(value, "kernel", value), str)}
