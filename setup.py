@@ -72,8 +72,11 @@ def core() -> Pybind11Extension:
         include_dirs=["csrc", "pycutlass/include"],
         cxx_std=17,
         define_macros=[("NDEBUG", None)],
-        extra_compile_args=["-O2", "-fvisibility=hidden", *system_includes()],
+        extra_compile_args=["-O2", "-fvisibility=hidden", "-fno-gnu-unique", *system_includes()],
         libraries=["dl"],
+        # Some g++ link libstdc++ statically. Its symbols must not leave the extension: the loader would let libraries
+        # that come later share its locale tables, and torch crashes on them.
+        extra_link_args=["-Wl,--exclude-libs,ALL"],
     )
 
 

@@ -40,7 +40,7 @@ class LaunchFloor:
         include = _cuda_include()
         compiler = toolkit.find_host_compiler()
         files = [str(_HERE / "launch_floor.c"), "-o", str(library), "-ldl"]
-        _run([*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", *files])
+        _run([*compiler, "-O2", "-shared", "-fPIC", "-Wl,--exclude-libs,ALL", f"-I{include}", *files])
         self._launch = ctypes.CDLL(str(library)).launch_floor
         self._launch.restype = ctypes.c_int
         self._launch.argtypes = [
@@ -109,6 +109,7 @@ def native_command(family: str, output: Path) -> list[str]:
     includes = [f"-I{path}" for path in (*toolkit.find_cutlass().includes, *found.includes)]
     return [
         *(str(found.nvcc), "-shared", "-Xcompiler=-fPIC", "-std=c++17", "-DNDEBUG", "--expt-relaxed-constexpr"),
+        "-Xlinker=--exclude-libs=ALL",  # as in setup.py: a static libstdc++ must stay inside
         *(f"-gencode=arch=compute_{target},code=sm_{target}", "-diag-suppress=177"),
         *(*includes, f"-L{found.root / 'lib'}", str(_SOURCES[family]), "-o", str(output)),
     ]

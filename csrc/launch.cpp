@@ -149,7 +149,8 @@ void Call::run_on(CUstream stream) {
   launch(stream);
   if (capturing) return;  // a captured graph's tensors belong to whoever owns the graph
   explicit_stream_ = stream;
-  if (!explicit_end_) explicit_end_ = std::make_shared<Event>();
+  // What was given up waits for its own event; recording that one again would postpone it for ever.
+  if (!explicit_end_ || explicit_end_.use_count() > 1) explicit_end_ = std::make_shared<Event>();
   explicit_end_->record(stream);
 }
 

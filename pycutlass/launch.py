@@ -186,6 +186,8 @@ class DeviceLaunch:
             table = np.array(addresses, np.int64)
             pointer, size = self._buffer(f"addresses of {name}", table.nbytes), table.nbytes
             _core.copy_to_device(pointer, table.view(np.uint8), self.call.current_stream)
+        if isinstance(operand.view.owner, DeviceBuffer):  # partial sums: given back like our own buffers
+            self._buffers[f"sums {name}"] = operand.view.owner
         self.call.set_operand(index, pointer, ld, step, size, alignment)
         if operand.view.device is not None and addresses is None:
             self.call.remember(index, operand.view.owner)

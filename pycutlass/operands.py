@@ -363,8 +363,9 @@ def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Mat
     if bias.batch > 1:
         if kept == [many]:
             return replace(bias, batch_stride=bias.line)
-        if len(kept) == 2 and kept[0][0] == bias.batch and kept[1] == one:
-            return replace(bias, batch_stride=kept[0][1])
+        vectors = kept if bias.line > 1 else [*kept, one]
+        if len(vectors) == 2 and vectors[0][0] == bias.batch and vectors[1] == one:
+            return replace(bias, batch_stride=vectors[0][1])
     or_many = f", or ({bias.batch}, {bias.line})" if bias.batch > 1 else ""
     raise ArgumentError(
         f"a bias {bias.name} must be a contiguous vector of {bias.line} elements{or_many}; got shape {tuple(shape)} "

@@ -223,11 +223,12 @@ class HostCompiler(Compiler):
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the shared object; the target does not.
 
-        Unique symbols would keep the library loaded for ever, and CUTLASS's kernels are not quite C++ to g++.
+        Unique symbols would keep the library loaded for ever, and those of a statically linked libstdc++ would reach
+        into other libraries. CUTLASS's kernels are not quite C++ to g++.
         """
         return (
             *("-std=c++17", "-DNDEBUG", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
-            *("-fpermissive", "-w"),
+            *("-Wl,--exclude-libs,ALL", "-fpermissive", "-w"),
         )
 
     def command(self, source: Path, output: Path, target: str) -> list[str]:

@@ -39,7 +39,7 @@ def render(results: Mapping[str, Result], titles: Mapping[str, str]) -> str:
 
 def outcome(result: Result) -> str:
     """Return how a part ended: "passed", or what is wrong."""
-    run = result["run"]
+    run = _run(result)
     if run["timed_out"]:
         return f"interrupted after {run['seconds']:.0f} s"
     if _is_benchmark(result):
@@ -59,6 +59,12 @@ def outcome(result: Result) -> str:
     return "passed" if run["returncode"] == 0 else f"ended with {run['returncode']}"
 
 
+def _run(result: Result) -> Result:
+    """Return how the part was run; a benchmark that was started by itself tells no more than what it measured."""
+    run: Result = result.get("run", {"timed_out": False, "seconds": result.get("seconds") or 0, "returncode": 0})
+    return run
+
+
 def _is_benchmark(result: Result) -> bool:
     return "tests" not in result
 
@@ -70,7 +76,7 @@ def _benchmark_outcome(result: Result) -> str:
     failures = len(result["failures"])
     told = [f"limits missed: {missed}"] if missed else []
     told += [f"parts failed: {failures}"] if failures else []
-    return ", ".join(told) or ("passed" if result["run"]["returncode"] == 0 else "failed")
+    return ", ".join(told) or ("passed" if _run(result)["returncode"] == 0 else "failed")
 
 
 def _parts_table(results: Mapping[str, Result], titles: Mapping[str, str]) -> list[str]:
@@ -82,7 +88,7 @@ def _parts_table(results: Mapping[str, Result], titles: Mapping[str, str]) -> li
             continue
         environment, ended = result["environment"], outcome(result)
         shown = ended if ended == "passed" else f"**{ended}**"
-        rows.append((title, shown, f"{result['run']['seconds']:.0f}", environment["date"], environment["commit"]))
+        rows.append((title, shown, f"{_run(result)['seconds']:.0f}", environment["date"], environment["commit"]))
     return common.table(("part", "outcome", "seconds", "date", "commit"), rows)
 
 
@@ -113,7 +119,7 @@ def _tests_row(result: Result) -> tuple[str, ...]:
     tests, sanitizer = result["tests"], result.get("sanitizer")
     counts = [str(tests[key]) if tests else "?" for key in ("passed", "failed", "errors", "skipped")]
     summary = "" if sanitizer is None else "; ".join(sanitizer["summaries"]) or "no summary"
-    return result["title"], *counts, f"{result['run']['seconds']:.0f}", summary
+    return result["title"], *counts, f"{_run(result)['seconds']:.0f}", summary
 
 
 def _tests_details(result: Result) -> list[str]:

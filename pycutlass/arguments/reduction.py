@@ -10,14 +10,14 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
-from pycutlass.arguments.split_k import host_planes
+from pycutlass.arguments.split_k import planes_at
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Operand, Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_overlap, is_vector, matrix, vector
+from pycutlass.operands import Matrix, check_dtype, check_overlap, is_vector, matrix, vector
 from pycutlass.operation import ReductionOperation
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import wrap
 
 __all__ = ["ReductionArguments", "ReductionProblem"]
 
@@ -72,7 +72,7 @@ class ReductionArguments(Arguments):
         Number of partial sums: the `split_k_slices` of the GEMM.
     workspace : int
         ``arguments.ptr_D`` of a GEMM in ``Mode.GemmSplitKParallel``: one packed plane a partition, in the
-        accumulator's type. The GEMM's arguments must live as long as these.
+        accumulator's type. The GEMM's arguments must live until these are made.
     destination, source : tensor
         D and C. `source` may be None where beta is 0, and may be a bias vector.
     output_op : EpilogueScalars, optional
@@ -159,18 +159,19 @@ class ReductionArguments(Arguments):
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
         operation = self.operation
         description = TensorDescription(operation.element_workspace, operation.C.layout, operation.count)
-        if device.available():
+        planes = planes_at(wrap("workspace", workspace).pointer)
+        if planes is None and device.available():  # of the user's own making
             return matrix("A", description, workspace, rows, columns, self.partitions)
-        view = wrap("workspace", workspace)
-        planes = host_planes(view.pointer)
         if planes is None or planes.shape != (self.partitions, rows, columns):
+            known = "" if planes is None else "; this one has {} planes of {} x {}".format(*planes.shape)
             raise ArgumentError(
                 "workspace must be the ptr_D of GemmArguments in Mode.GemmSplitKParallel with the same problem size "
-                f"and {self.partitions} slices"
+                f"and {self.partitions} slices{known}"
             )
-        view = TensorView(view.pointer, None, None, None, None, "workspace", planes)
+        check_dtype("workspace", description, planes.view)
+        self._planes = planes  # which go where nobody has them
         line = columns if description.is_row_major else rows
-        return Matrix("A", description, view, rows, columns, line, self.partitions, rows * columns)
+        return Matrix("A", description, planes.view, rows, columns, line, self.partitions, rows * columns)
 
     def _source(self, source: Any, rows: int, columns: int) -> Matrix:
         wanted = is_vector(self.operation.C, source, rows, columns) if self.bias is None else self.bias

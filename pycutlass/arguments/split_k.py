@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError, PoolError
@@ -17,7 +15,7 @@ from pycutlass.operands import Matrix
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.tensor import TensorView
 
-__all__ = ["HostPlanes", "PartialSums", "check_slices", "host_planes"]
+__all__ = ["HostPlanes", "PartialSums", "check_slices", "planes_at"]
 
 
 class PartialSums:
@@ -31,6 +29,7 @@ class PartialSums:
         self, description: TensorDescription, rows: int, columns: int, slices: int, operands: dict[str, Operand]
     ) -> None:
         self._description, self._rows, self._columns, self._slices = description, rows, columns, slices
+        self.shape = (slices, rows, columns)
         size = slices * rows * columns * description.type.bits // 8
         ordinal = ordinal_of(operands)
         free, _ = _core.memory_info(ordinal)
@@ -39,13 +38,15 @@ class PartialSums:
         self.buffer = DeviceBuffer(ordinal, size)
         _core.fill(self.buffer.pointer, 0, size, 0)
         _core.synchronize(0)
-        self._view = TensorView(self.buffer.pointer, None, None, None, ordinal, "workspace", self)
+        dtype_name = description.type.dtype_name
+        self.view = TensorView(self.buffer.pointer, dtype_name, None, None, ordinal, "workspace", self.buffer)
+        _planes[self.buffer.pointer] = self
 
     def operand(self) -> Matrix:
         """Return the planes as the D of the partial GEMM."""
         step = self._rows * self._columns
         line = self._columns if self._description.is_row_major else self._rows
-        return Matrix("D", self._description, self._view, self._rows, self._columns, line, self._slices, step)
+        return Matrix("D", self._description, self.view, self._rows, self._columns, line, self._slices, step)
 
 
 class HostPlanes:
@@ -54,26 +55,25 @@ class HostPlanes:
     def __init__(
         self, description: TensorDescription, rows: int, columns: int, slices: int, operands: dict[str, Operand]
     ) -> None:
-        self.array = np.zeros((slices, rows, columns), description.type.dtype)
+        self.shape = (slices, rows, columns)
         self._description, self._rows, self._columns = description, rows, columns
-        address = self.array.ctypes.data
-        self._view = TensorView(address, None, None, None, None, "workspace", self)
-        _host_planes[address] = self
+        array = np.zeros(self.shape, description.type.dtype)
+        self.view = TensorView(array.ctypes.data, description.type.dtype_name, None, None, None, "workspace", array)
+        _planes[self.view.pointer] = self
 
     def operand(self) -> Matrix:
         """Return the first plane as the D of the partial GEMM."""
         line = self._columns if self._description.is_row_major else self._rows
-        return Matrix("D", self._description, self._view, self._rows, self._columns, line)
+        return Matrix("D", self._description, self.view, self._rows, self._columns, line)
 
 
-# Scripts hand the workspace to the reduction as a bare address; only addresses made here may be read on the host.
-_host_planes: weakref.WeakValueDictionary[int, HostPlanes] = weakref.WeakValueDictionary()
+# Scripts hand the workspace to the reduction as a bare address: this is what is known of those made here.
+_planes: weakref.WeakValueDictionary[int, PartialSums | HostPlanes] = weakref.WeakValueDictionary()
 
 
-def host_planes(address: int) -> NDArray[Any] | None:
-    """Return the planes that begin at `address` on the host, or None where no arguments of this process made them."""
-    found = _host_planes.get(address)
-    return None if found is None else found.array
+def planes_at(address: int) -> PartialSums | HostPlanes | None:
+    """Return the planes that begin at `address`, or None where no arguments of this process made them."""
+    return _planes.get(address)
 
 
 def check_slices(operation: GemmOperationUniversal, k: int, slices: int) -> None:

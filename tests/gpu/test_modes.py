@@ -106,6 +106,30 @@ def test_parallel_split_k_can_run_again_and_be_captured() -> None:
         assert_matches(OPERATION, A, B, None, D)
 
 
+def test_partial_sums_go_with_the_last_arguments_that_have_them() -> None:
+    import torch
+
+    reduction = REDUCTIONS["f16-f16-tnt"]
+    A, B, D = random_matrix(OPERATION.A, M, 512), random_matrix(OPERATION.B, 512, N), poisoned(OPERATION.C, M, N)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        arguments = pycutlass.GemmArguments(
+            OPERATION, (M, N, 512), A, B, None, D, Mode.GemmSplitKParallel, split_k_slices=4
+        )
+        assert pycutlass.get_allocated_size() == 4 * 4 * M * N
+        for partitions, size in ((3, (M, N)), (5, (M, N)), (4, (N, M))):
+            with pytest.raises(ArgumentError, match=f"this one has 4 planes of {M} x {N}"):
+                pycutlass.ReductionArguments(reduction, size, partitions, arguments.ptr_D, D.reshape(-1), None)
+        ends = pycutlass.ReductionArguments(reduction, (M, N), 4, arguments.ptr_D, D, None)
+        OPERATION.run(arguments)
+        del arguments
+        reduction.run(ends)
+        ends.sync()
+    assert_matches(OPERATION, A, B, None, D)
+    assert pycutlass.get_allocated_size() == 4 * 4 * M * N
+    del ends
+    assert pycutlass.get_allocated_size() == 0
+
+
 def test_stream_k_runs_again_and_in_graphs() -> None:
     import torch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
 import math
 import pickle
@@ -191,7 +190,7 @@ def test_every_type_layout_source_and_activation(kind, layout, bias, activation)
     reduction.run(ends)
     ends.sync()
     added = C if not bias else C[None] if layout is ROW else C[:, None]
-    x = 0.5 * (A.astype(float) @ B.astype(float)) + 2 * added.astype(float)
+    x = 0.5 * (A.astype(int) @ B.astype(int)) + 2 * added.astype(float)
     right = {
         None: lambda x: x,
         pycutlass.relu: lambda x: max(x, 0.0),
@@ -271,7 +270,7 @@ SQUARE = np.zeros((25, 40), np.float16)
         ({"problem_size": (0, 40)}, ArgumentError, ["problem_size", "at least 1", "[0, 40]"]),
         ({"partitions": 0}, ArgumentError, ["partitions", "at least 1", "0"]),
         ({"partitions": "2"}, ArgumentTypeError, ["partitions", "integer", "'2'"]),
-        ({"partitions": 3}, ArgumentError, ["workspace", "ptr_D", "3 slices"]),
+        ({"partitions": 3}, ArgumentError, ["workspace", "ptr_D", "3 slices", "this one has 2 planes of 24 x 40"]),
         ({"problem_size": (40, 24), "destination": np.zeros((40, 24), "f2")}, ArgumentError, ["same problem size"]),
         ({"workspace": None}, ArgumentTypeError, ["workspace", "NoneType"]),
         ({"workspace": 4096}, ArgumentError, ["workspace", "ptr_D", "GemmSplitKParallel"]),
@@ -309,11 +308,26 @@ def test_lines_are_moved_whole():
 
 def test_a_workspace_is_gone_with_its_arguments():
     workspace = Workspace()
-    workspace.make()
+    ends = workspace.make()
+    workspace.gemm.run(workspace.arguments)
     del workspace.arguments
-    gc.collect()
+    workspace.reduction.run(ends)  # which keep the sums, as long as they live
+    np.testing.assert_array_equal(workspace.D, 33.0)
+    ends.update(output_op=workspace.reduction.epilogue_type(-1.0, 0.0))
+    workspace.reduction.run(ends)
+    np.testing.assert_array_equal(workspace.D, -32.0)
+    del ends
     with pytest.raises(ArgumentError, match="workspace must be the ptr_D"):
         workspace.make()
+
+
+def test_a_workspace_of_other_sums_is_refused():
+    workspace = Workspace()
+    half = ReductionOperation([4, 256], workspace.reduction.C, cutlass.float16, count=8)
+    with pytest.raises(
+        ArgumentTypeError, match=r"operand workspace must be float16.*got a workspace tensor of float32"
+    ):
+        workspace.make(operation=half, output_op=None)
 
 
 def test_c_may_be_d():
