@@ -9,6 +9,7 @@ from pycutlass import compiler, cutlass
 from pycutlass.arguments import Conv2dArguments, GemmArguments, GemmGroupedArguments, ReductionArguments
 from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
 from pycutlass.device import device_cc
+from pycutlass.enums import GroupMode, KernelSchedule, MathOperation, RasterOrder, SchedulerMode, StrideSupport
 from pycutlass.epilogue import (
     FastLinearCombinationClamp,
     LinearCombination,
@@ -26,17 +27,7 @@ from pycutlass.epilogue import (
 )
 from pycutlass.errors import PyCutlassError
 from pycutlass.interleave import deinterleave_columns, interleave_columns, interleave_rows, reorder_column
-from pycutlass.library import (
-    GroupMode,
-    KernelSchedule,
-    MathInstruction,
-    MathOperation,
-    RasterOrder,
-    SchedulerMode,
-    StrideSupport,
-    TensorDescription,
-    TileDescription,
-)
+from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
 from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
 

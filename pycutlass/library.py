@@ -6,144 +6,20 @@ whole operation can tell (alignment against the tile, shared memory of the targe
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.types import Element, Layout, element, layout
 
 __all__ = [
-    "GroupMode",
-    "KernelSchedule",
     "MathInstruction",
-    "MathOperation",
-    "RasterOrder",
-    "SchedulerMode",
-    "StrideSupport",
     "TensorDescription",
     "TileDescription",
 ]
-
-
-class MathOperation(enum.Enum):
-    """What one multiply-add does. The fast variants take f32 operands and split or round them.
-
-    Examples
-    --------
-    >>> from pycutlass import MathInstruction, MathOperation, cutlass
-    >>> f32 = cutlass.float32
-    >>> MathInstruction([16, 8, 8], f32, f32, f32, cutlass.OpClass.TensorOp, MathOperation.multiply_add_fast_f32)
-    MathInstruction([16, 8, 8], cutlass.float32, cutlass.float32, cutlass.float32, cutlass.OpClass.TensorOp, \
-MathOperation.multiply_add_fast_f32)
-    """
-
-    multiply_add = "multiply_add"
-    multiply_add_saturate = "multiply_add_saturate"
-    multiply_add_fast_f16 = "multiply_add_fast_f16"
-    multiply_add_fast_bf16 = "multiply_add_fast_bf16"
-    multiply_add_fast_f32 = "multiply_add_fast_f32"
-
-    def __repr__(self) -> str:
-        return f"MathOperation.{self.name}"
-
-
-class KernelSchedule(enum.Enum):
-    """How the warp groups of a Hopper kernel share the work.
-
-    Pingpong: each of two consumer warp groups has an output tile of its own, one computes while the other writes.
-    Cooperative: both work on one tile, which must be at least 128 rows tall.
-
-    Examples
-    --------
-    >>> from pycutlass import KernelSchedule, MathInstruction, TileDescription, cutlass
-    >>> instruction = MathInstruction(
-    ...     None, cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
-    ... )
-    >>> tile = TileDescription([64, 128, 64], None, None, instruction, [2, 1], KernelSchedule.Pingpong)
-    >>> tile.procedural_name(), tile.num_threads
-    ('64x128_64xauto', 384)
-    """
-
-    Pingpong = "Pingpong"
-    Cooperative = "Cooperative"
-
-    def __repr__(self) -> str:
-        return f"KernelSchedule.{self.name}"
-
-
-class RasterOrder(enum.IntEnum):
-    """The order in which a persistent Hopper kernel visits its output tiles.
-
-    Examples
-    --------
-    >>> from pycutlass import RasterOrder
-    >>> list(RasterOrder)
-    [RasterOrder.AlongM, RasterOrder.AlongN, RasterOrder.Heuristic]
-    """
-
-    AlongM = 0
-    AlongN = 1
-    Heuristic = 2
-
-    def __repr__(self) -> str:
-        return f"RasterOrder.{self.name}"
-
-
-class StrideSupport(enum.Enum):
-    """Convolution strides that a kernel can take.
-
-    Examples
-    --------
-    >>> from pycutlass import StrideSupport
-    >>> list(StrideSupport)
-    [StrideSupport.Strided, StrideSupport.Unity]
-    """
-
-    Strided = "Strided"
-    Unity = "Unity"
-
-    def __repr__(self) -> str:
-        return f"StrideSupport.{self.name}"
-
-
-class GroupMode(enum.Enum):
-    """How a convolution kernel divides groups of channels among its threadblocks.
-
-    SingleGroup: a threadblock works within one group, whose output channels are a multiple of the tile's N.
-    MultipleGroup: a threadblock computes several whole groups, and the tile's N is a multiple of their channels.
-
-    Examples
-    --------
-    >>> from pycutlass import GroupMode
-    >>> list(GroupMode)
-    [GroupMode.SingleGroup, GroupMode.MultipleGroup]
-    """
-
-    SingleGroup = "SingleGroup"
-    MultipleGroup = "MultipleGroup"
-
-    def __repr__(self) -> str:
-        return f"GroupMode.{self.name}"
-
-
-class SchedulerMode(enum.Enum):
-    """Where the schedule of a grouped GEMM is computed.
-
-    Examples
-    --------
-    >>> from pycutlass import SchedulerMode
-    >>> list(SchedulerMode)
-    [SchedulerMode.Device, SchedulerMode.Host]
-    """
-
-    Device = "Device"
-    Host = "Host"
-
-    def __repr__(self) -> str:
-        return f"SchedulerMode.{self.name}"
 
 
 _OPERATION_CPP = {

@@ -11,10 +11,10 @@ from pycutlass import _core, device, reference
 from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, check_writable, refuse_unknown
 from pycutlass.arguments.pointers import PointerArray, PointerTable, check_apart, pointer_operand
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_slices
+from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand, Problem
-from pycutlass.library import RasterOrder
 from pycutlass.operands import Matrix, is_vector, matrix, vector
 from pycutlass.operation import GemmOperationUniversal
 

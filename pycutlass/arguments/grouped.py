@@ -10,10 +10,10 @@ from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
 from pycutlass.arguments.group import GroupProblem, check_count, check_sizes, count_tiles, group_problem
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.tables import TableProblem, table_problem
+from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import DeviceLaunch, HostLaunch, check_on_host, ordinal_of
-from pycutlass.library import SchedulerMode
 from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from pycutlass import _core
+from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
-from pycutlass.library import GroupMode, StrideSupport, TensorDescription, TileDescription
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not

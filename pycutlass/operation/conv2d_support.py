@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pycutlass import _core
+from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import ArgumentTypeError
-from pycutlass.library import GroupMode, StrideSupport, TensorDescription, TileDescription
+from pycutlass.library import TensorDescription, TileDescription
 
 __all__ = ["Conv2dSupport", "byte_limit", "why_not"]
 

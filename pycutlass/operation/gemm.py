@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from pycutlass import _core
+from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
-from pycutlass.library import KernelSchedule, MathOperation, TensorDescription, TileDescription
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation, check_capability
 from pycutlass.operation.reduction import ReductionOperation

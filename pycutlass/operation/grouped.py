@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pycutlass import _core
+from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentTypeError, DescriptionError
-from pycutlass.library import SchedulerMode, TensorDescription, TileDescription
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.types import Element

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass.library import MathInstruction, MathOperation
+from pycutlass.enums import MathOperation
+from pycutlass.library import MathInstruction
 from pycutlass.types import ELEMENTS, Element
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
+from pycutlass.enums import SchedulerMode, StrideSupport
 from pycutlass.errors import DescriptionError
-from pycutlass.library import SchedulerMode, StrideSupport
 
 FAST = [MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16, MathOperation.multiply_add_fast_f32]
 SHAPES = [(8, 8, 4), (16, 8, 8), (16, 8, 16), (16, 8, 32), (1, 1, 1), (1, 1, 4), (8, 8, 16), (8, 8, 8), (16, 16, 16)]
