@@ -22,7 +22,6 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
-from pycutlass.errors import DeviceError
 
 M, N, K = 256, 192, 320
 ALPHA, BETA = 1.25, -0.5
@@ -31,10 +30,7 @@ ALPHA, BETA = 1.25, -0.5
 def main() -> None:
     """Go the whole way, once for two kernels."""
     # Memory management: 64 MiB at once, 1 GiB at most. Without this call a pool is made at first use.
-    try:
-        pycutlass.get_memory_pool(init_pool_size=2**26, max_pool_size=2**30)
-    except DeviceError as error:
-        print(f"No memory pool: {error}.")
+    pycutlass.get_memory_pool(init_pool_size=2**26, max_pool_size=2**30)
 
     # Operation description. SIMT kernels load single elements, tensor cores 16 bytes (four elements) at a time.
     f32 = cutlass.float32

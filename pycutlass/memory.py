@@ -54,11 +54,7 @@ class MemoryPool:
     """
 
     def __init__(self, ordinal: int, init_pool_size: int, max_pool_size: int) -> None:
-        if init_pool_size < 0 or max_pool_size <= 0 or max_pool_size < init_pool_size:
-            raise ArgumentError(
-                f"a pool needs 0 <= init_pool_size <= max_pool_size and a maximum above 0, got init_pool_size="
-                f"{init_pool_size:,} and max_pool_size={max_pool_size:,}"
-            )
+        _check_sizes(init_pool_size, max_pool_size)
         import rmm.mr
 
         self.ordinal = ordinal
@@ -122,13 +118,29 @@ class DeviceBuffer:
             self.pointer = 0
 
 
+class _HostPool(MemoryPool):
+    """The pool of a machine without a GPU: operations are executed on the host, and nothing is ever in use."""
+
+    def __init__(self, init_pool_size: int, max_pool_size: int) -> None:
+        _check_sizes(init_pool_size, max_pool_size)
+        self.init_pool_size, self.max_pool_size = _whole(init_pool_size), _whole(max_pool_size)
+
+    def get_allocated_size(self) -> int:
+        """Return 0."""
+        return 0
+
+    def pool_size(self) -> int:
+        """Return 0."""
+        return 0
+
+
 # One pool a GPU for the whole process, since its point is that everybody takes from the same one.
 _pools: dict[int, MemoryPool] = {}
 _lock = threading.Lock()
 
 
 def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> MemoryPool:
-    """Make the pool of the present GPU.
+    """Make the pool of the present GPU. Without a GPU nothing is reserved, so that the same script runs on the host.
 
     Parameters
     ----------
@@ -140,8 +152,11 @@ def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> Memo
     ArgumentError
         The sizes contradict each other, or the present pool is in use.
     DeviceError
-        There is no GPU, or it has not that much memory.
+        The GPU has not that much memory.
     """
+    _check_sizes(init_pool_size, max_pool_size)
+    if not device.available():
+        return _HostPool(init_pool_size, max_pool_size)
     ordinal = device.current()
     with _lock:
         present = _pools.get(ordinal)
@@ -217,6 +232,14 @@ def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
 def _let_go() -> None:
     """Let go of what has ended since the last look."""
     _retired[:] = [entry for entry in _retired if not entry[0].done]
+
+
+def _check_sizes(init_pool_size: int, max_pool_size: int) -> None:
+    if init_pool_size < 0 or max_pool_size <= 0 or max_pool_size < init_pool_size:
+        raise ArgumentError(
+            f"a pool needs 0 <= init_pool_size <= max_pool_size and a maximum above 0, got init_pool_size="
+            f"{init_pool_size:,} and max_pool_size={max_pool_size:,}"
+        )
 
 
 def _whole(size: int) -> int:

@@ -21,8 +21,9 @@ class BuildReport:
         Registers per thread.
     stack_bytes, spill_store_bytes, spill_load_bytes : int
         Memory per thread where registers did not suffice; 0 in a good kernel.
-    static_shared_bytes, constant_bytes : int
-        Shared memory that the launch does not choose, and constant memory with the parameters.
+    static_shared_bytes, dynamic_shared_bytes, constant_bytes : int
+        Shared memory of a threadblock that the kernel declares and that the launch gives it, and constant memory with
+        the parameters.
     wgmma_serialized : bool
         Whether the assembler made Hopper's asynchronous matrix instructions wait for each other.
     warnings : tuple[str, ...]
@@ -47,6 +48,7 @@ class BuildReport:
     seconds_host: float
     cubin_bytes: int
     compiler: str
+    dynamic_shared_bytes: int = 0
 
     @classmethod
     def from_log(
@@ -59,6 +61,7 @@ class BuildReport:
         seconds_host: float,
         cubin_bytes: int,
         compiler: str,
+        dynamic_shared_bytes: int = 0,
     ) -> BuildReport:
         """Read what ptxas says of `kernel` under ``-v`` in the log of nvcc or NVRTC, and take the rest as given.
 
@@ -81,6 +84,7 @@ class BuildReport:
             seconds_host=round(seconds_host, 3),
             cubin_bytes=cubin_bytes,
             compiler=compiler,
+            dynamic_shared_bytes=dynamic_shared_bytes,
         )
 
     @classmethod
@@ -92,7 +96,9 @@ class BuildReport:
         KeyError
             If something is missing.
         """
-        values = {field.name: mapping[field.name] for field in dataclasses.fields(cls)}
+        known = [field.name for field in dataclasses.fields(cls)]
+        optional = {"dynamic_shared_bytes"}  # kernels in a cache may be older than it
+        values = {name: mapping[name] for name in known if name in mapping or name not in optional}
         return cls(**{**values, "warnings": tuple(values["warnings"])})
 
     def as_json(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import ctypes
 import tempfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import NamedTuple
 
 from pycutlass.cache import Artifact, make_key
 from pycutlass.compiler.tools import Tools
@@ -31,11 +32,13 @@ def build(source: KernelSource, target: str, tools: Tools, processes: Processes)
     fields = tools.key_fields(source, target)
     key = make_key(fields)
     device, host = _both_sides(source, target, tools, processes, group=key)
-    _compare_parameters(source, device.binary, host.binary)
+    described = _describe(source, host.binary)
+    _compare_parameters(source, device.binary, described.parameter_bytes)
     report = BuildReport.from_log(
         device.log,
         source.name,
         constant_bytes=constant_bytes(device.binary, source.name),
+        dynamic_shared_bytes=described.shared_bytes,
         seconds_device=device.seconds,
         seconds_host=host.seconds,
         cubin_bytes=len(device.binary),
@@ -59,9 +62,16 @@ def _both_sides(
     return sides[0].result(), sides[1].result()
 
 
-def _compare_parameters(source: KernelSource, cubin: bytes, host: bytes) -> None:
+class _Described(NamedTuple):
+    """What a host side says of its kernel."""
+
+    parameter_bytes: int
+    shared_bytes: int
+
+
+def _compare_parameters(source: KernelSource, cubin: bytes, host_bytes: int) -> None:
     """See that both compilers laid out the kernel's parameters alike: a kernel that reads others may do anything."""
-    device_bytes, host_bytes = kernel_parameter_bytes(cubin, source.name), _host_parameter_bytes(source, host)
+    device_bytes = kernel_parameter_bytes(cubin, source.name)
     if device_bytes != host_bytes:
         raise CompileError(
             f"both sides of kernel {source.name} must have parameters of one size, but the device compiler makes them "
@@ -71,8 +81,8 @@ def _compare_parameters(source: KernelSource, cubin: bytes, host: bytes) -> None
         )
 
 
-def _host_parameter_bytes(source: KernelSource, host: bytes) -> int:
-    """Ask the host side; `pycutlass_describe` fills in the ABI's version and then sizeof(Params), and more."""
+def _describe(source: KernelSource, host: bytes) -> _Described:
+    """Ask the host side: `pycutlass_describe` fills in the ABI's version, sizeof(Params), shared memory and more."""
     answer = (ctypes.c_uint32 * 64)()
     with tempfile.TemporaryDirectory(prefix="pycutlass-") as name:
         path = Path(name) / "host.so"
@@ -86,4 +96,4 @@ def _host_parameter_bytes(source: KernelSource, host: bytes) -> int:
                 f"not be run from {name}, set TMPDIR to where they may.",
                 source=source.text,
             ) from error
-    return answer[1]
+    return _Described(answer[1], answer[2])
