@@ -62,6 +62,8 @@ PARTS: tuple[Part, ...] = (
     Part("launch", "Host time per launch", 240, ("-P", "-m", "benchmarks.launch"), "benchmark"),
     Part("gemm", "Throughput", 480, ("-P", "-m", "benchmarks.gemm"), "benchmark"),
     Part("compile", "Compile times", 570, ("-P", "-m", "benchmarks.compile"), "benchmark"),
+    Part("grouped", "Grouped GEMM", 300, ("-P", "-m", "benchmarks.grouped"), "benchmark"),
+    Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),
     Part("racecheck", "GPU tests under compute-sanitizer racecheck", 420, (*_TESTS, *_FAST), "sanitizer"),
