@@ -13,7 +13,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
 from pycutlass.operation import GemmOperationUniversal
-from pycutlass.tensor import TensorView
+from pycutlass.tensor import TensorView, current_stream_source
 
 __all__ = ["HostPlanes", "PartialSums", "check_slices", "planes_at"]
 
@@ -35,9 +35,9 @@ class PartialSums:
         free, _ = _core.memory_info(ordinal)
         if size > free:
             raise PoolError(size, 0, free)
-        self.buffer = DeviceBuffer(ordinal, size)
-        _core.fill(self.buffer.pointer, 0, size, 0)
-        _core.synchronize(0)
+        stream = _current_stream(operands, ordinal)
+        self.buffer = DeviceBuffer(ordinal, size, stream)
+        _core.fill(self.buffer.pointer, 0, size, stream)
         dtype_name = description.type.dtype_name
         self.view = TensorView(self.buffer.pointer, dtype_name, None, None, ordinal, "workspace", self.buffer)
         _planes[self.buffer.pointer] = self
@@ -74,6 +74,13 @@ _planes: weakref.WeakValueDictionary[int, PartialSums | HostPlanes] = weakref.We
 def planes_at(address: int) -> PartialSums | HostPlanes | None:
     """Return the planes that begin at `address`, or None where no arguments of this process made them."""
     return _planes.get(address)
+
+
+def _current_stream(operands: dict[str, Operand], ordinal: int) -> int:
+    """Return the stream that a launch without a named one goes to: the same choice as `pycutlass.launch` makes."""
+    libraries = {operand.view.library for operand in operands.values()}
+    first = next((name for name in ("torch", "cupy") if name in libraries), "")
+    return current_stream_source(first, ordinal)()
 
 
 def check_slices(operation: GemmOperationUniversal, k: int, slices: int) -> None:
