@@ -6,6 +6,7 @@ The formulas are those of cutlass/epilogue/thread/activation.h.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -33,7 +34,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(ABC):
     """An elementwise function applied to alpha * accumulator + beta * C.
 
     Parameters
@@ -61,9 +62,9 @@ class Activation:
         return self.tag
 
     @staticmethod
+    @abstractmethod
     def numpy(x: Any) -> Array:
         """Return the activation of `x`."""
-        raise NotImplementedError  # every subclass has one
 
     def __repr__(self) -> str:
         inside = "" if self.element_compute is None else str(element(self.element_compute))
@@ -249,9 +250,9 @@ _erf: Callable[[Array], Array] = np.vectorize(math.erf, otypes=[np.float64])
 
 def check_activation(activation: Any) -> Activation:
     """Return `activation`, or raise DescriptionError with the ones that exist."""
-    if isinstance(activation, type) and issubclass(activation, Activation):
+    if isinstance(activation, type) and issubclass(activation, Activation) and activation.tag:
         activation = activation()
-    if isinstance(activation, Activation) and activation.tag:
+    if isinstance(activation, Activation):
         return activation
     known = ", ".join(sorted(cls.__name__ for cls in Activation.__subclasses__()))
     raise DescriptionError(f"the activation must be one of {known}; got {activation!r}")

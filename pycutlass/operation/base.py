@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.source import KernelSource
 
@@ -32,6 +33,7 @@ class Operation(ABC):
 
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
+    epilogue_functor: EpilogueFunctor
     artifacts: dict[str, Artifact]
     _name: str | None
 
@@ -76,6 +78,16 @@ class Operation(ABC):
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled so that this operation can run beside the other `operations` of one call."""
         return [self]
+
+    @property
+    def arch(self) -> int:
+        """The compute capability, under the name that the original used."""
+        return self.compute_capability
+
+    @property
+    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
+        """What makes the scalars of a launch: ``output_op = operation.epilogue_type(alpha, beta)``."""
+        return self.epilogue_functor.epilogue_type
 
     @property
     def rt_module(self) -> Operation:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from pycutlass import _core
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
+from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
@@ -185,11 +184,6 @@ class Conv2dOperation(Operation):
         return False
 
     @property
-    def arch(self) -> int:
-        """The compute capability, under the name that the original used."""
-        return self.compute_capability
-
-    @property
     def is_strided_dgrad(self) -> bool:
         """Whether this is dgrad for strides above 1, which has kernels and swizzles of its own."""
         return self.conv_kind is _Operator.dgrad and self.stride_support is StrideSupport.Strided
@@ -225,39 +219,9 @@ class Conv2dOperation(Operation):
         reductions = any(hasattr(other, "element_workspace") for other in operations)
         return [self, self.partial] if reductions and self.splits_k else [self]
 
-    @property
-    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
-        """What makes the scalars of a launch: ``output_op = operation.epilogue_type(alpha, beta)``."""
-        return self.epilogue_functor.epilogue_type
-
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""
         return self.tile_description.math_instruction.accumulator
-
-    def run(self, arguments: Any, stream: Any = None) -> None:
-        """Launch the kernel with `arguments`, on `stream` or on the current stream of the tensors' library.
-
-        Returns at once; ``arguments.sync()`` waits. Without a GPU the operation's meaning is executed on the host.
-
-        Parameters
-        ----------
-        arguments : Conv2dArguments
-            Made for this operation.
-        stream : optional
-            An integer handle, or a stream of torch, cupy or cuda.core.
-
-        Raises
-        ------
-        ArgumentError
-            The arguments were made for another operation.
-        NotCompiledError
-            The operation was not given to ``pycutlass.compiler.add_module``.
-        DriverError
-            The launch failed.
-        """
-        if getattr(arguments, "operation", None) is not self:
-            self._check_owner(arguments)
-        arguments._run(stream)
 
     # Text
 

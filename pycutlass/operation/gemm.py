@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.enums import KernelSchedule, MathOperation
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
+from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
@@ -134,11 +134,6 @@ class GemmOperationUniversal(Operation):
         return self.tile_description.is_native
 
     @property
-    def arch(self) -> int:
-        """The compute capability, under the name that the original used."""
-        return self.compute_capability
-
-    @property
     def swizzle_size(self) -> int:
         """The N of IdentitySwizzleN; 1 for other swizzles."""
         return _IDENTITY_SWIZZLES.get(self.swizzling_functor, 1)
@@ -173,11 +168,6 @@ class GemmOperationUniversal(Operation):
     def splits_in_parallel(self) -> bool:
         """Whether the kernel can run in ``Mode.GemmSplitKParallel``."""
         return not (self.is_native or self.is_stream_k)
-
-    @property
-    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
-        """What makes the scalars of a launch: ``output_op = operation.epilogue_type(alpha, beta)``."""
-        return self.epilogue_functor.epilogue_type
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.enums import SchedulerMode
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import Operation
@@ -118,16 +117,6 @@ class GemmOperationGrouped(Operation):
     def is_native(self) -> bool:
         """Whether this is a Hopper-native kernel: never."""
         return False
-
-    @property
-    def arch(self) -> int:
-        """The compute capability, under the name that the original used."""
-        return self.compute_capability
-
-    @property
-    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
-        """What makes the scalars of a launch: ``output_op = operation.epilogue_type(alpha, beta)``."""
-        return self.epilogue_functor.epilogue_type
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars, LinearCombination
+from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.library import TensorDescription
 from pycutlass.operation import rules
@@ -103,11 +102,6 @@ class ReductionOperation(Operation):
     def is_native(self) -> bool:
         """False: this is plain CUDA."""
         return False
-
-    @property
-    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
-        """What makes the scalars of a launch: ``output_op = reduction.epilogue_type(alpha, beta)``."""
-        return self.epilogue_functor.epilogue_type
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name."""
