@@ -68,7 +68,7 @@ def core() -> Pybind11Extension:
     return Pybind11Extension(
         "pycutlass._core",
         sorted(str(path.relative_to(HERE)) for path in HERE.glob("csrc/*.cpp")),
-        depends=sorted(str(path.relative_to(HERE)) for path in HERE.glob("csrc/*.h")),
+        depends=["csrc/exports.map", *sorted(str(path.relative_to(HERE)) for path in HERE.glob("csrc/*.h"))],
         include_dirs=["csrc", "pycutlass/include"],
         cxx_std=17,
         define_macros=[("NDEBUG", None)],
@@ -76,7 +76,7 @@ def core() -> Pybind11Extension:
         libraries=["dl"],
         # Some g++ link libstdc++ statically. Its symbols must not leave the extension: the loader would let libraries
         # that come later share its locale tables, and torch crashes on them.
-        extra_link_args=["-Wl,--exclude-libs,ALL"],
+        extra_link_args=["-Wl,--version-script=csrc/exports.map"],
     )
 
 
