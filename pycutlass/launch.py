@@ -131,6 +131,8 @@ class DeviceLaunch:
         self.run: Callable[[Any], None] = self._run_joined if self._joined else self.call.run
         self.try_exchange: Callable[[Any, Any, Any, Any], bool] = self.call.update
         self.update(problem)
+        if self._buffers and not self._joined:
+            self.run = self._run_with_buffers
 
     def update(self, problem: Problem) -> None:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""
@@ -229,6 +231,21 @@ class DeviceLaunch:
         pointer = self._buffer("workspace", size)
         _core.fill(pointer, 0, size, self.call.current_stream)
         self.call.set_workspace(pointer)
+
+    def _run_with_buffers(self, stream: Any = None) -> None:
+        """Launch; on a named stream behind what filled the buffers, and before what fills them again.
+
+        They are filled on the current stream. Under capture that is the caller's to order: a graph cannot wait for what
+        is outside it.
+        """
+        named = None if stream is None else _core.stream_handle(stream)
+        filled = self.call.current_stream
+        if named is None or named == filled or _core.is_capturing(named):
+            self.call.run(stream)
+            return
+        _core.order(filled, named)
+        self.call.run(stream)
+        _core.order(named, filled)
 
     def _run_joined(self, stream: Any = None) -> None:
         """Launch on the first library's stream, ordered against the current streams of the others."""

@@ -63,6 +63,28 @@ def test_explicit_streams(name: str) -> None:
         operation.run(arguments, stream="main")
 
 
+def test_numpy_operands_on_a_named_stream() -> None:
+    """They are copied on the current stream, which is busy here; the launch on the other stream has to wait."""
+    import cupy
+    import numpy as np
+    import torch
+
+    operation = OPERATIONS["f16_tnt"]
+    side = cupy.cuda.Stream(non_blocking=True)
+    for _ in range(3):
+        A, B = (np.random.default_rng().standard_normal(shape).astype("f2") for shape in ((M, K), (N, K)))
+        D = np.full((M, N), np.nan, "f2")
+        torch.cuda._sleep(50_000_000)
+        arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B.T, None, D)
+        operation.run(arguments, stream=side)
+        A = np.random.default_rng().standard_normal((M, K)).astype("f2")
+        torch.cuda._sleep(50_000_000)
+        arguments.update(A=A)
+        operation.run(arguments, stream=side)
+        arguments.sync()
+        np.testing.assert_allclose(D.astype(float), A.astype(float) @ B.T.astype(float), rtol=2e-3, atol=2e-3)
+
+
 @BOTH
 def test_memory_outlives_its_names_on_a_stream_of_the_callers(name: str) -> None:
     """Arguments and tensors go while the launch waits; nothing may take their memory before it has run."""
