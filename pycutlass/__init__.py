@@ -5,7 +5,10 @@ Importing this package touches no GPU, opens no file for writing and runs no com
 
 from __future__ import annotations
 
-from pycutlass import compiler, cutlass
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pycutlass import cutlass
 from pycutlass.arguments import Conv2dArguments, GemmArguments, GemmGroupedArguments, ReductionArguments
 from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
 from pycutlass.device import device_cc
@@ -30,6 +33,9 @@ from pycutlass.interleave import deinterleave_columns, interleave_columns, inter
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
 from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
+
+if TYPE_CHECKING:
+    from pycutlass import compiler
 
 __version__ = "0.1.0"
 
@@ -79,3 +85,10 @@ __all__ = [
     "silu",
     "tanh",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``pycutlass.compiler`` when it is first asked for: with its cache it is half of the time of an import."""
+    if name == "compiler":
+        return importlib.import_module("pycutlass.compiler")
+    raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
