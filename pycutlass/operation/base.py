@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
@@ -119,6 +119,14 @@ class Operation(ABC):
             self._check_owner(arguments)
         arguments._run(stream)
 
+    def _refuse(self, unknown: Mapping[str, Any], *further: str) -> None:
+        """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""
+        if unknown:
+            known = ", ".join((*self._FIELDS, *further))
+            raise ArgumentTypeError(
+                f"{type(self).__name__} has no keyword {', '.join(sorted(unknown))}; it has {known}"
+            )
+
     def _check_owner(self, arguments: Any) -> None:
         """Raise unless `arguments` were made for an operation equal to this one."""
         owner = getattr(arguments, "operation", None)
@@ -151,8 +159,11 @@ class Operation(ABC):
         object.__setattr__(self, name, value)
 
 
-def check_capability(value: Any) -> int:
-    """Return compute capability `value`, or raise DescriptionError with the ones that exist."""
+def check_capability(compute_capability: Any, arch: Any = None) -> int:
+    """Return the compute capability, under either of its names, or raise with the ones that exist."""
+    if arch is not None and compute_capability is not None:
+        raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
+    value = arch if compute_capability is None else compute_capability
     if value in SHARED_MEMORY_LIMIT and not isinstance(value, bool):
         return int(value)
     known = ", ".join(map(str, SHARED_MEMORY_LIMIT))

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, TypeVar
 from pycutlass import _core
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
-from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
 from pycutlass.operation.gemm import math_name, shape_text, tensor_text
+from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.types import Element
 
 __all__ = ["Conv2dOperation"]
@@ -148,16 +149,10 @@ class Conv2dOperation(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            raise ArgumentTypeError(
-                f"Conv2dOperation has no keyword {', '.join(sorted(unknown))}; it has {', '.join(self._FIELDS)} "
-                f"and arch"
-            )
-        if arch is not None and compute_capability is not None:
-            raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
+        self._refuse(unknown, "arch")
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
-        self.compute_capability = check_capability(arch if compute_capability is None else compute_capability)
+        self.compute_capability = check_capability(compute_capability, arch)
         self.tile_description = rules.expect("tile_description", tile_description, TileDescription)
         self.A = rules.expect("A", A, TensorDescription)
         self.B = rules.expect("B", B, TensorDescription)
@@ -216,7 +211,7 @@ class Conv2dOperation(Operation):
 
     def parts(self, operations: Any) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""
-        reductions = any(hasattr(other, "element_workspace") for other in operations)
+        reductions = any(isinstance(other, ReductionOperation) for other in operations)
         return [self, self.partial] if reductions and self.splits_k else [self]
 
     def accumulator_type(self) -> Element:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
-from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation, check_capability
@@ -104,18 +104,12 @@ class GemmOperationUniversal(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            raise ArgumentTypeError(
-                f"GemmOperationUniversal has no keyword {', '.join(sorted(unknown))}; it has "
-                f"{', '.join(self._FIELDS)}, arch and visitor"
-            )
+        self._refuse(unknown, "arch", "visitor")
         if visitor:
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
             )
-        if arch is not None and compute_capability is not None:
-            raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
-        self.compute_capability = check_capability(arch if compute_capability is None else compute_capability)
+        self.compute_capability = check_capability(compute_capability, arch)
         self.tile_description = rules.expect("tile_description", tile_description, TileDescription)
         self.A = rules.expect("A", A, TensorDescription)
         self.B = rules.expect("B", B, TensorDescription)

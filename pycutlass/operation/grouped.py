@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
-from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
@@ -96,11 +96,7 @@ class GemmOperationGrouped(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            raise ArgumentTypeError(
-                f"GemmOperationGrouped has no keyword {', '.join(sorted(unknown))}; it has "
-                f"{', '.join(self._FIELDS)} and arch"
-            )
+        self._refuse(unknown, "arch")
         #: The GEMM that each problem of a group is.
         self.single = GemmOperationUniversal(
             compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor, arch=arch

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
-from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation
@@ -81,10 +81,7 @@ class ReductionOperation(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            raise ArgumentTypeError(
-                f"ReductionOperation has no keyword {', '.join(sorted(unknown))}; it has {', '.join(self._FIELDS)}"
-            )
+        self._refuse(unknown)
         self.shape = _shape(shape)
         self.C = rules.expect("C", C, TensorDescription)
         self.element_accumulator = element_accumulator
