@@ -312,6 +312,7 @@ def operations(layer: Layer, kind: Any) -> list[Conv2dOperation]:
     ]
 
 
+@functools.cache  # what was compiled goes with the last operation that has it
 def _operation(
     kind: Any, algorithm: str, tile: tuple[Triple, int, Triple], support: Any, swizzle: Any
 ) -> Conv2dOperation:

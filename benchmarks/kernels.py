@@ -1,6 +1,6 @@
 """The kernels that are measured, described once for all benchmarks.
 
-Equal descriptions are one object here: what was compiled stays with the object that was given to the compiler.
+Kernels are kept, since what was compiled goes with the last operation that has it.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ fills its family's part of the call record, and can be computed on the host.
 
 from __future__ import annotations
 
+import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +23,16 @@ from pycutlass.memory import DeviceBuffer, retire
 from pycutlass.operation import Operation
 from pycutlass.tensor import TensorView, current_stream_source
 
-__all__ = ["DeviceLaunch", "HostLaunch", "Operand", "Problem", "check_on_host", "follow_streams", "ordinal_of"]
+__all__ = [
+    "DeviceLaunch",
+    "HostLaunch",
+    "Operand",
+    "Problem",
+    "check_on_host",
+    "follow_streams",
+    "ordinal_of",
+    "run_joined",
+]
 
 _OPERANDS = ("A", "B", "C", "D")
 _GRID_LIMIT = 65535  # along y and z
@@ -127,12 +137,22 @@ class DeviceLaunch:
         self._buffers: dict[str, DeviceBuffer] = {}
         self._host_D: Operand | None = None
         self._joined = follow_streams(self.call, problem.operands, ordinal)
-        # Both are looked up once: they are the hot path.
-        self.run: Callable[[Any], None] = self._run_joined if self._joined else self.call.run
-        self.try_exchange: Callable[[Any, Any, Any, Any], bool] = self.call.update
         self.update(problem)
-        if self._buffers and not self._joined:
-            self.run = self._run_with_buffers
+
+    @property
+    def run(self) -> Callable[..., None]:
+        """What launches, with a stream or None. Looked up once for many launches: this is their hot path.
+
+        It does not lead back here: buffers go with the last reference and do not wait for the garbage collector.
+        """
+        if self._joined:
+            return functools.partial(run_joined, self.call, self._joined)
+        return functools.partial(_run_with_buffers, self.call) if self._buffers else self.call.run
+
+    @property
+    def try_exchange(self) -> Callable[[Any, Any, Any, Any], bool]:
+        """What takes tensors of the same form in place of the present ones, or returns False."""
+        return self.call.update
 
     def update(self, problem: Problem) -> None:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""
@@ -232,31 +252,6 @@ class DeviceLaunch:
         _core.fill(pointer, 0, size, self.call.current_stream)
         self.call.set_workspace(pointer)
 
-    def _run_with_buffers(self, stream: Any = None) -> None:
-        """Launch; on a named stream behind what filled the buffers, and before what fills them again.
-
-        They are filled on the current stream. Under capture that is the caller's to order: a graph cannot wait for what
-        is outside it.
-        """
-        named = None if stream is None else _core.stream_handle(stream)
-        filled = self.call.current_stream
-        if named is None or named == filled or _core.is_capturing(named):
-            self.call.run(stream)
-            return
-        _core.order(filled, named)
-        self.call.run(stream)
-        _core.order(named, filled)
-
-    def _run_joined(self, stream: Any = None) -> None:
-        """Launch on the first library's stream, ordered against the current streams of the others."""
-        launched = self.call.current_stream if stream is None else _core.stream_handle(stream)
-        others = [handle for handle in (source() for source in self._joined) if handle != launched]
-        for handle in others:
-            _core.order(handle, launched)
-        self.call.run(stream)
-        for handle in others:
-            _core.order(launched, handle)
-
 
 class HostLaunch:
     """A problem on the host, by its reference: what there is without a GPU."""
@@ -346,3 +341,32 @@ def follow_streams(call: Any, operands: Mapping[str, Operand], ordinal: int) -> 
     else:
         call.follow_callable(current_stream_source(known[0], ordinal))
     return [current_stream_source(name, ordinal) for name in known[1:]]
+
+
+def run_joined(call: _core.Call, joined: Sequence[Callable[[], int]], stream: Any = None) -> None:
+    """Launch on the first library's stream, ordered against the current streams of the others."""
+    launched = call.current_stream if stream is None else _core.stream_handle(stream)
+    others = [handle for handle in (source() for source in joined) if handle != launched]
+    for handle in others:
+        _core.order(handle, launched)
+    call.run(stream)
+    for handle in others:
+        _core.order(launched, handle)
+
+
+def _run_with_buffers(call: _core.Call, stream: Any = None) -> None:
+    """Launch; on a named stream behind what filled the buffers, and before what fills them again.
+
+    They are filled on the current stream. Under capture that is the caller's to order: a graph cannot wait for what is
+    outside it.
+    """
+    if stream is None:
+        call.run(None)
+        return
+    named, filled = _core.stream_handle(stream), call.current_stream
+    if named == filled or _core.is_capturing(named):
+        call.run(stream)
+        return
+    _core.order(filled, named)
+    call.run(stream)
+    _core.order(named, filled)

@@ -83,6 +83,7 @@ class Arguments(ABC):
         self._check_place(problem)
         self._execution.give_up((*self._given.values(), self.output_op))
         self._execution.update(problem)
+        self._run = self._execution.run
         self._given, self.output_op = merged, scalars
 
     def sync(self) -> None:

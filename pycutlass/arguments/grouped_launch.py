@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.arguments.group import GroupProblem, span
 from pycutlass.errors import ArgumentError
-from pycutlass.launch import DeviceLaunch
+from pycutlass.launch import DeviceLaunch, run_joined
 from pycutlass.memory import DeviceBuffer, retire
 from pycutlass.operands import Matrix
 
@@ -25,6 +27,11 @@ class GroupedLaunch(DeviceLaunch):
 
     call: _core.GroupedCall
     _host_parts: list[tuple[Matrix, int]]
+
+    @property
+    def run(self) -> Callable[..., None]:
+        """What launches. The call itself orders launches on different streams: they bring the table along."""
+        return functools.partial(run_joined, self.call, self._joined) if self._joined else self.call.run
 
     def update(self, problem: Any) -> None:
         """Bring problems, of any number and sizes, into the call record and make the kernel's parameters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,11 +22,20 @@ __all__ = ["SHARED_MEMORY_LIMIT", "Operation"]
 SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
 
 
+class Artifacts(dict[str, "Artifact"]):
+    """What the compiler has made of one text, by target."""
+
+
+# By the name that only this text has. Equal operations find the same artifacts here, so that compiling one of them is
+# compiling all; when the last of them goes, so do the artifacts.
+_artifacts: weakref.WeakValueDictionary[str, Artifacts] = weakref.WeakValueDictionary()
+
+
 class Operation(ABC):
     """A described kernel.
 
     Operations are values: equal descriptions are equal operations, with the same text, name and cache key. What the
-    compiler makes of one is kept in `artifacts`, by target, and is no part of its value.
+    compiler makes of one is kept in `artifacts`, by target, which equal operations share.
     """
 
     #: Fields that make up the value, in the order of the constructor.
@@ -34,12 +44,12 @@ class Operation(ABC):
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
     epilogue_functor: EpilogueFunctor
-    artifacts: dict[str, Artifact]
     _name: str | None
+    _artifacts: Artifacts | None
 
     def __init__(self) -> None:
-        object.__setattr__(self, "artifacts", {})
         object.__setattr__(self, "_name", None)
+        object.__setattr__(self, "_artifacts", None)
 
     @abstractmethod
     def body(self) -> str:
@@ -66,6 +76,15 @@ class Operation(ABC):
             name = f"{self.configuration_name()}_{digest}"
             object.__setattr__(self, "_name", name)
         return name
+
+    @property
+    def artifacts(self) -> dict[str, Artifact]:
+        """What has been compiled, by target: this operation's, and that of every other with the same text."""
+        held = self._artifacts
+        if held is None:
+            held = _artifacts.setdefault(self.procedural_name(), Artifacts())
+            object.__setattr__(self, "_artifacts", held)
+        return held
 
     def emit(self) -> str:
         """Return the whole generated C++ text."""

@@ -188,7 +188,7 @@ def _operations() -> dict[str, Conv2dOperation]:
 OPERATIONS = _operations()
 
 
-@functools.cache  # what was compiled stays with the operation that was given to the compiler
+@functools.cache  # what was compiled goes with the last operation that has it
 def reduction(operation: Conv2dOperation) -> pycutlass.ReductionOperation:
     """Return what ends the parallel split-K of `operation`."""
     count = operation.C.alignment

@@ -145,12 +145,14 @@ def as_multiplied(operation: GemmOperationUniversal, operand: NDArray[Any]) -> N
     values = operand.astype(np.float64)
     if not math.is_tensor_op or math.a.short not in ("f32", "tf32"):
         return values
-    bits = {"multiply_add_fast_bf16": 8, "multiply_add_fast_f32": 24}.get(math.math_operation.name, 11)
+    bits: Any = {"multiply_add_fast_bf16": 8, "multiply_add_fast_f32": 24}.get(math.math_operation.name, 11)
     mantissa, exponent = np.frexp(values)
-    scaled = mantissa * 2.0**bits
+    if math.math_operation.name == "multiply_add_fast_f16":
+        bits = np.minimum(bits, exponent + 24)  # f16 has no step below 2^-24: small numbers keep fewer bits
+    scaled = np.ldexp(mantissa, bits)
     if math.a.short == "tf32":  # the low bits are not looked at
         whole = np.trunc(scaled)
-    elif bits == 11 and math.math_operation.name == "multiply_add":  # halves go away from zero
+    elif math.math_operation.name == "multiply_add":  # halves go away from zero
         whole = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
     else:
         whole = np.rint(scaled)

@@ -68,7 +68,7 @@ def test_the_tolerance_is_that_of_the_types(operation):
     output, math = operation.C.type, operation.tile_description.math_instruction
     assert output.epsilon <= relative <= 6 * output.epsilon
     lost = 2.0**-20 if math.math_operation is MathOperation.multiply_add_fast_f32 else math.accumulator.epsilon
-    assert lost <= absolute <= 200 * lost  # of a sum of 64 products, whose size is about 8
+    assert lost <= absolute <= 300 * lost  # of a sum of 64 products, whose size is about 8
     assert reference.tolerance(operation, 256)[1] > absolute
     assert 5 * absolute < reference.tolerance(operation, 64, 10.0)[1] <= 10 * absolute
 
