@@ -33,16 +33,29 @@ BATCHES = (32, 256)
 Triple = tuple[int, int, int]
 Serial, Parallel = cutlass.conv.SplitKMode.Serial, cutlass.conv.SplitKMode.Parallel
 
-#: Threadblock tile, stages, warps.
+#: Threadblock tile, stages, warps. Those with K = 32 and few stages leave room for more threadblocks on a
+#: multiprocessor, which short sums need; those with eight warps for 128x128 hide latency with more warps.
 TILES: tuple[tuple[Triple, int, Triple], ...] = (
     ((128, 128, 32), 5, (2, 2, 1)),
+    ((128, 128, 32), 4, (2, 4, 1)),
+    ((128, 128, 32), 3, (2, 2, 1)),
     ((128, 128, 64), 3, (2, 2, 1)),
+    ((128, 128, 64), 3, (2, 4, 1)),
+    ((128, 256, 32), 4, (2, 4, 1)),
     ((128, 256, 64), 3, (2, 4, 1)),
+    ((256, 128, 32), 4, (4, 2, 1)),
     ((256, 128, 64), 3, (4, 2, 1)),
+    ((256, 64, 32), 4, (4, 1, 1)),
     ((256, 64, 64), 3, (4, 1, 1)),
+    ((64, 256, 32), 4, (1, 4, 1)),
     ((64, 256, 64), 3, (1, 4, 1)),
+    ((128, 64, 32), 4, (2, 2, 1)),
+    ((128, 64, 64), 3, (2, 2, 1)),
     ((128, 64, 64), 4, (2, 2, 1)),
+    ((64, 128, 32), 4, (2, 2, 1)),
     ((64, 128, 64), 4, (2, 2, 1)),
+    ((64, 64, 32), 4, (2, 2, 1)),
+    ((64, 64, 64), 3, (2, 2, 1)),
     ((64, 64, 64), 5, (2, 2, 1)),
 )
 SWIZZLES = (1, 4)

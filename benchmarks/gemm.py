@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.builds import NativeGemm, build_native
+from benchmarks.builds import NativeGemm, build_native, compile_all
 from benchmarks.common import BenchmarkError, Report, number, options
 from benchmarks.kernels import ampere, hopper
 from benchmarks.problems import Problem
 from benchmarks.timing import Loop, Summary, device_times, median_ratio, summarize
-from pycutlass import GemmOperationUniversal, KernelSchedule, PyCutlassError, RasterOrder, compiler, device
+from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder, device
 
 __all__ = ["main"]
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             builds.start()
         if not report.result["failures"]:
             with report.part("compile the kernels"):
-                _compile(report, operations)
+                compile_all(report, operations)
             builds.join()
             _measure(report, chosen.only, builds, seconds)
     return report.finish()
@@ -283,16 +283,6 @@ def _operations(parts: Sequence[str]) -> list[GemmOperationUniversal]:
     wanted = [ampere(swizzle=swizzle) for swizzle in AMPERE_SWIZZLES] if "ampere" in parts else []
     choices = {"cooperative": cooperative_choices, "pingpong": pingpong_choices, "shapes": shape_choices}
     return wanted + [choice.operation for part in parts if part in choices for choice in choices[part]()]
-
-
-def _compile(report: Report, operations: Sequence[GemmOperationUniversal]) -> None:
-    """Compile all at once; where one cannot be compiled, say which, and have the others."""
-    try:
-        compiler.add_module(operations)
-    except PyCutlassError:
-        for name in dict.fromkeys(operation.procedural_name() for operation in operations):
-            with report.part(f"compile {name}"):
-                compiler.add_module([operation for operation in operations if operation.procedural_name() == name])
 
 
 class _Builds:

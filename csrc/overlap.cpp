@@ -28,14 +28,35 @@ bool Span::operator==(Span const& other) const {
 
 void Targets::assign(std::vector<Span> const& spans) {
   spans_ = &spans;
-  entries_.clear();
-  for (size_t i = 0; i < spans.size(); ++i) {
-    if (spans[i].bytes) entries_.push_back({spans[i].begin, spans[i].end(), static_cast<int>(i)});
+  if (!has_entries_of(spans)) {
+    entries_.clear();
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (spans[i].bytes) entries_.push_back({0, 0, static_cast<int>(i)});
+    }
   }
-  std::sort(entries_.begin(), entries_.end(),
-            [](Entry const& left, Entry const& right) { return left.begin < right.begin; });
+  for (Entry& entry : entries_) {
+    Span const& span = spans[static_cast<size_t>(entry.number)];
+    entry.begin = span.begin;
+    entry.furthest = span.end();
+  }
+  // Tensors that take the place of others often lie in the same order, in which the entries are since the last time.
+  auto by_beginning = [](Entry const& left, Entry const& right) { return left.begin < right.begin; };
+  if (!std::is_sorted(entries_.begin(), entries_.end(), by_beginning)) {
+    std::sort(entries_.begin(), entries_.end(), by_beginning);
+  }
   uint64_t furthest = 0;
   for (Entry& entry : entries_) entry.furthest = furthest = std::max(furthest, entry.furthest);
+}
+
+/// Whether the entries of the last time are those of all `spans` that are not empty.
+bool Targets::has_entries_of(std::vector<Span> const& spans) const {
+  auto occupied = [](Span const& span) { return span.bytes != 0; };
+  auto const count = std::count_if(spans.begin(), spans.end(), occupied);
+  return static_cast<size_t>(count) == entries_.size() &&
+         std::all_of(entries_.begin(), entries_.end(), [&](Entry const& entry) {
+           auto const number = static_cast<size_t>(entry.number);
+           return number < spans.size() && occupied(spans[number]);
+         });
 }
 
 int Targets::overlapping(Span const& span, int except) const {

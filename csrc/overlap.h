@@ -39,6 +39,8 @@ class Targets {
     uint64_t furthest;  // end of this and all entries before it
     int number;
   };
+  bool has_entries_of(std::vector<Span> const& spans) const;
+
   std::vector<Span> const* spans_ = nullptr;
   std::vector<Entry> entries_;  // by beginning
 };

@@ -7,7 +7,9 @@ here touches RMM's process-wide current resource unless the user asks for it wit
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
@@ -112,8 +114,9 @@ class DeviceBuffer:
         _let_go()
         self.pointer = self._pool.allocate(max(size, 1), stream)
 
-    def __del__(self) -> None:
-        if self.pointer:
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the process ends the pool's memory goes with it, and nothing can be imported or called any more.
+        if self.pointer and not _is_finalizing():
             self._pool.deallocate(self.pointer, max(self.size, 1), self.stream)
             self.pointer = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -118,13 +119,16 @@ def _tests_section(results: Mapping[str, Result]) -> list[str]:
 def _tests_row(result: Result) -> tuple[str, ...]:
     tests, sanitizer = result["tests"], result.get("sanitizer")
     counts = [str(tests[key]) if tests else "?" for key in ("passed", "failed", "errors", "skipped")]
-    summary = "" if sanitizer is None else "; ".join(sanitizer["summaries"]) or "no summary"
+    summaries = Counter(sanitizer["summaries"] if sanitizer else ())
+    told = "; ".join(f"{times} x {summary}" if times > 1 else summary for summary, times in summaries.items())
+    summary = "" if sanitizer is None else told or "no summary"
     return result["title"], *counts, f"{_run(result)['seconds']:.0f}", summary
 
 
 def _tests_details(result: Result) -> list[str]:
     tests, sanitizer = result["tests"] or {"failures": [], "skips": []}, result.get("sanitizer") or {"found": []}
-    lines = [f"`{result['run']['command']}`", ""]
+    shards = result["run"].get("shards", 1)
+    lines = [f"`{result['run']['command']}`" + (f", the first of {shards} processes" if shards > 1 else ""), ""]
     for what, listed in (("failed", tests["failures"]), ("skipped", tests["skips"])):
         if listed:
             lines += [f"{result['title']}, {what}:", "", *_by_reason(listed), ""]

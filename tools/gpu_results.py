@@ -6,26 +6,25 @@ a result replaces the one that was there before. A part that fails, is interrupt
 such. With ``--render`` nothing is run and the page is written from what is there.
 
     python tools/gpu_results.py --out results --only tests,launch --budget 540
+    python tools/gpu_results.py --out results --only sanitizer --shards 8
     python tools/gpu_results.py --out results --render
+
+Most of the time of the GPU tests goes into references on the host. ``--shards N`` shares them out among N processes
+that use the GPU at the same time, with the host's cores divided between them; their results become one. By default
+there is one process, which needs the least memory and is what a test that fails is repeated with.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
-import shlex
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,11 +32,22 @@ sys.path.insert(0, str(ROOT))  # a script's own directory is on the path, not th
 
 from benchmarks import common  # noqa: E402
 from tools.gpu_page import KEPT_LINES, Result, outcome, render  # noqa: E402
+from tools.gpu_runs import Command, Ended, run_together  # noqa: E402
 
-__all__ = ["PARTS", "Part", "main", "read_counts", "read_junit", "read_sanitizer", "run_part"]
+__all__ = [
+    "PARTS",
+    "Part",
+    "main",
+    "merge_sanitizer",
+    "merge_tests",
+    "read_counts",
+    "read_junit",
+    "read_sanitizer",
+    "run_part",
+]
 
 PAGE = ROOT / "docs" / "gpu-results.md"
-_PATIENCE = 15.0  # seconds between the request to end and the end
+_FIRST_PORT, _PORTS = 49152, 10  # where compute-sanitizer looks for the program that it checks
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class Part:
     seconds: int
     arguments: tuple[str, ...]
     kind: str  # tests, sanitizer or benchmark
+    divisible: bool = False  # knows --shard, which tests/gpu/conftest.py adds to pytest
 
 
 _FAST = ("-m", "not slow")
@@ -57,16 +68,17 @@ _TESTS = (*_PYTEST, "tests/gpu")
 
 #: In the order of importance: what comes first is what a short time is used for.
 PARTS: tuple[Part, ...] = (
-    Part("tests", "GPU tests", 540, _TESTS, "tests"),
-    Part("sanitizer", "GPU tests under compute-sanitizer memcheck", 570, (*_TESTS, *_FAST), "sanitizer"),
+    Part("tests", "GPU tests", 540, _TESTS, "tests", True),
+    Part("sanitizer", "GPU tests under compute-sanitizer memcheck", 570, (*_TESTS, *_FAST), "sanitizer", True),
     Part("launch", "Host time per launch", 240, ("-P", "-m", "benchmarks.launch"), "benchmark"),
     Part("gemm", "Throughput", 480, ("-P", "-m", "benchmarks.gemm"), "benchmark"),
+    Part("native_gemms", "Ampere-style GEMMs against C++", 240, ("-P", "-m", "benchmarks.native_gemms"), "benchmark"),
     Part("compile", "Compile times", 570, ("-P", "-m", "benchmarks.compile"), "benchmark"),
     Part("grouped", "Grouped GEMM", 300, ("-P", "-m", "benchmarks.grouped"), "benchmark"),
     Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),
-    Part("racecheck", "GPU tests under compute-sanitizer racecheck", 420, (*_TESTS, *_FAST), "sanitizer"),
+    Part("racecheck", "GPU tests under compute-sanitizer racecheck", 420, (*_TESTS, *_FAST), "sanitizer", True),
 )
 _BY_NAME = {part.name: part for part in PARTS}
 _DEFAULT = [part.name for part in PARTS if part.name != "racecheck"]
@@ -94,6 +106,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for all parts together")
     parser.add_argument("--least", type=float, default=20, help="do not start a part with less (%(default)s)")
     parser.add_argument("--commit", default="", help="what was measured, where the checkout has no repository")
+    parser.add_argument("--shards", type=_positive, default=1, metavar="N", help="processes of the GPU tests (1)")
     parser.add_argument("--quick", action="store_true", help="benchmarks with few repetitions: not to quote")
     parser.add_argument("--tests", default="", metavar="EXPRESSION", help="pytest -k for the tests and memcheck")
     parser.add_argument("--racecheck-tests", default="gemm", metavar="EXPRESSION", help="pytest -k (%(default)s)")
@@ -113,6 +126,12 @@ def _parts(text: str) -> list[str]:
     return [part.name for part in PARTS if part.name in names]
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, 1 or more")
+    return int(text)
+
+
 def _run_parts(options: argparse.Namespace) -> dict[str, str]:
     """Run what is asked for, as long as there is time, and return how each part ended."""
     deadline = time.monotonic() + options.budget
@@ -122,7 +141,7 @@ def _run_parts(options: argparse.Namespace) -> dict[str, str]:
         if left < options.least:
             outcomes[name] = f"not started: {left:.0f} s are left of {options.budget:.0f}"
         else:
-            result = run_part(part, options.out, min(part.seconds, left), _extra(part, options))
+            result = run_part(part, options.out, min(part.seconds, left), _extra(part, options), options.shards)
             outcomes[name] = outcome(result)
         print(f"== {name}: {outcomes[name]}", flush=True)
     return outcomes
@@ -140,24 +159,76 @@ def _extra(part: Part, options: argparse.Namespace) -> list[str]:
 # Running
 
 
-def run_part(part: Part, out: Path, seconds: float, extra: Sequence[str] = ()) -> Result:
-    """Run one part for at most so many seconds and return its result, which is also in ``<out>/<name>.json``."""
-    file, log = out / f"{part.name}.json", out / f"{part.name}.log"
-    file.unlink(missing_ok=True)  # what this run does not measure must not look as if it had
-    environment = common.environment()
+def run_part(part: Part, out: Path, seconds: float, extra: Sequence[str] = (), shards: int = 1) -> Result:
+    """Run one part for at most so many seconds and return its result, which is also in ``<out>/<name>.json``.
+
+    Tests that can be shared out are run by so many processes at once.
+    """
+    _forget(part, out)  # what this run does not measure must not look as if it had
+    environment, started = common.environment(), time.monotonic()
     try:
-        command, variables = _command(part, out, list(extra))
-    except common.BenchmarkError as error:
-        log.write_text(f"{error}\n", encoding="utf-8")
-        run: Result = {"command": part.name, "returncode": None, "timed_out": False, "seconds": 0.0}
+        ended = _run_shares(part, out, seconds, list(extra), shards)
+    except (common.BenchmarkError, OSError) as error:
+        (out / f"{part.name}.log").write_text(f"{error}\n", encoding="utf-8")
+        result = _collect(part, out, environment, [])
+        run: Result = {"command": part.name, "returncode": None, "timed_out": False}
+        output = str(error)
     else:
-        run = _run(command, variables, log, seconds)
-        run["command"] = _portable(run["command"], out)
-    result = {**_collect(part, out, environment), "run": run}
-    output = _portable(log.read_text(encoding="utf-8", errors="replace"), out).splitlines()
-    result["output"] = [] if outcome(result) == "passed" else output[-KEPT_LINES:]
-    common.write_json(file, result)
+        _join_logs(ended, out / f"{part.name}.log")
+        ended = [process for process in ended if not process.idle] or ended
+        result = _collect(part, out, environment, ended)
+        run = _how(ended, out)
+        output = next((process for process in ended if not process.well), ended[-1]).printed
+    result["run"] = {**run, "seconds": round(time.monotonic() - started, 1), "shards": shards if part.divisible else 1}
+    result["output"] = [] if outcome(result) == "passed" else _portable(output, out).splitlines()[-KEPT_LINES:]
+    common.write_json(out / f"{part.name}.json", result)
     return result
+
+
+def _forget(part: Part, out: Path) -> None:
+    """Delete what an earlier run of the part left, by however many processes."""
+    shares = [*out.glob(f"{part.name}-*.log"), *out.glob(f"{part.name}-*.xml")] if part.divisible else []
+    for file in [*(out / f"{part.name}.{kind}" for kind in ("json", "xml", "log")), *shares]:
+        file.unlink(missing_ok=True)
+
+
+def _run_shares(part: Part, out: Path, seconds: float, extra: list[str], shards: int) -> list[Ended]:
+    """Run all shares of a part: those that may run at once, and then what needs the device to itself."""
+    deadline = time.monotonic() + seconds
+    ended: list[Ended] = []
+    for shares in _turns(part, shards):
+        commands = [_command(part, out, extra, share, len(shares)) for share in shares]
+        left = max(0.0, deadline - time.monotonic())
+        many = f"{len(commands)} processes, the first of them " if len(commands) > 1 else ""
+        print(f"== {many}{commands[0]} (at most {left:.0f} s)", flush=True)
+        ended += run_together(commands, left)
+        if any(process.timed_out for process in ended):
+            break
+    return ended
+
+
+def _turns(part: Part, shards: int) -> list[list[str]]:
+    """Return the shares of a part that run at once, turn after turn; the share "" is all of it."""
+    if shards == 1 or not part.divisible:
+        return [[""]]
+    at_once = [f"{number}/{shards}" for number in range(1, shards + 1)]
+    # Tests that need the device to themselves are slow ones, which the sanitizer does not run.
+    return [at_once, ["alone"]] if part.kind == "tests" else [at_once]
+
+
+def _join_logs(ended: Sequence[Ended], log: Path) -> None:
+    if len(ended) > 1:
+        texts = (f"== {item.command.log.stem}: ended with {item.returncode}\n{item.printed}" for item in ended)
+        log.write_text("\n".join(texts), encoding="utf-8")
+
+
+def _how(ended: Sequence[Ended], out: Path) -> Result:
+    """Return how the processes of a part ended, as if they were one."""
+    return {
+        "command": _portable(str(ended[0].command), out),
+        "returncode": next((process.returncode for process in ended if process.returncode != 0), 0),
+        "timed_out": any(process.timed_out for process in ended),
+    }
 
 
 def _portable(text: str, out: Path) -> str:
@@ -165,21 +236,36 @@ def _portable(text: str, out: Path) -> str:
     return common.without_places(text.replace(str(out), "results"))
 
 
-def _command(part: Part, out: Path, extra: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command of a part and the environment variables that it needs."""
+def _command(part: Part, out: Path, extra: list[str], share: str = "", at_once: int = 1) -> Command:
+    """Return the command of a part, or of a share of it that runs at once with others."""
+    number = share.partition("/")[0]
+    log = out / (f"{part.name}-{number}.log" if share else f"{part.name}.log")
     python = [sys.executable, *part.arguments]
     if part.kind == "benchmark":
-        return [*python, "--out", str(out), *extra], {}
+        return Command([*python, "--out", str(out), *extra], log)
     caching = "--caching-allocator" in extra
-    report = ["--junitxml", str(out / f"{part.name}.xml"), *(word for word in extra if word != "--caching-allocator")]
+    report = ["--junitxml", str(log.with_suffix(".xml")), *(["--shard", share] if share else [])]
+    report += [word for word in extra if word != "--caching-allocator"]
+    variables, mark = _divided_cores(at_once), f"[{number}] " if share else ""
     if part.kind == "tests":
-        return [*python, *report], {}
+        return Command([*python, *report], log, variables, mark)
     tool = "racecheck" if part.name == "racecheck" else "memcheck"
     # Compilers that the tests start are none of the sanitizer's business.
     checked = ["--tool", tool, "--error-exitcode", "1", "--target-processes", "application-only"]
+    if at_once > 1:  # each has its own ports, or else the eleventh would find none
+        checked += ["--port", str(_FIRST_PORT + _PORTS * (int(number) - 1))]
     # torch's pool is one allocation to the sanitizer, which could not see that a kernel leaves its tensor.
-    variables = {} if caching or tool != "memcheck" else {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return [_compute_sanitizer(), *checked, *python, *report], variables
+    if not caching and tool == "memcheck":
+        variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    return Command([_compute_sanitizer(), *checked, *python, *report], log, variables, mark)
+
+
+def _divided_cores(at_once: int) -> dict[str, str]:
+    """Return the variables that leave each of several processes its part of the cores, where the user has no say."""
+    if at_once == 1:
+        return {}
+    cores = str(max(1, len(os.sched_getaffinity(0)) // at_once))
+    return {name: cores for name in ("PYCUTLASS_JOBS", "OMP_NUM_THREADS") if not os.environ.get(name)}
 
 
 def _compute_sanitizer() -> str:
@@ -193,75 +279,55 @@ def _compute_sanitizer() -> str:
     return str(found)
 
 
-def _run(command: list[str], variables: Mapping[str, str], log: Path, seconds: float) -> Result:
-    """Run `command`, showing and keeping what it prints; interrupt it after so many seconds."""
-    shown = shlex.join([*(f"{name}={value}" for name, value in variables.items()), *command])
-    print(f"== {shown} (at most {seconds:.0f} s)", flush=True)
-    started, late = time.monotonic(), threading.Event()
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=common.child_environment(PYTHONUNBUFFERED="1", **variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            process_group=0,  # so that what the part starts is interrupted with it
-        ) as process,
-    ):
-        threading.Thread(target=_end_late, args=(process, seconds, late), daemon=True).start()
-        try:
-            _show_and_keep(process, file)
-        except BaseException:  # KeyboardInterrupt: a part must not outlive this program
-            _signal(process, signal.SIGKILL)
-            raise
-    taken = round(time.monotonic() - started, 1)
-    return {"command": shown, "returncode": process.returncode, "timed_out": late.is_set(), "seconds": taken}
+# Reading
 
 
-def _show_and_keep(process: subprocess.Popen[bytes], file: IO[bytes]) -> None:
-    assert process.stdout
-    for line in process.stdout:
-        file.write(line)
-        sys.stdout.write(line.decode(errors="replace"))
-        sys.stdout.flush()
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has just ended
-        os.killpg(process.pid, number)
-
-
-def _end_late(process: subprocess.Popen[bytes], seconds: float, late: threading.Event) -> None:
-    """Interrupt a process that takes too long, so that it can save what it has, and then end it."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        late.set()
-        for number in (signal.SIGINT, signal.SIGKILL):
-            _signal(process, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE)
-                return
-
-
-def _collect(part: Part, out: Path, environment: Result) -> Result:
-    """Return what a part left behind, or that it left nothing."""
+def _collect(part: Part, out: Path, environment: Result, ended: Sequence[Ended]) -> Result:
+    """Return what the processes of a part left behind, or that they left nothing."""
     if part.kind == "benchmark":
         file = out / f"{part.name}.json"
         if file.is_file():
             result: Result = json.loads(file.read_text(encoding="utf-8"))
             return result
         return {"name": part.name, "title": part.title, "environment": environment, "complete": False}
-    file, log = out / f"{part.name}.xml", out / f"{part.name}.log"
-    printed = log.read_text(encoding="utf-8", errors="replace")
-    tests = {**read_junit(file.read_text(encoding="utf-8")), **read_counts(printed)} if file.is_file() else None
-    file.unlink(missing_ok=True)
+    tests = merge_tests({process.command.log.stem: _read_tests(process) for process in ended})
     result = {"name": part.name, "title": part.title, "environment": environment, "tests": tests}
     if part.kind == "sanitizer":
-        result["sanitizer"] = read_sanitizer(printed)
+        result["sanitizer"] = merge_sanitizer([read_sanitizer(process.printed) for process in ended])
     return result
+
+
+def _read_tests(process: Ended) -> Result | None:
+    file = process.command.log.with_suffix(".xml")
+    if not file.is_file():
+        return None
+    return {**read_junit(file.read_text(encoding="utf-8")), **read_counts(process.printed)}
+
+
+def merge_tests(shares: Mapping[str, Result | None]) -> Result | None:
+    """Return the sums of what processes, by name, have counted; None where none of them left anything.
+
+    Where only some left nothing, each is an error: what it ran before it was lost is unknown.
+    """
+    known = [tests for tests in shares.values() if tests is not None]
+    if not known:
+        return None
+    lost = [[name, "left no results"] for name, tests in shares.items() if tests is None]
+    merged: Result = {key: sum(tests[key] for tests in known) for key in ("passed", "failed", "errors", "skipped")}
+    merged["errors"] += len(lost)
+    merged["failures"] = [failure for tests in known for failure in tests["failures"]] + lost
+    merged["skips"] = [skip for tests in known for skip in tests["skips"]]
+    return merged
+
+
+def merge_sanitizer(shares: Sequence[Result]) -> Result:
+    """Return all that compute-sanitizer said of several processes; nothing is known where one has no summary."""
+    counts = [share["errors"] for share in shares]
+    return {
+        "errors": None if not counts or None in counts else sum(counts),
+        "summaries": [summary for share in shares for summary in share["summaries"]],
+        "found": [line for share in shares for line in share["found"]][:KEPT_LINES],
+    }
 
 
 def read_junit(text: str) -> Result:

@@ -48,6 +48,20 @@ def test_a_pool_that_is_too_small_says_the_sizes() -> None:
     assert "4,194,304" in str(caught.value) and "1,048,576" in str(caught.value)
 
 
+def test_a_process_that_ends_with_buffers_says_nothing() -> None:
+    """Also where they are in a cycle, which is torn down last."""
+    program = """
+import pycutlass
+from pycutlass import memory
+class Node:
+    pass
+node = Node()
+node.itself, node.buffer = node, memory.DeviceBuffer(0, 1000)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_libraries_can_share_the_pool(library: str) -> None:
     """In a process of its own: the allocators are process-wide."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the benchmarks and the tools are not installed with the package
 
-from benchmarks import builds, common, gemm, imports, kernels, launch, problems, timing  # noqa: E402
+from benchmarks import (  # noqa: E402
+    builds,
+    common,
+    gemm,
+    gemm_cases,
+    imports,
+    kernels,
+    launch,
+    native_gemms,
+    problems,
+    timing,
+)
 from benchmarks import compile as compiling  # noqa: E402
-from pycutlass import KernelSchedule, RasterOrder, device  # noqa: E402
+from pycutlass import GemmOperationGrouped, KernelSchedule, RasterOrder, device  # noqa: E402
 from pycutlass.errors import ToolkitError  # noqa: E402
 from tools import gpu_page  # noqa: E402
 from tools import gpu_results as tool  # noqa: E402
@@ -175,7 +189,7 @@ def test_a_child_imports_this_package(monkeypatch):
 # Command lines
 
 
-@pytest.mark.parametrize("main", [imports.main, compiling.main, launch.main, gemm.main])
+@pytest.mark.parametrize("main", [imports.main, compiling.main, launch.main, gemm.main, native_gemms.main])
 def test_unknown_parts_are_refused(main, capsys):
     with pytest.raises(SystemExit):
         main(["--only", "nonsense"])
@@ -189,6 +203,10 @@ def test_dry_runs_name_the_kernels(capsys):
     assert "_2x1_cooperative_" in listed[0]
     assert launch.main(["--dry"]) == 0  # compiles the loop in C
     assert "_2x1_pingpong_" in capsys.readouterr().out
+    assert native_gemms.main(["--dry", "--only", "int8,grouped"]) == 0
+    clamped, group = capsys.readouterr().out.splitlines()
+    assert "_i16832gemm_s8_s8_128x256_64x3_" in clamped
+    assert "gemm_grouped_" in group
 
 
 def test_the_choices_of_a_shape_are_described_once():
@@ -219,6 +237,88 @@ def test_the_command_of_the_comparison_makes_both_sides(tmp_path):
     except ToolkitError:
         pytest.skip("there is no nvcc")
     assert {"-shared", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a"} <= set(command)
+
+
+# The same GEMMs in C++
+
+
+@pytest.mark.parametrize("name", gemm_cases.CASES)
+def test_a_kernel_in_cpp_is_told_what_the_operation_emits(name):
+    operation = gemm_cases.CASES[name].operation
+    macros, text = builds.definitions(operation), operation.emit()
+    family = "grouped" if isinstance(operation, GemmOperationGrouped) else "universal"
+    source = (ROOT / "benchmarks" / "native" / f"gemm_{family}_sm80.cu").read_text()
+    assert all(re.search(rf"\b{macro}\b", source) for macro in macros)
+    for operand in "AB":
+        described = [macros[f"{field}_{operand}"] for field in ("ELEMENT", "LAYOUT", "ALIGNMENT")]
+        assert f"Tensor<{', '.join(described)}>" in text
+    assert f"Tensor<{macros['ELEMENT_C']}, {macros['LAYOUT_C']}, " in text
+    assert f"{macros['ACCUMULATOR']}, {macros['OP_CLASS']}, cutlass::arch::Sm80," in text
+    assert f"{macros['TILE']}, {macros['WARP']},\n    {macros['INSTRUCTION']},\n    {macros['EPILOGUE']},\n" in text
+    assert f"{macros['SWIZZLE']}, {macros['STAGES']}, {macros['MATH']}>;" in text
+
+
+def test_the_command_of_a_kernel_in_cpp(tmp_path):
+    try:
+        command = builds.same_command(gemm_cases.CASES["f16"].operation, tmp_path / "out.so", "90")
+    except ToolkitError:
+        pytest.skip("there is no nvcc")
+    assert r"-DTILE=cutlass::gemm::GemmShape<128\, 128\, 32>" in command
+    assert {"-shared", "-gencode=arch=compute_90,code=sm_90"} <= set(command)
+
+
+def test_both_languages_agree_about_a_problem():
+    source = (ROOT / "benchmarks" / "native" / "gemm_universal_sm80.cu").read_text()
+    fields = re.search(r"struct Problem \{(.*?)\};", source, re.DOTALL)[1]
+    assert re.findall(r"(\w+)(?:\[4\])?[,;]", fields) == [name for name, _ in builds.NativeProblem._fields_]
+    assert builds.NativeProblem.lds.offset == 24 + 2 * 8 + 2 * 32
+
+
+def small_operands(name):
+    import torch
+
+    case = gemm_cases.CASES[name]
+    small = dataclasses.replace(case, size=(96, 64, 128), count=min(case.count, 3))
+    return gemm_cases.Operands(small, torch.Generator().manual_seed(1))
+
+
+UNIVERSAL = [name for name, case in gemm_cases.CASES.items() if isinstance(case, gemm_cases.Case)]
+
+
+@pytest.mark.parametrize("name", UNIVERSAL)
+def test_operands_and_reference_of_a_case(name):
+    if device.available():
+        pytest.skip("there is a GPU, for which the kernels would be compiled")
+    operands = small_operands(name)
+    operands.check({"on the host": [operands.pycutlass()]})
+    with pytest.raises(common.BenchmarkError, match=r"nothing, .* is wrong"):
+        operands.check({"nothing": [lambda: None]})
+
+
+def test_the_problem_that_the_kernel_in_cpp_gets():
+    batched, biased = small_operands("batched").native(), small_operands("bias-gelu").native()
+    assert (batched.mode, batched.m, batched.n, batched.k, batched.count) == (2, 96, 64, 128, 3)
+    assert list(batched.lds) == [96, 128, 0, 96]  # all column-major, without C
+    assert list(batched.batch_strides) == [96 * 128, 128 * 64, 0, 96 * 64]
+    assert batched.pointers[2] is None
+    assert list(biased.lds) == [128, 128, 0, 64]
+    assert (biased.alpha, biased.beta) == (1, 1)
+    assert all(biased.pointers)
+
+
+@pytest.mark.parametrize(("ours", "passed"), [([2.0, 2.04, 2.08], True), ([2.2, 2.2, 2.2], False)], ids=str)
+def test_ours_may_take_so_much_longer(ours, passed, report, monkeypatch):
+    case = gemm_cases.CASES["f16"]
+    monkeypatch.setattr(gemm_cases.Case, "loops", lambda self, library: {})
+    times = {gemm_cases.NATIVE: [2.0, 2.0, 2.0], gemm_cases.OURS: ours}
+    monkeypatch.setattr(native_gemms, "device_times", lambda loops, seconds: times)
+    built: Future[Path] = Future()
+    built.set_result(Path("built.so"))
+    row = native_gemms.compare(report, case, {case.operation: built}, 1.0)
+    (check,) = report.result["checks"]
+    assert check["value"] == pytest.approx(ours[1] / 2)
+    assert check["passed"] is passed
+    assert row[1:5] == ("4096x4096x4096", common.number(ours[1]), "2", f"{ours[1] / 2:.3f}")
 
 
 def test_the_loop_in_c_says_why_it_cannot_launch(tmp_path):
@@ -430,10 +530,10 @@ def test_the_sanitizer_that_is_missing_is_reported(tmp_path, monkeypatch):
 def test_the_sanitizer_sees_each_tensor_by_itself(monkeypatch):
     monkeypatch.setattr(tool, "_compute_sanitizer", lambda: "compute-sanitizer")
     part = tool._BY_NAME["sanitizer"]
-    command, variables = tool._command(part, Path("out"), ["-k", "gemm"])
-    assert command[:3] == ["compute-sanitizer", "--tool", "memcheck"]
-    assert command[-2:] == ["-k", "gemm"]
-    assert variables == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    command, variables = tool._command(part, Path("out"), ["--caching-allocator"])
-    assert variables == {}
-    assert "--caching-allocator" not in command
+    command = tool._command(part, Path("out"), ["-k", "gemm"])
+    assert command.words[:3] == ["compute-sanitizer", "--tool", "memcheck"]
+    assert command.words[-2:] == ["-k", "gemm"]
+    assert command.variables == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    command = tool._command(part, Path("out"), ["--caching-allocator"])
+    assert command.variables == {}
+    assert "--caching-allocator" not in command.words
