@@ -11,7 +11,7 @@ from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
-from pycutlass.operation.base import Operation, check_capability
+from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
 from pycutlass.operation.gemm import math_name, shape_text, tensor_text
 from pycutlass.operation.reduction import ReductionOperation
@@ -224,6 +224,11 @@ class Conv2dOperation(Operation):
     def family(self) -> int:
         """Compute capability that the kernel's C++ is tagged with: 75 or 80."""
         return min(self.compute_capability, 80)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the compiler is told how many threads will run."""
+        return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, direction, types, tile, alignments."""

@@ -12,7 +12,7 @@ from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
-from pycutlass.operation.base import Operation, check_capability
+from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.types import Element
 
@@ -168,6 +168,11 @@ class GemmOperationUniversal(Operation):
         return self.tile_description.math_instruction.accumulator
 
     # Text
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the compiler is told how many threads will run."""
+        return self.is_native or self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, types, tile, layouts, alignments."""

@@ -9,7 +9,7 @@ from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation.base import Operation
+from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.types import Element
 
@@ -117,6 +117,11 @@ class GemmOperationGrouped(Operation):
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""
         return self.single.accumulator_type()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the compiler is told how many threads will run."""
+        return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: that of each problem's kernel, and the scheduler."""

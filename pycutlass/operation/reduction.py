@@ -10,7 +10,7 @@ from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription
 from pycutlass.operation import rules
-from pycutlass.operation.base import Operation
+from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.types import element
 
 __all__ = ["ReductionOperation"]
@@ -99,6 +99,12 @@ class ReductionOperation(Operation):
     def is_native(self) -> bool:
         """False: this is plain CUDA."""
         return False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the compiler is told how many threads will run."""
+        rows, columns = self.shape
+        return rows * columns // self.count > MOST_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name."""

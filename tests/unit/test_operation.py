@@ -79,7 +79,7 @@ using Operation = pycutlass::GemmSm90<
     cutlass::epilogue::fusion::LinearCombination<cutlass::half_t, float>,
     pycutlass::Cooperative, 0>;
 
-PYCUTLASS_KERNEL(\
+PYCUTLASS_BOUNDED_KERNEL(\
 cutlass_sm90_tensorop_sgemm_f16_f16_128x256_64xauto_2x1_cooperative_tnt_align8x8x8_70a1c7ab0354, Operation)
 """
 

@@ -1,5 +1,6 @@
 // PYCUTLASS_KERNEL(name, Operation): the one line that ends every generated text. On the device side it defines the
-// kernel `name`; on the host side the functions that Python loads.
+// kernel `name`; on the host side the functions that Python loads. PYCUTLASS_BOUNDED_KERNEL tells the compiler as well
+// how many threads there will be.
 //
 // `Operation` has: Params, Call, kThreads, kMinBlocks, kSharedBytes, kClusterM, kClusterN and,
 // for two-dimensional threadblocks, kColumns; run(params, shared) on the device side;
@@ -14,12 +15,15 @@
 
 #if PYCUTLASS_DEVICE_SIDE
 
-#define PYCUTLASS_KERNEL(name, Operation)                                                  \
-  extern "C" __global__ void __launch_bounds__(Operation::kThreads, Operation::kMinBlocks) \
-      name(CUTLASS_GRID_CONSTANT typename Operation::Params const params) {                \
-    extern __shared__ char pycutlass_shared[];                                             \
-    Operation::run(params, pycutlass_shared);                                              \
+#define PYCUTLASS_DEFINE_KERNEL(bounds, name, Operation)                                                  \
+  extern "C" __global__ void bounds name(CUTLASS_GRID_CONSTANT typename Operation::Params const params) { \
+    extern __shared__ char pycutlass_shared[];                                                            \
+    Operation::run(params, pycutlass_shared);                                                             \
   }
+
+#define PYCUTLASS_KERNEL(name, Operation) PYCUTLASS_DEFINE_KERNEL(, name, Operation)
+#define PYCUTLASS_BOUNDED_KERNEL(name, Operation) \
+  PYCUTLASS_DEFINE_KERNEL(__launch_bounds__(Operation::kThreads, Operation::kMinBlocks), name, Operation)
 
 #else
 
@@ -62,5 +66,6 @@ int plan(void const* call, void* params, pycutlass_plan_result* result) {
   PYCUTLASS_EXPORT int pycutlass_plan(void const* call, void* params, pycutlass_plan_result* result) { \
     return pycutlass::plan<Operation>(call, params, result);                                           \
   }
+#define PYCUTLASS_BOUNDED_KERNEL(name, Operation) PYCUTLASS_KERNEL(name, Operation)
 
 #endif
