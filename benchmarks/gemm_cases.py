@@ -16,6 +16,7 @@ import pycutlass
 from benchmarks.builds import NativeGrouped, NativeProblem, NativeUniversal
 from benchmarks.common import BenchmarkError
 from benchmarks.grouped import Group, grouped
+from benchmarks.kernels import ampere
 from benchmarks.problems import input_sets
 from benchmarks.timing import Loop, cycling, repeating
 from pycutlass import GemmArguments, GemmOperationGrouped, GemmOperationUniversal, SchedulerMode, cutlass
@@ -334,7 +335,11 @@ def _cases() -> dict[str, Case | GroupCase]:
             bias=True,
         ),
         "grouped": GroupCase(
-            "f16 TensorOp, grouped", grouped((128, 128, 32), 5, (2, 2, 1), SchedulerMode.Device), rows, 2048, 2048
+            "f16 TensorOp, grouped",
+            grouped(ampere((128, 128, 32), 5, (2, 2, 1)), SchedulerMode.Device),
+            rows,
+            2048,
+            2048,
         ),
     }
 

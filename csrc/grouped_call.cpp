@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kOperands = 4;  // A, B, C, D
 constexpr size_t kC = 2, kD = 3;
+constexpr size_t kAlignment = PYCUTLASS_SCRATCH_ALIGNMENT;  // the beginning of the table has it too
 
 /// One operand of all problems.
 struct OperandList {
@@ -76,7 +77,12 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
 
   /// Whether the last launch went to a stream that the caller named.
   bool was_named() const { return launch_was_named_; }
-  size_t table_bytes() const { return image_.size(); }
+  /// Device memory for the tables, and behind them for what the kernel alone writes to.
+  size_t table_bytes() const {
+    size_t const scratch = scratch_bytes();
+    size_t const aligned = (image_.size() + kAlignment - 1) / kAlignment * kAlignment;
+    return scratch ? aligned + scratch : image_.size();
+  }
   pycutlass_operand const& entry(size_t operand, size_t problem) const {
     return operands_.at(operand).records.at(problem);
   }
@@ -88,6 +94,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void point_tables(TableLayout const& layout);
   void pack(TableLayout const& layout);
   void pack_pointers(TableLayout const& layout, size_t operand);
+  std::vector<pycutlass_operand> const& packed(size_t operand) const;
   bool exchange(py::handle tensors, OperandList& operand, size_t& done);
   bool overlapping();
   void follow_last_launch(CUstream stream);
@@ -100,6 +107,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   size_t stale_ = 0;  // bytes at the beginning of the image that the device has not got
   // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
   std::vector<Pinned> captured_;
+  bool capturing_ = false;  // whether the last launch was captured
   // Where the last launch that was no capture went, or the last work of the host for one.
   CUstream last_ = nullptr;
   bool has_last_ = false, last_was_named_ = false;
@@ -139,7 +147,10 @@ void GroupedCall::set_device_tables(int problems, int most_tiles, std::array<uin
 }
 
 int GroupedCall::plan() {
-  if (sizes_.empty()) return Call::plan();
+  if (sizes_.empty()) {
+    set_workspace(table_);
+    return Call::plan();
+  }
   TableLayout const layout(sizes_.size() / 3);
   record.sizes = sizes_.data();
   record.schedule = nullptr;
@@ -166,14 +177,23 @@ void GroupedCall::pack(TableLayout const& layout) {
   for (size_t i = 0; i < kOperands; ++i) {
     pack_pointers(layout, i);
     auto* lds = reinterpret_cast<int64_t*>(image_.data() + layout.lds(i));
-    for (pycutlass_operand const& entry : operands_[i].records) *lds++ = entry.ld;
+    for (pycutlass_operand const& entry : packed(i)) *lds++ = entry.ld;
   }
   stale_ = image_.size();
 }
 
 void GroupedCall::pack_pointers(TableLayout const& layout, size_t operand) {
   auto* pointers = reinterpret_cast<void**>(image_.data() + layout.pointers(operand));
-  for (pycutlass_operand const& entry : operands_[operand].records) *pointers++ = entry.data;
+  for (pycutlass_operand const& entry : packed(operand)) *pointers++ = entry.data;
+  if (operand == kD && &packed(kC) == &packed(kD)) pack_pointers(layout, kC);
+}
+
+/// What the tables get for an operand. Kernels look C up whether they read it or not; without a C they find D.
+std::vector<pycutlass_operand> const& GroupedCall::packed(size_t operand) const {
+  std::vector<pycutlass_operand> const& records = operands_[operand].records;
+  auto given = [](pycutlass_operand const& entry) { return entry.data != nullptr; };
+  bool const stands_in = operand == kC && std::none_of(records.begin(), records.end(), given);
+  return stands_in ? operands_[kD].records : records;
 }
 
 /// Takes tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that were there
@@ -218,9 +238,8 @@ bool GroupedCall::overlapping() {
 }
 
 void GroupedCall::run(py::handle stream) {
-  size_t const captures = captured_.size();
   Call::run(stream);
-  if (captured_.size() == captures) last_was_named_ = launch_was_named_ = !stream.is_none();
+  if (!capturing_) last_was_named_ = launch_was_named_ = !stream.is_none();
 }
 
 /// Puts work of the host on `stream` between the launches: behind the last one, and before the next.
@@ -239,12 +258,14 @@ bool is_capturing(CUstream stream) {
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/// Brings the table up to date on the stream of the coming launch.
+/// Brings the table up to date on the stream of the coming launch, which must not meet another one: both would write
+/// to the scratch memory.
 void GroupedCall::prepare(CUstream stream) {
-  if (image_.empty()) return;
+  if (image_.empty() && !scratch_bytes()) return;
   ContextScope scope(kernel().context());
-  if (is_capturing(stream)) {
-    captured_.push_back(send_captured(table_, image_.data(), image_.size(), stream));
+  capturing_ = is_capturing(stream);
+  if (capturing_) {
+    if (!image_.empty()) captured_.push_back(send_captured(table_, image_.data(), image_.size(), stream));
     return;
   }
   follow_last_launch(stream);

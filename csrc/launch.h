@@ -47,6 +47,7 @@ class Call {
   void run(pybind11::handle stream);
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
+  uint64_t scratch_bytes() const { return result_.scratch_bytes; }
   CUlaunchConfig const& config() const { return config_; }
   uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_); }
   uintptr_t function() const { return reinterpret_cast<uintptr_t>(kernel_->function()); }

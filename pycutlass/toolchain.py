@@ -25,7 +25,7 @@ from typing import ClassVar
 from pycutlass import cubin
 from pycutlass.errors import CompileError, ToolkitError
 from pycutlass.source import KernelSource
-from pycutlass.toolkit import Memo, Toolkit, cuda_release, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit import Memo, Toolkit, cuda_release, file_fingerprint, read_bytes, run_quietly, without_memo
 
 __all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Processes", "Product", "StoppedError", "reproduce"]
 
@@ -176,7 +176,7 @@ class Nvrtc(Compiler):
                 return f"nvrtc {cuda_release((folder / 'kernel.ptx').read_text())}"
 
         fingerprint = file_fingerprint(self._library)
-        steps = [_NVRTC_MAIN.read_bytes(), Path(cubin.__file__).read_bytes()]
+        steps = [read_bytes(path) for path in (_NVRTC_MAIN, cubin.__file__)]
         return {
             "device_compiler": self._memo("compiler version", str(self._library), fingerprint, ask),
             "nvrtc_steps": hashlib.sha256(b"\0".join(steps)).hexdigest(),

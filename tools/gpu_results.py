@@ -265,7 +265,8 @@ def _divided_cores(at_once: int) -> dict[str, str]:
     if at_once == 1:
         return {}
     cores = str(max(1, len(os.sched_getaffinity(0)) // at_once))
-    return {name: cores for name in ("PYCUTLASS_JOBS", "OMP_NUM_THREADS") if not os.environ.get(name)}
+    # Not PYCUTLASS_JOBS: one process compiles for all of them.
+    return {} if os.environ.get("OMP_NUM_THREADS") else {"OMP_NUM_THREADS": cores}
 
 
 def _compute_sanitizer() -> str:

@@ -208,10 +208,28 @@ def _operands(
     description: TensorDescription = getattr(operation, "C" if name == "D" else name)
     rows, columns = (sizes[:, extent].tolist() for extent in _EXTENTS[name])
     takes_bias = bias if name == "C" else False
+    if name == "C" and operation.is_native:
+        takes_bias = _no_bias(description, tensors, sizes, bias)
     return tuple(
         _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias)
         for number in range(len(sizes))
     )
+
+
+def _no_bias(description: TensorDescription, tensors: Sequence[Any], sizes: Sizes, bias: bool | None) -> bool:
+    """Return False, or raise where a C is a vector."""
+    vectors = (
+        number
+        for number, (m, n, _) in enumerate(sizes.tolist())
+        if m and n and (bias or (bias is None and is_vector(description, tensors[number], m, n)))
+    )
+    number = next(vectors, None)
+    if number is not None:
+        raise ArgumentError(
+            f"operand C[{number}] is a bias, and a Hopper-native group reads C with TMA, which does not repeat a "
+            f"vector: give matrices, or leave out cluster_shape for an Ampere-style kernel"
+        )
+    return False
 
 
 def _operand(

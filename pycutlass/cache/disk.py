@@ -117,7 +117,7 @@ class Disk:
                 f"the cache's directory is an absolute path, not {self.path.parent}; set PYCUTLASS_CACHE_DIR"
             )
         make_private_directory(self.path.parent)
-        if self.path.exists():
+        with contextlib.suppress(FileNotFoundError):
             refuse_strangers(self.path)
         try:
             with self._opening():

@@ -28,8 +28,11 @@ def make_private_directory(path: Path) -> None:
     OSError
         If there is no such directory and none can be made.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    refuse_strangers(path)
+    try:
+        refuse_strangers(path)
+    except FileNotFoundError:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_strangers(path)
 
 
 def refuse_strangers(path: Path) -> None:
@@ -59,8 +62,11 @@ def holding(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     OSError
         If there can be no lock file, or the file system has no locks.
     """
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor = wait_for(lambda: _locked(path), waiting)
+    try:
+        descriptor = wait_for(lambda: _locked(path), waiting)
+    except FileNotFoundError:  # the first lock that is held here
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = wait_for(lambda: _locked(path), waiting)
     _held.add(descriptor)
     try:
         yield

@@ -67,10 +67,12 @@ class Store:
         """Open the database `path` for reading and writing and make the tables that it lacks."""
         store = cls(path.as_uri())
         with store._closed_on_failure():
-            store._run("PRAGMA auto_vacuum = FULL")  # takes effect in a file that is still empty
+            present = len(store._run(_PRESENT))
+            if not present:  # only an empty file takes it, and SQLite writes and syncs any other one for nothing
+                store._run("PRAGMA auto_vacuum = FULL")
             store._set_journal(journal_for(path))
             store._run("PRAGMA synchronous = NORMAL")
-            if len(store._run(_PRESENT)) < len(_TABLES):
+            if present < len(_TABLES):
                 store._make_tables()
             store._probe()
         return store

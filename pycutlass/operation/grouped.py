@@ -9,7 +9,7 @@ from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.types import Element
 
@@ -37,13 +37,14 @@ class GemmOperationGrouped(Operation):
     Parameters
     ----------
     compute_capability, tile_description, A, B, C, epilogue_functor
-        As for `GemmOperationUniversal`, for an Ampere-style kernel: what each problem would be alone.
+        As for `GemmOperationUniversal`: what each problem would be alone, Ampere-style or Hopper-native.
     swizzling_functor : class of ``cutlass``
         ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``. Tiles are visited problem by problem and row
         by row whichever it is.
     precompute_mode : SchedulerMode
         Who finds out which tiles are whose: ``Device``, the kernel as it goes, or ``Host``, a schedule made with the
-        arguments, which saves the kernel the search where problems are many and small.
+        arguments, which saves the kernel the search where problems are many and small. Hopper-native kernels find
+        their tiles themselves: ``Device``.
 
     Raises
     ------
@@ -111,8 +112,8 @@ class GemmOperationGrouped(Operation):
 
     @property
     def is_native(self) -> bool:
-        """Whether this is a Hopper-native kernel: never."""
-        return False
+        """Whether this is a Hopper-native kernel."""
+        return self.single.is_native
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""
@@ -121,7 +122,7 @@ class GemmOperationGrouped(Operation):
     @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
-        return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
+        return self.single.is_bounded
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: that of each problem's kernel, and the scheduler."""
@@ -130,6 +131,10 @@ class GemmOperationGrouped(Operation):
 
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
+        if self.is_native:
+            return (
+                self.single.body().replace("gemm_sm90.h", "gemm_grouped_sm90.h").replace("GemmSm90", "GemmGroupedSm90")
+            )
         each = self.single.body().replace("using Operation =", "using Problem =")
         schedule = _SCHEDULES[self.precompute_mode]
         return (
@@ -139,11 +144,6 @@ class GemmOperationGrouped(Operation):
         )
 
     def _check(self) -> None:
-        if self.single.is_native:
-            raise DescriptionError(
-                "grouped kernels are Ampere-style: leave out cluster_shape, and give stages and warp_count, in the "
-                "tile_description"
-            )
         if self.swizzling_functor not in _SWIZZLES:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
             raise DescriptionError(
@@ -152,3 +152,8 @@ class GemmOperationGrouped(Operation):
         if not isinstance(self.precompute_mode, SchedulerMode):
             known = " or ".join(map(repr, SchedulerMode))
             raise DescriptionError(f"precompute_mode must be {known}, got {self.precompute_mode!r}")
+        if self.is_native and self.precompute_mode is not SchedulerMode.Device:
+            raise DescriptionError(
+                "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or leave "
+                "out cluster_shape for an Ampere-style kernel"
+            )

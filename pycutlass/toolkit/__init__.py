@@ -7,7 +7,7 @@ remembers the answer, and no library is loaded or imported.
 
 from __future__ import annotations
 
-from pycutlass.toolkit.files import Memo, cuda_release, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit.files import Memo, cuda_release, file_fingerprint, read_bytes, run_quietly, without_memo
 from pycutlass.toolkit.find import (
     find_cutlass,
     find_host_compiler,
@@ -37,6 +37,7 @@ __all__ = [
     "findings",
     "own_headers_digest",
     "own_include",
+    "read_bytes",
     "run_quietly",
     "without_memo",
 ]

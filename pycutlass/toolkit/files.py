@@ -12,7 +12,16 @@ from pathlib import Path
 
 from pycutlass.errors import ToolkitError
 
-__all__ = ["Memo", "content_digest", "cuda_release", "file_fingerprint", "run_quietly", "stat_digest", "without_memo"]
+__all__ = [
+    "Memo",
+    "content_digest",
+    "cuda_release",
+    "file_fingerprint",
+    "read_bytes",
+    "run_quietly",
+    "stat_digest",
+    "without_memo",
+]
 
 Memo = Callable[[str, str, str, Callable[[], str]], str]
 """Remembers a text by kind, subject and fingerprint: the shape of `pycutlass.cache.KernelCache.memo`."""
@@ -44,9 +53,18 @@ def content_digest(folders: Sequence[Path]) -> str:
     for folder in folders:
         for entry in _files([folder]):
             name = os.fsencode(os.path.relpath(entry.path, folder.parent))
-            content = Path(entry.path).read_bytes()
+            content = read_bytes(entry.path)
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return digest.hexdigest()
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file, in half of the system calls of `Path.read_bytes`: with many files they add up."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
+    finally:
+        os.close(descriptor)
 
 
 def cuda_release(text: str) -> str:

@@ -106,7 +106,7 @@ def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
 
 def own_include() -> Path:
     """Return the include directory that comes with PyCUTLASS."""
-    return Path(__file__).resolve().parents[1] / "include"
+    return _CHECKOUT / "pycutlass" / "include"
 
 
 def own_headers_digest() -> str:
@@ -170,6 +170,7 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
 
 
+_CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
 _VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
 _HEADER_PLACES = ("include", "targets/x86_64-linux/include")
 _LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
@@ -191,9 +192,8 @@ def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:
         yield chosen, "CUTLASS_PATH"
     else:
         tried.append("$CUTLASS_PATH (not set)")
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "setup.py").is_file():
-        yield checkout / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
+    if (_CHECKOUT / "setup.py").is_file():
+        yield _CHECKOUT / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
     packages = _package_directories("cutlass_library")
     yield from ((package / "source", "package nvidia-cutlass") for package in packages)
     if not packages:
@@ -217,11 +217,11 @@ def _toolkits(memo: Memo, tried: list[str]) -> Iterator[Toolkit]:
 
 def _cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
     """Yield the roots to look in and what led to them, each once; note in `tried` what leads nowhere."""
-    seen: set[Path] = set()
+    yielded: list[Path] = []
     for root, via in _all_cuda_roots(memo, tried):
-        if root.resolve() not in seen:
-            seen.add(root.resolve())
+        if not yielded or root.resolve() not in {earlier.resolve() for earlier in yielded}:
             yield root, via
+            yielded.append(root)
 
 
 def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:

@@ -99,8 +99,11 @@ class Toolkit:
 def numbers_defined(header: Path) -> dict[str, str]:
     """Return what `header` defines as plain numbers near its top, by macro; nothing if there is no such file."""
     try:
-        with header.open("rb") as file:
-            top = file.read(16384).decode(errors="replace")
+        with header.open("rb", buffering=0) as file:
+            top = file.read(16384)
     except FileNotFoundError:
         return {}
-    return dict(re.findall(r"#\s*define\s+(\w+)\s+(\d+)", top))
+    return {name.decode(): number.decode() for name, number in _NUMBER.findall(top)}
+
+
+_NUMBER = re.compile(rb"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)")

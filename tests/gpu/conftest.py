@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pycutlass import device
+from pycutlass.operation import Operation
+
+#: What -k and -m have left, before it is shared out.
+_SELECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -28,6 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not device.available():
                 item.add_marker(pytest.mark.skip(reason="needs a GPU: run make test-gpu on a machine with one"))
     yield  # -m, which sees the marks, and -k choose first: what they leave is shared out
+    config.stash[_SELECTED] = list(items)
     shard = config.getoption("shard", None)  # there is no such option where these are not the tests that were named
     if shard is not None:
         chosen = _share(items, shard)
@@ -68,22 +77,47 @@ def memory_is_given_back() -> object:
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> None:
-    """Compile what the selected tests name, all at once: kernels build in parallel."""
+    """Compile what the selected tests need, all at once: kernels build in parallel.
+
+    Of processes that share the tests one compiles for all of them, with all cores, and the others find it in the cache.
+    """
     if not device.available():
         return
-    from cases import OPERATIONS
-    from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS
-
     from pycutlass import compiler
 
-    named = {name for item in request.session.items for name in _named(item)}
-    operations = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
-    plain = [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
-    compiler.add_module(_from_own_place([INTERLEAVED_KERNEL, *operations, *plain], request.config))
+    with _one_at_a_time():
+        for operations in _needed(request.config.stash[_SELECTED]):
+            compiler.add_module(operations)
+
+
+def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
+    """Return what tests need: operations alone, and those that split K in parallel together with their reductions."""
+    from cases import OPERATIONS
+    from conv_cases import OPERATIONS as CONVOLUTIONS
+    from conv_cases import SPLIT, reduction
+    from grouped_cases import GROUPED
+    from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS
+
+    named, files = {name for item in items for name in _named(item)}, {item.path.name for item in items}
+    alone: list[Operation] = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
+    alone += [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
+    alone += CONVOLUTIONS.values() if "test_conv2d.py" in files else ()
+    alone += GROUPED.values() if "test_grouped.py" in files else ()
+    yield [INTERLEAVED_KERNEL, *alone]
     split = [name for name in REDUCTIONS if name in named or name in _IN_MODES]
-    if split:
-        both = [kernel for name in split for kernel in (KERNELS[name], REDUCTIONS[name])]
-        compiler.add_module(_from_own_place(both, request.config))
+    pairs: list[Operation] = [kernel for name in split for kernel in (KERNELS[name], REDUCTIONS[name])]
+    if "test_conv2d.py" in files:
+        pairs += [kernel for name in SPLIT for kernel in (CONVOLUTIONS[name], reduction(CONVOLUTIONS[name]))]
+    if pairs:
+        yield pairs
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Wait until no other process is here."""
+    with (Path(tempfile.gettempdir()) / f"pycutlass-gpu-tests-{os.getuid()}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 #: Tests that watch the memory of the whole device, which nobody else may use meanwhile.
@@ -99,10 +133,3 @@ def _named(item: pytest.Item) -> set[str]:
     parameters = getattr(item, "callspec", None)
     values = parameters.params.values() if parameters is not None else ()
     return {getattr(value, "kernel", value) for value in values if isinstance(getattr(value, "kernel", value), str)}
-
-
-def _from_own_place(operations: list[object], config: pytest.Config) -> list[object]:
-    """Return the operations in an order of the shard's own: in the same one, all shards would wait for one kernel."""
-    shard = config.getoption("shard", None)
-    first = len(operations) * shard.start // shard.step if isinstance(shard, slice) else 0
-    return operations[first:] + operations[:first]

@@ -19,6 +19,7 @@ from convolutions import OPERATIONS, conv, dgrad, fprop, problem, problems, redu
 
 __all__ = [
     "OPERATIONS",
+    "SPLIT",
     "assert_matches",
     "conv",
     "convolve",
@@ -35,6 +36,24 @@ __all__ = [
     "tensors",
     "undeclared",
     "wgrad",
+]
+
+#: Kernels whose sums the tests split.
+SPLIT = [
+    "f16_fprop_optimized",
+    "f16_fprop_analytic",
+    "f16_fprop_relu",
+    "f16_dgrad_optimized",
+    "f16_wgrad_optimized",
+    "f16_wgrad_analytic",
+    "f16_acc16_wgrad",
+    "bf16_wgrad",
+    "tf32_dgrad",
+    "tf32_wgrad_align1",
+    "f32_simt_fprop",
+    "f32_simt_dgrad",
+    "f32_simt_wgrad",
+    "s8_fprop_s32",
 ]
 
 

@@ -17,6 +17,7 @@ from cases import (
     f16,
     f32,
     f64,
+    hopper,
     poisoned,
     random_matrix,
     random_values,
@@ -83,9 +84,18 @@ def _singles() -> dict[str, GemmOperationUniversal]:
     return made
 
 
+def _natives() -> dict[str, GemmOperationUniversal]:
+    cooperative, pingpong = pycutlass.KernelSchedule.Cooperative, pycutlass.KernelSchedule.Pingpong
+    return {
+        "hopper_cooperative": hopper(f16, f16, (128, 256, 64), (2, 1), cooperative),
+        "hopper_cooperative_2x2": hopper(f16, f32, (128, 128, 64), (2, 2), cooperative),
+        "hopper_pingpong": hopper(bf16, bf16, (64, 128, 64), (1, 1), pingpong),
+    }
+
+
 def _both() -> dict[str, GemmOperationGrouped]:
-    """Every kernel with one scheduler, and those of the layouts with both."""
-    made = {}
+    """Every Ampere-style kernel with one scheduler, those of the layouts with both; Hopper-native ones with theirs."""
+    made = {f"{name}_device": grouped(single, SchedulerMode.Device) for name, single in _natives().items()}
     for number, (name, single) in enumerate(_singles().items()):
         both = name.startswith(("f16_t", "f16_n", "f16_large", "f16_swizzle8", "f32_simt_tnt", "f32_simt_ntn"))
         for mode in MODES if both else [list(MODES)[number % 2]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conv_cases import (
     OPERATIONS,
+    SPLIT,
     assert_matches,
     convolve,
     convolve_parallel,
@@ -15,12 +16,11 @@ from conv_cases import (
     problem,
     problems,
     random_tensor,
-    reduction,
     tensors,
 )
 
 import pycutlass
-from pycutlass import Conv2dArguments, compiler
+from pycutlass import Conv2dArguments
 
 SCALARS = [(1.0, 0.0), (0.0, 1.0), (-1.25, 1.0), (1.0, -1.25)]
 CASES = [(name, index) for name, operation in OPERATIONS.items() for index in range(len(problems(operation)))]
@@ -28,31 +28,7 @@ CASES = [(name, index) for name, operation in OPERATIONS.items() for index in ra
 #: The problem of the original's split-K tests.
 DEEP = ((1, 17, 11, 3, 3, (1, 1), (1, 1), (1, 1)), 288, 160)
 SLICES = (1, 2, 3, 4, 5, 201)
-SPLIT = [
-    "f16_fprop_optimized",
-    "f16_fprop_analytic",
-    "f16_fprop_relu",
-    "f16_dgrad_optimized",
-    "f16_wgrad_optimized",
-    "f16_wgrad_analytic",
-    "f16_acc16_wgrad",
-    "bf16_wgrad",
-    "tf32_dgrad",
-    "tf32_wgrad_align1",
-    "f32_simt_fprop",
-    "f32_simt_dgrad",
-    "f32_simt_wgrad",
-    "s8_fprop_s32",
-]
 ONE_OF_EACH = ["f16_fprop_optimized", "f16_dgrad_optimized", "f16_dgrad_strided_optimized", "f16_wgrad_optimized"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels(compiled: None) -> None:
-    """Compile every kernel at once: they build in parallel."""
-    compiler.add_module(list(OPERATIONS.values()))
-    split = [OPERATIONS[name] for name in SPLIT]
-    compiler.add_module([*split, *map(reduction, split)])
 
 
 def test_there_are_cases_enough():

@@ -12,18 +12,12 @@ from cases import poisoned, random_matrix
 from grouped_cases import GROUPED, Group, any_of, bias_of, resident, step_of
 
 import pycutlass
-from pycutlass import GemmGroupedArguments, GemmOperationGrouped, compiler
+from pycutlass import GemmGroupedArguments, GemmOperationGrouped
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 SCALARS = [(1.0, 0.0), (0.0, 1.0), (-1.25, 1.0), (1.0, -1.25), (0.0, 0.0)]
-BOTH = pytest.mark.parametrize("name", ["f16_tnt_device", "f16_tnt_host"])
+BOTH = pytest.mark.parametrize("name", ["f16_tnt_device", "f16_tnt_host", "hopper_cooperative_device"])
 SIZES = [(64, 136, 72), (8, 8, 8), (200, 64, 512), (0, 64, 8), (136, 40, 0), (264, 128, 40)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels(compiled: None) -> None:
-    """Compile every grouped kernel at once: they build in parallel."""
-    compiler.add_module(list(GROUPED.values()))
 
 
 def some_sizes(operation: GemmOperationGrouped, count: int, largest: int, seed: int = 0) -> list[tuple[int, int, int]]:
@@ -66,7 +60,10 @@ def test_against_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, 65, 96, 300])
-@pytest.mark.parametrize("name", ["f16_tnt_device", "f16_tnt_host", "f32_simt_ntn_device", "f32_simt_ntn_host"])
+@pytest.mark.parametrize(
+    "name",
+    ["f16_tnt_device", "f16_tnt_host", "f32_simt_ntn_device", "f32_simt_ntn_host", "hopper_pingpong_device"],
+)
 def test_groups_of_every_length(name: str, count: int) -> None:
     """The device's scheduler looks at 32 problems at a time."""
     operation = GROUPED[name]
@@ -76,7 +73,9 @@ def test_groups_of_every_length(name: str, count: int) -> None:
     assert arguments.problem_count == count
 
 
-@pytest.mark.parametrize("name", ["f16_tnt_device", "f16_tnt_host", "f32_simt_tnt_device", "f32_simt_tnt_host"])
+@pytest.mark.parametrize(
+    "name", [name for name in GROUPED if name.startswith(("f16_tnt_", "f32_simt_tnt_", "hopper_"))]
+)
 @pytest.mark.parametrize("empty", [(0, 8, 8), (8, 0, 8), (0, 0, 0)])
 def test_empty_problems_in_every_place(name: str, empty: tuple[int, int, int]) -> None:
     operation = GROUPED[name]
@@ -107,7 +106,9 @@ def test_no_k_means_beta_times_c(name: str) -> None:
     group.check(3.0)
 
 
-@pytest.mark.parametrize("name", [name for name in GROUPED if name.startswith(("f16_tnt_", "f16_large_", "bf16_tnt_"))])
+@pytest.mark.parametrize(
+    "name", [name for name in GROUPED if name.startswith(("f16_tnt_", "f16_large_", "bf16_tnt_", "hop"))]
+)
 def test_threadblocks_take_tile_after_tile(name: str) -> None:
     group = Group(GROUPED[name], [(1024, 1024, 64 + 8 * number) for number in range(40)])
     arguments = group.run()
@@ -124,6 +125,26 @@ def test_the_grid_is_sized_by_occupancy(name: str) -> None:
     large = Group(operation, [(2048, 2048, 8)] * 10).arguments()
     assert large.launch_config.grid == (resident(operation), 1, 1)
     assert large.total_tiles > resident(operation)
+
+
+@pytest.mark.parametrize("name", [name for name in GROUPED if name.startswith("hopper_")])
+def test_hopper_native_groups_take_any_m(name: str) -> None:
+    """Rows need no alignment: TMA steps over them."""
+    rng = random.Random()
+    group = Group(
+        GROUPED[name], [(rng.randint(1, 700), 8 * rng.randint(1, 90), 8 * rng.randint(0, 70)) for _ in range(70)]
+    )
+    group.run(1.5, -0.5)
+    group.check(1.5, -0.5)
+    group.poison()
+    group.run(2.0, 0.0, C=None)
+    group.check(2.0)
+
+
+def test_a_bias_of_a_hopper_native_group_is_refused() -> None:
+    group = Group(GROUPED["hopper_cooperative_device"], [(64, 128, 64), (8, 8, 8)])
+    with pytest.raises(ArgumentError, match=r"C\[1\] is a bias, and a Hopper-native group"):
+        group.arguments(1.0, 1.0, C=[group.C[0], bias_of(group.operation, 8, 8)])
 
 
 @pytest.mark.parametrize("prefix", ["f16_tnt_host", "f16_tnn_host", "f32_simt_ntn_device", "f64_tnt", "bf16_ntn", "s8"])

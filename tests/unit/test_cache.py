@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -120,6 +121,23 @@ def test_a_kernel_comes_back_as_it_was(cache: KernelCache, directory: Path) -> N
     cache.put(kernel())
     assert cache.get(kernel().key) == kernel()
     assert KernelCache(directory).get(kernel().key) == kernel()
+
+
+def test_looking_a_kernel_up_writes_nothing(cache: KernelCache, directory: Path) -> None:
+    cache.put(kernel())
+    cache.close()
+    database = (directory / "kernels.db").read_bytes()
+    again = KernelCache(directory)
+    assert again.get(kernel().key) == kernel()
+    assert (directory / "kernels.db-wal").read_bytes() == b"", "a sync of the disk would take longer than all the rest"
+    again.close()
+    assert (directory / "kernels.db").read_bytes() == database
+
+
+def test_a_new_database_gives_back_the_space_of_what_is_deleted(cache: KernelCache, directory: Path) -> None:
+    cache.put(kernel())
+    with contextlib.closing(sqlite3.connect(directory / "kernels.db")) as connection:
+        assert connection.execute("PRAGMA auto_vacuum").fetchall() == [(1,)]
 
 
 def test_an_empty_kernel_comes_back_too(cache: KernelCache) -> None:

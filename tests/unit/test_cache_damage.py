@@ -226,7 +226,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_a_file_in_place_of_the_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    check_memory_only(KernelCache(tmp_path / "file"), caplog, "File exists")
+    check_memory_only(KernelCache(tmp_path / "file"), caplog, "Not a directory")
 
 
 def test_a_directory_in_place_of_the_database(directory: Path, caplog: pytest.LogCaptureFixture) -> None:

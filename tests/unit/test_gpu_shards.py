@@ -85,15 +85,6 @@ def test_who_watches_the_memory_of_the_device_is_alone(conftest):
     assert all("pytest.mark.slow" in map(ast.unparse, function.decorator_list) for function in functions)
 
 
-def test_each_shard_compiles_from_a_place_of_its_own(conftest):
-    def order(text):
-        option = conftest._shard(text) if text else None
-        return "".join(conftest._from_own_place(list("abcdef"), SimpleNamespace(getoption=lambda *_: option)))
-
-    assert [order(f"{number}/3") for number in (1, 2, 3)] == ["abcdef", "cdefab", "efabcd"]
-    assert order("alone") == order(None) == "abcdef"
-
-
 def test_the_gpu_tests_in_two_processes(tmp_path):
     if device.available():
         pytest.skip("there is a GPU, on which these tests are run for their own sake")
@@ -212,13 +203,13 @@ def test_what_ignores_an_interruption_is_killed(tmp_path, monkeypatch):
 def test_the_machine_is_divided(monkeypatch):
     monkeypatch.setattr(tool, "_compute_sanitizer", lambda: "compute-sanitizer")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    monkeypatch.delenv("PYCUTLASS_JOBS", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     commands = [tool._command(tool._BY_NAME["sanitizer"], Path("out"), [], f"{i}/3", 3) for i in (1, 2, 3)]
     assert len({command.words[command.words.index("--port") + 1] for command in commands}) == 3
-    assert commands[0].variables["PYCUTLASS_JOBS"] == "5"
-    assert "OMP_NUM_THREADS" not in commands[0].variables  # the user's own
+    assert commands[0].variables["OMP_NUM_THREADS"] == "5"
     assert [command.log.name for command in commands] == [f"sanitizer-{i}.log" for i in (1, 2, 3)]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert not tool._command(tool._BY_NAME["tests"], Path("out"), [], "1/3", 3).variables  # the user's own
     alone = tool._command(tool._BY_NAME["tests"], Path("out"), [])
     assert not alone.variables
     assert "--shard" not in alone.words

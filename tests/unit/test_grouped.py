@@ -169,9 +169,33 @@ def test_one_wrong_part_is_named(changed, kind, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_hopper_native_tiles_are_refused():
-    with pytest.raises(DescriptionError, match="Ampere-style: leave out cluster_shape"):
-        GemmOperationGrouped(**native_parts())
+def test_a_tile_with_a_cluster_makes_a_hopper_native_group():
+    operation = GemmOperationGrouped(**native_parts())
+    assert operation.is_native and operation.is_bounded and operation.source().native
+    single = pycutlass.GemmOperationUniversal(**native_parts()).body()
+    assert operation.body() == single.replace("gemm_sm90", "gemm_grouped_sm90").replace("GemmSm90", "GemmGroupedSm90")
+    assert "gemm_grouped_f16_f16_128x256_64xauto_2x1_cooperative" in operation.configuration_name()
+    assert eval(repr(operation), NAMES) == operation
+
+
+def test_a_hopper_native_group_makes_its_schedule_on_the_device():
+    with pytest.raises(DescriptionError, match=r"precompute_mode=SchedulerMode\.Device, or leave out cluster_shape"):
+        GemmOperationGrouped(**native_parts(), precompute_mode=SchedulerMode.Host)
+
+
+def test_a_bias_of_a_hopper_native_group_is_refused():
+    operation = GemmOperationGrouped(**native_parts())
+    sizes = [(3, 8, 16), (5, 16, 8)]
+    A, B = ([np.ones(shape, np.float16) for shape in shapes] for shapes in ([(3, 16), (5, 8)], [(16, 8), (8, 16)]))
+    B = [np.asfortranarray(each) for each in B]
+    D = [np.empty((m, n), np.float16) for m, n, _ in sizes]
+    scalars = operation.epilogue_type(1.0, 1.0)
+    with pytest.raises(ArgumentError, match=r"C\[1\] is a bias.*leave out cluster_shape"):
+        C = [np.ones((3, 8), np.float16), np.ones(16, np.float16)]
+        GemmGroupedArguments(operation, sizes, A, B, C, D, output_op=scalars)
+    C = [np.full((m, n), 2, np.float16) for m, n, _ in sizes]
+    operation.run(GemmGroupedArguments(operation, sizes, A, B, C, D, output_op=scalars))
+    assert np.all(D[0] == 18) and np.all(D[1] == 10)
 
 
 def test_the_swizzles_of_the_original_are_taken():

@@ -10,9 +10,10 @@
 #include <stdint.h>
 #endif
 
-#define PYCUTLASS_ABI_VERSION 1
+#define PYCUTLASS_ABI_VERSION 2
 #define PYCUTLASS_MAX_SCALARS 4
 #define PYCUTLASS_MAX_PARAMS 4096
+#define PYCUTLASS_SCRATCH_ALIGNMENT 128
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,7 +84,7 @@ typedef struct {
 
 /// One launch of a grouped GEMM kernel. The operands of `common` are unused: each problem has its own, in the tables.
 typedef struct {
-  pycutlass_call common;  // `workspace` is where the schedule will be in device memory
+  pycutlass_call common;  // `workspace` is where the schedule will be in device memory, the scratch memory behind it
   int32_t problem_count;
   int32_t most_tiles;    // more output tiles there are not, where `sizes` is null; 0 sets no limit
   int32_t const* sizes;  // the sizes of the tables in host memory; null where only the device knows them
@@ -97,6 +98,8 @@ typedef struct {
   uint64_t workspace_bytes;  // zeroed once, when it is made
   uint64_t clear_offset;     // of these, the part that must be zeroed before every launch
   uint64_t clear_bytes;
+  uint64_t scratch_bytes;  // behind the workspace, aligned to PYCUTLASS_SCRATCH_ALIGNMENT: nobody writes to it but the
+                           // kernel
 } pycutlass_plan_result;
 
 /// Constants of a kernel.

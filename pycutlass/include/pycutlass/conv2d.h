@@ -81,7 +81,7 @@ struct Conv2d {
     // writes its partials through D, which Python points at memory of its own.
     bool const takes_turns = split_k_mode == SplitKMode::kSerial && tiles.k() > 1;
     uint64_t const semaphores = takes_turns ? sizeof(int) * uint64_t(tiles.m()) * uint64_t(tiles.n()) : 0;
-    result = {{grid.x, grid.y, grid.z}, semaphores, 0, 0};
+    result = {{grid.x, grid.y, grid.z}, semaphores, 0, 0, 0};
     return cutlass::Status::kSuccess;
   }
 

@@ -57,7 +57,7 @@ struct GemmGrouped {
 
     int const blocks = static_cast<int>(tiles < resident ? (tiles > 0 ? tiles : 1) : resident);
     new (storage) Params(arguments(call, blocks), call.common.workspace, static_cast<int>(tiles));
-    result = {{static_cast<unsigned>(blocks), 1, 1}, schedule(call, blocks), 0, 0};
+    result = {{static_cast<unsigned>(blocks), 1, 1}, schedule(call, blocks), 0, 0, 0};
     return cutlass::Status::kSuccess;
   }
 

@@ -79,7 +79,7 @@ struct GemmUniversal {
 
     Params* params = new (storage) Params(arguments, common.sm_count, common.sm_occupancy);
     dim3 grid = params->get_grid_dims();
-    result = {{grid.x, grid.y, grid.z}, workspace_bytes(call, *params), 0, 0};
+    result = {{grid.x, grid.y, grid.z}, workspace_bytes(call, *params), 0, 0, 0};
     assign_workspace(*params, common.workspace, result);
     return cutlass::Status::kSuccess;
   }

@@ -55,7 +55,7 @@ struct ReduceSplitK {
                                           EpilogueParams<EpilogueOutputOp>::make(common.scalars));
     (void)params;
     dim3 grid = Kernel::grid_shape(problem);
-    result = {{grid.x, grid.y, 1}, 0, 0, 0};
+    result = {{grid.x, grid.y, 1}, 0, 0, 0, 0};
     return cutlass::Status::kSuccess;
   }
 

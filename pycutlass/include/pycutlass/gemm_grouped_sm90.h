@@ -1,0 +1,129 @@
+// Grouped GEMM, Hopper-native: CUTLASS's kernel for groups of problems (cutlass/gemm/kernel/
+// sm90_gemm_array_tma_warpspecialized_*.hpp) behind the call record. A persistent kernel takes tile after tile; where
+// it comes to another problem it writes the tensor maps of that into a place of its multiprocessor in the scratch
+// memory.
+#pragma once
+
+#include "pycutlass/gemm_sm90.h"
+
+#include <cutlass/gemm/group_array_problem_shape.hpp>
+
+namespace pycutlass {
+
+/// The schedules of a single GEMM, for groups.
+template <typename Schedule>
+struct GroupSchedule;
+template <>
+struct GroupSchedule<Pingpong> {
+  using Mainloop = cutlass::gemm::KernelPtrArrayTmaWarpSpecializedPingpong;
+  using Epilogue = cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong;
+};
+template <>
+struct GroupSchedule<Cooperative> {
+  using Mainloop = cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative;
+  using Epilogue = cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative;
+};
+
+/// A mainloop that may have nothing to do. With K = 0 CUTLASS's own would leave the accumulators as they are.
+template <typename Mainloop>
+struct MayBeEmptySm90 : Mainloop {
+  template <typename Accumulators, typename... Rest>
+  CUTLASS_DEVICE void mma(typename Mainloop::MainloopPipeline pipeline, typename Mainloop::PipelineState state,
+                          Accumulators& accumulators, int k_tiles, Rest&&... rest) {
+    if (k_tiles == 0) cute::clear(accumulators);
+    Mainloop::mma(pipeline, state, accumulators, k_tiles, static_cast<Rest&&>(rest)...);
+  }
+};
+
+template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
+          typename Fusion, typename Schedule, int Stages>
+struct GemmGroupedSm90 {
+  using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
+      cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
+      typename C::Element, typename C::Layout*, C::kAlignment, typename C::Element, typename C::Layout*, C::kAlignment,
+      typename GroupSchedule<Schedule>::Epilogue, Fusion>::CollectiveOp;
+
+  using CollectiveMainloop = MayBeEmptySm90<typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout*, A::kAlignment,
+      typename B::Element, typename B::Layout*, B::kAlignment, ElementAccumulator, TileShape, ClusterShape,
+      typename StageCount<Stages, CollectiveEpilogue>::Type, typename GroupSchedule<Schedule>::Mainloop>::CollectiveOp>;
+
+  using Size = cute::Shape<int, int, int>;
+  using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<Size>, CollectiveMainloop,
+                                                      CollectiveEpilogue>;
+
+  using Params = typename Kernel::Params;
+  using Call = pycutlass_grouped_call;
+  static unsigned const kThreads = Kernel::MaxThreadsPerBlock;
+  static unsigned const kMinBlocks = Kernel::MinBlocksPerMultiprocessor;
+  static unsigned const kSharedBytes = Kernel::SharedStorageSize;
+  static unsigned const kClusterM = cute::size<0>(ClusterShape{});
+  static unsigned const kClusterN = cute::size<1>(ClusterShape{});
+
+#if PYCUTLASS_DEVICE_SIDE
+
+  CUTLASS_DEVICE static void run(Params const& params, char* shared) {
+    Kernel kernel;
+    kernel(params, shared);
+  }
+
+#else
+
+  static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    typename Kernel::Arguments arguments = make(call);
+    if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
+    result = {{1, 1, 1}, 0, 0, 0, Kernel::get_workspace_size(arguments)};
+    // A tensor map cannot be made of no address; the tables have one once the scratch memory has been asked for.
+    if (!call.tables.pointers[0]) return cutlass::Status::kSuccess;
+
+    Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, scratch(call)));
+    dim3 const grid = Kernel::get_grid_shape(*params);
+    // Where all problems are empty a cluster finds that out.
+    result.grid[0] = grid.x ? grid.x : kClusterM;
+    result.grid[1] = grid.y ? grid.y : kClusterN;
+    return cutlass::Status::kSuccess;
+  }
+
+ private:
+  static_assert(sizeof(Size) == 3 * sizeof(int32_t), "a problem size is M, N, K and nothing else");
+  static_assert(sizeof(typename Kernel::InternalStrideA) == sizeof(int64_t), "a stride is the leading dimension");
+  static_assert(sizeof(typename Kernel::InternalStrideD) == sizeof(int64_t), "a stride is the leading dimension");
+
+  static typename Kernel::Arguments make(Call const& call) {
+    pycutlass_group_tables const& tables = call.tables;
+    typename Kernel::Arguments arguments{};
+    arguments.mode = cutlass::gemm::GemmUniversalMode::kGrouped;
+    arguments.problem_shape = {call.problem_count, table<Size>(tables.sizes),
+                               reinterpret_cast<Size const*>(call.sizes)};
+    arguments.mainloop.ptr_A = table<typename A::Element const*>(tables.pointers[0]);
+    arguments.mainloop.dA = table<typename Kernel::InternalStrideA>(tables.lds[0]);
+    arguments.mainloop.ptr_B = table<typename B::Element const*>(tables.pointers[1]);
+    arguments.mainloop.dB = table<typename Kernel::InternalStrideB>(tables.lds[1]);
+    arguments.epilogue.ptr_C = table<typename C::Element const*>(tables.pointers[2]);
+    arguments.epilogue.dC = table<typename Kernel::InternalStrideC>(tables.lds[2]);
+    arguments.epilogue.ptr_D = table<typename C::Element*>(tables.pointers[3]);
+    arguments.epilogue.dD = table<typename Kernel::InternalStrideD>(tables.lds[3]);
+    FusionParams<Fusion>::fill(arguments.epilogue.thread, call.common.scalars);
+    arguments.hw_info.device_id = call.common.device;
+    arguments.hw_info.sm_count = call.common.sm_count;
+    return arguments;
+  }
+
+  /// A table under the type that CUTLASS's arguments want; nothing writes to it.
+  template <typename Entry>
+  static Entry* table(void const* entries) {
+    return static_cast<Entry*>(const_cast<void*>(entries));
+  }
+
+  /// Where the extension has put `scratch_bytes`: behind the schedule, which this kernel has not.
+  static void* scratch(Call const& call) {
+    auto const begin = reinterpret_cast<uintptr_t>(call.common.workspace);
+    return reinterpret_cast<void*>((begin + PYCUTLASS_SCRATCH_ALIGNMENT - 1) / PYCUTLASS_SCRATCH_ALIGNMENT *
+                                   PYCUTLASS_SCRATCH_ALIGNMENT);
+  }
+
+#endif
+};
+
+}  // namespace pycutlass
