@@ -1,7 +1,8 @@
 """Throughput of f16 convolutions: the layers of ResNet-50 in three directions, against cuDNN through torch.
 
 cuDNN chooses its kernel in benchmark mode. Ours is the best of a list of tiles, swizzles and slices of split-K, found
-first and then measured anew against cuDNN, in turns.
+first and then measured anew against cuDNN, in turns. Both are timed in two ways, each with a choice of its own: every
+call alone with a cold cache, and calls queued back to back.
 """
 
 from __future__ import annotations
@@ -9,134 +10,46 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import pycutlass
 from benchmarks.common import BenchmarkError, Report, number, options
+from benchmarks.conv_choices import DIRECTIONS, LAYERS, Choice, Layer, Parallel, choices, reduction
 from benchmarks.problems import input_sets
-from benchmarks.timing import Loop, cycling, device_times, median_ratio, summarize
+from benchmarks.timing import Loop, alone_times, cycling, device_times, median_ratio, summarize
 from pycutlass import Conv2dArguments, Conv2dOperation, PyCutlassError, ReductionArguments, compiler, cutlass, device
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LAYERS", "Layer", "choices", "main"]
+__all__ = ["SPEEDS", "Comparison", "Work", "compare", "direction", "main"]
 
-fprop, dgrad, wgrad = PARTS_OF_CONV = tuple(cutlass.conv.Operator)
-PARTS = tuple(kind.name for kind in PARTS_OF_CONV)
+fprop, dgrad, wgrad = DIRECTIONS
+PARTS = tuple(kind.name for kind in DIRECTIONS)
+#: Of cuDNN's speed, in the geometric mean over the layers, each call timed alone.
 LIMITS = {"fprop": 0.70, "dgrad": 0.70, "wgrad": 0.60}
 LIMITED_BATCH = 32
 BATCHES = (32, 256)
 
-Triple = tuple[int, int, int]
-Serial, Parallel = cutlass.conv.SplitKMode.Serial, cutlass.conv.SplitKMode.Parallel
+#: The two ways of timing, with what the tables say about them.
+WAYS = {"alone": "each call alone, cold cache", "queued": "queued back to back"}
+#: So many of the best choices of the queued screening are screened again, each call alone.
+FINALISTS = 8
+#: In the raw results: direction, batch, layer and the speed of cuDNN's in both ways, for figures.
+SPEEDS = "speed of cuDNN's"
 
-#: Threadblock tile, stages, warps. Those with K = 32 and few stages leave room for more threadblocks on a
-#: multiprocessor, which short sums need; those with eight warps for 128x128 hide latency with more warps.
-TILES: tuple[tuple[Triple, int, Triple], ...] = (
-    ((128, 128, 32), 5, (2, 2, 1)),
-    ((128, 128, 32), 4, (2, 4, 1)),
-    ((128, 128, 32), 3, (2, 2, 1)),
-    ((128, 128, 64), 3, (2, 2, 1)),
-    ((128, 128, 64), 3, (2, 4, 1)),
-    ((128, 256, 32), 4, (2, 4, 1)),
-    ((128, 256, 64), 3, (2, 4, 1)),
-    ((256, 128, 32), 4, (4, 2, 1)),
-    ((256, 128, 64), 3, (4, 2, 1)),
-    ((256, 64, 32), 4, (4, 1, 1)),
-    ((256, 64, 64), 3, (4, 1, 1)),
-    ((64, 256, 32), 4, (1, 4, 1)),
-    ((64, 256, 64), 3, (1, 4, 1)),
-    ((128, 64, 32), 3, (2, 2, 1)),
-    ((128, 64, 32), 4, (2, 2, 1)),
-    ((128, 64, 64), 3, (2, 2, 1)),
-    ((128, 64, 64), 4, (2, 2, 1)),
-    ((64, 128, 32), 4, (2, 2, 1)),
-    ((64, 128, 64), 3, (2, 2, 1)),
-    ((64, 128, 64), 4, (2, 2, 1)),
-    ((64, 64, 32), 4, (2, 2, 1)),
-    ((64, 64, 64), 3, (2, 2, 1)),
-    ((64, 64, 64), 5, (2, 2, 1)),
-)
-SWIZZLES = (1, 4)
-#: Threadblocks that a split of K aims at, in multiples of a GPU's 132 multiprocessors.
-WAVES = (0.5, 1, 2, 4)
-#: Serial split-K rounds to f16 after every slice; more slices cost accuracy that cuDNN keeps.
-MOST_SERIAL_SLICES = 4
 _TOLERANCE = 1e-3  # relative, in the Frobenius norm; rounding the result to f16 makes about 2e-4
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A convolution of H x W pixels from C to K channels, with a square filter and padding that keeps the middle."""
-
-    h: int
-    w: int
-    c: int
-    k: int
-    taps: int
-    stride: int = 1
-
-    @property
-    def name(self) -> str:
-        """How the tables call it."""
-        stride = f" /{self.stride}" if self.stride > 1 else ""
-        return f"{self.h}x{self.w}x{self.c} -> {self.k}, {self.taps}x{self.taps}{stride}"
-
-    def problem(self, batch: int) -> Any:
-        """Return the problem of a batch of so many images."""
-        pad = self.taps // 2
-        return cutlass.conv.Conv2dProblemSize(
-            N=batch,
-            H=self.h,
-            W=self.w,
-            C=self.c,
-            K=self.k,
-            R=self.taps,
-            S=self.taps,
-            pad_h=pad,
-            pad_w=pad,
-            stride_h=self.stride,
-            stride_w=self.stride,
-        )
-
-
-LAYERS = (
-    Layer(56, 56, 64, 64, 1),
-    Layer(56, 56, 64, 64, 3),
-    Layer(56, 56, 64, 256, 1),
-    Layer(56, 56, 256, 128, 1),
-    Layer(56, 56, 128, 128, 3, 2),
-    Layer(28, 28, 128, 128, 3),
-    Layer(28, 28, 128, 512, 1),
-    Layer(28, 28, 512, 256, 1),
-    Layer(14, 14, 256, 256, 3),
-    Layer(14, 14, 256, 1024, 1),
-    Layer(14, 14, 1024, 512, 1),
-    Layer(7, 7, 512, 512, 3),
-    Layer(7, 7, 512, 2048, 1),
-    Layer(224, 224, 8, 64, 7, 2),
+_ABOUT = (
+    "f16 NHWC, f32 accumulation, random normal inputs; every result checked against float64. Device time by CUDA "
+    "events, competitors in turns. cuDNN through torch, in benchmark mode; PyCUTLASS with the best of a list of tiles, "
+    "swizzles and slices of split-K, found in an earlier measurement for each layer and each way of timing.\n\n"
+    "Timed in two ways. *Each call alone, cold cache*: before every call a buffer of at least 256 MiB is zeroed, so "
+    "that nothing that the call reads is in the L2 cache, and every call has two events of its own, so that its launch "
+    "and its drain count: as `triton.testing.do_bench` measures. The limits are for these times. *Queued back to "
+    "back*: batches of calls between two events, with inputs in rotation that do not stay in the L2 cache; most of a "
+    "call's launch is hidden behind the call before it."
 )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A kernel and a split of K: everything that is chosen for a layer."""
-
-    operation: Conv2dOperation
-    mode: Any = Serial
-    slices: int = 1
-
-    @property
-    def name(self) -> str:
-        """How the tables call it."""
-        tile = self.operation.tile_description
-        swizzle = self.operation.swizzling_functor.__name__.rpartition("Swizzle")[2]
-        split = "" if self.slices == 1 else f", {self.mode.name.lower()} {self.slices}"
-        algorithm = self.operation.iterator_algorithm.name
-        return f"{algorithm} {tile.procedural_name()}, swizzle {swizzle}{split}"
 
 
 class Work:
@@ -153,6 +66,11 @@ class Work:
         product = cutlass.conv.implicit_gemm_problem_size(kind, p)
         self.product = product.m(), product.n(), product.k()
         self._reference = self._torch_result(*(tensor.double() for tensor in self._sets[0]))
+
+    @property
+    def name(self) -> str:
+        """How the report calls it."""
+        return f"{self.kind.name}, N={self.size.N}, {self.layer.name}"
 
     def rate(self, microseconds: float) -> float:
         """Return TFLOP/s."""
@@ -223,29 +141,50 @@ class Work:
     def _check(self, name: str, result: torch.Tensor) -> None:
         error = float((result.double() - self._reference).norm() / self._reference.norm())
         if not error <= _TOLERANCE:
-            where = f"{self.kind.name} of {self.layer.name}"
-            raise BenchmarkError(f"{name} is wrong at {where}: relative error {error:.2e}, NaN where not written")
+            raise BenchmarkError(f"{name} is wrong at {self.name}: relative error {error:.2e}, NaN where not written")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A layer timed in one way: microseconds per call, round by round, and which of our choices it was."""
+
+    cudnn: Sequence[float]
+    pycutlass: Sequence[float]
+    best: str
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as cuDNN."""
+        return median_ratio(self.pycutlass, self.cudnn)[0]
+
+    def row(self, work: Work) -> tuple[str, ...]:
+        """Return the line of a table."""
+        ratio, rounds = median_ratio(self.pycutlass, self.cudnn)
+        theirs, ours = summarize(self.cudnn).median, summarize(self.pycutlass).median
+        figures = (number(theirs), number(ours), f"{ratio:.3f}", rounds.spread(3))
+        return (work.layer.name, *figures, f"{work.rate(theirs):.1f}", f"{work.rate(ours):.1f}", self.best)
+
+    def raw(self) -> dict[str, Any]:
+        """Return what is kept of it: no single rounds, of which there are thousands."""
+        kept = {"cuDNN": asdict(summarize(self.cudnn)), "PyCUTLASS": asdict(summarize(self.pycutlass))}
+        return {"us": kept, "speed": self.speed, "best": self.best}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = options(__doc__, PARTS)
     parser.add_argument("--dry", action="store_true", help="only list the kernels and the choices: needs no GPU")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each comparison (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="of each comparison (%(default)s)")
     parser.add_argument("--batch", type=int, nargs="+", default=list(BATCHES), help="images (%(default)s)")
     chosen = parser.parse_args(argv)
-    kinds = [kind for kind in PARTS_OF_CONV if kind.name in chosen.only]
+    kinds = [kind for kind in DIRECTIONS if kind.name in chosen.only]
     problems = [(layer, batch, kind) for kind in kinds for batch in chosen.batch for layer in LAYERS]
     wanted = [choice for each in problems for choice in choices(*each)]
     if chosen.dry:
         print("\n".join(dict.fromkeys(choice.operation.procedural_name() for choice in wanted)))
         print(f"{len(wanted)} choices for {len(problems)} problems")
         return 0
-    about = (
-        "f16 NHWC, f32 accumulation, random normal inputs that do not stay in the L2 cache; device time by CUDA "
-        "events, competitors in turns; every result checked against float64. cuDNN through torch, in benchmark mode."
-    )
-    report = Report("conv", "Convolutions", about, chosen.out, quick=chosen.quick)
+    report = Report("conv", "Convolutions", _ABOUT, chosen.out, quick=chosen.quick)
     with report.part("GPU"):
         device.require()
         _use_benchmark_mode()
@@ -259,109 +198,90 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def direction(report: Report, kind: Any, batch: int, seconds: float) -> None:
-    """Compare all layers in one direction with cuDNN, and record the geometric mean."""
-    rows: list[Sequence[str]] = []
-    ratios: list[float] = []
+    """Compare all layers in one direction with cuDNN, and record the geometric means."""
+    rows: dict[str, list[Sequence[str]]] = {way: [] for way in WAYS}
+    speeds: dict[str, list[float]] = {way: [] for way in WAYS}
     try:
         for layer in LAYERS:
             with report.part(f"{kind.name}, N={batch}, {layer.name}"):
-                row, ratio = _compared(report, layer, batch, kind, seconds)
-                rows.append(row)
-                ratios.append(ratio)
+                work = Work(layer, batch, kind)
+                compared = compare(report, work, seconds)
+                for way, comparison in compared.items():
+                    rows[way].append(comparison.row(work))
+                    speeds[way].append(comparison.speed)
+                _record_speeds(report, work, compared)
     finally:  # what was measured before an interruption counts
-        columns = ("H x W x C -> K, filter", "cuDNN us", "TFLOP/s", "PyCUTLASS us", "TFLOP/s", "speed of cuDNN's")
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
-        note = f"Geometric mean of {len(ratios)} layers: {mean:.3f}."
-        report.table(f"{kind.name}, N={batch}", (*columns, "round by round", "best"), rows, note)
-        if ratios and batch == LIMITED_BATCH:
-            what = f"{kind.name} of ResNet-50's layers, N={batch}: geometric mean of the speed of cuDNN's"
-            report.check(what, mean, LIMITS[kind.name], "x", at_least=True)
+        _record_tables(report, f"{kind.name}, N={batch}", rows, speeds)
+        if speeds["alone"] and batch == LIMITED_BATCH:
+            what = f"{kind.name} of ResNet-50's layers, N={batch}, {WAYS['alone']}: geometric mean of cuDNN's speed"
+            report.check(what, _geometric_mean(speeds["alone"]), LIMITS[kind.name], "x", at_least=True)
         report.save()
 
 
-def _compared(report: Report, layer: Layer, batch: int, kind: Any, seconds: float) -> tuple[Sequence[str], float]:
-    work = Work(layer, batch, kind)
-    loops = {each.name: work.pycutlass(each) for each in choices(layer, batch, kind) if each.operation.artifacts}
-    screened = device_times(loops, seconds=seconds, batch_seconds=0.001, least_rounds=3)
-    medians = {name: summarize(series).median for name, series in screened.items()}
-    best = min(medians, key=lambda name: medians[name])
-    times = device_times({"cuDNN": work.cudnn(), "PyCUTLASS": loops[best]}, seconds=seconds)
-    report.raw(f"{kind.name}, N={batch}, {layer.name}", {"screened us": medians, "best": best, **times})
-    ratio, rounds = median_ratio(times["PyCUTLASS"], times["cuDNN"])
-    theirs, ours = (summarize(times[name]).median for name in ("cuDNN", "PyCUTLASS"))
-    figures = (number(theirs), f"{work.rate(theirs):.1f}", number(ours), f"{work.rate(ours):.1f}")
-    return (layer.name, *figures, f"{ratio:.3f}", rounds.spread(3), best), ratio
+def compare(report: Report, work: Work, seconds: float) -> dict[str, Comparison]:
+    """Find the best choice for each way of timing and compare it with cuDNN, both for so many seconds."""
+    loops = _loops(report, work)
+    screened = _medians(device_times(loops, seconds=seconds, batch_seconds=0.001, least_rounds=3))
+    finalists = sorted(screened, key=lambda name: screened[name])[:FINALISTS]
+    again = _medians(alone_times(_calls({name: loops[name] for name in finalists}), seconds=seconds / 4))
+    best = {"alone": min(again, key=lambda name: again[name]), "queued": finalists[0]}
+    cudnn = work.cudnn()
+    times = {
+        "alone": alone_times(_calls({"cuDNN": cudnn, "PyCUTLASS": loops[best["alone"]]}), seconds=seconds),
+        "queued": device_times({"cuDNN": cudnn, "PyCUTLASS": loops[best["queued"]]}, seconds=seconds),
+    }
+    compared = {way: Comparison(times[way]["cuDNN"], times[way]["PyCUTLASS"], best[way]) for way in WAYS}
+    raw: dict[str, Any] = {"screened us": {"alone": again, "queued": screened}}
+    report.raw(work.name, raw | {way: comparison.raw() for way, comparison in compared.items()})
+    return compared
 
 
-# What is tried
-
-
-def choices(layer: Layer, batch: int, kind: Any, multiprocessors: int = 132) -> list[Choice]:
-    """Return all that is tried for a layer: tiles and swizzles, and slices of K where there are few threadblocks."""
-    size = layer.problem(batch)
-    found: list[Choice] = []
-    for operation in operations(layer, kind):
-        if not operation.supports(size):
+def _loops(report: Report, work: Work) -> dict[str, Loop]:
+    """Return a loop over each choice; one that computes something wrong is reported, and the others are measured."""
+    loops = {}
+    for choice in choices(work.layer, work.size.N, work.kind):
+        if not choice.operation.artifacts:
             continue
-        found.append(Choice(operation))
-        if operation.swizzling_functor is not cutlass.IdentitySwizzle1:
-            continue
-        for slices in _slices(operation, size, multiprocessors):
-            modes = (Serial, Parallel) if slices <= MOST_SERIAL_SLICES else (Parallel,)
-            split = size.reset_split_k_slices(slices)
-            found += [Choice(operation, mode, slices) for mode in modes if operation.supports(split)]
-    return found
+        try:
+            loops[choice.name] = work.pycutlass(choice)
+        except BenchmarkError as error:
+            with report.part(f"{work.name}: {choice.name}"):
+                raise error
+    return loops
 
 
-def operations(layer: Layer, kind: Any) -> list[Conv2dOperation]:
-    """Return the kernels that are tried for a layer."""
-    strided = kind is dgrad and layer.stride > 1
-    family = "StridedDgradIdentitySwizzle" if strided else "IdentitySwizzle"
-    support = pycutlass.StrideSupport.Unity if kind is dgrad and not strided else pycutlass.StrideSupport.Strided
-    algorithms = ["optimized", *(["fixed_channels"] if kind is fprop and layer.c == 8 else [])]
-    return [
-        _operation(kind, algorithm, tile, support, getattr(cutlass, f"{family}{swizzle}"))
-        for algorithm in algorithms
-        for tile in TILES
-        for swizzle in SWIZZLES
-    ]
+def _calls(loops: Mapping[str, Loop]) -> dict[str, Any]:
+    return {name: functools.partial(loop, 1) for name, loop in loops.items()}
 
 
-@functools.cache  # what was compiled goes with the last operation that has it
-def _operation(
-    kind: Any, algorithm: str, tile: tuple[Triple, int, Triple], support: Any, swizzle: Any
-) -> Conv2dOperation:
-    f16, f32 = cutlass.float16, cutlass.float32
-    instruction = pycutlass.MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
-    described = pycutlass.TileDescription(*tile, instruction)
-    nhwc = pycutlass.TensorDescription(f16, cutlass.TensorNHWC, 8)
-    functor = pycutlass.LinearCombination(f16, 8, f32, f32)
-    chosen = cutlass.conv.IteratorAlgorithm[algorithm]
-    return Conv2dOperation(kind, chosen, 90, described, nhwc, nhwc, nhwc, support, functor, swizzle)
+def _medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: summarize(series).median for name, series in times.items()}
 
 
-@functools.cache
-def reduction() -> pycutlass.ReductionOperation:
-    """Return what ends every parallel split-K."""
-    f16, f32 = cutlass.float16, cutlass.float32
-    nhwc = pycutlass.TensorDescription(f16, cutlass.TensorNHWC, 8)
-    functor = pycutlass.LinearCombination(f16, 4, f32, f32)
-    # Many partial sums of few elements: short accesses for more threads, and many loads in flight in each.
-    return pycutlass.ReductionOperation(
-        cutlass.MatrixCoord(4, 128), nhwc, f32, epilogue_functor=functor, count=4, partitions_per_stage=16
+def _geometric_mean(values: Iterable[float]) -> float:
+    logarithms = [math.log(value) for value in values]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
+
+
+def _record_speeds(report: Report, work: Work, compared: Mapping[str, Comparison]) -> None:
+    entry = {"direction": work.kind.name, "batch": work.size.N, "layer": work.layer.name}
+    known = report.result["raw"].get(SPEEDS, [])
+    report.raw(SPEEDS, [*known, entry | {way: comparison.speed for way, comparison in compared.items()}])
+
+
+def _record_tables(
+    report: Report, title: str, rows: Mapping[str, list[Sequence[str]]], speeds: Mapping[str, list[float]]
+) -> None:
+    """Record a table for each way of timing; both geometric means stand below both."""
+    columns = ("H x W x C -> K, filter", "cuDNN us", "PyCUTLASS us", "speed of cuDNN's", "round by round")
+    count = len(speeds["alone"])
+    told = {way: f"{WAYS[way]}: {_geometric_mean(speeds[way]):.3f}" for way in WAYS}
+    note = (
+        f"Geometric mean of the speed of cuDNN's over {count} layers, {told['alone']}.\n\n"
+        f"The same, {told['queued']}; it has no limit."
     )
-
-
-def _slices(operation: Conv2dOperation, size: Any, multiprocessors: int) -> list[int]:
-    """Return numbers of slices that fill the GPU, and leave each slice several steps along K."""
-    m, n, k = operation.tile_description.threadblock_shape
-    product = cutlass.conv.implicit_gemm_problem_size(operation.conv_kind, size)
-    blocks = -(-product.m() // m) * -(-product.n() // n)
-    # fprop and dgrad split the channels, and wgrad all pixels.
-    extent = {fprop: size.C, dgrad: size.K, wgrad: product.k()}[operation.conv_kind]
-    most = extent // (2 * k if operation.conv_kind is not wgrad else 8 * k)
-    wanted = {int(waves * multiprocessors) // blocks for waves in WAVES}
-    return sorted(slices for slices in wanted if 1 < slices <= most)
+    for way in WAYS:
+        report.table(f"{title}, {WAYS[way]}", (*columns, "cuDNN TFLOP/s", "PyCUTLASS TFLOP/s", "best"), rows[way], note)
 
 
 def _use_benchmark_mode() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Loop",
     "Summary",
+    "alone_times",
     "cycling",
     "device_times",
     "host_times",
@@ -36,6 +37,7 @@ _T = TypeVar("_T")
 
 _HOST_MICROSECONDS = 20  # more than any of the competitors takes on the host for a launch
 _CYCLES_PER_MICROSECOND = 2000  # at the highest clock; at a lower one the device waits longer, which does no harm
+_LEAST_FLUSHED_BYTES = 2**28  # what triton.testing.do_bench zeroes
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,50 @@ def device_times(
             torch.cuda.synchronize()
             number += 1
     return {name: [1000 * start.elapsed_time(end) / calls[name] for start, end in events[name]] for name in names}
+
+
+def alone_times(
+    calls: Mapping[str, Callable[[], object]], *, seconds: float = 1.0, least_rounds: int = 5
+) -> dict[str, list[float]]:
+    """Return device microseconds of single calls with a cold L2 cache, round by round, as do_bench of Triton does.
+
+    In each round every competitor makes one call, between two events of its own. Zeroing a buffer before it empties the
+    cache. The device is kept busy until the call is queued, so what counts is the call from its launch on the device to
+    its drain, and not the host.
+    """
+    import torch
+
+    buffer = _flushing_buffer()
+    names = list(calls)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    events = {name: tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for name in names}
+    for call in calls.values():
+        call()
+    torch.cuda.synchronize()
+    with _no_collection():
+        started = time.perf_counter()
+        number = 0
+        while number < least_rounds or time.perf_counter() - started < seconds:
+            torch.cuda._sleep(len(names) * _HOST_MICROSECONDS * _CYCLES_PER_MICROSECOND)  # the host gets ahead
+            for name in rotated(names, number):
+                start, end = events[name]
+                buffer.zero_()
+                start.record()
+                calls[name]()
+                end.record()
+            torch.cuda.synchronize()  # the queue has room for far more than a round
+            for name, (start, end) in events.items():
+                times[name].append(1000 * start.elapsed_time(end))
+            number += 1
+    return times
+
+
+def _flushing_buffer() -> torch.Tensor:
+    """Return memory of at least twice the L2 cache: once it is written, nothing else is in there."""
+    import torch
+
+    cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    return torch.empty(max(_LEAST_FLUSHED_BYTES, 2 * cache), dtype=torch.uint8, device="cuda")
 
 
 def _batch(loop: Loop, calls: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:

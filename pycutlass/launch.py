@@ -178,6 +178,11 @@ class DeviceLaunch:
         _core.synchronize(stream)
         self._host_D.unpack(packed)
 
+    @property
+    def ends_elsewhere(self) -> bool:
+        """Whether there was a launch on a stream of the caller's, which the tensors' library does not know of."""
+        return self.call.explicit_end is not None
+
     def give_up(self, owners: tuple[Any, ...]) -> None:
         """Let go of `owners`: not before a launch on a stream of the caller's has finished with them."""
         if self.call.explicit_end is not None:
@@ -256,6 +261,7 @@ class DeviceLaunch:
 class HostLaunch:
     """A problem on the host, by its reference: what there is without a GPU."""
 
+    ends_elsewhere = False
     _said = False  # the sentence below is worth saying once a process, not once a launch
 
     def __init__(self, problem: Problem) -> None:

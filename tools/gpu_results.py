@@ -3,7 +3,8 @@
 
 Every part leaves its result in the output directory, so that parts may be run by separate calls, each bounded in time;
 a result replaces the one that was there before. A part that fails, is interrupted or cannot be started is reported as
-such. With ``--render`` nothing is run and the page is written from what is there.
+such. With ``--render`` nothing is run and the page is written from what is there. Where matplotlib is installed, the
+page has figures, which are written to images/ beside it.
 
     python tools/gpu_results.py --out results --only tests,launch --budget 540
     python tools/gpu_results.py --out results --only sanitizer --shards 8
@@ -32,6 +33,7 @@ sys.path.insert(0, str(ROOT))  # a script's own directory is on the path, not th
 
 from benchmarks import common  # noqa: E402
 from tools.gpu_page import KEPT_LINES, Result, outcome, render  # noqa: E402
+from tools.gpu_plot import draw  # noqa: E402
 from tools.gpu_runs import Command, Ended, run_together  # noqa: E402
 
 __all__ = [
@@ -91,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = {} if options.render else _run_parts(options)
     results = read_results(options.out, options.commit)
     options.page.parent.mkdir(parents=True, exist_ok=True)
-    options.page.write_text(render(results, {part.name: part.title for part in PARTS}), encoding="utf-8")
+    titles = {part.name: part.title for part in PARTS}
+    options.page.write_text(render(results, titles, draw(results, options.page)), encoding="utf-8")
     print(f"== written: {options.page}")
     outcomes = outcomes or {name: outcome(result) for name, result in results.items()}
     return 0 if all(outcome == "passed" for outcome in outcomes.values()) else 1

@@ -197,11 +197,10 @@ class GemmGroupedArguments(Arguments):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
-        tensors = {name: _kept(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
-            self._execution.give_up(tuple(self._given[name] for name in tensors))
-            self._given.update(tensors)
+            self._keep(A, B, C, D)
             return
+        tensors = {name: _kept(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         merged = {**self._given, **tensors}
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
@@ -233,6 +232,20 @@ class GemmGroupedArguments(Arguments):
         if self._most_tiles is None:
             return group_problem(self.operation, given, scalars, self.bias)
         return table_problem(self.operation, given, scalars, self.problem_count, self._most_tiles)
+
+    def _keep(self, A: Any, B: Any, C: Any, D: Any) -> None:
+        """Keep lists of tensors in place of those before. Written out, for this is in the way of every launch."""
+        given = self._given
+        if self._execution.ends_elsewhere:
+            self._execution.give_up(tuple(given[name] for name in "ABCD"))
+        if A is not None:
+            given["A"] = tuple(A)
+        if B is not None:
+            given["B"] = tuple(B)
+        if C is not None:
+            given["C"] = tuple(C)
+        if D is not None:
+            given["D"] = tuple(D)
 
     def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
         """Go over to other operands and scalars."""

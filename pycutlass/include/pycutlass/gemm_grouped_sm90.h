@@ -72,10 +72,10 @@ struct GemmGroupedSm90 {
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     typename Kernel::Arguments arguments = make(call);
-    if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
     result = {{1, 1, 1}, 0, 0, 0, Kernel::get_workspace_size(arguments)};
     // A tensor map cannot be made of no address; the tables have one once the scratch memory has been asked for.
     if (!call.tables.pointers[0]) return cutlass::Status::kSuccess;
+    if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 
     Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, scratch(call)));
     dim3 const grid = Kernel::get_grid_shape(*params);
