@@ -2,14 +2,15 @@
 #include <cuda.h>
 #include <dlfcn.h>
 
-typedef CUresult (*Launch)(CUlaunchConfig const *, CUfunction, void **, void **);
+typedef CUresult (*Launch)(CUlaunchConfig const*, CUfunction, void**, void**);
 
 /* dims: grid, block and cluster, three numbers each. Returns a CUresult, or -1 where there is no driver. */
 #ifdef __cplusplus
 extern "C"
 #endif
-int launch_floor(void *function, unsigned const *dims, unsigned shared_bytes, void *params, void *stream, long calls) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    int launch_floor(void* function, unsigned const* dims, unsigned shared_bytes, void* params, void* stream,
+                     long calls) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
   Launch launch = library ? (Launch)dlsym(library, "cuLaunchKernelEx") : 0;
   if (!launch) return -1;
 
@@ -31,7 +32,7 @@ int launch_floor(void *function, unsigned const *dims, unsigned shared_bytes, vo
   config.attrs = &cluster;
   config.numAttrs = dims[6] * dims[7] * dims[8] > 1 ? 1 : 0;
 
-  void *arguments[1];
+  void* arguments[1];
   arguments[0] = params;
   for (long call = 0; call < calls; ++call) {
     CUresult code = launch(&config, (CUfunction)function, arguments, 0);

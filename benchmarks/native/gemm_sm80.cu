@@ -14,10 +14,10 @@ using Gemm = cutlass::gemm::device::GemmUniversal<
 
 // D = A x B: A of m x k row-major, B of k x n column-major, D of m x n row-major, all packed. The last two numbers are
 // for the Hopper kernel. Null where CUTLASS refuses the problem.
-extern "C" void *gemm_create(int m, int n, int k, void const *a, void const *b, void *d, int, int) {
+extern "C" void* gemm_create(int m, int n, int k, void const* a, void const* b, void* d, int, int) {
   typename Gemm::Arguments arguments(cutlass::gemm::GemmUniversalMode::kGemm, {m, n, k}, 1, {1.0f, 0.0f}, a, b, nullptr,
                                      d, 0, 0, 0, 0, k, k, n, n);
-  Gemm *gemm = new Gemm();
+  Gemm* gemm = new Gemm();
   if (Gemm::can_implement(arguments) == cutlass::Status::kSuccess &&
       gemm->initialize(arguments) == cutlass::Status::kSuccess) {
     return gemm;
@@ -26,8 +26,8 @@ extern "C" void *gemm_create(int m, int n, int k, void const *a, void const *b, 
   return nullptr;
 }
 
-extern "C" int gemm_launch(void *gemm, void *stream) {
-  return static_cast<int>(static_cast<Gemm *>(gemm)->run(static_cast<cudaStream_t>(stream)));
+extern "C" int gemm_launch(void* gemm, void* stream) {
+  return static_cast<int>(static_cast<Gemm*>(gemm)->run(static_cast<cudaStream_t>(stream)));
 }
 
-extern "C" void gemm_destroy(void *gemm) { delete static_cast<Gemm *>(gemm); }
+extern "C" void gemm_destroy(void* gemm) { delete static_cast<Gemm*>(gemm); }

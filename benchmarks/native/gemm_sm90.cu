@@ -15,9 +15,9 @@ using ColumnMajor = cutlass::layout::ColumnMajor;
 
 using Fusion = cutlass::epilogue::fusion::LinearCombination<Half, float, Half, float>;
 using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto, float, float, Half, RowMajor, 8, Half, RowMajor, 8,
-    cutlass::epilogue::TmaWarpSpecializedCooperative, Fusion>::CollectiveOp;
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster, cutlass::epilogue::collective::EpilogueTileAuto,
+    float, float, Half, RowMajor, 8, Half, RowMajor, 8, cutlass::epilogue::TmaWarpSpecializedCooperative,
+    Fusion>::CollectiveOp;
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Half, RowMajor, 8, Half, ColumnMajor, 8, float, Tile, Cluster,
     cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename Epilogue::SharedStorage))>,
@@ -28,18 +28,18 @@ using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 
 // D = A x B: A of m x k row-major, B of k x n column-major, D of m x n row-major, all packed. `raster_order` is 0 along
 // M, 1 along N, 2 chosen by CUTLASS. Null where CUTLASS refuses the problem.
-extern "C" void *gemm_create(int m, int n, int k, void const *a, void const *b, void *d, int max_swizzle,
+extern "C" void* gemm_create(int m, int n, int k, void const* a, void const* b, void* d, int max_swizzle,
                              int raster_order) {
   typename Gemm::Arguments arguments{};
   arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
   arguments.problem_shape = {m, n, k, 1};
-  arguments.mainloop.ptr_A = static_cast<Half const *>(a);
+  arguments.mainloop.ptr_A = static_cast<Half const*>(a);
   arguments.mainloop.dA = {k, cute::_1{}, 0};
-  arguments.mainloop.ptr_B = static_cast<Half const *>(b);
+  arguments.mainloop.ptr_B = static_cast<Half const*>(b);
   arguments.mainloop.dB = {k, cute::_1{}, 0};
-  arguments.epilogue.ptr_C = static_cast<Half const *>(d);  // beta is 0: described to the hardware, never read
+  arguments.epilogue.ptr_C = static_cast<Half const*>(d);  // beta is 0: described to the hardware, never read
   arguments.epilogue.dC = {n, cute::_1{}, 0};
-  arguments.epilogue.ptr_D = static_cast<Half *>(d);
+  arguments.epilogue.ptr_D = static_cast<Half*>(d);
   arguments.epilogue.dD = {n, cute::_1{}, 0};
   arguments.epilogue.thread.alpha = 1.0f;
   arguments.epilogue.thread.beta = 0.0f;
@@ -49,7 +49,7 @@ extern "C" void *gemm_create(int m, int n, int k, void const *a, void const *b, 
   arguments.scheduler.raster_order = raster_order == 0   ? RasterOrder::AlongM
                                      : raster_order == 1 ? RasterOrder::AlongN
                                                          : RasterOrder::Heuristic;
-  Gemm *gemm = new Gemm();
+  Gemm* gemm = new Gemm();
   if (Gemm::can_implement(arguments) == cutlass::Status::kSuccess && Gemm::get_workspace_size(arguments) == 0 &&
       gemm->initialize(arguments) == cutlass::Status::kSuccess) {
     return gemm;
@@ -58,8 +58,8 @@ extern "C" void *gemm_create(int m, int n, int k, void const *a, void const *b, 
   return nullptr;
 }
 
-extern "C" int gemm_launch(void *gemm, void *stream) {
-  return static_cast<int>(static_cast<Gemm *>(gemm)->run(static_cast<cudaStream_t>(stream)));
+extern "C" int gemm_launch(void* gemm, void* stream) {
+  return static_cast<int>(static_cast<Gemm*>(gemm)->run(static_cast<cudaStream_t>(stream)));
 }
 
-extern "C" void gemm_destroy(void *gemm) { delete static_cast<Gemm *>(gemm); }
+extern "C" void gemm_destroy(void* gemm) { delete static_cast<Gemm*>(gemm); }

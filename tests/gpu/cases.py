@@ -61,14 +61,15 @@ def hopper(
     schedule: pycutlass.KernelSchedule,
     stages: int | None = None,
     swizzle: Any = cutlass.IdentitySwizzle1,
+    functor: Any = pycutlass.LinearCombination,
 ) -> GemmOperationUniversal:
     """Return a Hopper-native GEMM."""
     description = pycutlass.MathInstruction(None, operand, operand, f32, TENSOR_OP)
     tile_description = pycutlass.TileDescription(tile, stages, None, description, cluster, schedule)
     A, B = pycutlass.TensorDescription(operand, ROW, 8), pycutlass.TensorDescription(operand, COLUMN, 8)
     C = pycutlass.TensorDescription(output, ROW, 128 // element(output).bits)
-    functor = pycutlass.LinearCombination(output, C.alignment, f32, f32)
-    return GemmOperationUniversal(90, tile_description, A, B, C, functor, swizzle)
+    epilogue = functor(output, C.alignment, f32, f32)
+    return GemmOperationUniversal(90, tile_description, A, B, C, epilogue, swizzle)
 
 
 def _operations() -> dict[str, GemmOperationUniversal]:

@@ -90,6 +90,7 @@ def _natives() -> dict[str, GemmOperationUniversal]:
         "hopper_cooperative": hopper(f16, f16, (128, 256, 64), (2, 1), cooperative),
         "hopper_cooperative_2x2": hopper(f16, f32, (128, 128, 64), (2, 2), cooperative),
         "hopper_pingpong": hopper(bf16, bf16, (64, 128, 64), (1, 1), pingpong),
+        "hopper_silu": hopper(f16, f16, (64, 256, 64), (1, 1), pingpong, functor=_generic(pycutlass.silu())),
     }
 
 
