@@ -25,13 +25,13 @@ MOST_UNBOUNDED_THREADS = 256
 SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
 
 
-class Artifacts(dict[str, "Artifact"]):
+class _Artifacts(dict[str, "Artifact"]):
     """What the compiler has made of one text, by target."""
 
 
 # By the name that only this text has. Equal operations find the same artifacts here, so that compiling one of them is
 # compiling all; when the last of them goes, so do the artifacts.
-_artifacts: weakref.WeakValueDictionary[str, Artifacts] = weakref.WeakValueDictionary()
+_artifacts: weakref.WeakValueDictionary[str, _Artifacts] = weakref.WeakValueDictionary()
 
 
 class Operation(ABC):
@@ -48,7 +48,7 @@ class Operation(ABC):
     compute_capability: int
     epilogue_functor: EpilogueFunctor
     _name: str | None
-    _artifacts: Artifacts | None
+    _artifacts: _Artifacts | None
 
     def __init__(self) -> None:
         object.__setattr__(self, "_name", None)
@@ -95,7 +95,7 @@ class Operation(ABC):
         """What has been compiled, by target: this operation's, and that of every other with the same text."""
         held = self._artifacts
         if held is None:
-            held = _artifacts.setdefault(self.procedural_name(), Artifacts())
+            held = _artifacts.setdefault(self.procedural_name(), _Artifacts())
             object.__setattr__(self, "_artifacts", held)
         return held
 

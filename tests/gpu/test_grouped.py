@@ -107,7 +107,7 @@ def test_no_k_means_beta_times_c(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in GROUPED if name.startswith(("f16_tnt_", "f16_large_", "bf16_tnt_", "hop"))]
+    "name", [name for name in GROUPED if name.startswith(("f16_tnt_", "f16_large_", "bf16_tnt_", "hopper_coop"))]
 )
 def test_threadblocks_take_tile_after_tile(name: str) -> None:
     group = Group(GROUPED[name], [(1024, 1024, 64 + 8 * number) for number in range(40)])
