@@ -108,7 +108,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write (%(default)s)")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for all parts together")
     parser.add_argument("--least", type=float, default=20, help="do not start a part with less (%(default)s)")
-    parser.add_argument("--commit", default="", help="what was measured, where the checkout has no repository")
+    parser.add_argument("--commit", default="", help="what is measured, for a copy of a checkout")
     parser.add_argument("--shards", type=_positive, default=1, metavar="N", help="processes of the GPU tests (1)")
     parser.add_argument("--quick", action="store_true", help="benchmarks with few repetitions: not to quote")
     parser.add_argument("--tests", default="", metavar="EXPRESSION", help="pytest -k for the tests and memcheck")
@@ -144,7 +144,8 @@ def _run_parts(options: argparse.Namespace) -> dict[str, str]:
         if left < options.least:
             outcomes[name] = f"not started: {left:.0f} s are left of {options.budget:.0f}"
         else:
-            result = run_part(part, options.out, min(part.seconds, left), _extra(part, options), options.shards)
+            seconds, extra = min(part.seconds, left), _extra(part, options)
+            result = run_part(part, options.out, seconds, extra, options.shards, options.commit)
             outcomes[name] = outcome(result)
         print(f"== {name}: {outcomes[name]}", flush=True)
     return outcomes
@@ -162,10 +163,13 @@ def _extra(part: Part, options: argparse.Namespace) -> list[str]:
 # Running
 
 
-def run_part(part: Part, out: Path, seconds: float, extra: Sequence[str] = (), shards: int = 1) -> Result:
+def run_part(
+    part: Part, out: Path, seconds: float, extra: Sequence[str] = (), shards: int = 1, commit: str = ""
+) -> Result:
     """Run one part for at most so many seconds and return its result, which is also in ``<out>/<name>.json``.
 
-    Tests that can be shared out are run by so many processes at once.
+    Tests that can be shared out are run by so many processes at once. `commit` is what is measured, where that is known
+    better than by the checkout.
     """
     _forget(part, out)  # what this run does not measure must not look as if it had
     environment, started = common.environment(), time.monotonic()
@@ -184,6 +188,7 @@ def run_part(part: Part, out: Path, seconds: float, extra: Sequence[str] = (), s
         output = next((process for process in ended if not process.well), ended[-1]).printed
     result["run"] = {**run, "seconds": round(time.monotonic() - started, 1), "shards": shards if part.divisible else 1}
     result["output"] = [] if outcome(result) == "passed" else _portable(output, out).splitlines()[-KEPT_LINES:]
+    result["environment"]["commit"] = commit or result["environment"]["commit"]
     common.write_json(out / f"{part.name}.json", result)
     return result
 
