@@ -199,6 +199,8 @@ def choices(part: str) -> list[Choice]:
     """Return the kernels that a part tries."""
     tiles = {"small": SMALL_TILES, "mixed": MIXED_TILES, "host": SMALL_TILES[:1]}[part]
     natives = NATIVE_TILES if part != "host" else NATIVE_TILES[:1]
+    if device.available() and device.describe(device.current()).compute_capability != 90:
+        natives = ()
     return [
         *(ampere_choice(*tile, mode) for tile in tiles for mode in SchedulerMode),
         *(native_choice(*tile) for tile in natives),
@@ -216,8 +218,9 @@ def against_torch(report: Report, part: str, between: tuple[int, int], limit: fl
     screened = device_times({name: repeating(call) for name, call in calls.items()}, seconds=seconds)
     medians = {name: summarize(series).median for name, series in screened.items()}
     best = {
-        kind: min((choice.name for choice in tried if choice.operation.is_native is native), key=lambda n: medians[n])
+        kind: min(names, key=lambda name: medians[name])
         for kind, native in ((_AMPERE, False), (_NATIVE, True))
+        if (names := [choice.name for choice in tried if choice.operation.is_native is native])
     }
     ours = {kind: calls[name] for kind, name in best.items()}
     as_they_run = running_times({_LOOP: torch_loop, **ours}, seconds)

@@ -77,12 +77,10 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
 
   /// Whether the last launch went to a stream that the caller named.
   bool was_named() const { return launch_was_named_; }
+  /// Whether a graph was captured, which has the addresses of the table and of the operands in it.
+  bool captured() const { return captured_ever_; }
   /// Device memory for the tables, and behind them for what the kernel alone writes to.
-  size_t table_bytes() const {
-    size_t const scratch = scratch_bytes();
-    size_t const aligned = (image_.size() + kAlignment - 1) / kAlignment * kAlignment;
-    return scratch ? aligned + scratch : image_.size();
-  }
+  size_t table_bytes() const { return scratch_bytes() ? scratch_offset() + scratch_bytes() : image_.size(); }
   pycutlass_operand const& entry(size_t operand, size_t problem) const {
     return operands_.at(operand).records.at(problem);
   }
@@ -91,6 +89,8 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void prepare(CUstream stream) override;
 
  private:
+  size_t scratch_offset() const { return (image_.size() + kAlignment - 1) / kAlignment * kAlignment; }
+  void point_scratch();
   void point_tables(TableLayout const& layout);
   void pack(TableLayout const& layout);
   void pack_pointers(TableLayout const& layout, size_t operand);
@@ -107,7 +107,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   size_t stale_ = 0;  // bytes at the beginning of the image that the device has not got
   // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
   std::vector<Pinned> captured_;
-  bool capturing_ = false;  // whether the last launch was captured
+  bool capturing_ = false, captured_ever_ = false;  // the last launch, and any
   // Where the last launch that was no capture went, or the last work of the host for one.
   CUstream last_ = nullptr;
   bool has_last_ = false, last_was_named_ = false;
@@ -148,12 +148,13 @@ void GroupedCall::set_device_tables(int problems, int most_tiles, std::array<uin
 
 int GroupedCall::plan() {
   if (sizes_.empty()) {
-    set_workspace(table_);
+    point_scratch();
     return Call::plan();
   }
   TableLayout const layout(sizes_.size() / 3);
   record.sizes = sizes_.data();
   record.schedule = nullptr;
+  record.scratch = nullptr;
   if (int const status = Call::plan()) return status;
   image_.assign(layout.schedule() + workspace_bytes(), 0);
   point_tables(layout);
@@ -163,7 +164,12 @@ int GroupedCall::plan() {
   return status;
 }
 
+void GroupedCall::point_scratch() {
+  record.scratch = table_ ? reinterpret_cast<void*>(table_ + scratch_offset()) : nullptr;
+}
+
 void GroupedCall::point_tables(TableLayout const& layout) {
+  point_scratch();
   record.tables.sizes = reinterpret_cast<int32_t const*>(table_ + layout.sizes());
   for (size_t i = 0; i < kOperands; ++i) {
     record.tables.pointers[i] = reinterpret_cast<void* const*>(table_ + layout.pointers(i));
@@ -265,6 +271,7 @@ void GroupedCall::prepare(CUstream stream) {
   ContextScope scope(kernel().context());
   capturing_ = is_capturing(stream);
   if (capturing_) {
+    captured_ever_ = true;
     if (!image_.empty()) captured_.push_back(send_captured(table_, image_.data(), image_.size(), stream));
     return;
   }
@@ -314,6 +321,7 @@ void bind_grouped_call(py::module_& m) {
       .def("run", &GroupedCall::run, py::arg("stream") = py::none())
       .def("join", &GroupedCall::join, py::arg("stream"))
       .def_property_readonly("was_named", &GroupedCall::was_named)
+      .def_property_readonly("captured", &GroupedCall::captured)
       .def_property_readonly("table_bytes", &GroupedCall::table_bytes)
       .def(
           "entry",

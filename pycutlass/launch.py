@@ -146,7 +146,7 @@ class DeviceLaunch:
         It does not lead back here: buffers go with the last reference and do not wait for the garbage collector.
         """
         if self._joined:
-            return functools.partial(run_joined, self.call, self._joined)
+            return functools.partial(run_joined, self.call, self._joined, bool(self._buffers))
         return functools.partial(_run_with_buffers, self.call) if self._buffers else self.call.run
 
     @property
@@ -161,10 +161,10 @@ class DeviceLaunch:
         for name, operand in problem.operands.items():
             self._place(name, operand)
         problem.configure(call)
-        self._plan(problem)
+        self._plan(problem, call)
         if call.workspace_bytes and "workspace" not in self._buffers:
             self._make_workspace(call.workspace_bytes)
-            self._plan(problem)
+            self._plan(problem, call)
 
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring D back where it is host memory."""
@@ -235,17 +235,17 @@ class DeviceLaunch:
             self._buffers[name] = DeviceBuffer(self.ordinal, size, self.call.current_stream)
         return self._buffers[name].pointer
 
-    def _plan(self, problem: Problem) -> None:
-        status = self.call.plan()
+    def _plan(self, problem: Problem, call: _core.Call) -> None:
+        status = call.plan()
         if status != 0:
             raise ArgumentError(
                 f"CUTLASS cannot implement {problem.what} with {self._operation.procedural_name()}: "
                 f"cutlass::Status {status}"
             )
-        _, y, z = self.call.grid
+        _, y, z = call.grid
         if y > _GRID_LIMIT or z > _GRID_LIMIT:
             raise ArgumentError(
-                f"{problem.what} needs a grid of {self.call.grid} threadblocks, CUDA has at most {_GRID_LIMIT} along y "
+                f"{problem.what} needs a grid of {call.grid} threadblocks, CUDA has at most {_GRID_LIMIT} along y "
                 f"and z: use a larger threadblock_shape"
             )
 
@@ -349,10 +349,17 @@ def follow_streams(call: Any, operands: Mapping[str, Operand], ordinal: int) -> 
     return [current_stream_source(name, ordinal) for name in known[1:]]
 
 
-def run_joined(call: _core.Call, joined: Sequence[Callable[[], int]], stream: Any = None) -> None:
-    """Launch on the first library's stream, ordered against the current streams of the others."""
-    launched = call.current_stream if stream is None else _core.stream_handle(stream)
-    others = [handle for handle in (source() for source in joined) if handle != launched]
+def run_joined(
+    call: _core.Call, joined: Sequence[Callable[[], int]], has_buffers: bool = False, stream: Any = None
+) -> None:
+    """Launch on the first library's stream, ordered against the current streams of the others.
+
+    On a named stream, against the first library's as well where buffers were filled there.
+    """
+    filled = call.current_stream
+    launched = filled if stream is None else _core.stream_handle(stream)
+    streams = {*(source() for source in joined), *([filled] if has_buffers else [])}
+    others = [handle for handle in streams if handle != launched]
     for handle in others:
         _core.order(handle, launched)
     call.run(stream)

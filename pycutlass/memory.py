@@ -7,6 +7,7 @@ here touches RMM's process-wide current resource unless the user asks for it wit
 
 from __future__ import annotations
 
+import collections
 import sys
 import threading
 from collections.abc import Callable
@@ -223,7 +224,7 @@ def share_with_cupy() -> None:
 
 
 # What was given up while a launch on a stream of the caller's may still use it, with the event that ends the launch.
-_retired: list[tuple[_core.Event, tuple[Any, ...]]] = []
+_retired: collections.deque[tuple[_core.Event, tuple[Any, ...]]] = collections.deque()
 
 
 def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
@@ -233,8 +234,18 @@ def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
 
 
 def _let_go() -> None:
-    """Let go of what has ended since the last look."""
-    _retired[:] = [entry for entry in _retired if not entry[0].done]
+    """Let go of what has ended since the last look.
+
+    Letting go may run a finaliser that comes here again, and threads may meet here: an entry that is taken out belongs
+    to whoever took it, and is put back where it has not ended.
+    """
+    for _ in range(len(_retired)):
+        try:
+            entry = _retired.popleft()
+        except IndexError:
+            return
+        if not entry[0].done:
+            _retired.append(entry)
 
 
 def _check_sizes(init_pool_size: int, max_pool_size: int) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass import _core
+from pycutlass import _core, kernel
 from pycutlass.arguments.group import GroupProblem, span
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, run_joined
 from pycutlass.memory import DeviceBuffer, retire
 from pycutlass.operands import Matrix
+from pycutlass.operation import Operation
 
 __all__ = ["GroupedLaunch"]
 
@@ -28,24 +29,33 @@ class GroupedLaunch(DeviceLaunch):
     call: _core.GroupedCall
     _host_parts: list[tuple[Matrix, int]]
 
+    def __init__(self, operation: Operation, problem: Any, ordinal: int) -> None:
+        #: What captured graphs still use, though the arguments have outgrown it.
+        self._graphs_buffers: list[DeviceBuffer] = []
+        super().__init__(operation, problem, ordinal)
+
     @property
     def run(self) -> Callable[..., None]:
         """What launches. The call itself orders launches on different streams: they bring the table along."""
         return functools.partial(run_joined, self.call, self._joined) if self._joined else self.call.run
 
     def update(self, problem: Any) -> None:
-        """Bring problems, of any number and sizes, into the call record and make the kernel's parameters."""
+        """Bring problems, of any number and sizes, into the call record; where that fails nothing has changed."""
+        groups = problem.groups if isinstance(problem, GroupProblem) else {}
+        shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
+        if any(share.parts for share in shares.values()):
+            self._host_stream()  # raises under capture, where nothing can be copied
+        sizes = {letter: share.size for letter, share in shares.items()}
+        self._reserve({**sizes, "table": self._table_bytes(problem)})
+
         self._host_parts = []
         self.call.set_scalars(problem.scalars.values, problem.scalars.pointers)
         problem.configure(self.call)
-        if isinstance(problem, GroupProblem):
-            for letter, matrices in problem.groups.items():
-                self._place_group(letter, matrices)
-        self._plan(problem)
-        size = self.call.table_bytes
-        if size and self._reserve("table", size):
+        for letter, matrices in groups.items():
+            self._place_group(letter, matrices, shares[letter])
+        if "table" in self._buffers:
             self.call.set_table(self._buffers["table"].pointer)
-            self._plan(problem)
+        self._plan(problem, self.call)
 
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring every D back that is host memory."""
@@ -69,17 +79,39 @@ class GroupedLaunch(DeviceLaunch):
         """Return the address and the leading dimension that the kernel gets for ``A[0]``, ``A[1]``, ..."""
         return self.call.entry(_LETTERS.index(name[0]), int(name[2:-1]))
 
-    def _place_group(self, letter: str, matrices: tuple[Matrix, ...]) -> None:
-        """Point the record at one operand of all problems. Host memory gets a buffer, and is copied to it unless D."""
+    def _table_bytes(self, problem: Any) -> int:
+        """Return the device memory that the table and the kernel's own need, by a plan that is thrown away."""
+        probe = problem.make_call(kernel.load(self._operation, self.ordinal))
+        probe.set_scalars(problem.scalars.values, problem.scalars.pointers)
+        problem.configure(probe)
+        self._plan(problem, probe)
+        return int(probe.table_bytes)
+
+    def _reserve(self, sizes: Mapping[str, int]) -> None:
+        """Have buffers of at least these sizes; without memory for one of them all stay as they are."""
+        held = {name: buffer.size for name, buffer in self._buffers.items()}
+        grown = {name: size for name, size in sizes.items() if size > held.get(name, 0)}
+        if not grown:
+            return
+        stream = self._host_stream()
+        _core.activate(self.ordinal)
+        made = {name: DeviceBuffer(self.ordinal, size, stream) for name, size in grown.items()}
+        old = [self._buffers[name] for name in grown if name in self._buffers]
+        self._let_go(*old)
+        if self.call.captured:
+            self._graphs_buffers += old
+        self._buffers.update(made)
+        self.call.join(stream)  # memory from the pool is the launch's once `stream` has come this far
+
+    def _place_group(self, letter: str, matrices: tuple[Matrix, ...], share: _Share) -> None:
+        """Point the record at one operand of all problems. Host memory is in a buffer, copied to it unless it is D."""
         index = _LETTERS.index(letter)
-        host: list[tuple[Matrix, int]] = []
-        size = 0
-        for each in matrices:
-            if each.view.device is None and each.bytes:
-                host.append((each, size))
-                size += -(-each.packed_bytes // _ALIGNMENT) * _ALIGNMENT
-        places = {each.name: offset for each, offset in host}
-        base = self._copy_in_group(letter, host, size) if host else 0
+        places = {each.name: offset for each, offset in share.parts}
+        base = self._buffers[letter].pointer if share.parts else 0
+        if letter == "D":
+            self._host_parts = share.parts
+        elif share.parts:
+            self._copy_in_group(base, share)
         for number, each in enumerate(matrices):
             pointer, length, line, pitch = span(each)
             ld = each.ld
@@ -90,33 +122,13 @@ class GroupedLaunch(DeviceLaunch):
             if each.view.device is not None:
                 self.call.remember_entry(index, number, each.view.owner)
 
-    def _copy_in_group(self, letter: str, host: list[tuple[Matrix, int]], size: int) -> int:
-        """Return the address of the buffer of host operands, filled unless they are D."""
-        self._reserve(letter, size)
-        pointer = self._buffers[letter].pointer
-        if letter == "D":
-            self._host_parts = host
-            return pointer
-        packed: NDArray[Any] = np.empty(size, np.uint8)
-        for each, offset in host:
+    def _copy_in_group(self, pointer: int, share: _Share) -> None:
+        packed: NDArray[Any] = np.empty(share.size, np.uint8)
+        for each, offset in share.parts:
             packed[offset : offset + each.packed_bytes] = each.packed()
         stream = self._host_stream()
         self.call.join(stream)
         _core.copy_to_device(pointer, packed, stream)
-        return pointer
-
-    def _reserve(self, name: str, size: int) -> bool:
-        """Make a buffer of at least `size` bytes where there is none; return whether one was made."""
-        present = self._buffers.get(name)
-        if present is not None and present.size >= size:
-            return False
-        stream = self._host_stream()
-        _core.activate(self.ordinal)
-        if present is not None:
-            self._let_go(present)
-        self._buffers[name] = DeviceBuffer(self.ordinal, size, stream)
-        self.call.join(stream)  # memory from the pool is the launch's once `stream` has come this far
-        return True
 
     def _host_stream(self) -> int:
         """Return the stream on which memory is taken and filled: the current one, which must not be under capture."""
@@ -136,3 +148,15 @@ class GroupedLaunch(DeviceLaunch):
                 buffer.stream = call.last_stream
         if end is not None and not end.done:
             retire(buffers, end)
+
+
+class _Share:
+    """The part of one operand that is host memory: where each matrix goes in the buffer that they share."""
+
+    def __init__(self, matrices: tuple[Matrix, ...]) -> None:
+        self.parts: list[tuple[Matrix, int]] = []
+        self.size = 0
+        for each in matrices:
+            if each.view.device is None and each.bytes:
+                self.parts.append((each, self.size))
+                self.size += -(-each.packed_bytes // _ALIGNMENT) * _ALIGNMENT

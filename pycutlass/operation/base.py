@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ class _Artifacts(dict[str, "Artifact"]):
 # By the name that only this text has. Equal operations find the same artifacts here, so that compiling one of them is
 # compiling all; when the last of them goes, so do the artifacts.
 _artifacts: weakref.WeakValueDictionary[str, _Artifacts] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
 
 
 class Operation(ABC):
@@ -80,8 +82,8 @@ class Operation(ABC):
     def procedural_name(self) -> str:
         """Return the kernel's symbol.
 
-        The readable part follows CUTLASS's names; the digest at the end covers the whole generated text, so that no
-        two different operations share a name.
+        The readable part follows CUTLASS's names; the digest at the end covers the generated text, but for the line
+        that has the name and follows from the rest, so that no two different operations share a name.
         """
         name = self._name
         if name is None:
@@ -93,11 +95,12 @@ class Operation(ABC):
     @property
     def artifacts(self) -> dict[str, Artifact]:
         """What has been compiled, by target: this operation's, and that of every other with the same text."""
-        held = self._artifacts
-        if held is None:
-            held = _artifacts.setdefault(self.procedural_name(), _Artifacts())
-            object.__setattr__(self, "_artifacts", held)
-        return held
+        if self._artifacts is None:
+            name = self.procedural_name()
+            with _lock:
+                object.__setattr__(self, "_artifacts", _artifacts.setdefault(name, _Artifacts()))
+        assert self._artifacts is not None
+        return self._artifacts
 
     def emit(self) -> str:
         """Return the whole generated C++ text."""

@@ -40,7 +40,7 @@ class GemmOperationGrouped(Operation):
         As for `GemmOperationUniversal`: what each problem would be alone, Ampere-style or Hopper-native.
     swizzling_functor : class of ``cutlass``
         ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``. Tiles are visited problem by problem and row
-        by row whichever it is.
+        by row whichever it is. Hopper-native kernels, which visit them column by column, take ``IdentitySwizzle1``.
     precompute_mode : SchedulerMode
         Who finds out which tiles are whose: ``Device``, the kernel as it goes, or ``Host``, a schedule made with the
         arguments, which saves the kernel the search where problems are many and small. Hopper-native kernels find
@@ -154,6 +154,11 @@ class GemmOperationGrouped(Operation):
             raise DescriptionError(f"precompute_mode must be {known}, got {self.precompute_mode!r}")
         if self.is_native and self.precompute_mode is not SchedulerMode.Device:
             raise DescriptionError(
-                "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or leave "
-                "out cluster_shape for an Ampere-style kernel"
+                "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or "
+                "describe an Ampere-style kernel (stages and warp_count, no cluster_shape)"
+            )
+        if self.is_native and self.swizzling_functor is not _core.IdentitySwizzle1:
+            raise DescriptionError(
+                f"a Hopper-native group has no swizzle: use cutlass.IdentitySwizzle1, got "
+                f"cutlass.{self.swizzling_functor.__name__}"
             )

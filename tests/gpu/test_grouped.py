@@ -13,7 +13,7 @@ from grouped_cases import GROUPED, Group, any_of, bias_of, resident, step_of
 
 import pycutlass
 from pycutlass import GemmGroupedArguments, GemmOperationGrouped
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError
 
 SCALARS = [(1.0, 0.0), (0.0, 1.0), (-1.25, 1.0), (1.0, -1.25), (0.0, 0.0)]
 BOTH = pytest.mark.parametrize("name", ["f16_tnt_device", "f16_tnt_host", "hopper_cooperative_device"])
@@ -548,6 +548,45 @@ def test_several_launches_of_one_graph(name: str) -> None:
             group.check()
 
 
+@BOTH
+def test_a_graph_keeps_its_table_when_the_arguments_outgrow_it(name: str) -> None:
+    import torch
+
+    small, large = Group(GROUPED[name], SIZES), Group(GROUPED[name], SIZES * 40)
+    arguments = small.run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        small.operation.run(arguments)
+    arguments.update(problem_sizes=large.sizes, A=large.A, B=large.B, C=large.C, D=large.D)
+    others = [torch.full((2**16,), 7, dtype=torch.uint8, device="cuda") for _ in range(8)]
+    held = GemmGroupedArguments(small.operation, small.sizes, small.A, small.B, small.C, small.D)  # of the same pool
+    small.poison()
+    small.operation.run(arguments)
+    graph.replay()
+    torch.cuda.synchronize()
+    small.check()
+    large.check()
+    assert all(bool((other == 7).all()) for other in others) and held.problem_count == len(small.sizes)
+
+
+@BOTH
+def test_an_update_for_which_there_is_no_memory_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = Group(GROUPED[name], SIZES), Group(GROUPED[name], SIZES * 40)
+    arguments = small.run()
+
+    def full(*_: object) -> None:
+        raise PoolError(1, 1, 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pycutlass.memory.MemoryPool.allocate", full)
+        with pytest.raises(PoolError):
+            arguments.update(problem_sizes=large.sizes, A=large.A, B=large.B, C=large.C, D=large.D)
+    small.poison()
+    small.operation.run(arguments)
+    arguments.sync()
+    small.check()
+
+
 def test_arguments_cannot_be_made_under_capture() -> None:
     import torch
 
@@ -652,10 +691,11 @@ def test_tables_in_host_memory_are_refused() -> None:
 # Memory
 
 
-def test_the_table_comes_from_the_pool_and_goes_back() -> None:
-    group = Group(GROUPED["f16_tnt_device"], SIZES)
+@pytest.mark.parametrize(("name", "most"), [("f16_tnt_device", 4096), ("hopper_cooperative_device", 200_000)])
+def test_the_table_comes_from_the_pool_and_goes_back(name: str, most: int) -> None:
+    group = Group(GROUPED[name], SIZES)
     arguments = group.run()
-    assert 0 < pycutlass.get_allocated_size() <= 4096
+    assert 0 < pycutlass.get_allocated_size() <= most
     del arguments
     assert pycutlass.get_allocated_size() == 0
     arguments = group.arguments(D=[poisoned(group.operation.C, m, n) for m, n, _ in SIZES])

@@ -179,8 +179,13 @@ def test_a_tile_with_a_cluster_makes_a_hopper_native_group():
 
 
 def test_a_hopper_native_group_makes_its_schedule_on_the_device():
-    with pytest.raises(DescriptionError, match=r"precompute_mode=SchedulerMode\.Device, or leave out cluster_shape"):
+    with pytest.raises(DescriptionError, match=r"precompute_mode=SchedulerMode\.Device, or describe an Ampere-style"):
         GemmOperationGrouped(**native_parts(), precompute_mode=SchedulerMode.Host)
+
+
+def test_a_hopper_native_group_has_no_swizzle():
+    with pytest.raises(DescriptionError, match=r"use cutlass\.IdentitySwizzle1, got cutlass\.IdentitySwizzle4"):
+        GemmOperationGrouped(**native_parts(swizzle=cutlass.IdentitySwizzle4))
 
 
 def test_a_bias_of_a_hopper_native_group_is_refused():
@@ -190,7 +195,7 @@ def test_a_bias_of_a_hopper_native_group_is_refused():
     B = [np.asfortranarray(each) for each in B]
     D = [np.empty((m, n), np.float16) for m, n, _ in sizes]
     scalars = operation.epilogue_type(1.0, 1.0)
-    with pytest.raises(ArgumentError, match=r"C\[1\] is a bias.*leave out cluster_shape"):
+    with pytest.raises(ArgumentError, match=r"C\[1\] is a bias.*stages and warp_count, no cluster_shape"):
         C = [np.ones((3, 8), np.float16), np.ones(16, np.float16)]
         GemmGroupedArguments(operation, sizes, A, B, C, D, output_op=scalars)
     C = [np.full((m, n), 2, np.float16) for m, n, _ in sizes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import deque
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -223,7 +224,7 @@ def test_an_empty_buffer_has_an_address():
 
 
 def test_what_is_retired_lives_until_its_launch_has_ended(monkeypatch):
-    monkeypatch.setattr(memory, "_retired", [])
+    monkeypatch.setattr(memory, "_retired", deque())
     events = [SimpleNamespace(done=False) for _ in range(3)]
     for event in events[:2]:
         memory.retire(("tensor",), event)
@@ -231,6 +232,21 @@ def test_what_is_retired_lives_until_its_launch_has_ended(monkeypatch):
     events[0].done = True
     memory.retire(("another",), events[2])
     assert [entry[0] for entry in memory._retired] == events[1:]
+
+
+def test_letting_go_may_retire_more(monkeypatch):
+    """What goes may run a finaliser that gives something up itself: nothing that is in flight is lost meanwhile."""
+    monkeypatch.setattr(memory, "_retired", deque())
+    running, ended = SimpleNamespace(done=False), SimpleNamespace(done=True)
+
+    class Owner:
+        def __del__(self):
+            memory.retire(("given up by a finaliser",), running)
+
+    memory._retired.extend([(ended, (Owner(),)), (running, ("first",)), (ended, (Owner(),)), (running, ("second",))])
+    memory.retire(("last",), running)
+    kept = sorted(owners[0] for _, owners in memory._retired)
+    assert kept == ["first", "given up by a finaliser", "given up by a finaliser", "last", "second"]
 
 
 @pytest.mark.usefixtures("gpu")

@@ -84,11 +84,12 @@ typedef struct {
 
 /// One launch of a grouped GEMM kernel. The operands of `common` are unused: each problem has its own, in the tables.
 typedef struct {
-  pycutlass_call common;  // `workspace` is where the schedule will be in device memory, the scratch memory behind it
+  pycutlass_call common;  // `workspace` is where the schedule will be in device memory
   int32_t problem_count;
   int32_t most_tiles;    // more output tiles there are not, where `sizes` is null; 0 sets no limit
   int32_t const* sizes;  // the sizes of the tables in host memory; null where only the device knows them
   void* schedule;        // host memory for the schedule, `workspace_bytes` of the plan; null to learn how many
+  void* scratch;         // device memory, `scratch_bytes` of the plan; null to learn how many
   pycutlass_group_tables tables;
 } pycutlass_grouped_call;
 
@@ -98,8 +99,7 @@ typedef struct {
   uint64_t workspace_bytes;  // zeroed once, when it is made
   uint64_t clear_offset;     // of these, the part that must be zeroed before every launch
   uint64_t clear_bytes;
-  uint64_t scratch_bytes;  // behind the workspace, aligned to PYCUTLASS_SCRATCH_ALIGNMENT: nobody writes to it but the
-                           // kernel
+  uint64_t scratch_bytes;  // memory that the kernel alone writes to, aligned to PYCUTLASS_SCRATCH_ALIGNMENT
 } pycutlass_plan_result;
 
 /// Constants of a kernel.

@@ -71,13 +71,13 @@ struct GemmGroupedSm90 {
 #else
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    if (!can_count_tiles(call)) return cutlass::Status::kErrorInvalidProblem;
     typename Kernel::Arguments arguments = make(call);
     result = {{1, 1, 1}, 0, 0, 0, Kernel::get_workspace_size(arguments)};
-    // A tensor map cannot be made of no address; the tables have one once the scratch memory has been asked for.
-    if (!call.tables.pointers[0]) return cutlass::Status::kSuccess;
+    if (!call.scratch) return cutlass::Status::kSuccess;
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 
-    Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, scratch(call)));
+    Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.scratch));
     dim3 const grid = Kernel::get_grid_shape(*params);
     // Where all problems are empty a cluster finds that out.
     result.grid[0] = grid.x ? grid.x : kClusterM;
@@ -116,11 +116,18 @@ struct GemmGroupedSm90 {
     return static_cast<Entry*>(const_cast<void*>(entries));
   }
 
-  /// Where the extension has put `scratch_bytes`: behind the schedule, which this kernel has not.
-  static void* scratch(Call const& call) {
-    auto const begin = reinterpret_cast<uintptr_t>(call.common.workspace);
-    return reinterpret_cast<void*>((begin + PYCUTLASS_SCRATCH_ALIGNMENT - 1) / PYCUTLASS_SCRATCH_ALIGNMENT *
-                                   PYCUTLASS_SCRATCH_ALIGNMENT);
+  /// Whether the tiles of all problems, which CUTLASS counts in 32 bits, are few enough.
+  static bool can_count_tiles(Call const& call) {
+    int64_t const most = 0x7fffffff;
+    int64_t const rows = cute::size<0>(TileShape{}) * kClusterM, columns = cute::size<1>(TileShape{}) * kClusterN;
+    int64_t total = 0;
+    for (int i = 0; call.sizes && i < call.problem_count; ++i) {
+      int64_t const m = call.sizes[3 * i], n = call.sizes[3 * i + 1];
+      if (m > most - rows || n > most - columns) return false;
+      total += ((m + rows - 1) / rows) * ((n + columns - 1) / columns) * kClusterM * kClusterN;
+      if (total > most) return false;
+    }
+    return true;
   }
 
 #endif
