@@ -53,6 +53,8 @@ class _Valid:
         return f"{opcode} {self.a} x {self.a} -> {self.accumulator}, {list(self.shape)}, {operations}"
 
 
+#: M of wgmma, the instruction of Hopper-native kernels; mma has 16 at most.
+_NATIVE_ROWS = 64
 _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
 _VALID = (
     _Valid(_TENSOR_OP, "f64", "f64", (8, 8, 4)),
@@ -79,7 +81,7 @@ class MathInstruction:
     Parameters
     ----------
     instruction_shape : sequence of 3 int, or None
-        M, N, K of one instruction. None leaves it to a Hopper kernel's collective builder.
+        M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
     element_a, element_b, element_accumulator : element types of ``cutlass``
         Types of the operands and of the accumulator.
     opcode_class : cutlass.OpClass
@@ -132,6 +134,8 @@ MathOperation.multiply_add)
         wanted = f"{self.opcode_class.name} {a} x {a} -> {accumulator}, {shape}, {self.math_operation.name}"
         nearest = rows or [row for row in _VALID if row.a == a] or list(_VALID)
         choices = "; ".join(str(row) for row in nearest)
+        if self.instruction_shape is not None and self.instruction_shape[0] == _NATIVE_ROWS:
+            choices += "; None for a Hopper-native kernel, whose instruction follows from its tile"
         raise DescriptionError(f"there is no math instruction {wanted}. Nearest valid choices: {choices}")
 
     @property
@@ -298,6 +302,12 @@ class TileDescription:
             raise DescriptionError("a Hopper-native kernel needs OpClass.TensorOp; leave out cluster_shape for Simt")
         if cluster_k != 1 or cluster_m not in (1, 2) or cluster_n not in (1, 2):
             raise DescriptionError(f"cluster_shape must be 1 or 2 along M and N, got {list(self.cluster_shape or ())}")
+        shape = self.math_instruction.instruction_shape
+        if shape is not None:
+            raise DescriptionError(
+                f"the instruction of a Hopper-native kernel follows from its tile: give instruction_shape=None, or "
+                f"leave out cluster_shape; got {list(shape)}"
+            )
         schedule = self.kernel_schedule
         if schedule is None:
             schedule = KernelSchedule.Cooperative if m >= 128 else KernelSchedule.Pingpong

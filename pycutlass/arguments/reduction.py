@@ -132,6 +132,36 @@ class ReductionArguments(Arguments):
         given = {"A": workspace, "C": source, "D": destination}
         self._start(operation, given, self._check_scalars(output_op))
 
+    def update(
+        self, *, A: Any = None, B: Any = None, C: Any = None, D: Any = None, output_op: EpilogueScalars | None = None
+    ) -> None:
+        """Exchange tensors of the same shapes, or the scalars, without rebuilding.
+
+        Nothing changes where an error is raised. numpy operands are copied to the GPU again.
+
+        Parameters
+        ----------
+        A : int, optional
+            Another workspace.
+        B : None
+            A reduction has none.
+        C, D : tensor, optional
+            Another source and destination.
+        output_op : EpilogueScalars, optional
+            Other scalars. Beta may become non-zero only where there is a source.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, AlignmentError
+            As for the constructor.
+        """
+        if B is not None:
+            raise ArgumentTypeError(
+                "a reduction has no operand B: update takes A (the workspace), C (the source), D (the destination) and "
+                "output_op"
+            )
+        super().update(A=A, C=C, D=D, output_op=output_op)
+
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         return check_scalars(self.operation.epilogue_functor, output_op)
 

@@ -12,6 +12,7 @@ from pycutlass.epilogue import EpilogueFunctor, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.operation.base import SHARED_MEMORY_LIMIT
+from pycutlass.operation.outputs import check_output
 
 __all__ = [
     "check_ampere",
@@ -32,6 +33,8 @@ _WRITTEN = {
     "f16": ("f16", "f32", "bf16"),
     "s32": ("s32", "s8", "f32", "f16", "bf16"),
 }
+#: Accesses of one thread to one tile, for which CUTLASS keeps a bit each (predicated_tile_access_iterator.h).
+_MOST_ACCESSES = 64
 _INTERLEAVED = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)
 
 
@@ -124,14 +127,16 @@ def check_ampere(
         raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
     if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
         _check_integer_layouts(math, A, B, C)
-    if not math.is_tensor_op:
+    if math.is_tensor_op:
+        _check_loads(tile, A, B)
+        # A column-major C is computed as the transposed problem, so that the tile's rows are those of B.
+        m, n = (1, 0) if C.layout is _core.ColumnMajor else (0, 1)
+        for name, operand, axis, along_k in (("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)):
+            if operand.order.interleave == 1:
+                _check_operand_tile(name, operand, tile, axis, along_k)
+    else:
         _check_simt(math, tile, A, B, C)
-        return
-    _check_loads(tile, A, B)
-    m, n, k = tile.threadblock_shape
-    for name, operand, rows, along_k in (("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)):
-        if operand.order.interleave == 1:
-            _check_operand_tile(name, operand, tile, rows, k, along_k)
+    check_output(tile, C)
 
 
 def check_shared_memory(compute_capability: int, tile: TileDescription) -> None:
@@ -172,6 +177,11 @@ def _check_integer_layouts(
                 f"interleaved layouts go together: A and C ColumnMajorInterleaved32, B RowMajorInterleaved32, int8 by "
                 f"TensorOp; got {A.order}, {B.order} and {C.order} of {math.a}"
             )
+        if C.alignment != 8:  # each lane has 8 elements of a row of 32 (interleaved_epilogue.h)
+            raise DescriptionError(
+                f"interleaved layouts are written 8 elements at a time: operand C of {C.type} needs alignment 8, got "
+                f"{C.alignment}; cutlass.int8 can have that"
+            )
         return
     if (A.is_row_major, B.is_row_major) != (True, False):
         raise DescriptionError(
@@ -195,6 +205,12 @@ def _check_simt(
                 f"SIMT kernels of {math.a} load {wanted} elements at a time: operand {name} needs alignment {wanted}, "
                 f"got {operand.alignment}"
             )
+    steps = tile.warp_shape[2] // (math.instruction_shape or (1, 1, 1))[2]
+    if steps % 2:
+        raise DescriptionError(
+            f"the threads of a SIMT kernel load while they multiply, in steps of two: threadblock_shape "
+            f"K={tile.threadblock_shape[2]} makes {steps} instructions along K for each warp, use an even number"
+        )
     if C.alignment != 1:
         raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
 
@@ -204,6 +220,8 @@ def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescripti
         if operand.type.short == "f64" and operand.alignment != 1:
             # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
             raise DescriptionError(f"f64 TensorOp kernels need alignment 1 for {name}, got {operand.alignment}")
+        if operand.type.short == "f64" and tile.stages == 2:
+            raise DescriptionError("f64 TensorOp kernels are pipelines of cp.async: they need 3 stages or more, got 2")
         if operand.alignment_bytes < 4 and (tile.stages or 0) > 2:
             raise DescriptionError(
                 f"pipelines of more than 2 stages use cp.async, which moves at least 4 bytes: operand {name} of "
@@ -211,28 +229,35 @@ def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescripti
             )
 
 
-def _check_operand_tile(
-    name: str, operand: TensorDescription, tile: TileDescription, rows: int, k: int, along_k: bool
-) -> None:
-    """Check one operand's tile against the shared-memory layouts of CUTLASS.
+def _check_operand_tile(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check one operand's tile, of extent `axis` (0 for M, 1 for N) and K, against CUTLASS's shared-memory layouts.
 
     The contiguous extent of a tile fills or divides a 128-byte line where it runs along K
     (cutlass/layout/tensor_op_multiplicand_sm75.h, crosswise), and is a multiple of it otherwise (congruous).
     """
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     line = 1024 // operand.type.bits
     if along_k and (k > line or line % k):
         raise DescriptionError(
             f"operand {name} is contiguous along K: threadblock_shape K={k} must divide the {line} elements of a "
             f"128-byte line; use {min(line, 1 << (k.bit_length() - 1))}"
         )
-    if not along_k and operand.type.bits != 64 and rows % line:
+    lines = 2 if tile.stages == 2 and operand.type.bits == 32 else 1  # a warp loads two (default_mma_core_sm75.h)
+    if not along_k and operand.type.bits != 64 and rows % (lines * line):
         raise DescriptionError(
-            f"operand {name} is not contiguous along K: threadblock_shape {'M' if name == 'A' else 'N'}={rows} must be "
-            f"a multiple of the {line} elements of a 128-byte line; use {-(-rows // line) * line}"
+            f"operand {name} is not contiguous along K: threadblock_shape {'MN'[axis]}={rows} must be a multiple of "
+            f"the {lines * line} elements of {'a' if lines == 1 else 'two'} 128-byte line{'s' * (lines - 1)}; use "
+            f"{-(-rows // (lines * line)) * lines * line}"
         )
     accesses = rows * k // operand.alignment
     if accesses % tile.num_threads:
         raise DescriptionError(
             f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, which "
             f"{tile.num_threads} threads cannot share evenly: use fewer warps or a larger tile"
+        )
+    if accesses // tile.num_threads > _MOST_ACCESSES:
+        raise DescriptionError(
+            f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, more than "
+            f"{_MOST_ACCESSES} for each of {tile.num_threads} threads: use more warps, a smaller threadblock_shape or "
+            f"a wider alignment"
         )

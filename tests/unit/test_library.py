@@ -162,6 +162,10 @@ def test_what_an_instruction_says_of_itself(row):
 
 WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"instruction_shape": [16, 8, 4]}, ["[16, 8, 4]", "TensorOp f16 x f16 -> f32, [16, 8, 16]"]),
+    (
+        {"instruction_shape": [64, 128, 16]},
+        ["[64, 128, 16]", "None for a Hopper-native kernel", "follows from its tile"],
+    ),
     ({"instruction_shape": [16, 8]}, ["instruction_shape", "three positive integers", "[16, 8]"]),
     ({"instruction_shape": [16, 8, 0]}, ["instruction_shape", "[16, 8, 0]"]),
     ({"instruction_shape": [16, 8, 16.0]}, ["instruction_shape", "16.0"]),
@@ -263,6 +267,7 @@ WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (SIMT_TILE, {"warp_count": [16, 1, 1]}, ["SIMT warp tile", "8x128", "threadblock_shape or warp_count"]),
     (SIMT_TILE, {"threadblock_shape": [32, 16, 8]}, ["SIMT warp tile", "8x8", "32x16"]),
     (NATIVE, {"math_instruction": F32_SIMT}, ["TensorOp", "leave out cluster_shape"]),
+    (NATIVE, {"math_instruction": F16}, ["follows from its tile", "instruction_shape=None", "[16, 8, 16]"]),
     (NATIVE, {"cluster_shape": [3, 1]}, ["cluster_shape", "1 or 2", "[3, 1, 1]"]),
     (NATIVE, {"cluster_shape": [1, 1, 2]}, ["cluster_shape", "1 or 2", "[1, 1, 2]"]),
     (NATIVE, {"cluster_shape": [2]}, ["cluster_shape", "[2]"]),

@@ -321,6 +321,22 @@ def test_a_workspace_is_gone_with_its_arguments():
         workspace.make()
 
 
+def test_a_reduction_exchanges_what_it_has():
+    workspace = Workspace()
+    ends = workspace.make()
+    with pytest.raises(ArgumentTypeError, match=r"no operand B: update takes A .*, C .*, D .* and output_op"):
+        ends.update(B=workspace.D, output_op=workspace.reduction.epilogue_type(-1.0, 0.0))
+    workspace.gemm.run(workspace.arguments)
+    workspace.reduction.run(ends)  # with the scalars of before
+    np.testing.assert_array_equal(workspace.D, 33.0)
+    source, target = np.full_like(workspace.D, 2), np.empty_like(workspace.D)
+    other = Workspace()
+    other.gemm.run(other.arguments)
+    ends.update(A=other.arguments.ptr_D, C=source, D=target)
+    workspace.reduction.run(ends)
+    np.testing.assert_array_equal(target, 34.0)
+
+
 def test_a_workspace_of_other_sums_is_refused():
     workspace = Workspace()
     half = ReductionOperation([4, 256], workspace.reduction.C, cutlass.float16, count=8)

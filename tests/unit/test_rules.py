@@ -162,6 +162,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"B": tensor("s8", COLUMNS32, 16)},
         ["interleaved layouts go together", "ColumnMajorInterleaved32"],
     ),
+    (
+        "interleaved",
+        {"C": tensor("s32", COLUMNS32, 4), "epilogue_functor": functor("s32", 4, "s32")},
+        ["interleaved", "8 elements at a time", "C of cutlass.int32 needs alignment 8, got 4", "cutlass.int8 can"],
+    ),
     ("f16", {"C": tensor("f16", COLUMNS32, 8)}, ["interleaved layouts go together", "cutlass.float16"]),
     (
         "f16",
@@ -181,8 +186,10 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"C": tensor("f32", ROW, 2), "epilogue_functor": functor("f32", 2)},
         ["SIMT kernels store single elements", "alignment 1, got 2"],
     ),
+    ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["SIMT", "K=5 makes 5 instructions", "even number"]),
     # Loads
     ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
+    ("f64", tile("f64", stages=2), ["f64 TensorOp", "cp.async", "3 stages or more, got 2"]),
     ("f16", {"B": tensor("f16", COLUMN, 1)}, ["cp.async", "4 bytes", "operand B", "alignment 2", "stages=2"]),
     ("int8", {"A": tensor("s8", ROW, 2)}, ["cp.async", "operand A of cutlass.int8 needs alignment 4, got 2"]),
     # Tiles
@@ -195,9 +202,25 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         tile("f16", threadblock_shape=(128, 32, 32), warp_count=(4, 2, 1)),
         ["32x32 tile of operand B", "128 accesses of 8", "256 threads"],
     ),
+    (
+        "f16",
+        tile("f16", threadblock_shape=(256, 128, 64), warp_count=(1, 1, 1), stages=2) | {"A": tensor("f16", ROW, 4)},
+        ["256x64 tile of operand A", "4096 accesses of 4", "more than 64 for each of 32 threads"],
+    ),
+    (
+        "f16",
+        parts("tf32", (ROW, ROW, ROW), tile=(128, 96, 16), stages=2),
+        ["operand B", "N=96", "64 elements of two 128-byte lines", "use 128"],
+    ),
+    # A column-major C is computed as the transposed problem
+    (
+        "f16",
+        tile("f16", threadblock_shape=(96, 128, 32)) | {"B": tensor("f16", ROW, 8), "C": tensor("f16", COLUMN, 8)},
+        ["operand B is not contiguous along K", "threadblock_shape M=96", "use 128"],
+    ),
     # Shared memory
     ("f16", tile("f16", stages=11), ["11 stages", "180,224 bytes", "166,912", "at most 10 stages"]),
-    ("turing", tile("turing", threadblock_shape=(512, 512, 32)), ["2 stages", "131,072 bytes", "75 has 65,536"]),
+    ("turing", tile("turing", threadblock_shape=(512, 128, 32)), ["2 stages", "81,920 bytes", "75 has 65,536"]),
     ("hopper", tile("hopper", stages=5), ["5 stages", "compute capability 90", "at most 4 stages"]),
 ]
 
@@ -217,6 +240,13 @@ def refused(baseline: str, change: dict[str, Any]) -> pytest.ExceptionInfo[Descr
 def test_one_wrong_part_is_named(baseline, change, words):
     message = str(refused(baseline, change).value)
     assert all(word in message for word in words), message
+
+
+def test_the_tile_of_a_column_major_c_is_transposed():
+    """The rows of its tile are columns of B: here 96, along K."""
+    change = tile("f16", threadblock_shape=(96, 128, 32)) | {"A": tensor("f16", COLUMN, 8)}
+    assert "operand A is not contiguous" in str(refused("f16", change).value)
+    GemmOperationUniversal(**{**BASELINES["f16"], **change, "C": tensor("f16", COLUMN, 8)})
 
 
 def test_every_rule_is_broken_above():

@@ -1,0 +1,178 @@
+"""Whether an Ampere-style epilogue writes a threadblock's tile: every element once, each from its own place.
+
+CUTLASS derives who writes what from the tile, its warps and the alignment of C. Where that does not work out, it
+fails to compile, in words about iterations; or it compiles, and leaves elements out, writes into other tiles or mixes
+them up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pycutlass.errors import DescriptionError
+from pycutlass.library import TensorDescription, TileDescription
+
+__all__ = ["check_output"]
+
+_LANES = 32
+#: Adjacent rows of a warp's tile that are written at a time: half of an instruction's 16.
+_ROWS = 8
+#: Bytes of a row that one access of a warp covers at most, where its lanes can be spread over several rows.
+_LINE_BYTES = 256
+#: Elements in one access, by what tensor-core epilogues write from s32 (default_epilogue_tensor_op.h).
+_FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
+
+
+def check_output(tile: TileDescription, C: TensorDescription) -> None:
+    """Check that the epilogue of an Ampere-style kernel can write its tiles to C.
+
+    Raises
+    ------
+    DescriptionError
+        It cannot; the message names another alignment, other warps or another tile that work.
+    """
+    reason = _why_not(tile, C)
+    if reason:
+        raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C))}")
+
+
+def _why_not(tile: TileDescription, C: TensorDescription) -> str:
+    if C.order.interleave > 1:  # every warp writes what it has (interleaved_epilogue.h)
+        shared = _warps(tile)[2] > 1
+        return f"operand C is interleaved, which warps that share K cannot write: {_described(tile)}" if shared else ""
+    if not tile.math_instruction.is_tensor_op:
+        return _why_not_simt(tile)
+    return _why_not_vectors(tile, C) or _why_not_shared(tile, C) or _why_not_rearranged(tile, C)
+
+
+def _why_not_simt(tile: TileDescription) -> str:
+    """Each warp writes whole rows, single elements side by side (default_thread_map_simt.h)."""
+    high = tile.stages == 2 and tile.warp_shape[0] > tile.warp_shape[1]
+    rows = 8 if high else 4  # of a warp's threads (default_mma_core_simt.h, default_mma_core_sm80.h)
+    if tile.threadblock_shape[1] % _LANES:
+        return (
+            f"the warps of a SIMT kernel write {_LANES} adjacent elements of operand C at a time, and N must be a "
+            f"multiple of that: {_described(tile)}"
+        )
+    if rows % _sharing(tile):
+        return (
+            f"the warps of a SIMT kernel write {rows} rows of operand C at a time, which {_sharing(tile)} warps along "
+            f"N and K cannot share evenly: {_described(tile)}"
+        )
+    return ""
+
+
+def _why_not_vectors(tile: TileDescription, C: TensorDescription) -> str:
+    if tile.math_instruction.accumulator.short != "s32":
+        return ""
+    allowed = _FROM_S32.get(C.type.short, (C.alignment,))
+    if C.alignment in allowed:
+        return ""
+    return (
+        f"tensor-core epilogues write {C.type} from cutlass.int32 {' or '.join(map(str, allowed))} elements at a time: "
+        f"operand C has alignment {C.alignment}"
+    )
+
+
+def _why_not_shared(tile: TileDescription, C: TensorDescription) -> str:
+    """All lanes must have work, and no two the same (output_tile_thread_map.h, OutputTileOptimalThreadMap)."""
+    columns, sharing = tile.threadblock_shape[1], _sharing(tile)
+    if columns % C.alignment == 0 and _covers(columns // C.alignment, C.alignment_bytes, sharing):
+        return ""
+    return (
+        f"operand C of {C.type} with alignment {C.alignment} makes {columns / C.alignment:g} accesses of a row, and "
+        f"{sharing} warps along N and K, of {_LANES} accesses each, cannot share {_ROWS} such rows evenly: "
+        f"{_described(tile)}"
+    )
+
+
+def _covers(accesses: int, size: int, warps: int) -> bool:
+    """Return whether `warps` cover 8 rows of so many accesses, each of `size` bytes, exactly."""
+    if warps >= _ROWS:
+        return warps == _ROWS and accesses % _LANES == 0
+    if _ROWS % warps:
+        return False
+    rows, widest = _ROWS // warps, _LINE_BYTES // size
+    if _LANES // widest > rows:
+        width, height = _LANES // rows, rows
+    else:
+        width = min(accesses, _LANES, widest)
+        height = min(_ROWS, _LANES // width)
+    return width * height == _LANES and accesses % width == 0 and rows % height == 0
+
+
+def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
+    """Accumulators of 32 bits pass through shared memory in another order (tile_iterator_tensor_op_mixed.h)."""
+    columns, width = tile.threadblock_shape[1], tile.warp_shape[1]
+    kinds = tile.math_instruction.accumulator.short, C.type.short
+    if kinds == ("s32", "s8") and C.alignment > 4 and columns != 256 and (columns, C.alignment) != (128, 8):
+        alone = width == columns <= 64
+        fits = alone or (width == 64 and columns <= 128) or (width == 32 and columns <= 64 and C.alignment == 8)
+    elif kinds in (("f32", "f16"), ("s32", "f16"), ("s32", "bf16")) and C.alignment == 8:
+        fits = width == 64 or 32 % width == 0
+    else:
+        return ""
+    if fits:
+        return ""
+    return (
+        f"CUTLASS mixes up the elements of operand C of {C.type} with alignment {C.alignment} where warps have {width} "
+        f"of {columns} columns: {_described(tile)}"
+    )
+
+
+def _remedies(tile: TileDescription, C: TensorDescription) -> list[str]:
+    """Return changes of which each is enough: another alignment or other warps, and only then all together."""
+    others = list(_with_other_warps(tile))
+    found = [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
+    found += [f"warp_count {list(_warps(other))}" for other in others if not _why_not(other, C)][:1]
+    if found:
+        return found
+    others += _with_other_columns(tile)
+    all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C)))
+    return [
+        f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(_warps(other))} and alignment "
+        f"{alignment} for operand C"
+        for other, alignment in all_together
+    ][:1]
+
+
+def _alignments(tile: TileDescription, C: TensorDescription) -> list[int]:
+    """Return the alignments of C that work, widest first."""
+    known = (16, 8, 4, 2, 1) if tile.math_instruction.is_tensor_op else (C.alignment,)
+    described = (replace(C, alignment=alignment) for alignment in known if alignment * C.type.bits <= 128)
+    return [operand.alignment for operand in described if not _why_not(tile, operand)]
+
+
+def _with_other_warps(tile: TileDescription) -> Iterator[TileDescription]:
+    """Yield the same tile with other warps, as many or fewer, which share A and B as evenly as the present ones."""
+    total = tile.num_threads // _LANES
+    counts = [(m, n, k) for m, n, k in itertools.product(range(1, total + 1), repeat=3) if total % (m * n * k) == 0]
+    for count in sorted(counts, key=lambda count: (-math.prod(count), count[2])):
+        try:
+            yield replace(tile, warp_count=count)
+        except DescriptionError:
+            continue
+
+
+def _with_other_columns(tile: TileDescription) -> Iterator[TileDescription]:
+    """Yield the same tile with more or fewer columns, nearest first, and no warps beside each other."""
+    m, n, k = tile.threadblock_shape
+    for columns in sorted((64, 128, 256), key=lambda columns: abs(columns - n)):
+        yield replace(tile, threadblock_shape=(m, columns, k), warp_count=(_warps(tile)[0], 1, 1))
+
+
+def _warps(tile: TileDescription) -> tuple[int, int, int]:
+    return tile.warp_count or (1, 1, 1)
+
+
+def _sharing(tile: TileDescription) -> int:
+    """Return how many warps share the writing of the same rows: those beside each other, and those that share K."""
+    _, n, k = _warps(tile)
+    return n * k
+
+
+def _described(tile: TileDescription) -> str:
+    return f"threadblock_shape is {list(tile.threadblock_shape)}, warp_count {list(_warps(tile))}"
