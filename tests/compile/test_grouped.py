@@ -23,7 +23,7 @@ from pycutlass.toolchain import Processes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
-from descriptions import COLUMN, ROW, parts
+from descriptions import COLUMN, ROW, native_parts, parts
 
 pytestmark = pytest.mark.compile
 
@@ -57,6 +57,7 @@ class Record(ctypes.Structure):
         ("most_tiles", ctypes.c_int32),
         ("sizes", ctypes.c_void_p),
         ("schedule", ctypes.c_void_p),
+        ("scratch", ctypes.c_void_p),
         ("table_sizes", ctypes.c_void_p),
         ("table_pointers", ctypes.c_void_p * 4),
         ("table_lds", ctypes.c_void_p * 4),
@@ -69,6 +70,7 @@ class Result(ctypes.Structure):
         ("workspace_bytes", ctypes.c_uint64),
         ("clear_offset", ctypes.c_uint64),
         ("clear_bytes", ctypes.c_uint64),
+        ("scratch_bytes", ctypes.c_uint64),
     ]
 
 
@@ -109,7 +111,8 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GemmOperation
 
     def plan(operation: GemmOperationGrouped) -> Any:
         if operation not in made:
-            product = tools.host.compile(operation.source(), "sm_80", Processes(1, 8 << 30))
+            target = "sm_90a" if operation.is_native else "sm_80"
+            product = tools.host.compile(operation.source(), target, Processes(1, 8 << 30))
             path = tmp_path_factory.mktemp("host") / "kernel.so"
             path.write_bytes(product.binary)
             made[operation] = ctypes.CDLL(str(path)).pycutlass_plan
@@ -204,3 +207,15 @@ def test_without_sizes_the_grid_is_what_the_gpu_holds_or_the_given_bound(planner
     for most_tiles, blocks in ((0, 264), (7, 7), (264, 264), (100_000, 264)):
         done = Plan(plan, None, count=5, most_tiles=most_tiles)
         assert (done.status, done.blocks) == (SUCCESS, blocks)
+
+
+def test_a_hopper_native_group_asks_for_scratch_memory_before_it_makes_tensor_maps(planner):
+    plan = planner(GemmOperationGrouped(**native_parts()))
+    for sizes in ([(8, 8, 8)], [(0, 8, 8), (8, 0, 8)], [(300, 512, 64)] * 70):
+        done = Plan(plan, np.array(sizes, np.int32))
+        assert (done.status, done.result.workspace_bytes, done.result.clear_bytes) == (SUCCESS, 0, 0)
+        # Tensor maps of 128 bytes on every multiprocessor: of A, B and C, and of D for each of two consumer warp groups.
+        assert done.result.scratch_bytes == 128 * 5 * MULTIPROCESSORS
+    # CUTLASS counts tiles in 32 bits.
+    for sizes in ([(2**31 - 8, 256, 64)], [(2**24, 2**24, 64)]):
+        assert Plan(plan, np.array(sizes, np.int32)).status == INVALID_PROBLEM
