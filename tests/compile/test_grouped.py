@@ -214,7 +214,7 @@ def test_a_hopper_native_group_asks_for_scratch_memory_before_it_makes_tensor_ma
     for sizes in ([(8, 8, 8)], [(0, 8, 8), (8, 0, 8)], [(300, 512, 64)] * 70):
         done = Plan(plan, np.array(sizes, np.int32))
         assert (done.status, done.result.workspace_bytes, done.result.clear_bytes) == (SUCCESS, 0, 0)
-        # Tensor maps of 128 bytes on every multiprocessor: of A, B and C, and of D for each of two consumer warp groups.
+        # Tensor maps of 128 bytes on every multiprocessor: of A, B and C, and of D for each of two warp groups.
         assert done.result.scratch_bytes == 128 * 5 * MULTIPROCESSORS
     # CUTLASS counts tiles in 32 bits.
     for sizes in ([(2**31 - 8, 256, 64)], [(2**24, 2**24, 64)]):
