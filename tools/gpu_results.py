@@ -260,7 +260,7 @@ def _command(part: Part, out: Path, extra: list[str], share: str = "", at_once: 
     tool = "racecheck" if part.name == "racecheck" else "memcheck"
     # Compilers that the tests start are none of the sanitizer's business.
     checked = ["--tool", tool, "--error-exitcode", "1", "--target-processes", "application-only"]
-    # Backtraces of the host are made of Python's frames, which keep what the tests say must be given back.
+    # For backtraces of the host it walks Python's frames and seems to keep them, with all that must be given back.
     checked += ["--show-backtrace", "device"]
     if at_once > 1:  # each has its own ports, or else the eleventh would find none
         checked += ["--port", str(_FIRST_PORT + _PORTS * (int(number) - 1))]

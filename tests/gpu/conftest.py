@@ -102,7 +102,7 @@ def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
     alone: list[Operation] = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
     alone += [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
     alone += CONVOLUTIONS.values() if "test_conv2d.py" in files else ()
-    alone += GROUPED.values() if "test_grouped.py" in files else ()
+    alone += GROUPED.values() if any(file.startswith("test_grouped") for file in files) else ()
     yield [INTERLEAVED_KERNEL, *alone]
     split = [name for name in REDUCTIONS if name in named or name in _IN_MODES]
     pairs: list[Operation] = [kernel for name in split for kernel in (KERNELS[name], REDUCTIONS[name])]

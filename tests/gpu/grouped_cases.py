@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ import pycutlass
 from pycutlass import GemmGroupedArguments, GemmOperationGrouped, SchedulerMode, cutlass, kernel, reference
 from pycutlass.operation import GemmOperationUniversal
 
-__all__ = ["GROUPED", "Group", "any_of", "bias_of", "resident", "step_of"]
+__all__ = ["BY_SCHEDULER", "GROUPED", "SIZES", "Group", "any_of", "bias_of", "resident", "some_sizes", "step_of"]
 
 MODES = {"device": SchedulerMode.Device, "host": SchedulerMode.Host}
 _INSTRUCTION = {"instruction": (16, 8, 8), "tile": (128, 128, 16)}
@@ -105,6 +106,9 @@ def _both() -> dict[str, GemmOperationGrouped]:
 
 
 GROUPED = _both()
+#: One kernel of each kind of schedule: by the device, by the host, Hopper-native.
+BY_SCHEDULER = ["f16_tnt_device", "f16_tnt_host", "hopper_cooperative_device"]
+SIZES = [(64, 136, 72), (8, 8, 8), (200, 64, 512), (0, 64, 8), (136, 40, 0), (264, 128, 40)]
 
 
 def any_of(prefix: str) -> GemmOperationGrouped:
@@ -126,6 +130,16 @@ def step_of(operation: GemmOperationGrouped) -> int:
 def bias_of(operation: GemmOperationGrouped, m: int, n: int) -> Any:
     """Return a random bias."""
     return random_values(operation.C, (n if operation.C.is_row_major else m,))
+
+
+def some_sizes(operation: GemmOperationGrouped, count: int, largest: int, seed: int = 0) -> list[tuple[int, int, int]]:
+    """Return random sizes, a tenth of them empty or without K."""
+    step, rng = step_of(operation), random.Random(seed)
+    sizes = [tuple(step * rng.randint(1, max(1, largest // step)) for _ in range(3)) for _ in range(count)]
+    return [
+        tuple(0 if axis == hole else extent for axis, extent in enumerate(size))
+        for size, hole in zip(sizes, (rng.randint(0, 29) for _ in sizes), strict=True)
+    ]
 
 
 class Group:
