@@ -1,0 +1,227 @@
+"""tools/gpu_results.py: what it reads from the parts that it runs, and the page that it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))  # the benchmarks and the tools are not installed with the package
+
+from benchmarks import (  # noqa: E402
+    common,
+)
+from tools import gpu_page  # noqa: E402
+from tools import gpu_results as tool  # noqa: E402
+
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="pytest" errors="1" failures="1" skipped="1" tests="4">
+<testcase classname="tests.gpu.test_gemm" name="test_good" time="0.1"/>
+<testcase classname="tests.gpu.test_gemm" name="test_bad" time="0.1">
+<failure message="assert 1 == 2&#10;more">x</failure></testcase>
+<testcase classname="tests.gpu.test_gemm" name="test_broken" time="0.1"><error message="no kernel">x</error></testcase>
+<testcase classname="tests.gpu.test_two" name="test_two" time="0">
+<skipped type="pytest.skip" message="needs two GPUs">x</skipped></testcase></testsuite></testsuites>"""
+
+MEMCHECK = """========= COMPUTE-SANITIZER
+tests/gpu/test_gemm.py ....
+========= Invalid __global__ read of size 16 bytes
+=========     at gemm+0x10
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def result_of_benchmark(name="imports", **changes):
+    return {
+        "name": name,
+        "title": "Imports",
+        "about": "About.",
+        "complete": True,
+        "environment": {"date": "2026-01-02", "commit": "unknown", "GPU": "none"},
+        "seconds": 3.0,
+        "checks": [{"what": "w", "value": 1.0, "limit": 2.0, "unit": "ms", "at_least": False, "passed": True}],
+        "tables": [],
+        "failures": [],
+        "raw": {},
+        "run": {"command": "c", "returncode": 0, "timed_out": False, "seconds": 3.0},
+        "output": [],
+        **changes,
+    }
+
+
+def result_of_tests(name="tests", **changes):
+    counts = {"passed": 3, "failed": 0, "errors": 0, "skipped": 0, "failures": [], "skips": []}
+    return {
+        **{key: result_of_benchmark()[key] for key in ("environment", "run", "output")},
+        "name": name,
+        "title": name,
+        "tests": counts,
+        **changes,
+    }
+
+
+def test_junit_counts_and_reasons():
+    found = tool.read_junit(JUNIT)
+    assert (found["passed"], found["failed"], found["errors"], found["skipped"]) == (1, 1, 1, 1)
+    assert found["failures"] == [
+        ["tests.gpu.test_gemm::test_bad", "assert 1 == 2"],
+        ["tests.gpu.test_gemm::test_broken", "no kernel"],
+    ]
+    assert found["skips"] == [["tests.gpu.test_two::test_two", "needs two GPUs"]]
+
+
+def test_pytest_counts_win():
+    """Where pytest is interrupted, the junit file has the test that was running as if it had passed."""
+    log = "collected 9 items\n=== 1 failed, 5 passed, 2 skipped, 1 error in 7.67s ===\n"
+    assert tool.read_counts(log) == {"passed": 5, "failed": 1, "errors": 1, "skipped": 2}
+    assert tool.read_counts("========= ERROR SUMMARY: 3 errors\n") == {}
+    assert tool.read_counts("=== 182 skipped in 123.71s (0:02:03) ===")["skipped"] == 182
+
+
+def test_sanitizer_summary():
+    found = tool.read_sanitizer(MEMCHECK)
+    assert found["errors"] == 1
+    assert found["summaries"] == ["ERROR SUMMARY: 1 error"]
+    assert found["found"] == ["========= Invalid __global__ read of size 16 bytes", "=========     at gemm+0x10"]
+    hazards = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
+    assert tool.read_sanitizer(hazards)["errors"] == 0
+    assert tool.read_sanitizer("killed")["errors"] is None
+
+
+def render(results):
+    return gpu_page.render(results, {part.name: part.title for part in tool.PARTS})
+
+
+RUN = result_of_benchmark()["run"]
+COUNTS = result_of_tests()["tests"]
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        (result_of_benchmark(), "passed"),
+        (result_of_benchmark(complete=False), "did not finish"),
+        (result_of_benchmark(failures=[{"part": "p", "error": "e", "traceback": "t"}]), "parts failed: 1"),
+        (result_of_benchmark(checks=[{"passed": False}]), "limits missed: 1"),
+        (result_of_benchmark(run={**RUN, "timed_out": True}), "interrupted after 3 s"),
+        (result_of_benchmark(run={**RUN, "returncode": 1}), "failed"),
+        (result_of_tests(), "passed"),
+        (result_of_tests(tests=None), "did not run"),
+        (result_of_tests(tests={**COUNTS, "passed": 0}), "no test ran"),
+        (result_of_tests(tests={**COUNTS, "errors": 2}), "tests failed: 2"),
+        (result_of_tests(run={**RUN, "returncode": 3}), "ended with 3"),
+        (result_of_tests("sanitizer", sanitizer={"errors": 0, "summaries": ["s"], "found": []}), "passed"),
+        (result_of_tests("sanitizer", sanitizer={"errors": 4, "summaries": ["s"], "found": []}), "errors found: 4"),
+        (
+            result_of_tests("sanitizer", sanitizer={"errors": None, "summaries": [], "found": []}),
+            "no summary of the sanitizer",
+        ),
+    ],
+)
+def test_outcomes(result, outcome):
+    assert gpu_page.outcome(result) == outcome
+
+
+def test_the_page_shows_what_failed_and_what_was_not_run():
+    failure = {"part": "hopper", "error": "BenchmarkError: wrong", "traceback": "Traceback\nBenchmarkError: wrong"}
+    counts = {
+        **COUNTS,
+        "failed": 1,
+        "failures": [["test_a", "assert False"]],
+        "skips": [["test_b", "no"], ["test_c", "no"]],
+    }
+    page = render({"tests": result_of_tests(tests=counts), "imports": result_of_benchmark(failures=[failure])})
+    assert "| tests | 3 | 1 | 0 | 0 | 3 |  |" in page
+    assert "- assert False: `test_a`" in page
+    assert "- no: `test_b`, `test_c`" in page
+    assert "- Imports, hopper: `BenchmarkError: wrong`" in page
+    assert "| Throughput | not run |  |  |  |" in page
+    assert "| w | 1 ms | at most 2 ms | reached |" in page
+
+
+def test_an_empty_page():
+    assert "Nothing has been run yet." in render({})
+
+
+def test_results_of_separate_calls_are_merged(tmp_path):
+    common.write_json(tmp_path / "imports.json", result_of_benchmark())
+    common.write_json(tmp_path / "tests.json", result_of_tests())
+    merged = tool.read_results(tmp_path, commit="abc")
+    assert list(merged) == ["tests", "imports"]
+    assert merged["tests"]["environment"]["commit"] == "abc"
+    page = tmp_path / "page.md"
+    assert tool.main(["--out", str(tmp_path), "--render", "--page", str(page)]) == 0
+    assert "| GPU tests | passed |" in page.read_text()
+    common.write_json(tmp_path / "tests.json", result_of_tests(tests=None))
+    assert tool.main(["--out", str(tmp_path), "--render", "--page", str(page)]) == 1
+
+
+def test_parts_run_in_order_of_importance():
+    options = tool._options().parse_args(["--out", "x", "--only", "imports,tests"])
+    assert options.only == ["tests", "imports"]
+    with pytest.raises(SystemExit):
+        tool._options().parse_args(["--out", "x", "--only", "nonsense"])
+
+
+def test_without_time_nothing_is_started(tmp_path, capsys):
+    arguments = ["--out", str(tmp_path), "--page", str(tmp_path / "page.md"), "--only", "imports", "--budget", "1"]
+    assert tool.main(arguments) == 1
+    assert "imports: not started" in capsys.readouterr().out
+    assert not (tmp_path / "imports.json").exists()
+
+
+def run_tests(tmp_path, code, seconds=60.0):
+    file = tmp_path / "test_trial.py"
+    file.write_text(code)
+    part = tool.Part("tests", "GPU tests", 60, ("-m", "pytest", str(file), "-p", "no:cacheprovider"), "tests")
+    return tool.run_part(part, tmp_path, seconds)
+
+
+def test_tests_are_run_and_counted(tmp_path):
+    result = run_tests(tmp_path, "def test_a(): pass\ndef test_b(): assert 1 == 2\n")
+    assert (result["tests"]["passed"], result["tests"]["failed"]) == (1, 1)
+    assert gpu_page.outcome(result) == "tests failed: 1"
+    assert any("1 failed, 1 passed" in line for line in result["output"])
+    assert json.loads((tmp_path / "tests.json").read_text()) == result
+    assert str(tmp_path) not in result["run"]["command"]
+
+
+def test_a_part_that_takes_too_long_is_interrupted_and_says_so(tmp_path):
+    common.write_json(tmp_path / "tests.json", result_of_tests())  # an earlier result, which must not survive
+    result = run_tests(tmp_path, "import time\ndef test_a(): pass\ndef test_b(): time.sleep(50)\n", seconds=5)
+    assert result["run"]["timed_out"]
+    assert result["run"]["seconds"] < 40
+    assert result["tests"]["passed"] == 1  # what was done before is known
+    assert gpu_page.outcome(result).startswith("interrupted")
+    assert json.loads((tmp_path / "tests.json").read_text())["run"]["timed_out"]
+
+
+def test_a_benchmark_that_leaves_no_result_is_reported(tmp_path):
+    part = tool.Part("imports", "Imports", 60, ("-c", "raise SystemExit('out of luck')"), "benchmark")
+    result = tool.run_part(part, tmp_path, 60)
+    assert gpu_page.outcome(result) == "did not finish"
+    assert "out of luck" in render({"imports": result})
+
+
+def test_the_sanitizer_that_is_missing_is_reported(tmp_path, monkeypatch):
+    def missing():
+        raise common.BenchmarkError("compute-sanitizer is not here")
+
+    monkeypatch.setattr(tool, "_compute_sanitizer", missing)
+    result = tool.run_part(tool._BY_NAME["sanitizer"], tmp_path, 60)
+    assert gpu_page.outcome(result) == "did not run"
+    assert "compute-sanitizer is not here" in render({"sanitizer": result})
+
+
+def test_the_sanitizer_sees_each_tensor_by_itself(monkeypatch):
+    monkeypatch.setattr(tool, "_compute_sanitizer", lambda: "compute-sanitizer")
+    part = tool._BY_NAME["sanitizer"]
+    command = tool._command(part, Path("out"), ["-k", "gemm"])
+    assert command.words[:3] == ["compute-sanitizer", "--tool", "memcheck"]
+    assert command.words[-2:] == ["-k", "gemm"]
+    assert command.variables == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    command = tool._command(part, Path("out"), ["--caching-allocator"])
+    assert command.variables == {}
+    assert "--caching-allocator" not in command.words
