@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,7 +48,7 @@ Loaded load() {
   PYCUTLASS_LOAD(cuCtxSetCurrent)
   PYCUTLASS_LOAD(cuCtxGetDevice)
   PYCUTLASS_LOAD(cuMemGetInfo)
-  PYCUTLASS_LOAD(cuPointerGetAttribute)
+  PYCUTLASS_LOAD(cuPointerGetAttributes)
   PYCUTLASS_LOAD(cuLibraryLoadData)
   PYCUTLASS_LOAD(cuLibraryUnload)
   PYCUTLASS_LOAD(cuLibraryGetKernel)
@@ -212,9 +213,13 @@ void bind_driver(py::module_& m) {
       "pointer_device",
       [](uintptr_t pointer) {
         int ordinal = -1;
-        CUresult code = driver().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                                       static_cast<CUdeviceptr>(pointer));
-        return code == CUDA_SUCCESS ? ordinal : -1;
+        unsigned kind = 0;  // stays 0 where the driver does not know the pointer, which is no error to this call
+        std::array<CUpointer_attribute, 2> asked = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+        std::array<void*, 2> answers = {&kind, &ordinal};
+        check(driver().cuPointerGetAttributes(2, asked.data(), answers.data(), static_cast<CUdeviceptr>(pointer)),
+              "cuPointerGetAttributes");
+        return kind ? ordinal : -1;
       },
       py::arg("pointer"), "Ordinal of the GPU that knows `pointer`, or -1 where the driver does not know it.");
   m.def(

@@ -22,7 +22,7 @@ struct Driver {
   decltype(&::cuCtxSetCurrent) cuCtxSetCurrent;
   decltype(&::cuCtxGetDevice) cuCtxGetDevice;
   decltype(&::cuMemGetInfo) cuMemGetInfo;
-  decltype(&::cuPointerGetAttribute) cuPointerGetAttribute;
+  decltype(&::cuPointerGetAttributes) cuPointerGetAttributes;
   decltype(&::cuLibraryLoadData) cuLibraryLoadData;
   decltype(&::cuLibraryUnload) cuLibraryUnload;
   decltype(&::cuLibraryGetKernel) cuLibraryGetKernel;

@@ -31,7 +31,18 @@ import pycutlass
 from pycutlass import GemmGroupedArguments, GemmOperationGrouped, SchedulerMode, cutlass, kernel, reference
 from pycutlass.operation import GemmOperationUniversal
 
-__all__ = ["BY_SCHEDULER", "GROUPED", "SIZES", "Group", "any_of", "bias_of", "resident", "some_sizes", "step_of"]
+__all__ = [
+    "BY_SCHEDULER",
+    "GROUPED",
+    "SIZES",
+    "Group",
+    "Stack",
+    "any_of",
+    "bias_of",
+    "resident",
+    "some_sizes",
+    "step_of",
+]
 
 MODES = {"device": SchedulerMode.Device, "host": SchedulerMode.Host}
 _INSTRUCTION = {"instruction": (16, 8, 8), "tile": (128, 128, 16)}
@@ -185,3 +196,22 @@ class Group:
         for (_, _, k), a, b, d in zip(self.sizes, self.A, self.B, self.D, strict=True):
             relative, absolute = reference.tolerance(self.operation.single, k)
             torch.testing.assert_close(d.double(), a.double() @ b.double(), rtol=relative, atol=absolute)
+
+
+class Stack(Group):
+    """A group of equal problems whose operands are slices of three tensors: quickly made and checked."""
+
+    def __init__(self, operation: GemmOperationGrouped, count: int, m: int, n: int, k: int) -> None:
+        self.operation = operation
+        self.sizes = [(m, n, k)] * count
+        self._a, self._b = random_matrix(operation.A, m, k, count), random_matrix(operation.B, k, n, count)
+        self._d = poisoned(operation.C, m, n, count)
+        self.A, self.B, self.D = ([*tensor.unbind()] for tensor in (self._a, self._b, self._d))
+        self.C = None
+
+    def check_on_gpu(self) -> None:
+        """Compare every D with torch's product in f64."""
+        import torch
+
+        relative, absolute = reference.tolerance(self.operation.single, self.sizes[0][2])
+        torch.testing.assert_close(self._d.double(), self._a.double() @ self._b.double(), rtol=relative, atol=absolute)

@@ -24,27 +24,46 @@ struct GroupSchedule<Cooperative> {
   using Epilogue = cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative;
 };
 
-/// A mainloop that may have nothing to do. With K = 0 CUTLASS's own would leave the accumulators as they are.
+/// CUTLASS's mainloop, which may have nothing to do: with K = 0 its own would leave the accumulators as they are. And
+/// one lane of the warp may write the next tensor maps to shared memory only after the others have read the last ones.
 template <typename Mainloop>
-struct MayBeEmptySm90 : Mainloop {
+struct GroupMainloop : Mainloop {
   template <typename Accumulators, typename... Rest>
   CUTLASS_DEVICE void mma(typename Mainloop::MainloopPipeline pipeline, typename Mainloop::PipelineState state,
                           Accumulators& accumulators, int k_tiles, Rest&&... rest) {
     if (k_tiles == 0) cute::clear(accumulators);
     Mainloop::mma(pipeline, state, accumulators, k_tiles, static_cast<Rest&&>(rest)...);
   }
+
+  template <typename... Given>
+  CUTLASS_DEVICE void tensormaps_cp_fence_release(Given&&... given) {
+    Mainloop::tensormaps_cp_fence_release(static_cast<Given&&>(given)...);
+    __syncwarp();
+  }
+};
+
+/// CUTLASS's epilogue, with the same order of what is read and written.
+template <typename Epilogue>
+struct GroupEpilogue : Epilogue {
+  using Epilogue::Epilogue;
+
+  template <bool IsLoad, typename... Given>
+  CUTLASS_DEVICE void tensormaps_cp_fence_release(Given&&... given) {
+    Epilogue::template tensormaps_cp_fence_release<IsLoad>(static_cast<Given&&>(given)...);
+    __syncwarp();
+  }
 };
 
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Fusion, typename Schedule, int Stages>
 struct GemmGroupedSm90 {
-  using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+  using CollectiveEpilogue = GroupEpilogue<typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
       cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
       typename C::Element, typename C::Layout*, C::kAlignment, typename C::Element, typename C::Layout*, C::kAlignment,
-      typename GroupSchedule<Schedule>::Epilogue, Fusion>::CollectiveOp;
+      typename GroupSchedule<Schedule>::Epilogue, Fusion>::CollectiveOp>;
 
-  using CollectiveMainloop = MayBeEmptySm90<typename cutlass::gemm::collective::CollectiveBuilder<
+  using CollectiveMainloop = GroupMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout*, A::kAlignment,
       typename B::Element, typename B::Layout*, B::kAlignment, ElementAccumulator, TileShape, ClusterShape,
       typename StageCount<Stages, CollectiveEpilogue>::Type, typename GroupSchedule<Schedule>::Mainloop>::CollectiveOp>;
