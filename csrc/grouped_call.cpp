@@ -20,27 +20,37 @@ constexpr size_t kAlignment = PYCUTLASS_SCRATCH_ALIGNMENT;  // the beginning of 
 
 /// One operand of all problems.
 struct OperandList {
-  std::vector<pycutlass_operand> records;
-  std::vector<OperandSlot> slots;
+  std::vector<uint64_t> pointers;
+  std::vector<uint64_t> next;  // those of an update, until it is known to fit
+  std::vector<int64_t> lds;
   std::vector<Span> spans;
+  std::vector<TensorForm> forms;
+  uint64_t alignment = 1;  // in bytes, a power of two
+  py::object tensors;      // what the pointers point into
 
   void resize(size_t count) {
-    records.assign(count, pycutlass_operand{});
-    slots = std::vector<OperandSlot>(count);
+    pointers.assign(count, 0);
+    next.assign(count, 0);
+    lds.assign(count, 0);
     spans.assign(count, Span{});
-    for (size_t i = 0; i < count; ++i) slots[i].attach(&records[i]);
+    forms.assign(count, TensorForm());
+    tensors = py::list();
   }
 
-  /// Takes the first tensors of `items`, which has one for each problem, that have the remembered form; returns how
-  /// many.
-  size_t exchange(PyObject* const* items) {
-    size_t done = 0;
-    while (done < slots.size() && slots[done].try_exchange(items[done])) ++done;
-    return done;
+  /// Whether there is a tensor of the remembered form for every problem; if so, `next` has their addresses.
+  bool read(py::handle given) {
+    if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != forms.size()) return false;
+    for (size_t i = 0; i < forms.size(); ++i) {
+      py::handle tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+      if (!forms[i].read(tensor, next[i]) || (next[i] & (alignment - 1)) != 0) return false;
+    }
+    return true;
   }
 
-  void refresh_spans() {
-    for (size_t i = 0; i < records.size(); ++i) spans[i].begin = reinterpret_cast<uint64_t>(records[i].data);
+  /// Goes over to what was read; once more goes back.
+  void exchange() {
+    pointers.swap(next);
+    for (size_t i = 0; i < spans.size(); ++i) spans[i].begin = pointers[i];
   }
 };
 
@@ -81,8 +91,9 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   bool captured() const { return captured_ever_; }
   /// Device memory for the tables, and behind them for what the kernel alone writes to.
   size_t table_bytes() const { return scratch_bytes() ? scratch_offset() + scratch_bytes() : image_.size(); }
-  pycutlass_operand const& entry(size_t operand, size_t problem) const {
-    return operands_.at(operand).records.at(problem);
+  py::tuple entry(size_t operand, size_t problem) const {
+    OperandList const& list = operands_.at(operand);
+    return py::make_tuple(list.pointers.at(problem), list.lds.at(problem));
   }
 
  protected:
@@ -94,14 +105,14 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void point_tables(TableLayout const& layout);
   void pack(TableLayout const& layout);
   void pack_pointers(TableLayout const& layout, size_t operand);
-  std::vector<pycutlass_operand> const& packed(size_t operand) const;
-  bool exchange(py::handle tensors, OperandList& operand, size_t& done);
-  bool overlapping();
+  OperandList const& packed(size_t operand) const;
+  bool overlapping(bool other_targets);
   void follow_last_launch(CUstream stream);
 
   std::vector<int32_t> sizes_;
   std::array<OperandList, kOperands> operands_;
   Targets targets_;
+  bool targets_known_ = false;        // whether they are those of D's spans
   std::vector<unsigned char> image_;  // what the table on the device is to hold; empty where the user keeps the tables
   uintptr_t table_ = 0;
   size_t stale_ = 0;  // bytes at the beginning of the image that the device has not got
@@ -123,17 +134,23 @@ void GroupedCall::set_sizes(py::buffer const& sizes) {
   sizes_.assign(begin, begin + info.size);
   record.problem_count = static_cast<int32_t>(info.shape[0]);
   for (OperandList& operand : operands_) operand.resize(static_cast<size_t>(info.shape[0]));
+  targets_known_ = false;
 }
 
 void GroupedCall::set_entry(size_t operand, size_t problem, uintptr_t pointer, int64_t ld, uint64_t bytes,
                             uint64_t line, uint64_t pitch, uint64_t alignment) {
   OperandList& list = operands_.at(operand);
-  list.slots.at(problem).set(pointer, ld, 0, bytes, alignment);
+  list.pointers.at(problem) = pointer;
+  list.lds.at(problem) = ld;
   list.spans.at(problem) = {pointer, bytes, line, pitch};
+  list.alignment = alignment;
+  targets_known_ = false;
 }
 
 void GroupedCall::remember_entry(size_t operand, size_t problem, py::object tensor) {
-  operands_.at(operand).slots.at(problem).remember(std::move(tensor));
+  OperandList& list = operands_.at(operand);
+  list.forms.at(problem).remember(tensor);
+  py::list(list.tensors).append(std::move(tensor));
 }
 
 void GroupedCall::set_device_tables(int problems, int most_tiles, std::array<uintptr_t, 9> const& tables) {
@@ -182,61 +199,60 @@ void GroupedCall::pack(TableLayout const& layout) {
   std::memcpy(image_.data() + layout.sizes(), sizes_.data(), sizes_.size() * sizeof(int32_t));
   for (size_t i = 0; i < kOperands; ++i) {
     pack_pointers(layout, i);
-    auto* lds = reinterpret_cast<int64_t*>(image_.data() + layout.lds(i));
-    for (pycutlass_operand const& entry : packed(i)) *lds++ = entry.ld;
+    std::memcpy(image_.data() + layout.lds(i), packed(i).lds.data(), 8 * sizes_.size() / 3);
   }
   stale_ = image_.size();
 }
 
 void GroupedCall::pack_pointers(TableLayout const& layout, size_t operand) {
-  auto* pointers = reinterpret_cast<void**>(image_.data() + layout.pointers(operand));
-  for (pycutlass_operand const& entry : packed(operand)) *pointers++ = entry.data;
+  std::memcpy(image_.data() + layout.pointers(operand), packed(operand).pointers.data(), 8 * sizes_.size() / 3);
   if (operand == kD && &packed(kC) == &packed(kD)) pack_pointers(layout, kC);
 }
 
 /// What the tables get for an operand. Kernels look C up whether they read it or not; without a C they find D.
-std::vector<pycutlass_operand> const& GroupedCall::packed(size_t operand) const {
-  std::vector<pycutlass_operand> const& records = operands_[operand].records;
-  auto given = [](pycutlass_operand const& entry) { return entry.data != nullptr; };
-  bool const stands_in = operand == kC && std::none_of(records.begin(), records.end(), given);
-  return stands_in ? operands_[kD].records : records;
+OperandList const& GroupedCall::packed(size_t operand) const {
+  std::vector<uint64_t> const& pointers = operands_[operand].pointers;
+  auto given = [](uint64_t pointer) { return pointer != 0; };
+  bool const stands_in = operand == kC && std::none_of(pointers.begin(), pointers.end(), given);
+  return operands_[stands_in ? kD : operand];
 }
 
-/// Takes tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that were there
-/// until no launch needs them.
+/// Takes tuples of tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that
+/// were there until no launch needs them.
 bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d) {
   if (image_.empty()) return false;
   std::array<py::handle, kOperands> const given = {a, b, c, d};
-  std::array<size_t, kOperands> done{};
+  auto for_each_given = [&](auto what) {
+    for (size_t i = 0; i < kOperands; ++i) {
+      if (!given[i].is_none()) what(i);
+    }
+  };
   bool fits = true;
-  for (size_t i = 0; fits && i < kOperands; ++i) {
-    if (!given[i].is_none()) fits = exchange(given[i], operands_[i], done[i]);
+  for_each_given([&](size_t i) { fits = fits && operands_[i].read(given[i]); });
+  if (!fits) return false;
+  for_each_given([&](size_t i) { operands_[i].exchange(); });
+  if (overlapping(!d.is_none())) {
+    for_each_given([&](size_t i) { operands_[i].exchange(); });
+    targets_known_ = false;
+    return false;
   }
-  fits = fits && !overlapping();
-  for (size_t i = 0; i < kOperands; ++i) {
-    if (given[i].is_none()) continue;
-    for (size_t problem = 0; !fits && problem < done[i]; ++problem) operands_[i].slots[problem].restore();
-    if (fits) pack_pointers(TableLayout(sizes_.size() / 3), i);
-    for (OperandSlot& slot : operands_[i].slots) slot.forget_previous();
-  }
-  if (fits) stale_ = std::max(stale_, TableLayout(sizes_.size() / 3).changing_bytes());
-  return fits;
-}
-
-/// Takes a list of tensors for one operand; `done` is how many were taken, also where one was not.
-bool GroupedCall::exchange(py::handle tensors, OperandList& operand, size_t& done) {
-  if (!PyList_Check(tensors.ptr()) && !PyTuple_Check(tensors.ptr())) return false;
-  if (static_cast<size_t>(PySequence_Fast_GET_SIZE(tensors.ptr())) != operand.slots.size()) return false;
-  done = operand.exchange(PySequence_Fast_ITEMS(tensors.ptr()));
-  return done == operand.slots.size();
+  TableLayout const layout(sizes_.size() / 3);
+  for_each_given([&](size_t i) { pack_pointers(layout, i); });
+  stale_ = std::max(stale_, layout.changing_bytes());
+  for_each_given([&](size_t i) { operands_[i].tensors = py::reinterpret_borrow<py::object>(given[i]); });
+  return true;
 }
 
 /// Whether a D lies over anything that is read, or over another D. A problem's C may be its D.
-bool GroupedCall::overlapping() {
-  for (OperandList& operand : operands_) operand.refresh_spans();
+bool GroupedCall::overlapping(bool other_targets) {
   std::vector<Span> const& written = operands_[kD].spans;
-  targets_.assign(written);
-  if (targets_.overlap_each_other()) return true;
+  if (!targets_known_) {
+    targets_.assign(written);
+  } else if (other_targets) {
+    targets_.follow();
+  }
+  if ((other_targets || !targets_known_) && targets_.overlap_each_other()) return true;
+  targets_known_ = true;
   for (size_t i = 0; i < kD; ++i) {
     if (find_overlap(targets_, written, operands_[i].spans, i == kC).first >= 0) return true;
   }
@@ -323,11 +339,5 @@ void bind_grouped_call(py::module_& m) {
       .def_property_readonly("was_named", &GroupedCall::was_named)
       .def_property_readonly("captured", &GroupedCall::captured)
       .def_property_readonly("table_bytes", &GroupedCall::table_bytes)
-      .def(
-          "entry",
-          [](GroupedCall const& self, size_t operand, size_t problem) {
-            pycutlass_operand const& entry = self.entry(operand, problem);
-            return py::make_tuple(reinterpret_cast<uintptr_t>(entry.data), entry.ld);
-          },
-          py::arg("operand"), py::arg("problem"));
+      .def("entry", &GroupedCall::entry, py::arg("operand"), py::arg("problem"));
 }

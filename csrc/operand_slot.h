@@ -3,15 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
-#include <array>
-
-#include "dlpack.h"
 #include "pycutlass/abi.h"
+#include "tensor_form.h"
 
 namespace pycutlass {
-
-/// The table of C functions that a tensor type offers, or null.
-dlpack::ExchangeApi const* exchange_api(pybind11::handle type);
 
 class OperandSlot {
  public:
@@ -27,25 +22,13 @@ class OperandSlot {
   bool overlaps(OperandSlot const& other) const;
 
  private:
-  bool read_pointer(pybind11::handle tensor, uintptr_t& pointer) const;
-  bool read_exchange_api(pybind11::handle tensor, uintptr_t& pointer) const;
-  bool read_attributes(pybind11::handle tensor, uintptr_t& pointer) const;
-
-  static constexpr int kMaxRank = 6;
   pycutlass_operand* record_ = nullptr;
   uint64_t bytes_ = 0;
   uint64_t alignment_ = 1;
+  TensorForm form_;
   pybind11::object tensor_;    // what the record points into; alive as long as the record does
   pybind11::object previous_;  // the same, before an exchange that may still be taken back
   uintptr_t previous_pointer_ = 0;
-  // The remembered form: by the exchange interface ...
-  dlpack::ExchangeApi const* api_ = nullptr;
-  dlpack::Device device_{};
-  dlpack::DataType dtype_{};
-  int32_t rank_ = 0;
-  std::array<int64_t, kMaxRank> shape_{}, strides_{};
-  // ... or by attributes, for cupy.
-  pybind11::object attribute_dtype_, attribute_shape_, attribute_strides_, attribute_device_;
 };
 
 }  // namespace pycutlass

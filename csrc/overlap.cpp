@@ -26,45 +26,45 @@ bool Span::operator==(Span const& other) const {
   return begin == other.begin && bytes == other.bytes && line == other.line && pitch == other.pitch;
 }
 
+void Bounds::add(Span const& span) {
+  if (!span.bytes) return;
+  begin = std::min(begin, span.begin);
+  end = std::max(end, span.end());
+}
+
 void Targets::assign(std::vector<Span> const& spans) {
   spans_ = &spans;
-  if (!has_entries_of(spans)) {
-    entries_.clear();
-    for (size_t i = 0; i < spans.size(); ++i) {
-      if (spans[i].bytes) entries_.push_back({0, 0, static_cast<int>(i)});
-    }
+  entries_.clear();
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].bytes) entries_.push_back({0, 0, static_cast<int>(i)});
   }
+  follow();
+}
+
+void Targets::follow() {
+  // Tensors that take the place of others often lie in the same order, in which the entries are since the last time.
+  bool sorted = true;
+  uint64_t before = 0;
   for (Entry& entry : entries_) {
-    Span const& span = spans[static_cast<size_t>(entry.number)];
-    entry.begin = span.begin;
+    Span const& span = (*spans_)[static_cast<size_t>(entry.number)];
+    sorted = sorted && before <= span.begin;
+    entry.begin = before = span.begin;
     entry.furthest = span.end();
   }
-  // Tensors that take the place of others often lie in the same order, in which the entries are since the last time.
-  auto by_beginning = [](Entry const& left, Entry const& right) { return left.begin < right.begin; };
-  if (!std::is_sorted(entries_.begin(), entries_.end(), by_beginning)) {
-    std::sort(entries_.begin(), entries_.end(), by_beginning);
+  if (!sorted) {
+    std::sort(entries_.begin(), entries_.end(),
+              [](Entry const& left, Entry const& right) { return left.begin < right.begin; });
   }
   uint64_t furthest = 0;
   for (Entry& entry : entries_) entry.furthest = furthest = std::max(furthest, entry.furthest);
 }
 
-/// Whether the entries of the last time are those of all `spans` that are not empty.
-bool Targets::has_entries_of(std::vector<Span> const& spans) const {
-  auto occupied = [](Span const& span) { return span.bytes != 0; };
-  auto const count = std::count_if(spans.begin(), spans.end(), occupied);
-  return static_cast<size_t>(count) == entries_.size() &&
-         std::all_of(entries_.begin(), entries_.end(), [&](Entry const& entry) {
-           auto const number = static_cast<size_t>(entry.number);
-           return number < spans.size() && occupied(spans[number]);
-         });
+Bounds Targets::bounds() const {
+  return entries_.empty() ? Bounds() : Bounds{entries_.front().begin, entries_.back().furthest};
 }
 
 int Targets::overlapping(Span const& span, int except) const {
-  // As a rule what is read lies before or behind all that is written.
-  if (!span.bytes || entries_.empty() || span.end() <= entries_.front().begin ||
-      span.begin >= entries_.back().furthest) {
-    return -1;
-  }
+  if (!span.bytes) return -1;
   auto entry = std::lower_bound(entries_.begin(), entries_.end(), span.end(),
                                 [](Entry const& left, uint64_t end) { return left.begin < end; });
   while (entry != entries_.begin() && (--entry)->furthest > span.begin) {
@@ -84,6 +84,10 @@ bool Targets::overlap_each_other() const {
 
 std::pair<int, int> find_overlap(Targets const& targets, std::vector<Span> const& target_spans,
                                  std::vector<Span> const& sources, bool in_place) {
+  // As a rule what is read lies before or behind all that is written.
+  Bounds bounds;
+  for (Span const& source : sources) bounds.add(source);
+  if (!bounds.overlaps(targets.bounds())) return {-1, -1};
   for (size_t i = 0; i < sources.size(); ++i) {
     bool const itself = in_place && i < target_spans.size() && sources[i] == target_spans[i];
     int const target = targets.overlapping(sources[i], itself ? static_cast<int>(i) : -1);

@@ -24,10 +24,22 @@ struct Span {
   bool operator==(Span const& other) const;
 };
 
-/// Matrices that will be written. Built anew for each look, it keeps its memory.
+/// Bytes from the first to the last of some matrices; none where `end` is not behind `begin`.
+struct Bounds {
+  uint64_t begin = UINT64_MAX;
+  uint64_t end = 0;
+
+  void add(Span const& span);
+  bool overlaps(Bounds const& other) const { return begin < other.end && other.begin < end; }
+};
+
+/// Matrices that will be written, which must stay where they are in memory.
 class Targets {
  public:
   void assign(std::vector<Span> const& spans);
+  /// The spans begin elsewhere; their extents are those of before.
+  void follow();
+  Bounds bounds() const;
   /// The number of a target that overlaps `span`, or -1. Target `except` is left out.
   int overlapping(Span const& span, int except = -1) const;
   /// Whether two targets overlap.
@@ -39,7 +51,6 @@ class Targets {
     uint64_t furthest;  // end of this and all entries before it
     int number;
   };
-  bool has_entries_of(std::vector<Span> const& spans) const;
 
   std::vector<Span> const* spans_ = nullptr;
   std::vector<Entry> entries_;  // by beginning

@@ -197,6 +197,15 @@ class GemmGroupedArguments(Arguments):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
+        # Tuples, which their owner cannot change behind our back. Written out, for this is in the way of every launch.
+        if type(A) is list:
+            A = tuple(A)
+        if type(B) is list:
+            B = tuple(B)
+        if type(C) is list:
+            C = tuple(C)
+        if type(D) is list:
+            D = tuple(D)
         if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
             self._keep(A, B, C, D)
             return
@@ -234,18 +243,18 @@ class GemmGroupedArguments(Arguments):
         return table_problem(self.operation, given, scalars, self.problem_count, self._most_tiles)
 
     def _keep(self, A: Any, B: Any, C: Any, D: Any) -> None:
-        """Keep lists of tensors in place of those before. Written out, for this is in the way of every launch."""
+        """Keep tuples of tensors in place of those before. Written out, for this is in the way of every launch."""
         given = self._given
         if self._execution.ends_elsewhere:
             self._execution.give_up(tuple(given[name] for name in "ABCD"))
         if A is not None:
-            given["A"] = tuple(A)
+            given["A"] = A
         if B is not None:
-            given["B"] = tuple(B)
+            given["B"] = B
         if C is not None:
-            given["C"] = tuple(C)
+            given["C"] = C
         if D is not None:
-            given["D"] = tuple(D)
+            given["D"] = D
 
     def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
         """Go over to other operands and scalars."""
