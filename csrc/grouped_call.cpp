@@ -72,6 +72,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
  public:
   explicit GroupedCall(std::shared_ptr<DeviceKernel> kernel)
       : Call(std::move(kernel), &Recorded::record.common, sizeof(pycutlass_grouped_call)) {}
+  ~GroupedCall() override;
 
   void set_sizes(py::buffer const& sizes);
   void set_entry(size_t operand, size_t problem, uintptr_t pointer, int64_t ld, uint64_t bytes, uint64_t line,
@@ -115,6 +116,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   bool targets_known_ = false;        // whether they are those of D's spans
   std::vector<unsigned char> image_;  // what the table on the device is to hold; empty where the user keeps the tables
   uintptr_t table_ = 0;
+  Outbox outbox_;
   size_t stale_ = 0;  // bytes at the beginning of the image that the device has not got
   // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
   std::vector<Pinned> captured_;
@@ -124,6 +126,20 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   bool has_last_ = false, last_was_named_ = false;
   bool launch_was_named_ = false;
 };
+
+GroupedCall::~GroupedCall() {
+  if (!has_last_) return;
+  try {
+    ContextScope scope(kernel().context());
+    if (last_was_named_) {
+      outbox_.close(explicit_end());
+    } else {
+      outbox_.close(last_);
+    }
+  } catch (std::exception const&) {
+    // The driver has ended, as nothing else makes a mark fail; with it the copies.
+  }
+}
 
 void GroupedCall::set_sizes(py::buffer const& sizes) {
   py::buffer_info info = sizes.request();
@@ -293,7 +309,7 @@ void GroupedCall::prepare(CUstream stream) {
   }
   follow_last_launch(stream);
   size_t const bytes = captured_.empty() ? stale_ : image_.size();
-  if (bytes) send(table_, image_.data(), bytes, stream);
+  if (bytes) outbox_.send(table_, image_.data(), bytes, stream);
   stale_ = 0;
   last_ = stream;
   has_last_ = true;

@@ -63,12 +63,29 @@ Bounds Targets::bounds() const {
   return entries_.empty() ? Bounds() : Bounds{entries_.front().begin, entries_.back().furthest};
 }
 
-int Targets::overlapping(Span const& span, int except) const {
+/// How many targets begin before `end`. Matrices that are looked at one after another often lie one after another, so
+/// `near`, which was the answer for the one before, is tried first.
+size_t Targets::count_before(uint64_t end, size_t near) const {
+  for (int steps = 0; steps < 4; ++steps) {
+    if (near < entries_.size() && entries_[near].begin < end) {
+      ++near;
+    } else if (near > 0 && entries_[near - 1].begin >= end) {
+      --near;
+    } else {
+      return near;
+    }
+  }
+  auto const found = std::lower_bound(entries_.begin(), entries_.end(), end,
+                                      [](Entry const& left, uint64_t right) { return left.begin < right; });
+  return static_cast<size_t>(found - entries_.begin());
+}
+
+int Targets::overlapping(Span const& span, int except, size_t& near) const {
   if (!span.bytes) return -1;
-  auto entry = std::lower_bound(entries_.begin(), entries_.end(), span.end(),
-                                [](Entry const& left, uint64_t end) { return left.begin < end; });
-  while (entry != entries_.begin() && (--entry)->furthest > span.begin) {
-    if (entry->number != except && (*spans_)[static_cast<size_t>(entry->number)].overlaps(span)) return entry->number;
+  near = count_before(span.end(), near);
+  for (size_t i = near; i > 0 && entries_[i - 1].furthest > span.begin; --i) {
+    int const number = entries_[i - 1].number;
+    if (number != except && (*spans_)[static_cast<size_t>(number)].overlaps(span)) return number;
   }
   return -1;
 }
@@ -77,7 +94,8 @@ bool Targets::overlap_each_other() const {
   for (size_t i = 1; i < entries_.size(); ++i) {
     if (entries_[i].begin >= entries_[i - 1].furthest) continue;
     int const number = entries_[i].number;
-    if (overlapping((*spans_)[static_cast<size_t>(number)], number) >= 0) return true;
+    size_t near = i;
+    if (overlapping((*spans_)[static_cast<size_t>(number)], number, near) >= 0) return true;
   }
   return false;
 }
@@ -88,9 +106,10 @@ std::pair<int, int> find_overlap(Targets const& targets, std::vector<Span> const
   Bounds bounds;
   for (Span const& source : sources) bounds.add(source);
   if (!bounds.overlaps(targets.bounds())) return {-1, -1};
+  size_t near = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     bool const itself = in_place && i < target_spans.size() && sources[i] == target_spans[i];
-    int const target = targets.overlapping(sources[i], itself ? static_cast<int>(i) : -1);
+    int const target = targets.overlapping(sources[i], itself ? static_cast<int>(i) : -1, near);
     if (target >= 0) return {target, static_cast<int>(i)};
   }
   return {-1, -1};

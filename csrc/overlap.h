@@ -40,12 +40,15 @@ class Targets {
   /// The spans begin elsewhere; their extents are those of before.
   void follow();
   Bounds bounds() const;
-  /// The number of a target that overlaps `span`, or -1. Target `except` is left out.
-  int overlapping(Span const& span, int except = -1) const;
+  /// The number of a target that overlaps `span`, or -1. Target `except` is left out. `near` is where to look first,
+  /// and becomes where to look first for a neighbour.
+  int overlapping(Span const& span, int except, size_t& near) const;
   /// Whether two targets overlap.
   bool overlap_each_other() const;
 
  private:
+  size_t count_before(uint64_t end, size_t near) const;
+
   struct Entry {
     uint64_t begin;
     uint64_t furthest;  // end of this and all entries before it

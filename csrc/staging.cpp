@@ -14,6 +14,9 @@ namespace {
 /// What the driver takes from pageable memory at once, within the call; of more it may wait for the stream.
 constexpr size_t kTakenAtOnce = 64 << 10;
 
+/// Half of what an outbox has.
+constexpr size_t kOutboxBlock = 64 << 10;
+
 /// Blocks that nobody holds, of the whole process. Never destroyed: when the process ends the driver may be gone first.
 /// The interpreter's lock guards it.
 std::vector<PinnedBlock*>& spare_blocks() {
@@ -64,7 +67,12 @@ PinnedBlock::PinnedBlock(size_t bytes) : bytes_(64 << 10) {
 bool PinnedBlock::serves(size_t bytes) const {
   CUcontext current = nullptr;
   driver().cuCtxGetCurrent(&current);
-  return bytes <= bytes_ && current == context_ && last_copy_.done();
+  return bytes <= bytes_ && current == context_ && (!last_copy_ || last_copy_->done());
+}
+
+void PinnedBlock::mark(CUstream stream) {
+  if (!last_copy_ || last_copy_.use_count() > 1) last_copy_ = std::make_shared<Event>();
+  last_copy_->record(stream);
 }
 
 void GiveBack::operator()(PinnedBlock* block) const { spare_blocks().push_back(block); }
@@ -75,6 +83,30 @@ void send(CUdeviceptr target, void const* source, size_t bytes, CUstream stream)
   std::memcpy(block->data(), source, bytes);
   copy(target, block->data(), bytes, stream);
   block->mark(stream);
+}
+
+void Outbox::send(CUdeviceptr target, void const* source, size_t bytes, CUstream stream) {
+  if (!make_room(bytes, stream)) return pycutlass::send(target, source, bytes, stream);
+  void* place = static_cast<unsigned char*>(blocks_[now_]->data()) + used_;
+  used_ += bytes;
+  std::memcpy(place, source, bytes);
+  copy(target, place, bytes, stream);
+}
+
+bool Outbox::make_room(size_t bytes, CUstream stream) {
+  if (bytes > kOutboxBlock / 4) return false;
+  if (blocks_[now_] && used_ + bytes <= kOutboxBlock) return true;
+  Pinned& other = blocks_[1 - now_];
+  if (!other) {
+    RelaxedCapture relaxed;
+    other = take_block(kOutboxBlock);
+  } else if (!other->serves(kOutboxBlock)) {
+    return false;  // the device is far behind
+  }
+  if (blocks_[now_]) blocks_[now_]->mark(stream);
+  now_ = 1 - now_;
+  used_ = 0;
+  return true;
 }
 
 Pinned send_captured(CUdeviceptr target, void const* source, size_t bytes, CUstream stream) {

@@ -1,8 +1,10 @@
 // Host memory that asynchronous copies to the device read from.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "driver.h"
 
@@ -18,13 +20,16 @@ class PinnedBlock {
   void* data() const { return data_; }
   /// Whether it may be overwritten: it has `bytes`, belongs to the current context, and no copy from it is under way.
   bool serves(size_t bytes) const;
-  void mark(CUstream stream) { last_copy_.record(stream); }
+  /// The last copy from it is over when `stream` has come as far as it is now, ...
+  void mark(CUstream stream);
+  /// ... or when `event` has come.
+  void mark(std::shared_ptr<Event> event) { last_copy_ = std::move(event); }
 
  private:
   void* data_ = nullptr;
   size_t bytes_;
   CUcontext context_ = nullptr;
-  Event last_copy_;
+  std::shared_ptr<Event> last_copy_;
 };
 
 /// Goes back to where PyCUTLASS keeps such blocks: making one is slow, and freeing one would wait for the device.
@@ -36,7 +41,26 @@ using Pinned = std::unique_ptr<PinnedBlock, GiveBack>;
 /// Copies host memory to the device, in the order of `stream`. `source` may change as soon as this returns.
 void send(CUdeviceptr target, void const* source, size_t bytes, CUstream stream);
 
-/// The same on a stream under capture: the graph reads what is returned, whenever it is replayed.
+/// Sends small things one after another, each on a stream that is ordered behind the one before. While there is room in
+/// page-locked memory that no copy under way reads from they go through that, which takes the driver the least time.
+class Outbox {
+ public:
+  void send(CUdeviceptr target, void const* source, size_t bytes, CUstream stream);
+  /// Where the last copy is over; before the end of the outbox, whose memory others use then.
+  template <typename Mark>
+  void close(Mark mark) {
+    if (blocks_[now_]) blocks_[now_]->mark(std::move(mark));
+  }
+
+ private:
+  bool make_room(size_t bytes, CUstream stream);
+
+  std::array<Pinned, 2> blocks_;  // one is filled while copies from the other end
+  size_t now_ = 0, used_ = 0;
+};
+
+/// Copies host memory to the device in a graph under capture: the graph reads what is returned, whenever it is
+/// replayed.
 Pinned send_captured(CUdeviceptr target, void const* source, size_t bytes, CUstream stream);
 
 }  // namespace pycutlass

@@ -207,9 +207,19 @@ class GemmGroupedArguments(Arguments):
         if type(D) is list:
             D = tuple(D)
         if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
-            self._keep(A, B, C, D)
+            given = self._given
+            if self._execution.ends_elsewhere:
+                self._execution.give_up(tuple(given[name] for name in "ABCD"))
+            if A is not None:
+                given["A"] = A
+            if B is not None:
+                given["B"] = B
+            if C is not None:
+                given["C"] = C
+            if D is not None:
+                given["D"] = D
             return
-        tensors = {name: _kept(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
+        tensors = {name: t for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         merged = {**self._given, **tensors}
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
@@ -241,20 +251,6 @@ class GemmGroupedArguments(Arguments):
         if self._most_tiles is None:
             return group_problem(self.operation, given, scalars, self.bias)
         return table_problem(self.operation, given, scalars, self.problem_count, self._most_tiles)
-
-    def _keep(self, A: Any, B: Any, C: Any, D: Any) -> None:
-        """Keep tuples of tensors in place of those before. Written out, for this is in the way of every launch."""
-        given = self._given
-        if self._execution.ends_elsewhere:
-            self._execution.give_up(tuple(given[name] for name in "ABCD"))
-        if A is not None:
-            given["A"] = A
-        if B is not None:
-            given["B"] = B
-        if C is not None:
-            given["C"] = C
-        if D is not None:
-            given["D"] = D
 
     def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
         """Go over to other operands and scalars."""

@@ -209,6 +209,10 @@ class Stack(Group):
         self.A, self.B, self.D = ([*tensor.unbind()] for tensor in (self._a, self._b, self._d))
         self.C = None
 
+    def poison(self) -> None:
+        """Fill every D with NaN, or -128."""
+        self._d.fill_(-128 if self.operation.C.type.is_integer else float("nan"))
+
     def check_on_gpu(self) -> None:
         """Compare every D with torch's product in f64."""
         import torch

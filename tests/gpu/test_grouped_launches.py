@@ -238,6 +238,30 @@ def test_tables_too_large_for_one_command(name: str) -> None:
         stack.check_on_gpu()
 
 
+@BOTH
+@pytest.mark.parametrize("named", [False, True])
+def test_updates_run_ahead_of_the_device(name: str, named: bool) -> None:
+    """Every launch finds its own addresses, though the device begins when all have been made, and others follow."""
+    import torch
+
+    operation = GROUPED[name]
+    stacks = [Stack(operation, 300, 8, 24, 40) for _ in range(60)]  # 9.6 kB of addresses each
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            torch.cuda._sleep(200_000_000)
+            for some in (stacks[:40], stacks[40:]):  # the arguments go before the device has begun
+                arguments = some[0].arguments()
+                for stack in some:
+                    arguments.update(A=stack.A, B=stack.B, D=stack.D)
+                    operation.run(arguments, *([stream] if named else []))
+            torch.cuda.synchronize()
+            for stack in stacks:
+                stack.check_on_gpu()
+                stack.poison()
+
+
 # Graphs
 
 
