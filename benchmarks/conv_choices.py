@@ -81,6 +81,9 @@ MORE_STRIDED_TILES: tuple[tuple[Tile, tuple[int, ...]], ...] = (
 #: Threadblocks that a split of K aims at, in multiples of a GPU's 132 multiprocessors; dgrad, which has the most tiles,
 #: is spared half a GPU, and more threadblocks than any of its kernels has at once.
 WAVES = {fprop: (0.5, 1, 2, 4), dgrad: (1, 2, 3), wgrad: (0.5, 1, 2, 4)}
+#: Terms of a sum, at most. Tensor cores drop bits wherever they add to an accumulator in f32, always towards zero:
+#: three million terms make an error of 3.7e-3, which grows with their number, and the benchmark allows 1e-3.
+LONGEST_SUM = 850_000
 #: Serial split-K rounds to f16 after every slice; more slices cost accuracy that cuDNN keeps.
 MOST_SERIAL_SLICES = 4
 
@@ -164,7 +167,8 @@ def choices(layer: Layer, batch: int, kind: Any, multiprocessors: int = 132) -> 
     for operation in operations(layer, kind):
         if not operation.supports(size):
             continue
-        found.append(Choice(operation))
+        if cutlass.conv.implicit_gemm_problem_size(kind, size).k() <= LONGEST_SUM:
+            found.append(Choice(operation))
         if operation.swizzling_functor is not cutlass.IdentitySwizzle1:
             continue
         for slices in _slices(operation, size, multiprocessors):
@@ -213,7 +217,7 @@ def _operation(kind: Any, algorithm: str, tile: Tile, support: Any, swizzle: Any
 
 
 def _slices(operation: Conv2dOperation, size: Any, multiprocessors: int) -> list[int]:
-    """Return numbers of slices that fill the GPU, and leave each slice several steps along K."""
+    """Return numbers of slices that fill the GPU, leave each several steps along K, and keep its sums accurate."""
     kind = operation.conv_kind
     m, n, k = operation.tile_description.threadblock_shape
     product = cutlass.conv.implicit_gemm_problem_size(kind, size)
@@ -223,4 +227,5 @@ def _slices(operation: Conv2dOperation, size: Any, multiprocessors: int) -> list
     # A step of channels is one for every tap: with several, a single one will do.
     least = 8 if kind is wgrad else 1 if kind is dgrad and size.R > 1 else 2
     wanted = {int(waves * multiprocessors) // blocks for waves in WAVES[kind]}
-    return sorted(slices for slices in wanted if 1 < slices <= extent // (least * k))
+    fewest = max(2, -(-product.k() // LONGEST_SUM))
+    return sorted(slices for slices in wanted if fewest <= slices <= extent // (least * k))

@@ -82,8 +82,8 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void set_device_tables(int problems, int most_tiles, std::array<uintptr_t, 9> const& tables);
 
   int plan();
-  bool update(py::handle a, py::handle b, py::handle c, py::handle d);
-  void run(py::handle stream);
+  bool update(py::handle a, py::handle b, py::handle c, py::handle d) override;
+  void run(py::handle stream) override;
   void join(uintptr_t stream);
 
   /// Whether the last launch went to a stream that the caller named.
@@ -349,8 +349,6 @@ void bind_grouped_call(py::module_& m) {
           },
           py::arg("problems"), py::arg("most_tiles"), py::arg("tables"))
       .def("plan", &GroupedCall::plan)
-      .def("update", &GroupedCall::update, py::arg("A"), py::arg("B"), py::arg("C"), py::arg("D"))
-      .def("run", &GroupedCall::run, py::arg("stream") = py::none())
       .def("join", &GroupedCall::join, py::arg("stream"))
       .def_property_readonly("was_named", &GroupedCall::was_named)
       .def_property_readonly("captured", &GroupedCall::captured)

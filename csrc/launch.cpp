@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include "bindings.h"
+#include "bound_call.h"
 
 namespace py = pybind11;
 
@@ -12,7 +13,14 @@ enum Operand { kA, kB, kC, kD };
 
 /// The handle of a stream given as an integer or as an object of torch, cupy, cuda.core or whoever has a stream.
 CUstream stream_handle(py::handle stream) {
-  if (PyLong_Check(stream.ptr())) return reinterpret_cast<CUstream>(stream.cast<uintptr_t>());
+  if (PyLong_Check(stream.ptr())) {
+    size_t const handle = PyLong_AsSize_t(stream.ptr());
+    if (!PyErr_Occurred()) return reinterpret_cast<CUstream>(handle);
+    PyErr_Clear();
+    raise_error("ArgumentTypeError", "stream is " + std::string(py::str(stream)) +
+                                         ", which is no handle of a stream: that is an address, or 0, 1 or 2. Pass "
+                                         "torch.cuda.current_stream() or None for the current stream.");
+  }
   if (py::hasattr(stream, "__cuda_stream__")) {
     py::tuple version_and_handle = stream.attr("__cuda_stream__")();
     return reinterpret_cast<CUstream>(version_and_handle[1].cast<uintptr_t>());
@@ -228,6 +236,8 @@ void bind_call(py::module_& m) {
       .def("plan", &Call::plan)
       .def("update", &Call::update, py::arg("A"), py::arg("B"), py::arg("C"), py::arg("D"))
       .def("run", &Call::run, py::arg("stream") = py::none())
+      .def_property_readonly("bound_update", [](py::object self) { return bound_update(std::move(self)); })
+      .def_property_readonly("bound_run", [](py::object self) { return bound_run(std::move(self)); })
       .def_property_readonly("workspace_bytes", &Call::workspace_bytes)
       .def_property_readonly("function", &Call::function)
       .def_property_readonly("params_address", &Call::params_address)

@@ -147,12 +147,12 @@ class DeviceLaunch:
         """
         if self._joined:
             return functools.partial(run_joined, self.call, self._joined, bool(self._buffers))
-        return functools.partial(_run_with_buffers, self.call) if self._buffers else self.call.run
+        return functools.partial(_run_with_buffers, self.call) if self._buffers else self.call.bound_run
 
     @property
     def try_exchange(self) -> Callable[[Any, Any, Any, Any], bool]:
         """What takes tensors of the same form in place of the present ones, or returns False."""
-        return self.call.update
+        return self.call.bound_update
 
     def update(self, problem: Problem) -> None:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""

@@ -37,7 +37,7 @@ class GroupedLaunch(DeviceLaunch):
     @property
     def run(self) -> Callable[..., None]:
         """What launches. The call itself orders launches on different streams: they bring the table along."""
-        return functools.partial(run_joined, self.call, self._joined) if self._joined else self.call.run
+        return functools.partial(run_joined, self.call, self._joined) if self._joined else self.call.bound_run
 
     def update(self, problem: Any) -> None:
         """Bring problems, of any number and sizes, into the call record; where that fails nothing has changed."""

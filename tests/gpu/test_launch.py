@@ -61,6 +61,8 @@ def test_explicit_streams(name: str) -> None:
         assert_matches(operation, A, B, None, D)
     with pytest.raises(ArgumentTypeError, match="stream must be"):
         operation.run(arguments, stream="main")
+    with pytest.raises(ArgumentTypeError, match="stream is -5"):
+        operation.run(arguments, stream=-5)
 
 
 def test_numpy_operands_on_a_named_stream() -> None:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the benchmarks and the tools are not installed with the package
 
 from benchmarks import common, conv, conv_choices, timing  # noqa: E402
+from pycutlass import cutlass  # noqa: E402
 from tools import gpu_plot  # noqa: E402
 from tools import gpu_results as tool  # noqa: E402
 
@@ -112,6 +113,15 @@ def test_slices_leave_something_to_each():
     assert {2, 4} < split
     assert max(split) <= SMALL.k // 32
     assert {choice.slices for choice in conv_choices.choices(STRIDED, 32, dgrad)} == {1}
+
+
+def test_sums_are_short_enough_to_be_accurate():
+    layer = conv_choices.LAYERS[-1]
+    terms = cutlass.conv.implicit_gemm_problem_size(wgrad, layer.problem(256)).k()
+    assert terms > 3 * conv_choices.LONGEST_SUM
+    chosen = conv_choices.choices(layer, 256, wgrad)
+    assert chosen and all(choice.slices * conv_choices.LONGEST_SUM >= terms for choice in chosen)
+    assert all(choice.mode is conv_choices.Parallel for choice in chosen)
 
 
 def test_command_line(capsys):

@@ -17,6 +17,7 @@ from descriptions import run_python
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pycutlass import _core
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.tensor import TensorView, current_stream_source, wrap
 from pycutlass.tensor.capsule import _Tensor
@@ -260,6 +261,17 @@ def test_host_arrays_look_at_the_same_memory(shape, slack, transposed):
     assert np.array_equal(array, base[rows * strides[0] + columns * strides[1]])
     array[-1, -1] = -1.0
     assert base[(shape[0] - 1) * strides[0] + (shape[1] - 1) * strides[1]] == -1.0
+
+
+def test_handles_of_streams():
+    stream = SimpleNamespace(cuda_stream=0xABC0)
+    given = (0, 0xABC0, stream, SimpleNamespace(__cuda_stream__=lambda: (0, 0xABC0)), SimpleNamespace(ptr=0xABC0))
+    assert [_core.stream_handle(one) for one in given] == [0, 0xABC0, 0xABC0, 0xABC0, 0xABC0]
+    for wrong in (-5, 2**64):
+        with pytest.raises(ArgumentTypeError, match=f"stream is {wrong}, which is no handle"):
+            _core.stream_handle(wrong)
+    with pytest.raises(ArgumentTypeError, match="stream must be an integer handle"):
+        _core.stream_handle("main")
 
 
 def test_wrapping_imports_no_library():
