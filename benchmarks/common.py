@@ -182,7 +182,8 @@ def verdicts(checks: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def without_places(text: str) -> str:
     """Return `text` with paths relative to this checkout and to the interpreter: they are of use to nobody else."""
-    return text.replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "")
+    text = text.replace(f"{ROOT}/", "").replace(f"{sys.prefix}/", "")
+    return re.sub(rf"{re.escape(str(ROOT))}(?![\w.-])", ".", text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

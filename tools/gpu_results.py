@@ -378,7 +378,7 @@ def read_sanitizer(text: str) -> Result:
     """Return what compute-sanitizer summed up, and the first lines of what it found."""
     summaries = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY: .*)$", text, flags=re.MULTILINE)
     counts = [int(number) for number in re.findall(r"SUMMARY: (\d+)", "\n".join(summaries))]
-    marked = [line for line in text.splitlines() if line.startswith("=========")]
+    marked = re.findall(r"^={9}(?: .*)?$", text, flags=re.MULTILINE)  # pytest's own lines have more of them
     found = [line for line in marked if line.strip("= ") and "SUMMARY" not in line and "COMPUTE-SANITIZER" not in line]
     # Without a summary the program did not come to its end, and nothing is known.
     return {"errors": sum(counts) if counts else None, "summaries": summaries, "found": found[:KEPT_LINES]}

@@ -85,6 +85,7 @@ def test_sanitizer_summary():
     assert found["errors"] == 1
     assert found["summaries"] == ["ERROR SUMMARY: 1 error"]
     assert found["found"] == ["========= Invalid __global__ read of size 16 bytes", "=========     at gemm+0x10"]
+    assert tool.read_sanitizer("==================== 4 passed in 1.00s ====================\n")["found"] == []
     hazards = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
     assert tool.read_sanitizer(hazards)["errors"] == 0
     assert tool.read_sanitizer("killed")["errors"] is None
