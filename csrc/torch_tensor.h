@@ -1,5 +1,6 @@
-// A torch tensor read through PyTorch's stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h). That takes about
-// half the time of the DLPack exchange, which counts a reference and asks for the interpreter's lock to do so.
+// A torch tensor read through PyTorch's stable C interface (torch/csrc/inductor/aoti_torch/c/shim.h). It takes less
+// than half the time of the DLPack exchange, which counts a reference up and down and asks for the interpreter's lock
+// for it.
 #pragma once
 
 #include <pybind11/pybind11.h>
