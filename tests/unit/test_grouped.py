@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import pickle
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from descriptions import COLUMN, KINDS, LAYOUTS, ROW, ampere, native_parts, parts, poisoned, random_matrix
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import pycutlass
-from pycutlass import SchedulerMode, TensorDescription, _core, cutlass, reference
+from pycutlass import SchedulerMode, TensorDescription, cutlass, reference
 from pycutlass.arguments.grouped import GemmGroupedArguments
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError, DeviceError
 from pycutlass.operation.grouped import GemmOperationGrouped
@@ -439,72 +438,6 @@ def test_columns_of_one_allocation_do_not_overlap():
         target[...] = 1
     group.run()
     group.check()
-
-
-@st.composite
-def spans(draw: st.DrawFn) -> tuple[int, int, int, int]:
-    """Return begin, bytes, line and pitch of a matrix in a small memory."""
-    line, lines, pitch = draw(st.integers(0, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 12))
-    pitch = max(pitch, line)
-    begin = 1000 + draw(st.integers(0, 90))
-    return (begin, (lines - 1) * pitch + line if line else 0, line, pitch if lines > 1 and line else 0)
-
-
-def addresses(span: tuple[int, int, int, int]) -> set[int]:
-    begin, size, line, pitch = span
-    lines = 1 + (size - line) // pitch if pitch else 1
-    return {begin + step * pitch + byte for step in range(lines) for byte in range(line)}
-
-
-def as_array(rows: list[tuple[int, int, int, int]]) -> NDArray[Any]:
-    return np.array(rows, np.uint64).reshape(-1, 4)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(spans(), max_size=8), st.lists(spans(), max_size=8))
-def test_overlaps_are_found_and_none_is_missed(targets, sources):
-    found = _core.find_overlap(as_array(targets), as_array(sources))
-    real = any(addresses(target) & addresses(source) for target in targets for source in sources)
-    if found is None:
-        assert not real
-        return
-    target, source = targets[found[0]], sources[found[1]]
-    steps = {span[3] for span in (target, source) if span[3]}
-    if len(steps) <= 1:  # with one pitch the answer is exact
-        assert addresses(target) & addresses(source)
-    assert target[0] < source[0] + source[1] and source[0] < target[0] + target[1]
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(spans(), min_size=1, max_size=8))
-def test_what_is_written_in_place_overlaps_the_others_only(targets):
-    assume(all(size for _, size, _, _ in targets))
-    found = _core.find_overlap(as_array(targets), as_array(targets), True)
-    pairs = [(i, j) for i in range(len(targets)) for j in range(len(targets)) if i != j]
-    real = any(addresses(targets[i]) & addresses(targets[j]) for i, j in pairs)
-    if found is None:
-        assert not real
-    else:
-        assert found[0] != found[1]
-
-
-def test_overlaps_of_hundreds_are_found_fast():
-    count = 1000
-    rng = np.random.default_rng()
-    begins = rng.permutation(4 * count) * 4096 + 2**40
-    apart = as_array([(int(begin), 4096, 64, 64) for begin in begins])
-    targets, sources = apart[:count], apart[count:]
-    start = time.perf_counter()
-    assert _core.find_overlap(targets, sources) is None
-    assert time.perf_counter() - start < 0.5  # all pairs would be 3 million looks
-    sources[-1] = (int(targets[617, 0]) + 100, 8, 8, 0)
-    assert _core.find_overlap(targets, sources) == (617, len(sources) - 1)
-
-
-def test_spans_of_another_form_are_refused():
-    for wrong in (np.zeros((2, 3), np.uint64), np.zeros((2, 4), np.int32), np.zeros((4, 4), np.uint64)[:, ::2]):
-        with pytest.raises(ArgumentTypeError, match="spans must be"):
-            _core.find_overlap(wrong, wrong)
 
 
 # Updates
