@@ -268,6 +268,7 @@ void bind_launch(py::module_& m) {
   using namespace pycutlass;
   bind_driver(m);
   bind_kernel(m);
+  bind_tensor_form(m);
   bind_call(m);
   m.def(
       "stream_handle", [](py::handle stream) { return reinterpret_cast<uintptr_t>(stream_handle(stream)); },

@@ -36,8 +36,22 @@ bool TensorForm::remember_exchange_api(py::handle tensor) {
   device_ = view.device;
   dtype_ = view.dtype;
   rank_ = view.ndim;
-  for (int i = 0; i < rank_; ++i) extents_[static_cast<size_t>(i)] = {view.shape[i], view.strides[i]};
+  for (int i = 0; i < view.ndim; ++i) extents_[static_cast<size_t>(i)] = {view.shape[i], view.strides[i]};
+  remember_torch(tensor, reinterpret_cast<uintptr_t>(view.data) + view.byte_offset);
   return true;
+}
+
+void TensorForm::remember_torch(py::handle tensor, uintptr_t expected) {
+  TorchReader const* reader = TorchReader::for_type_of(tensor);
+  TorchReader::View view{};
+  if (!reader || !reader->read(tensor, view) || reinterpret_cast<uintptr_t>(view.data) != expected ||
+      !has_extents(view.rank, view.sizes, view.strides)) {
+    return;
+  }
+  torch_ = reader;
+  torch_dtype_ = view.dtype;
+  torch_device_type_ = view.device_type;
+  torch_device_index_ = view.device_index;
 }
 
 void TensorForm::remember_attributes(py::handle tensor) {
@@ -53,8 +67,26 @@ void TensorForm::remember_attributes(py::handle tensor) {
 
 bool TensorForm::read(py::handle tensor, uintptr_t& pointer) const {
   if (reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr())) != type_.ptr()) return false;
+  if (torch_) return read_torch(tensor, pointer);
   if (tensor_from_py_object_) return read_exchange_api(tensor, pointer);
   return attribute_shape_ && read_attributes(tensor, pointer);
+}
+
+bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const {
+  bool same = rank == rank_;
+  for (int64_t i = 0; same && i < rank; ++i) {
+    Extent const& extent = extents_[static_cast<size_t>(i)];
+    same = shape[i] == extent.size && strides[i] == extent.stride;
+  }
+  return same;
+}
+
+bool TensorForm::read_torch(py::handle tensor, uintptr_t& pointer) const {
+  TorchReader::View view;
+  if (!torch_->read(tensor, view)) return false;  // the slow path explains
+  pointer = reinterpret_cast<uintptr_t>(view.data);
+  return view.dtype == torch_dtype_ && view.device_type == torch_device_type_ &&
+         view.device_index == torch_device_index_ && has_extents(view.rank, view.sizes, view.strides);
 }
 
 bool TensorForm::read_exchange_api(py::handle tensor, uintptr_t& pointer) const {
@@ -63,14 +95,10 @@ bool TensorForm::read_exchange_api(py::handle tensor, uintptr_t& pointer) const 
     PyErr_Clear();  // the slow path explains
     return false;
   }
-  bool same = view.ndim == rank_ && view.device.type == device_.type && view.device.id == device_.id &&
-              view.dtype.code == dtype_.code && view.dtype.bits == dtype_.bits && view.dtype.lanes == dtype_.lanes;
-  for (int i = 0; same && i < rank_; ++i) {
-    Extent const& extent = extents_[static_cast<size_t>(i)];
-    same = view.shape[i] == extent.size && view.strides[i] == extent.stride;
-  }
   pointer = reinterpret_cast<uintptr_t>(view.data) + view.byte_offset;
-  return same;
+  return view.device.type == device_.type && view.device.id == device_.id && view.dtype.code == dtype_.code &&
+         view.dtype.bits == dtype_.bits && view.dtype.lanes == dtype_.lanes &&
+         has_extents(view.ndim, view.shape, view.strides);
 }
 
 bool TensorForm::read_attributes(py::handle tensor, uintptr_t& pointer) const {
@@ -81,6 +109,24 @@ bool TensorForm::read_attributes(py::handle tensor, uintptr_t& pointer) const {
   };
   return same(tensor, "dtype", attribute_dtype_) && same(tensor, "shape", attribute_shape_) &&
          same(tensor, "strides", attribute_strides_) && same(data, "device_id", attribute_device_);
+}
+
+void bind_tensor_form(py::module_& m) {
+  py::class_<TensorForm>(m, "TensorForm", "What a tensor must look like to take the place of another.")
+      .def(py::init([](py::handle tensor) {
+             TensorForm form;
+             form.remember(tensor);
+             return form;
+           }),
+           py::arg("tensor"))
+      .def(
+          "read",
+          [](TensorForm const& self, py::handle tensor) -> py::object {
+            uintptr_t pointer = 0;
+            return self.read(tensor, pointer) ? py::object(py::int_(pointer)) : py::object(py::none());
+          },
+          py::arg("tensor"), "The address of a tensor of this form, or None.")
+      .def_property_readonly("reads_torch", &TensorForm::reads_torch);
 }
 
 }  // namespace pycutlass

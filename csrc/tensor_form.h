@@ -6,6 +6,7 @@
 #include <array>
 
 #include "dlpack.h"
+#include "torch_tensor.h"
 
 namespace pycutlass {
 
@@ -18,12 +19,16 @@ class TensorForm {
   void remember(pybind11::handle tensor);
   /// Whether `tensor` has the remembered form; if so, `pointer` becomes its address.
   bool read(pybind11::handle tensor, uintptr_t& pointer) const;
+  bool reads_torch() const { return torch_ != nullptr; }
 
  private:
   bool remember_exchange_api(pybind11::handle tensor);
+  void remember_torch(pybind11::handle tensor, uintptr_t expected);
   void remember_attributes(pybind11::handle tensor);
+  bool read_torch(pybind11::handle tensor, uintptr_t& pointer) const;
   bool read_exchange_api(pybind11::handle tensor, uintptr_t& pointer) const;
   bool read_attributes(pybind11::handle tensor, uintptr_t& pointer) const;
+  bool has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const;
 
   struct Extent {
     int64_t size, stride;
@@ -31,14 +36,20 @@ class TensorForm {
   static constexpr int kMaxRank = 6;
 
   pybind11::object type_;
-  // The remembered form by the exchange interface: a matrix's is read with one line of the cache ...
+  int64_t rank_ = 0;
+  std::array<Extent, kMaxRank> extents_{};
+  // By the exchange interface, ...
   decltype(dlpack::ExchangeApi::tensor_from_py_object) tensor_from_py_object_ = nullptr;
   dlpack::Device device_{};
   dlpack::DataType dtype_{};
-  int32_t rank_ = 0;
-  std::array<Extent, kMaxRank> extents_{};
+  // ... by PyTorch's own, where that gives the same address, ...
+  TorchReader const* torch_ = nullptr;
+  int32_t torch_dtype_ = 0, torch_device_type_ = 0, torch_device_index_ = 0;
   // ... or by attributes, for cupy.
   pybind11::object attribute_dtype_, attribute_shape_, attribute_strides_, attribute_device_;
 };
+
+/// Adds the class to the module.
+void bind_tensor_form(pybind11::module_& m);
 
 }  // namespace pycutlass

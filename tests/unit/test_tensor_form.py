@@ -1,0 +1,104 @@
+"""What lets a tensor take the place of another in a launch: type, device, dtype, shape and strides."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycutlass import _core
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int32)
+
+
+@st.composite
+def tensors(draw, rank=None):
+    """Return a function that makes tensors of one form, each somewhere else in memory."""
+    rank = draw(st.integers(1, 6)) if rank is None else rank
+    shape = [draw(st.integers(1, 5)) for _ in range(rank)]
+    order = draw(st.permutations(range(rank)))
+    slack, offset = draw(st.integers(0, 3)), draw(st.integers(0, 9))
+    dtype = draw(st.sampled_from(DTYPES))
+    strides, step = [0] * rank, 1
+    for axis in order:
+        strides[axis] = step
+        step *= shape[axis] + slack
+    return lambda: torch.zeros(step + offset, dtype=dtype).as_strided(shape, strides, offset)
+
+
+@given(tensors())
+def test_a_tensor_of_the_same_form_is_read(make):
+    form, other = _core.TensorForm(make()), make()
+    assert form.reads_torch  # and not by way of an exchange that takes twice as long
+    assert form.read(other) == other.data_ptr()
+
+
+@given(tensors(), tensors())
+def test_a_tensor_of_another_form_is_not(make, make_other):
+    tensor, other = make(), make_other()
+    same = all(form(tensor) == form(other) for form in (torch.Tensor.size, torch.Tensor.stride, lambda one: one.dtype))
+    assert _core.TensorForm(tensor).read(other) == (other.data_ptr() if same else None)
+
+
+def test_every_part_of_the_form_counts():
+    form = _core.TensorForm(torch.zeros(4, 6))
+    good = torch.zeros(4, 6)
+    assert form.read(good) == good.data_ptr()
+    others = {
+        "shape": torch.zeros(6, 4),
+        "rank": torch.zeros(4, 6, 1),
+        "strides": torch.zeros(6, 4).mT,
+        "pitch": torch.zeros(4, 8)[:, :6],
+        "dtype": torch.zeros(4, 6, dtype=torch.int32),
+        "device": torch.zeros(4, 6, device="meta"),
+        "type": torch.nn.Parameter(torch.zeros(4, 6)),
+        "library": np.zeros((4, 6), np.float32),
+        "nothing": None,
+    }
+    assert {what: form.read(other) for what, other in others.items()} == dict.fromkeys(others)
+
+
+def test_a_tensor_that_has_changed_is_read_anew():
+    tensor = torch.zeros(4, 6)
+    form = _core.TensorForm(tensor)
+    elsewhere = torch.zeros(4, 6)
+    tensor.data = elsewhere
+    assert form.read(tensor) == elsewhere.data_ptr()
+    tensor.set_(torch.zeros(4, 5))
+    assert form.read(tensor) is None
+
+
+def test_a_tensor_without_memory_of_its_own_is_not_read():
+    form = _core.TensorForm(torch.zeros(4, 6))
+    assert form.read(torch.zeros(4, 6).to_sparse()) is None
+    read = []
+    torch.vmap(lambda row: (read.append(form.read(row)), row)[1])(torch.zeros(2, 4, 6))
+    assert read == [None]
+
+
+class FakeArray:
+    """What is looked at of cupy's arrays."""
+
+    __cuda_array_interface__ = None
+
+    def __init__(self, pointer, shape=(4, 6), strides=(24, 4), dtype="float32", device=0):
+        self.data = SimpleNamespace(ptr=pointer, device_id=device)
+        self.shape, self.strides, self.dtype = shape, strides, np.dtype(dtype)
+
+
+def test_arrays_of_cupy_are_read_by_their_attributes():
+    form = _core.TensorForm(FakeArray(4096))
+    assert not form.reads_torch
+    assert form.read(FakeArray(8192)) == 8192
+    for changed in ({"shape": (6, 4)}, {"strides": (4, 16)}, {"dtype": "int32"}, {"device": 1}):
+        assert form.read(FakeArray(8192, **changed)) is None
+
+
+@pytest.mark.parametrize("tensor", [np.zeros((4, 6)), np.zeros(3, ml_dtypes.bfloat16), 4096, None])
+def test_what_has_no_device_memory_has_no_form(tensor):
+    assert _core.TensorForm(tensor).read(tensor) is None
