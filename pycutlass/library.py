@@ -329,10 +329,10 @@ class TileDescription:
                 f"threadblock_shape M={m} does not fit {schedule!r}, which takes {', '.join(map(str, allowed_m))}"
                 + ("; KernelSchedule.Pingpong takes 64" if schedule is KernelSchedule.Cooperative else "")
             )
-        if n % 8 or not 8 <= n <= 256:
+        if n % 16 or not 16 <= n <= 256:
             raise DescriptionError(
-                f"threadblock_shape N={n} must be a multiple of 8 from 8 to 256 (wgmma); "
-                f"the nearest is {min(256, max(8, _nearest_multiple(n, 8)))}"
+                f"threadblock_shape N={n} must be a multiple of 16 from 16 to 256 (the epilogue stores 16 at once); "
+                f"the nearest is {min(256, max(16, _nearest_multiple(n, 16)))}"
             )
         step = 256 // self.math_instruction.a.bits  # wgmma's K is 32 bytes
         if k % step:
@@ -346,7 +346,7 @@ class TileDescription:
         if registers > 224:
             raise DescriptionError(
                 f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
-                f"about 224 to give: use at most {224 * 128 * consumers // m // 8 * 8} columns, or the other schedule"
+                f"about 224 to give: use at most {224 * 128 * consumers // m // 16 * 16} columns, or the other schedule"
             )
 
     def __repr__(self) -> str:

@@ -39,6 +39,8 @@ _PRODUCTS = {
     _Operator.dgrad: (_core.RowMajor, _core.RowMajor),
     _Operator.wgrad: (_core.ColumnMajor, _core.RowMajor),
 }
+#: Bits that the optimized iterators of the filter have for a thread's loads (conv2d_*_filter_*_optimized.h).
+_MOST_FILTER_LOADS = 32
 _NHWC = (_core.TensorNHWC,) * 3
 _INTERLEAVED = (_core.TensorNC32HW32, _core.TensorC32RSK32, _core.TensorNC32HW32)
 _SWIZZLES: tuple[type[Any], ...] = (
@@ -285,6 +287,7 @@ class Conv2dOperation(Operation):
         rules.check_operand_types(tile.math_instruction, A, B)
         rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
         rules.check_ampere(self.compute_capability, tile, A, B, C)
+        self._check_filter_loads(B)
         rules.check_shared_memory(self.compute_capability, tile)
 
     def _check_layouts(self) -> None:
@@ -323,6 +326,20 @@ class Conv2dOperation(Operation):
             raise DescriptionError(
                 f"fixed_channels is for as many channels as the alignment, the same for both operands; got "
                 f"{self.A.alignment} for A and {self.B.alignment} for B"
+            )
+
+    def _check_filter_loads(self, filters: TensorDescription) -> None:
+        """Check that the optimized algorithm has a bit for each load of the filter by one thread."""
+        if self.iterator_algorithm is not _Algorithm.optimized or self.conv_kind is _Operator.wgrad:
+            return
+        tile = self.tile_description
+        _, n, k = tile.threadblock_shape
+        loads = n * k // filters.alignment // tile.num_threads
+        if filters.alignment_bytes == 16 and loads >= _MOST_FILTER_LOADS:
+            raise DescriptionError(
+                f"the {n}x{k} tile of operand B has {loads} loads for each of {tile.num_threads} threads, and the "
+                f"optimized algorithm takes fewer than {_MOST_FILTER_LOADS}: use more warps, a smaller "
+                f"threadblock_shape, or analytic"
             )
 
     def _check_groups(self) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "check_operand_types",
     "check_shared_memory",
     "expect",
+    "shares_evenly",
 ]
 
 _Kind = TypeVar("_Kind")
@@ -126,14 +127,15 @@ def check_ampere(
     elif math.instruction_shape == (8, 8, 16):
         raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
     if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
-        _check_integer_layouts(math, A, B, C)
+        _check_integer_layouts(math, tile, A, B, C)
     if math.is_tensor_op:
         _check_loads(tile, A, B)
-        # A column-major C is computed as the transposed problem, so that the tile's rows are those of B.
-        m, n = (1, 0) if C.layout is _core.ColumnMajor else (0, 1)
-        for name, operand, axis, along_k in (("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)):
+        for name, operand, axis, along_k in _sides(A, B, C):
             if operand.order.interleave == 1:
                 _check_operand_tile(name, operand, tile, axis, along_k)
+            if operand.type.short == "f64":
+                _check_f64(name, tile, along_k)
+            _check_shares(name, operand, tile, axis, along_k)
     else:
         _check_simt(math, tile, A, B, C)
     check_output(tile, C)
@@ -149,6 +151,17 @@ def check_shared_memory(compute_capability: int, tile: TileDescription) -> None:
             f"compute capability {compute_capability} has {limit:,} for one threadblock: use at most "
             f"{limit // tile.stage_bytes()} stages, or a smaller threadblock_shape"
         )
+
+
+def _sides(
+    A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> tuple[tuple[str, TensorDescription, int, bool], ...]:
+    """Return both operands: name, description, which of the tile's M and N is theirs, whether K is contiguous.
+
+    A column-major C is computed as the transposed problem, so that the tile's rows are those of B.
+    """
+    m, n = (1, 0) if C.layout is _core.ColumnMajor else (0, 1)
+    return ("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)
 
 
 def _check_matrix(name: str, operand: TensorDescription) -> None:
@@ -168,7 +181,7 @@ def _check_turing(tile: TileDescription) -> None:
 
 
 def _check_integer_layouts(
-    math: MathInstruction, A: TensorDescription, B: TensorDescription, C: TensorDescription
+    math: MathInstruction, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
 ) -> None:
     layouts = (A.layout, B.layout, C.layout)
     if any(layout in _INTERLEAVED for layout in layouts):
@@ -181,6 +194,18 @@ def _check_integer_layouts(
             raise DescriptionError(
                 f"interleaved layouts are written 8 elements at a time: operand C of {C.type} needs alignment 8, got "
                 f"{C.alignment}; cutlass.int8 can have that"
+            )
+        for name, operand in (("A", A), ("B", B)):
+            if operand.alignment != 16:
+                raise DescriptionError(
+                    f"interleaved operands are loaded 16 elements at a time: {name} needs alignment 16, got "
+                    f"{operand.alignment}"
+                )
+        warps, k = tile.num_threads // 32, tile.threadblock_shape[2]
+        if k > 32 * warps:  # the transposed map of default_mma_core_sm80.h has one line of 32 for each warp
+            raise DescriptionError(
+                f"each warp loads 32 of an interleaved tile's K: threadblock_shape K={k} needs {k // 32} warps, "
+                f"warp_count makes {warps}"
             )
         return
     if (A.is_row_major, B.is_row_major) != (True, False):
@@ -213,6 +238,61 @@ def _check_simt(
         )
     if C.alignment != 1:
         raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
+    lanes = _simt_lanes(math, tile)
+    for name, operand, axis, along_k in _sides(A, B, C):
+        _check_simt_loads(name, operand, tile, axis, along_k)
+        _check_accesses(name, operand, tile, axis)
+        if along_k and not math.a.is_integer:
+            _check_simt_transpose(name, operand, tile, lanes[axis])
+
+
+def _simt_lanes(math: MathInstruction, tile: TileDescription) -> tuple[int, int]:
+    """Return how many elements along M and N a thread takes at once, after checking that they divide its tile.
+
+    A warp has 8x4 threads where its tile is taller than wide, else 4x8 (gemm/threadblock/default_mma_core_simt.h).
+    """
+    m, n, _ = tile.warp_shape
+    threads = (8, 4) if m > n else (4, 8)
+    most = 128 // math.a.bits
+    lanes = []
+    for axis, extent, along in zip("MN", (m, n), threads, strict=True):
+        of_thread = extent // along
+        lanes.append(min(most, of_thread))
+        if of_thread % lanes[-1]:
+            raise DescriptionError(
+                f"each thread of a SIMT warp tile of {m}x{n} has {of_thread} elements along {axis}, which it takes "
+                f"{lanes[-1]} at a time: make the warp tile's {axis}={extent} a multiple of {along * lanes[-1]} by "
+                f"another threadblock_shape or warp_count"
+            )
+    return lanes[0], lanes[1]
+
+
+def _check_simt_loads(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check that all threads can share the tile of an operand evenly (cutlass/transform/pitch_linear_thread_map.h)."""
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    step, threads = operand.alignment, tile.num_threads  # int8 is loaded in blocks of 4x4
+    contiguous, lines = (k // step, rows // step) if along_k else (rows // step, k // step)
+    in_a_line = threads < contiguous and not contiguous % threads and not along_k
+    in_several = not threads % contiguous and not lines % (threads // contiguous)
+    if (rows % step or k % step) or not (in_a_line or in_several):
+        unit = "elements" if step == 1 else f"blocks of {step}x{step} elements"
+        raise DescriptionError(
+            f"the {rows}x{k} tile of operand {name} has {lines} lines of {contiguous} {unit}, which {tile.num_threads} "
+            f"threads cannot share evenly: use another warp_count, or extents that are powers of two"
+        )
+
+
+def _check_simt_transpose(name: str, operand: TensorDescription, tile: TileDescription, lane: int) -> None:
+    """Check the padding by which an operand that is contiguous along K is turned in shared memory."""
+    k, words = tile.threadblock_shape[2], operand.type.bits // 32
+    padding = 32 // k // words if tile.stages == 2 else k // 32  # default_mma_core_simt.h and default_mma_core_sm80.h
+    if padding % lane:
+        remedy = "K=8" if tile.stages == 2 else "K below 32"
+        raise DescriptionError(
+            f"operand {name} is contiguous along K, and SIMT kernels of {tile.stages} stages turn it in shared memory "
+            f"with {padding} elements between lines for threadblock_shape K={k}, where a thread reads {lane} at once: "
+            f"use {remedy}"
+        )
 
 
 def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> None:
@@ -227,6 +307,23 @@ def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescripti
                 f"pipelines of more than 2 stages use cp.async, which moves at least 4 bytes: operand {name} of "
                 f"{operand.type} needs alignment {32 // operand.type.bits}, got {operand.alignment}; or use stages=2"
             )
+
+
+def _check_f64(name: str, tile: TileDescription, along_k: bool) -> None:
+    """Check what the shared-memory layouts of 64-bit elements ask for (tensor_op_multiplicand_sm80.h)."""
+    if tile.num_threads < 64:
+        raise DescriptionError("f64 TensorOp kernels have two warps or more: use another warp_count")
+    m, n, _ = tile.warp_shape
+    if m % 16 or n % 16:
+        raise DescriptionError(
+            f"a warp tile of f64 is a multiple of 16 along M and N, got {m}x{n}: use another threadblock_shape or "
+            f"warp_count"
+        )
+    k = tile.threadblock_shape[2]
+    if along_k and k % 16:
+        raise DescriptionError(
+            f"operand {name} of f64 is contiguous along K: threadblock_shape K={k} must be a multiple of 16"
+        )
 
 
 def _check_operand_tile(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
@@ -249,12 +346,51 @@ def _check_operand_tile(name: str, operand: TensorDescription, tile: TileDescrip
             f"the {lines * line} elements of {'a' if lines == 1 else 'two'} 128-byte line{'s' * (lines - 1)}; use "
             f"{-(-rows // (lines * line)) * lines * line}"
         )
-    accesses = rows * k // operand.alignment
-    if accesses % tile.num_threads:
+    _check_accesses(name, operand, tile, axis)
+
+
+def _check_shares(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check that the warps load the tile of an operand once, and all of it (default_mma_core_sm80.h, ..._sm75.h).
+
+    Where that does not come out even CUTLASS rounds down, and leaves the rest alone without a word.
+    """
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    wide = operand.type.bits == 64
+    each = 1 if wide else 128 // operand.type.bits
+    if operand.order.interleave > 1:
+        beside, lines, lanes = rows * operand.order.interleave // each, k // operand.order.interleave, 32
+    else:
+        beside, lines = (k // each, rows) if along_k else (rows // each, k)
+        lanes = 16 if wide else beside if along_k else min(beside, 8)
+    warps = tile.num_threads // 32
+    if not shares_evenly(beside, lines, lanes, warps, striped=wide and not along_k):
         raise DescriptionError(
-            f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, which "
-            f"{tile.num_threads} threads cannot share evenly: use fewer warps or a larger tile"
+            f"the {rows}x{k} tile of operand {name} is {beside} x {lines} accesses, which {tile.num_threads} threads, "
+            f"{warps} warps of {lanes} x {32 // lanes}, cannot share evenly: use fewer warps, or extents that are "
+            f"powers of two"
         )
+
+
+def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: bool = False) -> bool:
+    """Return whether warps of `lanes` x 32 / `lanes` threads load `beside` x `lines` accesses, each of them once.
+
+    As PitchLinearWarpRakedThreadMap divides them, or PitchLinearWarpStripedThreadMap where `striped`
+    (cutlass/transform/pitch_linear_thread_map.h): lines first, then what is side by side.
+    """
+    if beside % lanes or lines % (32 // lanes):
+        return False
+    across, down = beside // lanes, lines // (32 // lanes)
+    if down >= warps:
+        return not down % warps
+    warps_down = warps // down if striped else down
+    warps_across = across // warps_down if striped else warps // warps_down
+    even = warps_across > 0 and not across % warps_across and not down % warps_down
+    return even and warps == warps_across * warps_down
+
+
+def _check_accesses(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    accesses = rows * k // operand.alignment
     if accesses // tile.num_threads > _MOST_ACCESSES:
         raise DescriptionError(
             f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, more than "

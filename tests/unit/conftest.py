@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from pycutlass import _core
+from pycutlass.compiler import session
+from pycutlass.source import KernelSource
 
-sys.path.insert(0, str(Path(__file__).parent))  # for descriptions.py
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
 
 # How long one example takes says more of the machine's other work than of ours.
 settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unit")
+# For whoever has changed a rule: twenty times as many examples, drawn anew also where CI would repeat its own.
+settings.register_profile("thorough", settings.get_profile("unit"), max_examples=2000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unit"))
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +30,35 @@ def without_gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "device_count", lambda: 0)
         yield
+
+
+@pytest.fixture
+def private_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A cache and temporary directory of the test's own, and NVRTC, which is quick."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    for name in ("TARGET", "STRICT", "NO_COMPILE", "JOBS"):
+        monkeypatch.delenv(f"PYCUTLASS_{name}", raising=False)
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYCUTLASS_BACKEND", "nvrtc")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(session, "_session", session._Session())
+    monkeypatch.setattr("pycutlass.device.current_target", lambda: None)
+    yield
+    assert list((tmp_path / "tmp").iterdir()) == [], "no temporary file stays behind"
+    assert list((tmp_path / "cwd").iterdir()) == [], "nothing is written into the working directory"
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that are really built."""
+    names: list[str] = []
+    build = session.build
+
+    def counted(source: KernelSource, *rest: Any) -> Any:
+        names.append(source.name)
+        return build(source, *rest)
+
+    monkeypatch.setattr(session, "build", counted)
+    return names

@@ -160,6 +160,10 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (lambda: conv(fprop, "optimized", (f32,) * 3, opcode=cutlass.OpClass.Simt, alignments=4), ["alignment 1"]),
     (lambda: conv(fprop, "optimized", shape=(256, 256, 64), warps=(4, 4, 1), stages=4), ["shared memory"]),
     (lambda: conv(wgrad, "optimized", shape=(96, 128, 32), warps=(1, 2, 1)), ["128-byte line", "M=96"]),
+    (
+        lambda: conv(fprop, "optimized", (tf32, f32, f32), shape=(64, 128, 32), warps=(1, 1, 1)),
+        ["128x32 tile of operand B", "32 loads for each of 32 threads", "fewer than 32", "analytic"],
+    ),
 ]
 
 

@@ -84,7 +84,7 @@ def native_tiles(draw: st.DrawFn) -> TileDescription:
     cooperative = schedule is KernelSchedule.Cooperative or (schedule is None and m >= 128)
     assume(m != 192 or not cooperative)
     most = 224 * 128 * (2 if cooperative else 1) // m
-    n = 8 * draw(st.integers(1, min(256, most) // 8))
+    n = 16 * draw(st.integers(1, min(256, most) // 16))
     k = 16 * draw(st.integers(1, 8))
     cluster = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2)]))
     return TileDescription([m, n, k], draw(st.sampled_from([None, 2, 5])), None, HOPPER, cluster, schedule)
@@ -276,8 +276,8 @@ WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (NATIVE, {"warp_count": [2, 2, 1]}, ["warp_count=None", "leave out cluster_shape"]),
     (NATIVE, {"stages": 1}, ["stages", "None", "at least 2", "got 1"]),
     (NATIVE, {"threadblock_shape": [64, 128, 64]}, ["M=64", "128, 256", "Pingpong takes 64"]),
-    (NATIVE, {"threadblock_shape": [128, 100, 64]}, ["N=100", "multiple of 8", "nearest is 104"]),
-    (NATIVE, {"threadblock_shape": [128, 512, 64]}, ["N=512", "8 to 256", "nearest is 256"]),
+    (NATIVE, {"threadblock_shape": [128, 100, 64]}, ["N=100", "multiple of 16", "nearest is 96"]),
+    (NATIVE, {"threadblock_shape": [128, 512, 64]}, ["N=512", "16 to 256", "nearest is 256"]),
     (NATIVE, {"threadblock_shape": [128, 128, 40]}, ["K=40", "multiple of 16", "nearest is 48"]),
     (NATIVE, {"threadblock_shape": [256, 256, 64]}, ["256 accumulator registers", "at most 224 columns"]),
 ]
@@ -302,7 +302,7 @@ def test_the_remedy_for_too_many_accumulators_works(m, schedule):
         most = int(re.search(r"at most (\d+) columns", str(error)).group(1))
         assert tile(most).threadblock_shape[1] == most
         with pytest.raises(DescriptionError, match="accumulator registers"):
-            tile(most + 8)
+            tile(most + 16)
     else:
         assert m == 128
         assert schedule is KernelSchedule.Cooperative

@@ -167,6 +167,12 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"C": tensor("s32", COLUMNS32, 4), "epilogue_functor": functor("s32", 4, "s32")},
         ["interleaved", "8 elements at a time", "C of cutlass.int32 needs alignment 8, got 4", "cutlass.int8 can"],
     ),
+    ("interleaved", {"A": tensor("s8", COLUMNS32, 8)}, ["16 elements at a time", "A needs alignment 16, got 8"]),
+    (
+        "interleaved",
+        tile("interleaved", threadblock_shape=(32, 128, 128), warp_count=(1, 2, 1), stages=2),
+        ["K=128 needs 4 warps", "makes 2"],
+    ),
     ("f16", {"C": tensor("f16", COLUMNS32, 8)}, ["interleaved layouts go together", "cutlass.float16"]),
     (
         "f16",
@@ -187,9 +193,33 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["SIMT kernels store single elements", "alignment 1, got 2"],
     ),
     ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["SIMT", "K=5 makes 5 instructions", "even number"]),
+    (
+        "simt",
+        tile("simt", threadblock_shape=(192, 64, 8), warp_count=(4, 2, 1)),
+        ["warp tile of 48x32", "6 elements along M", "M=48 a multiple of 32"],
+    ),
+    (
+        "simt",
+        tile("simt", threadblock_shape=(96, 64, 8), warp_count=(3, 2, 1)),
+        ["64x8 tile of operand B", "64 lines of 8 elements", "192 threads cannot share evenly"],
+    ),
+    (
+        "int8 simt",
+        tile("int8 simt", threadblock_shape=(64, 32, 16), warp_count=(2, 1, 1)),
+        ["32x16 tile of operand B", "8 lines of 4 blocks of 4x4 elements", "64 threads"],
+    ),
+    (
+        "simt",
+        tile("simt", threadblock_shape=(128, 128, 16), stages=2),
+        ["operand A is contiguous along K", "2 stages", "2 elements between lines", "reads 4", "use K=8"],
+    ),
+    ("simt", tile("simt", threadblock_shape=(128, 128, 32), stages=3), ["1 elements between lines", "use K below 32"]),
     # Loads
     ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
     ("f64", tile("f64", stages=2), ["f64 TensorOp", "cp.async", "3 stages or more, got 2"]),
+    ("f64", tile("f64", threadblock_shape=(16, 16, 16), warp_count=(1, 1, 1)), ["two warps or more", "warp_count"]),
+    ("f64", tile("f64", threadblock_shape=(32, 64, 16), warp_count=(4, 2, 1)), ["multiple of 16", "got 8x32"]),
+    ("f64", tile("f64", threadblock_shape=(64, 64, 8)), ["operand A of f64", "K=8", "multiple of 16"]),
     ("f16", {"B": tensor("f16", COLUMN, 1)}, ["cp.async", "4 bytes", "operand B", "alignment 2", "stages=2"]),
     ("int8", {"A": tensor("s8", ROW, 2)}, ["cp.async", "operand A of cutlass.int8 needs alignment 4, got 2"]),
     # Tiles
@@ -200,7 +230,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "f16",
         tile("f16", threadblock_shape=(128, 32, 32), warp_count=(4, 2, 1)),
-        ["32x32 tile of operand B", "128 accesses of 8", "256 threads"],
+        ["32x32 tile of operand B", "4 x 32 accesses", "256 threads, 8 warps of 4 x 8", "fewer warps"],
     ),
     (
         "f16",
@@ -211,6 +241,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         "f16",
         parts("tf32", (ROW, ROW, ROW), tile=(128, 96, 16), stages=2),
         ["operand B", "N=96", "64 elements of two 128-byte lines", "use 128"],
+    ),
+    (
+        "f16 by columns",
+        tile("f16 by columns", threadblock_shape=(192, 192, 32), warp_count=(3, 2, 1)),
+        ["192x32 tile of operand A", "24 x 32 accesses", "6 warps of 8 x 4,", "powers of two"],
     ),
     # A column-major C is computed as the transposed problem
     (
@@ -270,7 +305,7 @@ def test_a_tile_is_made_or_refused_with_a_reason(kind, layouts, rows, k, stages)
     try:
         operation = GemmOperationUniversal(**parts(kind, layouts, tile=(*rows, k), stages=stages))
     except DescriptionError as error:
-        assert "threadblock_shape" in str(error) or "threads cannot share" in str(error)
+        assert "threadblock_shape" in str(error) or "cannot share evenly" in str(error)
     else:
         tile = operation.tile_description
         assert tile.stages * tile.stage_bytes() <= 163 << 10
