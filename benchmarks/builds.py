@@ -62,14 +62,14 @@ class LaunchFloor:
         self._launch.restype = ctypes.c_int
         self._launch.argtypes = [
             *(ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint), ctypes.c_uint),
-            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long),
+            *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long),
         ]
 
     def launch(
-        self, function: int, dims: tuple[int, ...], shared_bytes: int, params: int, stream: int, calls: int
+        self, function: int, dims: tuple[int, ...], shared_bytes: int, pdl: bool, params: int, stream: int, calls: int
     ) -> None:
         """Launch `function` so many times; `dims` are grid, block and cluster, three numbers each."""
-        status = self._launch(function, (ctypes.c_uint * 9)(*dims), shared_bytes, params, stream, calls)
+        status = self._launch(function, (ctypes.c_uint * 9)(*dims), shared_bytes, pdl, params, stream, calls)
         if status != 0:
             reason = "there is no libcuda.so.1" if status == -1 else f"CUresult {status}"
             raise BenchmarkError(f"the launch loop in C failed: {reason}")
@@ -81,9 +81,10 @@ class LaunchFloor:
         call = execution.call
         cluster = arguments.operation.tile_description.cluster_shape or (1, 1, 1)
         dims = (*call.grid, *call.block, *cluster)
+        how = (call.shared_bytes, call.launches_with_pdl, call.params_address)
 
         def loop(calls: int) -> None:
-            self.launch(call.function, dims, call.shared_bytes, call.params_address, call.current_stream, calls)
+            self.launch(call.function, dims, *how, call.current_stream, calls)
 
         return loop
 

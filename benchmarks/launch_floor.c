@@ -4,21 +4,31 @@
 
 typedef CUresult (*Launch)(CUlaunchConfig const*, CUfunction, void**, void**);
 
-/* dims: grid, block and cluster, three numbers each. Returns a CUresult, or -1 where there is no driver. */
+/* dims: grid, block and cluster, three numbers each. pdl: whether each launch is a programmatic dependent one. Returns
+ * a CUresult, or -1 where there is no driver. */
 #ifdef __cplusplus
 extern "C"
 #endif
-    int launch_floor(void* function, unsigned const* dims, unsigned shared_bytes, void* params, void* stream,
+    int launch_floor(void* function, unsigned const* dims, unsigned shared_bytes, int pdl, void* params, void* stream,
                      long calls) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   Launch launch = library ? (Launch)dlsym(library, "cuLaunchKernelEx") : 0;
   if (!launch) return -1;
 
-  CUlaunchAttribute cluster;
-  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-  cluster.value.clusterDim.x = dims[6];
-  cluster.value.clusterDim.y = dims[7];
-  cluster.value.clusterDim.z = dims[8];
+  CUlaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (dims[6] * dims[7] * dims[8] > 1) {
+    CUlaunchAttribute* cluster = &attributes[count++];
+    cluster->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster->value.clusterDim.x = dims[6];
+    cluster->value.clusterDim.y = dims[7];
+    cluster->value.clusterDim.z = dims[8];
+  }
+  if (pdl) {
+    CUlaunchAttribute* dependent = &attributes[count++];
+    dependent->id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    dependent->value.programmaticStreamSerializationAllowed = 1;
+  }
 
   CUlaunchConfig config;
   config.gridDimX = dims[0];
@@ -29,8 +39,8 @@ extern "C"
   config.blockDimZ = dims[5];
   config.sharedMemBytes = shared_bytes;
   config.hStream = (CUstream)stream;
-  config.attrs = &cluster;
-  config.numAttrs = dims[6] * dims[7] * dims[8] > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
 
   void* arguments[1];
   arguments[0] = params;

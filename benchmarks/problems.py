@@ -68,11 +68,18 @@ class Problem:
 
         return self._checked("torch.mm", [functools.partial(torch.mm, a, b, out=d) for a, b, d in self.sets])
 
-    def pycutlass(self, operation: GemmOperationUniversal, raster_order: RasterOrder = RasterOrder.Heuristic) -> Loop:
+    def pycutlass(
+        self,
+        operation: GemmOperationUniversal,
+        raster_order: RasterOrder = RasterOrder.Heuristic,
+        *,
+        launch_with_pdl: bool = True,
+    ) -> Loop:
         """Return a loop over an operation of PyCUTLASS."""
+        options: dict[str, Any] = {"raster_order": raster_order, "launch_with_pdl": launch_with_pdl}
         calls = []
         for a, b, d in self.sets:
-            arguments = GemmArguments(operation, self.size, a, b, None, d, raster_order=raster_order)
+            arguments = GemmArguments(operation, self.size, a, b, None, d, **options)
             calls.append(functools.partial(operation.run, arguments))
         return self._checked(operation.procedural_name(), calls)
 

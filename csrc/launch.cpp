@@ -77,12 +77,6 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
   config_.blockDimZ = 1;
   config_.sharedMemBytes = info.shared_bytes;
   config_.attrs = attributes_;
-  config_.numAttrs = 0;
-  if (info.cluster[0] * info.cluster[1] * info.cluster[2] > 1) {
-    attributes_[0].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    attributes_[0].value.clusterDim = {info.cluster[0], info.cluster[1], info.cluster[2]};
-    config_.numAttrs = 1;
-  }
   arguments_[0] = params_;
 }
 
@@ -114,7 +108,23 @@ int Call::plan() {
   config_.gridDimX = result_.grid[0];
   config_.gridDimY = result_.grid[1];
   config_.gridDimZ = result_.grid[2];
+  set_attributes();
   return status;
+}
+
+void Call::set_attributes() {
+  uint32_t const(&cluster)[3] = kernel_->host().info().cluster;
+  config_.numAttrs = 0;
+  if (cluster[0] * cluster[1] * cluster[2] > 1) {
+    CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute.value.clusterDim = {cluster[0], cluster[1], cluster[2]};
+  }
+  if (launches_with_pdl()) {
+    CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+  }
 }
 
 bool Call::update(py::handle a, py::handle b, py::handle c, py::handle d) {
@@ -231,6 +241,7 @@ void bind_call(py::module_& m) {
       .def("remember", &Call::remember, py::arg("index"), py::arg("tensor"))
       .def("set_scalars", &Call::set_scalars, py::arg("values"), py::arg("pointers"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
+      .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
       .def("follow_library", &Call::follow_library, py::arg("tensor_type"))
       .def("follow_callable", &Call::follow_callable, py::arg("callable"))
       .def("plan", &Call::plan)
@@ -239,6 +250,7 @@ void bind_call(py::module_& m) {
       .def_property_readonly("bound_update", [](py::object self) { return bound_update(std::move(self)); })
       .def_property_readonly("bound_run", [](py::object self) { return bound_run(std::move(self)); })
       .def_property_readonly("workspace_bytes", &Call::workspace_bytes)
+      .def_property_readonly("launches_with_pdl", &Call::launches_with_pdl)
       .def_property_readonly("function", &Call::function)
       .def_property_readonly("params_address", &Call::params_address)
       .def_property_readonly("last_stream", &Call::last_stream)

@@ -37,6 +37,8 @@ class Call {
   void remember(int index, pybind11::object tensor);
   void set_scalars(pybind11::sequence const& values, pybind11::sequence const& pointers);
   void set_workspace(uintptr_t pointer);
+  /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
+  void set_launch_with_pdl(bool allowed) { pdl_allowed_ = allowed; }
   void follow_library(pybind11::object const& tensor_type);
   void follow_callable(pybind11::object callable) { stream_.follow_callable(std::move(callable)); }
 
@@ -48,6 +50,7 @@ class Call {
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
   uint64_t scratch_bytes() const { return result_.scratch_bytes; }
+  bool launches_with_pdl() const { return pdl_allowed_ && result_.waits_itself; }
   CUlaunchConfig const& config() const { return config_; }
   uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_); }
   uintptr_t function() const { return reinterpret_cast<uintptr_t>(kernel_->function()); }
@@ -64,6 +67,7 @@ class Call {
   virtual void prepare(CUstream) {}
 
  private:
+  void set_attributes();
   void run_on(CUstream stream);
   void launch(CUstream stream);
 
@@ -73,7 +77,8 @@ class Call {
   StreamSource stream_;
   pycutlass_plan_result result_{};
   CUlaunchConfig config_{};
-  CUlaunchAttribute attributes_[1];
+  CUlaunchAttribute attributes_[2];  // cluster shape, then programmatic dependent launch: either may be absent
+  bool pdl_allowed_ = false;
   void* arguments_[1];
   bool launched_ = false;
   CUstream explicit_stream_ = nullptr;

@@ -208,23 +208,10 @@ def _operands(
     description: TensorDescription = getattr(operation, "C" if name == "D" else name)
     rows, columns = (sizes[:, extent].tolist() for extent in _EXTENTS[name])
     takes_bias = bias if name == "C" else False
-    if name == "C" and operation.is_native:
-        _refuse_bias(description, tensors, sizes, bias)
-        takes_bias = False
     return tuple(
         _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias)
         for number in range(len(sizes))
     )
-
-
-def _refuse_bias(description: TensorDescription, tensors: Sequence[Any], sizes: Sizes, bias: bool | None) -> None:
-    """Raise where a C is a vector."""
-    for number, (m, n, _) in enumerate(sizes.tolist()):
-        if m and n and (is_vector(description, tensors[number], m, n) if bias is None else bias):
-            raise ArgumentError(
-                f"operand C[{number}] is a bias, and a Hopper-native group reads C with TMA, which does not repeat a "
-                f"vector: give matrices, or describe an Ampere-style kernel (stages and warp_count, no cluster_shape)"
-            )
 
 
 def _operand(

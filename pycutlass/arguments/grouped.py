@@ -37,8 +37,8 @@ class GemmGroupedArguments(Arguments):
         there is nothing to do, with K of 0 the product is zero.
     A, B, C, D : list of tensor
         One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat. `C` may be None
-        where beta is 0, C[i] may be D[i] itself, and, except in Hopper-native groups, a bias: a vector of N elements
-        (row-major C) or M elements (column-major C).
+        where beta is 0, C[i] may be D[i] itself, and may be a bias: a vector of N elements (row-major C) or M elements
+        (column-major C).
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``, for all problems; alpha 1 and beta 0 by default.
     bias : bool, optional
@@ -139,7 +139,7 @@ class GemmGroupedArguments(Arguments):
             Addresses. `ptr_C` may be None where beta is 0.
         lda, ldb, ldc, ldd : int64 tensor of shape (problem_count,)
             Leading dimensions in elements: the step between rows (RowMajor) or columns (ColumnMajor). 0 in `ldc` makes
-            C a bias, except in Hopper-native groups. `ldc` may be None where beta is 0.
+            C a bias. `ldc` may be None where beta is 0.
         output_op : EpilogueScalars, optional
             As for the constructor.
         most_tiles : int

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from convolutions import GEOMETRIES, OPERATIONS, problem
+from records import Common, Result, describe
 
 from pycutlass import cubin, cutlass, toolkit
 from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from convolutions import GEOMETRIES, OPERATIONS, problem
 
 pytestmark = pytest.mark.compile
 
@@ -28,32 +25,12 @@ KERNELS = {
 FIELDS = (*"NHWCKRSPQ", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w")
 
 
-class Operand(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("ld", ctypes.c_int64), ("batch_stride", ctypes.c_int64)]
-
-
 class Call(ctypes.Structure):
-    """pycutlass_conv2d_call of abi.h."""
+    """``pycutlass_conv2d_call``."""
 
     _fields_ = [
-        ("struct_size", ctypes.c_uint32),
-        ("device", ctypes.c_int32 * 3),
-        ("operands", Operand * 4),
-        ("values", ctypes.c_double * 4),
-        ("pointers", ctypes.c_void_p * 4),
-        ("workspace", ctypes.c_void_p),
+        ("common", Common),
         *[(name, ctypes.c_int32) for name in (*FIELDS, "mode", "split_k_slices", "groups", "split_k_mode")],
-    ]
-
-
-class Plan(ctypes.Structure):
-    _fields_ = [("grid", ctypes.c_uint32 * 3), ("workspace_bytes", ctypes.c_uint64), ("clear", ctypes.c_uint64 * 2)]
-
-
-class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("abi", "params_bytes", "shared_bytes", "x", "y")] + [
-        ("cluster", ctypes.c_uint32 * 3),
-        ("call_bytes", ctypes.c_uint32),
     ]
 
 
@@ -68,14 +45,14 @@ def kernel(request, tmp_path_factory) -> tuple[Any, Any, Any]:
     return operation, artifact, ctypes.CDLL(str(path))
 
 
-def plan(operation: Any, host: Any, size: Any, slices: int, mode: Any) -> tuple[int, Plan]:
-    call = Call(struct_size=ctypes.sizeof(Call), split_k_slices=slices, split_k_mode=mode.value, groups=1)
+def plan(operation: Any, host: Any, size: Any, slices: int, mode: Any) -> tuple[int, Result]:
+    call = Call(split_k_slices=slices, split_k_mode=mode.value, groups=1)
+    call.common.struct_size = ctypes.sizeof(Call)
     for name in FIELDS:
         setattr(call, name, getattr(size, name))
-    for operand, channels in zip(call.operands, (size.C, size.C, size.K, size.K), strict=True):
+    for operand, channels in zip(call.common.operands, (size.C, size.C, size.K, size.K), strict=True):
         operand.ld = channels
-    info, result = Info(), Plan()
-    host.pycutlass_describe(ctypes.byref(info))
+    info, result = describe(host), Result()
     assert info.call_bytes == ctypes.sizeof(Call)
     params = ctypes.create_string_buffer(info.params_bytes + 128)
     return host.pycutlass_plan(ctypes.byref(call), params, ctypes.byref(result)), result
@@ -85,10 +62,9 @@ def test_the_build_has_no_problems(kernel):
     operation, artifact, host = kernel
     assert BuildReport.from_json(artifact.report).problems() == []
     assert cubin.kernel_names(artifact.cubin) == (operation.procedural_name(),)
-    info = Info()
-    host.pycutlass_describe(ctypes.byref(info))
+    info = describe(host)
     assert cubin.kernel_parameter_bytes(artifact.cubin, operation.procedural_name()) == info.params_bytes
-    assert (info.x, info.y) == (operation.tile_description.num_threads, 1)
+    assert tuple(info.threads) == (operation.tile_description.num_threads, 1)
     tile = operation.tile_description
     assert info.shared_bytes >= tile.stage_bytes() * tile.stages
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from descriptions import COLUMN, ROW, native_parts, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import Common, Result, describe
 
 from pycutlass import SchedulerMode, _core, cutlass, toolkit
 from pycutlass.arguments.group import count_tiles
@@ -21,31 +21,10 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
-from descriptions import COLUMN, ROW, native_parts, parts
-
 pytestmark = pytest.mark.compile
 
 MULTIPROCESSORS, OCCUPANCY = 132, 2
 SUCCESS, INVALID_PROBLEM, NOT_SUPPORTED = 0, 4, 5  # cutlass::Status
-
-
-class Operand(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("ld", ctypes.c_int64), ("batch_stride", ctypes.c_int64)]
-
-
-class Common(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_uint32),
-        ("device", ctypes.c_int32),
-        ("sm_count", ctypes.c_int32),
-        ("sm_occupancy", ctypes.c_int32),
-        ("operands", Operand * 4),
-        ("values", ctypes.c_double * 4),
-        ("pointers", ctypes.c_void_p * 4),
-        ("workspace", ctypes.c_void_p),
-    ]
 
 
 class Record(ctypes.Structure):
@@ -61,16 +40,6 @@ class Record(ctypes.Structure):
         ("table_sizes", ctypes.c_void_p),
         ("table_pointers", ctypes.c_void_p * 4),
         ("table_lds", ctypes.c_void_p * 4),
-    ]
-
-
-class Result(ctypes.Structure):
-    _fields_ = [
-        ("grid", ctypes.c_uint32 * 3),
-        ("workspace_bytes", ctypes.c_uint64),
-        ("clear_offset", ctypes.c_uint64),
-        ("clear_bytes", ctypes.c_uint64),
-        ("scratch_bytes", ctypes.c_uint64),
     ]
 
 
@@ -115,7 +84,9 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GemmOperation
             product = tools.host.compile(operation.source(), target, Processes(1, 8 << 30))
             path = tmp_path_factory.mktemp("host") / "kernel.so"
             path.write_bytes(product.binary)
-            made[operation] = ctypes.CDLL(str(path)).pycutlass_plan
+            host = ctypes.CDLL(str(path))
+            assert describe(host).call_bytes == ctypes.sizeof(Record)
+            made[operation] = host.pycutlass_plan
         return made[operation]
 
     return plan

@@ -121,6 +121,18 @@ def _hopper_operations() -> dict[str, GemmOperationUniversal]:
         "hopper_pingpong": hopper(f16, f16, (64, 128, 64), (1, 1), pingpong),
         "hopper_pingpong_2x1": hopper(bf16, bf16, (128, 128, 64), (2, 1), pingpong),
         "hopper_pingpong_out32": hopper(bf16, f32, (64, 64, 128), (1, 1), pingpong),
+        "hopper_cooperative_out32": hopper(f16, f32, (256, 80, 64), (1, 1), cooperative),
+        "hopper_cooperative_16_columns": hopper(f16, bf16, (128, 16, 64), (1, 2), cooperative),
+        "hopper_pingpong_48_columns": hopper(bf16, f32, (64, 48, 64), (1, 1), pingpong),
+        "hopper_pingpong_gelu": hopper(
+            f16,
+            f16,
+            (128, 128, 64),
+            (2, 1),
+            pingpong,
+            functor=lambda *types: pycutlass.LinearCombinationGeneric(pycutlass.gelu(), *types),
+        ),
+        "hopper_pingpong_192_rows": hopper(f16, f16, (192, 112, 64), (1, 1), pingpong),
     }
 
 

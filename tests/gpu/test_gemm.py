@@ -103,6 +103,41 @@ def test_d_may_be_c(name: str) -> None:
     assert_matches(operation, A, B, original, C, 0.5, 1.0)
 
 
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if "hopper" in name])
+@pytest.mark.parametrize("form", ["vector", "pointer"])
+def test_bias_of_a_hopper_native_kernel(name: str, form: str) -> None:
+    """TMA reads the same row again and again."""
+    operation = OPERATIONS[name]
+    for m, n, k in ((8, 264, 72), (1000, 136, 200)):
+        A, B, D = random_matrix(operation.A, m, k), random_matrix(operation.B, k, n), poisoned(operation.C, m, n)
+        bias = random_matrix(operation.C, 1, n).reshape(-1)
+        given = {"C": bias} if form == "vector" else {"C": bias.data_ptr(), "bias": True}
+        output_op = operation.epilogue_type(0.5, -1.25)
+        arguments = pycutlass.GemmArguments(operation, (m, n, k), A, B, D=D, output_op=output_op, **given)
+        operation.run(arguments)
+        arguments.sync()
+        assert_matches(operation, A, B, bias.expand(m, n), D, 0.5, -1.25)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_bias_of_a_batch_of_a_hopper_native_kernel(many: bool) -> None:
+    import torch
+
+    operation, (batch, m, n, k) = OPERATIONS["hopper_pingpong"], (5, 136, 264, 72)
+    A, W = (torch.randn(batch, *shape, device="cuda").half() for shape in ((m, k), (n, k)))
+    bias = torch.randn(*([batch] if many else []), n, device="cuda").half()
+    D = torch.full((batch, m, n), float("nan"), device="cuda").half()
+    mode, output_op = pycutlass.cutlass.gemm.Mode.Batched, operation.epilogue_type(1.0, 1.0)
+    arguments = pycutlass.GemmArguments(
+        operation, (m, n, k), A, W.transpose(1, 2), bias, D, mode, batch=batch, output_op=output_op
+    )
+    operation.run(arguments)
+    arguments.sync()
+    for number in range(batch):
+        added = (bias[number] if many else bias).expand(m, n)
+        assert_matches(operation, A[number], W[number].t(), added, D[number], 1.0, 1.0)
+
+
 def test_double_scalars_stay_double() -> None:
     import torch
 

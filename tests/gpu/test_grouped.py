@@ -127,13 +127,19 @@ def test_hopper_native_groups_take_any_m(name: str) -> None:
     group.check(2.0)
 
 
-def test_a_bias_of_a_hopper_native_group_is_refused() -> None:
-    group = Group(GROUPED["hopper_cooperative_device"], [(64, 128, 64), (8, 8, 8)])
-    with pytest.raises(ArgumentError, match=r"C\[1\] is a bias, and a Hopper-native group"):
-        group.arguments(1.0, 1.0, C=[group.C[0], bias_of(group.operation, 8, 8)])
+def test_a_hopper_native_group_takes_matrices_and_vectors() -> None:
+    group = Group(GROUPED["hopper_cooperative_device"], [(64 + n, 8 * n, 64) for n in range(1, 40)])
+    bias = [bias_of(group.operation, m, n) for m, n, _ in group.sizes]
+    mixed = [each if n % 16 else matrix for each, matrix, (_, n, _) in zip(bias, group.C, group.sizes, strict=True)]
+    whole = [each.expand(m, n) for each, (m, n, _) in zip(mixed, group.sizes, strict=True)]
+    group.poison()
+    group.run(1.0, -1.0, C=mixed)
+    group.check(1.0, -1.0, C=whole)
 
 
-@pytest.mark.parametrize("prefix", ["f16_tnt_host", "f16_tnn_host", "f32_simt_ntn_device", "f64_tnt", "bf16_ntn", "s8"])
+@pytest.mark.parametrize(
+    "prefix", ["f16_tnt_host", "f16_tnn_host", "f32_simt_ntn_device", "f64_tnt", "bf16_ntn", "s8", "hopper_"]
+)
 def test_bias(prefix: str) -> None:
     operation = any_of(prefix)
     group = Group(operation, some_sizes(operation, 24, 200))

@@ -232,14 +232,17 @@ def test_columns_of_one_allocation_do_not_overlap() -> None:
 
 
 @pytest.mark.skipif(device.count() < 2, reason="needs two GPUs")
-def test_other_devices() -> None:
+@pytest.mark.parametrize("name", ["f16_tnt", "hopper_pingpong"])
+def test_other_devices(name: str) -> None:
     import torch
 
+    operation = OPERATIONS[name]
     tensors = [torch.randn(s, device="cuda:1").half() for s in ((M, K), (N, K), (M, N))]
     A, B, D = tensors[0], tensors[1].T, tensors[2]
-    arguments = pycutlass.GemmArguments(OPERATION, (M, N, K), A, B, None, D)
-    OPERATION.run(arguments)
+    arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D)
+    operation.run(arguments)
     arguments.sync()
     torch.testing.assert_close(D.double(), A.double() @ B.double(), rtol=2e-3, atol=2e-3)
+    assert torch.cuda.current_device() == 0
     with pytest.raises(ArgumentError, match="all operands must be on one GPU"):
-        pycutlass.GemmArguments(OPERATION, (M, N, K), A.to("cuda:0"), B, None, D)
+        pycutlass.GemmArguments(operation, (M, N, K), A.to("cuda:0"), B, None, D)

@@ -237,12 +237,17 @@ def test_what_is_no_bias_is_refused(C):
         GemmArguments(operation, (6, 10, 3), A, B, C, D, bias=True, output_op=operation.epilogue_type(1.0, 1.0))
 
 
-def test_hopper_kernels_take_no_bias():
-    operation = hopper()
-    A, B, D = (np.zeros(shape, np.float16) for shape in ((16, 16), (16, 16), (16, 16)))
-    output_op = operation.epilogue_type(1.0, 1.0)
-    with pytest.raises(ArgumentError, match=r"tensor map.*\.contiguous\(\)"):
-        GemmArguments(operation, (16, 16, 16), A, B.T, np.zeros(16, np.float16), D, output_op=output_op)
+@pytest.mark.parametrize("many", [False, True])
+def test_hopper_kernels_take_a_bias(many):
+    operation, rng = hopper(), np.random.default_rng()
+    A, B = (rng.integers(-4, 5, (3, 16, 16)).astype(np.float16) for _ in range(2))
+    C, D = rng.integers(-4, 5, (3, 16) if many else 16).astype(np.float16), np.full((3, 16, 16), np.nan, np.float16)
+    output_op = operation.epilogue_type(1.0, 2.0)
+    transposed = B.transpose(0, 2, 1)
+    operation.run(
+        GemmArguments(operation, (16, 16, 16), A, transposed, C, D, Mode.Batched, batch=3, output_op=output_op)
+    )
+    np.testing.assert_array_equal(D, A @ transposed + 2 * (C[:, None] if many else C))
 
 
 # Slices of K

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,13 @@ def test_some_kernels_have_fewer_modes(operation, word, mode):
         GemmArguments(operation, (64, 64, 64), None, None, None, None, mode)
 
 
+def assert_refused(make: Callable[..., GemmArguments], change: dict[str, Any], words: list[str]) -> None:
+    """Check that a change of valid arguments is refused, in these words."""
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+        make(**change)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
 def batch_arguments(**changes: Any) -> GemmArguments:
     """Make arguments of a batch of 3, of which some are changed."""
     operation = SIMT[(ROW, ROW, ROW)]
@@ -98,9 +106,7 @@ AROUND = np.zeros((8, 4, 12), np.float32)
     ids=" ".join,
 )
 def test_batches_that_do_not_fit(change, words):
-    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
-        batch_arguments(**change)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert_refused(batch_arguments, change, words)
 
 
 def test_matrices_of_d_may_not_overlap_but_may_lie_side_by_side():
@@ -182,9 +188,7 @@ SHARED_D = np.zeros((5, 5), np.float32)
     ids=" ".join,
 )
 def test_arrays_that_do_not_fit(change, words):
-    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
-        array_arguments(**change)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert_refused(array_arguments, change, words)
 
 
 def test_an_array_may_write_columns_of_one_allocation():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -60,6 +61,19 @@ def result_of_tests(name="tests", **changes):
         "tests": counts,
         **changes,
     }
+
+
+def test_the_page_tells_which_part_was_run_on_another_machine():
+    small, large = ({"date": "2026-01-02", "commit": "abc", "GPU": "H200", "CPU": cpu} for cpu in ("16", "32"))
+    later = {**large, "date": "2026-01-03", "commit": "def"}
+    results = {name: result_of_benchmark(name, environment=small) for name in ("launch", "imports")}
+    alike = gpu_page.render(results, {"launch": "Launch", "imports": "Imports"})
+    assert "CPU 16" not in alike
+    results["tests"] = result_of_tests(environment=later)
+    page = gpu_page.render(results, {"launch": "Launch", "imports": "Imports", "tests": "Tests"})
+    assert "| date | 2026-01-03 |\n| commit | def |\n| GPU | H200 |\n| CPU | 16 |" in page
+    assert "\n- tests: CPU 32\n" in page
+    assert page.count("CPU 32") == 1
 
 
 def test_junit_counts_and_reasons():
@@ -189,7 +203,18 @@ def test_tests_are_run_and_counted(tmp_path):
     assert str(tmp_path) not in result["run"]["command"]
 
 
-def test_a_part_that_takes_too_long_is_interrupted_and_says_so(tmp_path):
+@pytest.mark.parametrize("in_the_background", [False, True])
+def test_a_part_that_takes_too_long_is_interrupted_and_says_so(tmp_path, in_the_background):
+    """A shell's background jobs begin with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if in_the_background else signal.default_int_handler)
+    try:
+        check_that_it_is_interrupted(tmp_path)
+        assert (signal.getsignal(signal.SIGINT) is signal.SIG_IGN) == in_the_background
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def check_that_it_is_interrupted(tmp_path):
     common.write_json(tmp_path / "tests.json", result_of_tests())  # an earlier result, which must not survive
     result = run_tests(tmp_path, "import time\ndef test_a(): pass\ndef test_b(): time.sleep(50)\n", seconds=5)
     assert result["run"]["timed_out"]

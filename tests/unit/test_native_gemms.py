@@ -112,4 +112,4 @@ def test_the_loop_in_c_says_why_it_cannot_launch(tmp_path):
         pytest.skip("there is a GPU, on which this would launch nonsense")
     floor = builds.LaunchFloor(tmp_path)
     with pytest.raises(common.BenchmarkError, match=r"libcuda|CUresult"):
-        floor.launch(0, (1,) * 9, 0, 0, 0, 1)
+        floor.launch(0, (1,) * 9, 0, False, 0, 0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -13,92 +12,17 @@ import torch
 from descriptions import BY_SHORT_NAME, TAG
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from placed import COLUMN, ROW, Case, addresses, at, cases, extents, layouts, numpy_of, overlaps, shorts, torch_of
 
 from pycutlass import TensorDescription, cutlass
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
-from pycutlass.operands import Matrix, check_overlap, is_vector, matrix, vector
+from pycutlass.operands import check_overlap, matrix
 from pycutlass.tensor import TensorView
 
-ROW, COLUMN = cutlass.RowMajor, cutlass.ColumnMajor
 NAMES = ["A", "B", "C", "D"]
 F16 = TensorDescription(cutlass.float16, ROW, 1)
 
 names = st.sampled_from(NAMES)
-shorts = st.sampled_from(["f16", "bf16", "tf32", "f32", "f64"])
-layouts = st.sampled_from([ROW, COLUMN])
-extents = st.integers(1, 6)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A matrix inside a larger allocation: where it starts, and the step between its lines, in elements."""
-
-    short: str
-    layout: Any
-    rows: int
-    columns: int
-    offset: int
-    ld: int
-
-    @property
-    def description(self) -> TensorDescription:
-        return TensorDescription(TAG[self.short], self.layout, 1)
-
-    @property
-    def packed(self) -> int:
-        return self.columns if self.layout is ROW else self.rows
-
-    @property
-    def strides(self) -> tuple[int, int]:
-        return (self.ld, 1) if self.layout is ROW else (1, self.ld)
-
-    @property
-    def span(self) -> int:
-        """Elements that the allocation must have."""
-        return self.offset + self.rows * self.columns * self.ld + 1
-
-    def view(self, base: np.ndarray) -> np.ndarray:
-        """Return the matrix as NumPy makes it: by slicing, and transposing where columns are contiguous."""
-        lines = self.rows if self.layout is ROW else self.columns
-        sliced = base[self.offset : self.offset + lines * self.ld].reshape(lines, self.ld)[:, : self.packed]
-        return sliced if self.layout is ROW else sliced.T
-
-
-@st.composite
-def cases(draw: st.DrawFn, short: Any = shorts) -> Case:
-    layout, rows, columns = draw(layouts), draw(extents), draw(extents)
-    packed = columns if layout is ROW else rows
-    return Case(draw(short), layout, rows, columns, draw(st.integers(0, 5)), packed + draw(st.integers(0, 4)))
-
-
-def numpy_of(base: np.ndarray, case: Case) -> Any:
-    return case.view(base)
-
-
-def torch_of(base: np.ndarray, case: Case) -> Any:
-    if base.dtype == ml_dtypes.bfloat16:
-        flat = torch.from_numpy(base.view(np.int16)).view(torch.bfloat16)
-    else:
-        flat = torch.from_numpy(base)
-    return flat.as_strided((case.rows, case.columns), case.strides, case.offset)
-
-
-def addresses(operand: Matrix) -> set[int]:
-    """Return the address of every byte that an operand uses, element by element."""
-    size = operand.description.type.bits // 8
-    row_step, column_step = (operand.ld, 1) if operand.description.is_row_major else (1, operand.ld)
-    starts = [
-        operand.view.pointer + size * (row * row_step + column * column_step)
-        for row in range(operand.rows)
-        for column in range(operand.columns)
-    ]
-    return {start + byte for start in starts for byte in range(size)}
-
-
-def at(pointer: int, case: Case, name: str = "A") -> Matrix:
-    """Return an operand at an address; nothing reads it."""
-    view = TensorView(pointer, None, None, None, None, "numpy", None)
-    return Matrix(name, case.description, view, case.rows, case.columns, case.ld)
 
 
 # Which memory an operand uses
@@ -337,14 +261,6 @@ def test_a_misaligned_address_is_explained():
 # Overlap
 
 
-def overlaps(target: Matrix, source: Matrix) -> bool:
-    try:
-        check_overlap(target, source)
-    except ArgumentError:
-        return True
-    return False
-
-
 @given(cases(), cases(), st.integers(-80, 80))
 def test_a_real_overlap_is_never_accepted(first, second, shift):
     target, source = at(4096, first, "D"), at(4096 + shift, second)
@@ -408,142 +324,3 @@ def test_an_overlap_is_explained():
         check_overlap(target, source)
     words = ["D overlaps B", hex(base.ctypes.data), hex(base.ctypes.data + 32), "64 bytes", "memory of its own"]
     assert all(word in str(caught.value) for word in words), str(caught.value)
-
-
-# Batches, interleaved layouts, bias vectors
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Case, int, int]:
-    """A matrix, how often it comes, and the step between two in elements: 0, inside a line's slack, or behind."""
-    case = draw(cases(st.just("f16")))
-    span = (max(1, case.rows if case.layout is ROW else case.columns) - 1) * case.ld + case.packed
-    step = draw(st.one_of(st.just(0), st.integers(1, 3 * span)))
-    return case, draw(st.integers(2, 4)), step
-
-
-def in_batch(case: Case, batch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return an allocation that counts up, and the batch as a view of it."""
-    base = np.arange(case.span + batch * step + case.ld, dtype=np.float16)
-    strides = (2 * step, 2 * case.strides[0], 2 * case.strides[1])
-    shape = (batch, case.rows, case.columns)
-    return base, np.lib.stride_tricks.as_strided(base[case.offset :], shape, strides)
-
-
-def batch_addresses(operand: Matrix) -> list[set[int]]:
-    one = addresses(operand)
-    return [{address + 2 * index * operand.batch_stride for address in one} for index in range(operand.batch)]
-
-
-@given(batches())
-def test_a_batch_keeps_its_elements(drawn):
-    case, batch, step = drawn
-    base, view = in_batch(case, batch, step)
-    operand = matrix("A", case.description, view, case.rows, case.columns, batch)
-    assert operand.view.pointer == base.ctypes.data + 2 * case.offset
-    assert operand.batch_stride == step
-    assert np.array_equal(operand.host_array(), view)
-    everything = set().union(*batch_addresses(operand))
-    assert operand.bytes == max(everything) + 1 - min(everything)
-    in_order = view if case.layout is ROW else view.transpose(0, 2, 1)
-    assert operand.packed().tobytes() == (in_order if step else in_order[:1]).tobytes()
-
-
-@given(batches())
-def test_the_matrices_of_d_may_not_overlap_each_other(drawn):
-    case, batch, step = drawn
-    _, view = in_batch(case, batch, step)
-    try:
-        operand = matrix("D", case.description, view, case.rows, case.columns, batch)
-    except ArgumentError as error:
-        assert "the matrices of operand D overlap each other" in str(error)
-        lines = case.rows if case.layout is ROW else case.columns
-        assert step < (lines - 1) * case.ld + case.packed  # one behind the other is always taken
-    else:
-        each = batch_addresses(operand)
-        assert sum(map(len, each)) == len(set().union(*each))
-        values = np.arange(view.size, dtype=np.float16).reshape(view.shape)
-        operand.store(values)
-        assert np.array_equal(view, values)
-
-
-@given(batches(), batches(), st.integers(-60, 60))
-def test_a_real_overlap_of_batches_is_never_accepted(first, second, shift):
-    def batched(pointer: int, drawn: tuple[Case, int, int], name: str) -> Matrix:
-        case, batch, step = drawn
-        one = at(pointer, case, name)
-        return Matrix(name, one.description, one.view, case.rows, case.columns, case.ld, batch, step)
-
-    target, source = batched(1 << 16, first, "D"), batched((1 << 16) + 2 * shift, second, "A")
-    if set().union(*batch_addresses(target)) & set().union(*batch_addresses(source)):
-        assert overlaps(target, source)
-        assert overlaps(source, target)
-
-
-@given(cases(st.just("f16")), st.integers(2, 4))
-def test_a_matrix_may_be_shared_by_a_batch(case, batch):
-    base = np.arange(case.span, dtype=np.float16)
-    view = case.view(base)
-    operand = matrix("B", case.description, view, case.rows, case.columns, batch)
-    assert operand.batch_stride == 0
-    assert np.array_equal(operand.host_array(), np.broadcast_to(view, (batch, *view.shape)))
-    with pytest.raises(ArgumentError, match="overlap each other"):
-        matrix("D", case.description, view, case.rows, case.columns, batch)
-
-
-@given(st.sampled_from([1, 2, 3]), st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_interleaved_matrices(groups, other, batch, by_rows):
-    layout = cutlass.RowMajorInterleaved32 if by_rows else cutlass.ColumnMajorInterleaved32
-    rows, columns = (32 * groups, other) if by_rows else (other, 32 * groups)
-    description = TensorDescription(cutlass.int8, layout, 16)
-    random = np.random.default_rng()
-    memory = random.integers(-128, 128, batch * rows * columns).astype(np.int8)
-    operand = matrix("A", description, memory, rows, columns, batch)
-    assert operand.ld == 32 * other
-
-    index, row, column = np.indices((batch, rows, columns))
-    across, along = (row, column) if by_rows else (column, row)
-    places = index * rows * columns + across // 32 * operand.ld + along * 32 + across % 32
-    assert np.array_equal(operand.host_array().reshape(batch, rows, columns), memory[places])
-
-    values = random.integers(-128, 128, (batch, rows, columns)).astype(np.int8)
-    operand.store(values if batch > 1 else values[0])
-    assert np.array_equal(memory[places], values)
-
-
-def test_interleaved_matrices_come_whole_and_flat():
-    description = TensorDescription(cutlass.int8, cutlass.ColumnMajorInterleaved32, 16)
-    with pytest.raises(ArgumentError, match=r"number of columns must be a multiple of 32, got 40"):
-        matrix("A", description, np.zeros(160, np.int8), 4, 40)
-    with pytest.raises(ArgumentError, match="pass it flat"):
-        matrix("A", description, np.zeros((4, 64), np.int8), 4, 64)
-
-
-@pytest.mark.parametrize("layout", [ROW, COLUMN])
-@given(st.integers(2, 5), st.integers(2, 5), st.integers(1, 3), st.booleans())
-def test_a_bias_stands_for_equal_lines(layout, rows, columns, batch, many):
-    description = TensorDescription(cutlass.float16, layout, 1)
-    line = columns if layout is ROW else rows
-    many = many and batch > 1
-    bias = np.arange(line * (batch if many else 1), dtype=np.float16)
-    operand = vector("C", description, bias.reshape(batch, line) if many else bias, rows, columns, batch)
-    assert operand.ld == 0
-    each = bias.reshape(-1, 1, line) if layout is ROW else bias.reshape(-1, line, 1)
-    expected = np.broadcast_to(each, (batch, rows, columns))
-    assert np.array_equal(np.broadcast_to(operand.host_array(), (batch, rows, columns)), expected)
-
-
-@pytest.mark.parametrize(
-    ("shape", "answer"),
-    [((5,), True), ((1, 5), True), ((15,), False), ((3, 5), False), ((3,), False), ((10,), True), ((2, 5), True)],
-)
-def test_a_bias_is_recognised_by_its_elements(shape, answer):
-    assert is_vector(F16, np.zeros(shape, np.float16), 3, 5, 2 if answer and shape != (5,) else 1) == answer
-
-
-def test_a_bias_of_another_length_is_refused():
-    with pytest.raises(ArgumentError) as caught:
-        vector("C", F16, np.zeros(7, np.float16), 3, 5)
-    assert all(word in str(caught.value) for word in ("bias C", "5 elements", "(7,)"))
-    with pytest.raises(ArgumentError, match="contiguous vector of 5"):
-        vector("C", F16, np.zeros(10, np.float16)[::2], 3, 5)

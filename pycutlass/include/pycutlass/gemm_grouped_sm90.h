@@ -57,11 +57,11 @@ struct GroupEpilogue : Epilogue {
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Fusion, typename Schedule, int Stages>
 struct GemmGroupedSm90 {
-  using CollectiveEpilogue = GroupEpilogue<typename cutlass::epilogue::collective::CollectiveBuilder<
+  using CollectiveEpilogue = GroupEpilogue<EpilogueSm90<typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
       cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
       typename C::Element, typename C::Layout*, C::kAlignment, typename C::Element, typename C::Layout*, C::kAlignment,
-      typename GroupSchedule<Schedule>::Epilogue, Fusion>::CollectiveOp>;
+      typename GroupSchedule<Schedule>::Epilogue, Fusion>::CollectiveOp>>;
 
   using CollectiveMainloop = GroupMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout*, A::kAlignment,

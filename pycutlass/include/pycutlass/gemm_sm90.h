@@ -2,7 +2,12 @@
 // specialisation; cutlass/gemm/collective/collective_builder.hpp), behind the call record.
 #pragma once
 
+// Has CUTLASS's kernels say when the one behind them may start, and wait for the one ahead of them before they touch
+// memory (cutlass/arch/grid_dependency_control.h). Both do nothing where the launch does not ask for it.
+#define CUTLASS_ENABLE_GDC_FOR_SM90 1
+
 #include "pycutlass/epilogue.h"
+#include "pycutlass/epilogue_sm90.h"
 #include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
 
@@ -42,11 +47,11 @@ struct StageCount<0, CollectiveEpilogue> {
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Fusion, typename Schedule, int Stages>
 struct GemmSm90 {
-  using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
+  using CollectiveEpilogue = EpilogueSm90<typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
       cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
       typename C::Element, typename C::Layout, C::kAlignment, typename C::Element, typename C::Layout, C::kAlignment,
-      typename Schedule::Epilogue, Fusion>::CollectiveOp;
+      typename Schedule::Epilogue, Fusion>::CollectiveOp>;
 
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout, A::kAlignment,
@@ -86,6 +91,14 @@ struct GemmSm90 {
     return result;
   }
 
+  /// Whether the epilogue gets scalars from device memory, which it does before it waits for anything.
+  static bool reads_scalars(pycutlass_scalars const& scalars) {
+    for (void const* pointer : scalars.pointer) {
+      if (pointer) return true;
+    }
+    return false;
+  }
+
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     using EA = typename A::Element;
     using EB = typename B::Element;
@@ -118,6 +131,7 @@ struct GemmSm90 {
     Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.common.workspace));
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
+    result.waits_itself = !reads_scalars(call.common.scalars);
     return cutlass::Status::kSuccess;
   }
 

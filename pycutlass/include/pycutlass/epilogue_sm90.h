@@ -1,0 +1,232 @@
+// The epilogue of Hopper-native kernels: CUTLASS's (cutlass/epilogue/collective/sm90_epilogue*_tma_warpspecialized.hpp)
+// with a `store` of our own. CUTLASS derives from layouts, for any instruction and any copy, which thread has which
+// element, and a compiler takes a third of its time to follow that. Here the instruction is always wgmma, whose
+// accumulators the PTX manual describes, so that a few integers say the same.
+#pragma once
+
+#include "pycutlass/prelude.h"
+
+#include <cute/tensor.hpp>
+#include <cutlass/epilogue/collective/collective_builder.hpp>
+
+namespace pycutlass {
+
+/// How the threads of a warp group share a subtile of `kRows` x `kColumns` elements, each with a fragment in registers,
+/// and how a fragment goes to shared memory and comes from there.
+///
+/// Warp w of the group has rows 16 w to 16 w + 15. Of each 8 columns, thread 4 r + c of the warp has elements 2 c and
+/// 2 c + 1 of row r, then those of row r + 8: PTX ISA, "Register fragments and shared memory matrix layouts" of wgmma.
+template <typename Element, int kRows, int kColumns, int kFragment>
+struct Subtile {
+  using Fragment = cutlass::Array<Element, kFragment>;
+  /// ldmatrix and stmatrix move 16 x 16 elements of 16 bits for a warp.
+  static constexpr bool kMovesMatrices = sizeof(Element) == 2;
+  static_assert((sizeof(Element) == 2 || sizeof(Element) == 4) && kColumns % 16 == 0);
+
+  int warp;
+  int lane;
+
+  CUTLASS_DEVICE explicit Subtile(int thread) : warp(thread / 32), lane(thread % 32) {}
+
+  template <typename Shared>
+  CUTLASS_DEVICE void load(Shared const& shared, Fragment& fragment) const {
+    each_part(shared, fragment, [](auto* memory, auto* registers) {
+      if constexpr (kMovesMatrices) {
+        cute::SM75_U32x4_LDSM_N::copy(*memory, registers[0], registers[1], registers[2], registers[3]);
+      } else {
+        *registers = *memory;
+      }
+    });
+  }
+
+  template <typename Shared>
+  CUTLASS_DEVICE void store(Fragment& fragment, Shared const& shared) const {
+    each_part(shared, fragment, [](auto* memory, auto* registers) {
+      if constexpr (kMovesMatrices) {
+        cute::SM90_U32x4_STSM_N::copy(registers[0], registers[1], registers[2], registers[3], *memory);
+      } else {
+        *memory = *registers;
+      }
+    });
+  }
+
+ private:
+  /// Calls `move` with every address in shared memory that this thread has to name, and the registers that belong to
+  /// it.
+  template <typename Shared, typename Move>
+  CUTLASS_DEVICE void each_part(Shared const& shared, Fragment& fragment, Move move) const {
+    if constexpr (kMovesMatrices) {
+      auto* registers = reinterpret_cast<uint32_t*>(&fragment);
+      CUTLASS_PRAGMA_UNROLL
+      for (int part = 0; part < kColumns / 16; ++part) {
+        Element* row = &shared(16 * warp + lane % 16, 16 * part + 8 * (lane / 16));
+        move(reinterpret_cast<cute::uint128_t*>(row), registers + 4 * part);
+      }
+    } else {
+      using Pair = cutlass::AlignedArray<Element, 2>;
+      auto* registers = reinterpret_cast<Pair*>(&fragment);
+      CUTLASS_PRAGMA_UNROLL
+      for (int part = 0; part < kFragment / 2; ++part) {
+        Element* pair = &shared(16 * warp + lane / 4 + 8 * (part % 2), 8 * (part / 2) + 2 * (lane % 4));
+        move(reinterpret_cast<Pair*>(pair), registers + part);
+      }
+    }
+  }
+};
+
+/// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
+/// the default belong to the reductions of stream-K, which these kernels do not have.
+template <typename Collective>
+struct EpilogueSm90 : Collective {
+  using typename Collective::CtaTileMNK;
+  using typename Collective::ElementC;
+  using typename Collective::ElementD;
+  using typename Collective::EpilogueTile;
+  using typename Collective::FusionCallbacks;
+  using typename Collective::LoadPipeline;
+  using typename Collective::LoadPipelineState;
+  using typename Collective::Params;
+  using typename Collective::StorePipeline;
+  using typename Collective::StorePipelineState;
+  using typename Collective::TensorStorage;
+  using Policy = typename Collective::DispatchPolicy;
+
+  static constexpr int kRows = cute::size<0>(EpilogueTile{});
+  static constexpr int kColumns = cute::size<1>(EpilogueTile{});
+  static constexpr int kFragment = Policy::FragmentSize;
+  using Threads = Subtile<ElementD, kRows, kColumns, kFragment>;
+
+  /// What the builder makes of C and D of one type, row by row: they share their buffers.
+  static_assert(cute::is_same_v<ElementC, ElementD> && Policy::ReuseSmemC && !Policy::DelayTmaStore);
+  using SharedLayout = decltype(cute::tile_to_shape(
+      typename Collective::SmemLayoutAtomD{},
+      cute::make_shape(cute::Int<kRows>{}, cute::Int<kColumns>{}, cute::Int<Policy::StagesC>{}),
+      cute::Step<cute::_1, cute::_2, cute::_3>{}));
+
+  CUTLASS_DEVICE EpilogueSm90(Params const& params, TensorStorage& shared)
+      : Collective(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
+
+  /// Stores the tile `coord` of a GEMM, or of a batch of them.
+  template <typename Size, typename Tile, typename Coord, typename Accumulators, typename Mma>
+  CUTLASS_DEVICE auto store(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,
+                            StorePipelineState stored, Size size, Tile tile, Coord coord, Accumulators accumulators,
+                            Mma mma, int thread, TensorStorage& shared, int subtile = -1) {
+    return store_tile(loads, loaded, stores, stored, size, coord, accumulators, mma, thread, shared,
+                      params_.tma_store_d.get_tma_descriptor(), cute::get<3>(coord));
+  }
+
+  /// The same for one problem of a group, which has a tensor map of its own.
+  template <typename Size, typename Tile, typename Coord, typename Accumulators, typename Mma>
+  CUTLASS_DEVICE auto store(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,
+                            StorePipelineState stored, Size size, Tile tile, Coord coord, Accumulators accumulators,
+                            Mma mma, int thread, TensorStorage& shared, cute::TmaDescriptor* const& map,
+                            int subtile = -1) {
+    return store_tile(loads, loaded, stores, stored, size, coord, accumulators, mma, thread, shared, map, 0);
+  }
+
+  CUTLASS_DEVICE auto store_tail(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,
+                                 StorePipelineState stored) {
+    issued_ = 0;
+    return Collective::store_tail(loads, loaded, stores, stored);
+  }
+
+ private:
+  template <typename Size, typename Coord, typename Accumulators, typename Mma>
+  CUTLASS_DEVICE auto store_tile(LoadPipeline& loads, LoadPipelineState loaded, StorePipeline& stores,
+                                 StorePipelineState stored, Size const& size, Coord const& coord,
+                                 Accumulators const& accumulators, Mma const& mma, int thread, TensorStorage& shared,
+                                 cute::TmaDescriptor const* map, int batch) {
+    constexpr int tile_rows = cute::size<0>(CtaTileMNK{}), tile_columns = cute::size<1>(CtaTileMNK{});
+    constexpr int fragments_of_mma = decltype(cute::size<0>(accumulators.layout()))::value / kFragment;
+    auto const fragments =
+        cute::recast<cutlass::Array<typename Accumulators::value_type, kFragment> const>(accumulators);
+    auto const buffers = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_D.begin()), SharedLayout{});
+    Threads const threads(thread);
+    bool const first_warp = threads.warp == 0;
+
+    auto source = cute::make_tensor<ElementC>(cute::Int<kFragment>{});
+    auto callbacks = consumer_callbacks(size, coord, mma, source, thread);
+    bool const has_load = fusion_.is_producer_load_needed(), has_source = fusion_.is_C_load_needed();
+    // C comes into the buffer that D leaves from: D's turn round the buffers, one phase ahead.
+    LoadPipelineState waited = stored;
+    waited.phase_ ^= 1;
+
+    callbacks.begin();
+    CUTLASS_PRAGMA_UNROLL
+    for (int j = 0; j < tile_columns / kColumns; ++j) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < tile_rows / kRows; ++i) {
+        if (has_load) {
+          loads.consumer_wait(waited);
+          if (has_source) {
+            threads.load(buffers(cute::_, cute::_, waited.index()),
+                         *reinterpret_cast<typename Threads::Fragment*>(source.data()));
+          }
+        }
+        callbacks.previsit(i, j, waited.count(), has_load);
+        if (has_load) ++waited;
+
+        auto const computed = callbacks.visit(fragments(j % fragments_of_mma, i, j / fragments_of_mma), 0, i, j);
+        using Computed = typename decltype(computed)::Element;
+        auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
+        auto const buffer = buffers(cute::_, cute::_, stored.index());
+        threads.store(result, buffer);
+
+        cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
+        synchronize(mma);
+        if (first_warp) {
+          int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
+          int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
+          send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
+          stores.producer_commit(stored);
+        }
+        ++stored;
+        ++issued_;
+        if (first_warp) stores.producer_acquire(stored);
+        synchronize(mma);
+
+        if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
+          if (has_load) loads.consumer_release(loaded);
+          ++loaded;
+        }
+      }
+    }
+    callbacks.end();
+    return cute::make_tuple(loaded, stored);
+  }
+
+  /// Has TMA take a subtile to D, where it begins at (row, column); to be called by a whole warp.
+  CUTLASS_DEVICE void send(ElementD const* buffer, cute::TmaDescriptor const* map, int row, int column, int batch) {
+    // Only coordinates are asked of this tensor: how many the map has, and in which order. Its shape does not matter.
+    auto const whole = params_.tma_store_d.get_tma_tensor(cute::make_shape(1, 1, 1));
+    if (!cute::elect_one_sync()) return;
+    cute::apply(whole(row, column, batch),
+                [&](auto... place) { cute::SM90_TMA_STORE::copy(map, buffer, int(place)...); });
+  }
+
+  /// Callbacks of the fusion. They are not told which elements a thread has, since only fusions with vectors or other
+  /// matrices than C ask for that.
+  template <typename Size, typename Coord, typename Mma, typename Source>
+  CUTLASS_DEVICE auto consumer_callbacks(Size const& size, Coord const& coord, Mma const& mma, Source& source,
+                                         int thread) {
+    using Fusion = typename Collective::ThreadEpilogueOp;
+    static_assert(!Fusion::IsPerRowScaleSupported && !Fusion::IsPerColScaleSupported &&
+                  !Fusion::IsPerRowBiasSupported && !Fusion::IsPerColBiasSupported && !Fusion::IsAuxInSupported &&
+                  !Fusion::IsAuxOutSupported && !Fusion::IsAbsMaxSupported && !Fusion::IsBlockScaleSupported);
+    cute::tuple<> const untold{};
+    return fusion_.template get_consumer_store_callbacks<true>(cutlass::epilogue::fusion::detail::ConsumerStoreArgs(
+        size, CtaTileMNK{}, coord, mma, EpilogueTile{}, untold, untold, untold, untold, untold, source, thread));
+  }
+
+  template <typename Mma>
+  CUTLASS_DEVICE static void synchronize(Mma const&) {
+    cutlass::arch::NamedBarrier::sync(cute::size(Mma{}), cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
+  }
+
+  // CUTLASS keeps the same three to itself.
+  Params const& params_;
+  FusionCallbacks fusion_;
+  int issued_ = 0;
+};
+
+}  // namespace pycutlass

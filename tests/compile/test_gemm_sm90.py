@@ -1,0 +1,112 @@
+"""What the host side of a Hopper-native GEMM plans, with a stand-in for the driver's tensor maps."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+from descriptions import native_parts
+from records import Common, Result, describe
+
+from pycutlass import GemmOperationUniversal, toolkit
+from pycutlass.compiler.tools import find_tools
+from pycutlass.toolchain import Processes
+
+pytestmark = pytest.mark.compile
+
+SUCCESS, INVALID_PROBLEM = 0, 4  # cutlass::Status
+MULTIPROCESSORS = 132
+
+get_device = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+get_attribute = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_int)
+get_entry_point = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint)
+encode_tiled = ctypes.CFUNCTYPE(ctypes.c_int)  # the caller takes its arguments away
+
+
+class Record(ctypes.Structure):
+    """``pycutlass_gemm_call``."""
+
+    _fields_ = [
+        ("common", Common),
+        *[(name, ctypes.c_int32) for name in ("mode", "m", "n", "k", "batch_count", "max_swizzle", "raster_order")],
+    ]
+
+
+class Driver(ctypes.Structure):
+    """``pycutlass_driver``."""
+
+    _fields_ = [("get_device", get_device), ("get_attribute", get_attribute), ("get_entry_point", get_entry_point)]
+
+
+@encode_tiled
+def encode() -> int:
+    return 0
+
+
+@get_entry_point
+def entry_point(symbol: bytes, function: Any, version: int) -> int:
+    assert symbol == b"cuTensorMapEncodeTiled"
+    function[0] = ctypes.cast(encode, ctypes.c_void_p)
+    return 0
+
+
+@get_device
+def device(ordinal: Any) -> int:
+    ordinal[0] = 0
+    return 0
+
+
+@get_attribute
+def attribute(value: Any, which: int, ordinal: int) -> int:
+    value[0] = MULTIPROCESSORS
+    return 0
+
+
+DRIVER = Driver(device, attribute, entry_point)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The host library of a kernel with tiles of 128x128."""
+    operation = GemmOperationUniversal(**native_parts((128, 128, 64), (1, 1)))
+    product = find_tools("nvcc", toolkit.without_memo).host.compile(operation.source(), "sm_90a", Processes(1, 8 << 30))
+    path = tmp_path_factory.mktemp("host") / "kernel.so"
+    path.write_bytes(product.binary)
+    library = ctypes.CDLL(str(path))
+    library.pycutlass_bind(ctypes.byref(DRIVER))
+    return library
+
+
+def plan(host: Any, m: int, n: int, k: int, pointers: tuple[int, ...] = ()) -> tuple[int, Result]:
+    """Return the status and what is planned; `pointers` are addresses of scalars."""
+    record = Record(mode=0, m=m, n=n, k=k, batch_count=1, max_swizzle=1, raster_order=2)
+    record.common.struct_size, record.common.sm_count = ctypes.sizeof(Record), MULTIPROCESSORS
+    record.common.values[0] = 1.0
+    for operand, ld in zip(record.common.operands, (k, k, n, n), strict=True):
+        operand.data, operand.ld = 0x10000, ld
+    for index, address in enumerate(pointers):
+        record.common.pointers[index] = address
+    info, result = describe(host), Result()
+    assert info.call_bytes == ctypes.sizeof(Record)
+    params = ctypes.create_string_buffer(info.params_bytes + 128)
+    aligned = (ctypes.addressof(params) + 127) // 128 * 128
+    return host.pycutlass_plan(ctypes.byref(record), ctypes.c_void_p(aligned), ctypes.byref(result)), result
+
+
+@pytest.mark.parametrize(("m", "n", "blocks"), [(128, 128, 1), (136, 264, 6), (1, 8, 1), (8192, 8192, MULTIPROCESSORS)])
+def test_there_are_as_many_threadblocks_as_tiles_or_multiprocessors(host, m, n, blocks):
+    status, result = plan(host, m, n, 64)
+    assert (status, result.workspace_bytes, result.clear_bytes, result.scratch_bytes) == (SUCCESS, 0, 0, 0)
+    x, y, z = result.grid
+    assert (x * y, z) == (blocks, 1)
+
+
+def test_a_kernel_whose_scalars_are_numbers_waits_itself(host):
+    assert plan(host, 256, 256, 64)[1].waits_itself == 1
+    assert plan(host, 256, 256, 64, (0x2000,))[1].waits_itself == 0
+    assert plan(host, 256, 256, 64, (0, 0x2000))[1].waits_itself == 0
+
+
+def test_what_tma_cannot_reach_is_refused(host):
+    assert plan(host, 256, 256, 60)[0] == INVALID_PROBLEM

@@ -1,0 +1,152 @@
+"""Batches, interleaved layouts and bias vectors: which memory they use, and overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placed import COLUMN, ROW, Case, addresses, at, cases, overlaps
+
+from pycutlass import TensorDescription, cutlass
+from pycutlass.errors import ArgumentError
+from pycutlass.operands import Matrix, is_vector, matrix, vector
+
+NAMES = ["A", "B", "C", "D"]
+F16 = TensorDescription(cutlass.float16, ROW, 1)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Case, int, int]:
+    """A matrix, how often it comes, and the step between two in elements: 0, inside a line's slack, or behind."""
+    case = draw(cases(st.just("f16")))
+    span = (max(1, case.rows if case.layout is ROW else case.columns) - 1) * case.ld + case.packed
+    step = draw(st.one_of(st.just(0), st.integers(1, 3 * span)))
+    return case, draw(st.integers(2, 4)), step
+
+
+def in_batch(case: Case, batch: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return an allocation that counts up, and the batch as a view of it."""
+    base = np.arange(case.span + batch * step + case.ld, dtype=np.float16)
+    strides = (2 * step, 2 * case.strides[0], 2 * case.strides[1])
+    shape = (batch, case.rows, case.columns)
+    return base, np.lib.stride_tricks.as_strided(base[case.offset :], shape, strides)
+
+
+def batch_addresses(operand: Matrix) -> list[set[int]]:
+    one = addresses(operand)
+    return [{address + 2 * index * operand.batch_stride for address in one} for index in range(operand.batch)]
+
+
+@given(batches())
+def test_a_batch_keeps_its_elements(drawn):
+    case, batch, step = drawn
+    base, view = in_batch(case, batch, step)
+    operand = matrix("A", case.description, view, case.rows, case.columns, batch)
+    assert operand.view.pointer == base.ctypes.data + 2 * case.offset
+    assert operand.batch_stride == step
+    assert np.array_equal(operand.host_array(), view)
+    everything = set().union(*batch_addresses(operand))
+    assert operand.bytes == max(everything) + 1 - min(everything)
+    in_order = view if case.layout is ROW else view.transpose(0, 2, 1)
+    assert operand.packed().tobytes() == (in_order if step else in_order[:1]).tobytes()
+
+
+@given(batches())
+def test_the_matrices_of_d_may_not_overlap_each_other(drawn):
+    case, batch, step = drawn
+    _, view = in_batch(case, batch, step)
+    try:
+        operand = matrix("D", case.description, view, case.rows, case.columns, batch)
+    except ArgumentError as error:
+        assert "the matrices of operand D overlap each other" in str(error)
+        lines = case.rows if case.layout is ROW else case.columns
+        assert step < (lines - 1) * case.ld + case.packed  # one behind the other is always taken
+    else:
+        each = batch_addresses(operand)
+        assert sum(map(len, each)) == len(set().union(*each))
+        values = np.arange(view.size, dtype=np.float16).reshape(view.shape)
+        operand.store(values)
+        assert np.array_equal(view, values)
+
+
+@given(batches(), batches(), st.integers(-60, 60))
+def test_a_real_overlap_of_batches_is_never_accepted(first, second, shift):
+    def batched(pointer: int, drawn: tuple[Case, int, int], name: str) -> Matrix:
+        case, batch, step = drawn
+        one = at(pointer, case, name)
+        return Matrix(name, one.description, one.view, case.rows, case.columns, case.ld, batch, step)
+
+    target, source = batched(1 << 16, first, "D"), batched((1 << 16) + 2 * shift, second, "A")
+    if set().union(*batch_addresses(target)) & set().union(*batch_addresses(source)):
+        assert overlaps(target, source)
+        assert overlaps(source, target)
+
+
+@given(cases(st.just("f16")), st.integers(2, 4))
+def test_a_matrix_may_be_shared_by_a_batch(case, batch):
+    base = np.arange(case.span, dtype=np.float16)
+    view = case.view(base)
+    operand = matrix("B", case.description, view, case.rows, case.columns, batch)
+    assert operand.batch_stride == 0
+    assert np.array_equal(operand.host_array(), np.broadcast_to(view, (batch, *view.shape)))
+    with pytest.raises(ArgumentError, match="overlap each other"):
+        matrix("D", case.description, view, case.rows, case.columns, batch)
+
+
+@given(st.sampled_from([1, 2, 3]), st.integers(1, 5), st.integers(1, 3), st.booleans())
+def test_interleaved_matrices(groups, other, batch, by_rows):
+    layout = cutlass.RowMajorInterleaved32 if by_rows else cutlass.ColumnMajorInterleaved32
+    rows, columns = (32 * groups, other) if by_rows else (other, 32 * groups)
+    description = TensorDescription(cutlass.int8, layout, 16)
+    random = np.random.default_rng()
+    memory = random.integers(-128, 128, batch * rows * columns).astype(np.int8)
+    operand = matrix("A", description, memory, rows, columns, batch)
+    assert operand.ld == 32 * other
+
+    index, row, column = np.indices((batch, rows, columns))
+    across, along = (row, column) if by_rows else (column, row)
+    places = index * rows * columns + across // 32 * operand.ld + along * 32 + across % 32
+    assert np.array_equal(operand.host_array().reshape(batch, rows, columns), memory[places])
+
+    values = random.integers(-128, 128, (batch, rows, columns)).astype(np.int8)
+    operand.store(values if batch > 1 else values[0])
+    assert np.array_equal(memory[places], values)
+
+
+def test_interleaved_matrices_come_whole_and_flat():
+    description = TensorDescription(cutlass.int8, cutlass.ColumnMajorInterleaved32, 16)
+    with pytest.raises(ArgumentError, match=r"number of columns must be a multiple of 32, got 40"):
+        matrix("A", description, np.zeros(160, np.int8), 4, 40)
+    with pytest.raises(ArgumentError, match="pass it flat"):
+        matrix("A", description, np.zeros((4, 64), np.int8), 4, 64)
+
+
+@pytest.mark.parametrize("layout", [ROW, COLUMN])
+@given(st.integers(2, 5), st.integers(2, 5), st.integers(1, 3), st.booleans())
+def test_a_bias_stands_for_equal_lines(layout, rows, columns, batch, many):
+    description = TensorDescription(cutlass.float16, layout, 1)
+    line = columns if layout is ROW else rows
+    many = many and batch > 1
+    bias = np.arange(line * (batch if many else 1), dtype=np.float16)
+    operand = vector("C", description, bias.reshape(batch, line) if many else bias, rows, columns, batch)
+    assert operand.ld == 0
+    each = bias.reshape(-1, 1, line) if layout is ROW else bias.reshape(-1, line, 1)
+    expected = np.broadcast_to(each, (batch, rows, columns))
+    assert np.array_equal(np.broadcast_to(operand.host_array(), (batch, rows, columns)), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "answer"),
+    [((5,), True), ((1, 5), True), ((15,), False), ((3, 5), False), ((3,), False), ((10,), True), ((2, 5), True)],
+)
+def test_a_bias_is_recognised_by_its_elements(shape, answer):
+    assert is_vector(F16, np.zeros(shape, np.float16), 3, 5, 2 if answer and shape != (5,) else 1) == answer
+
+
+def test_a_bias_of_another_length_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        vector("C", F16, np.zeros(7, np.float16), 3, 5)
+    assert all(word in str(caught.value) for word in ("bias C", "5 elements", "(7,)"))
+    with pytest.raises(ArgumentError, match="contiguous vector of 5"):
+        vector("C", F16, np.zeros(10, np.float16)[::2], 3, 5)
