@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,8 +70,9 @@ def run_together(commands: Sequence[Command], seconds: float) -> list[Ended]:
     with contextlib.ExitStack() as stack:
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            for command in commands:
-                processes.append(stack.enter_context(_start(command)))
+            with _interruptible():
+                for command in commands:
+                    processes.append(stack.enter_context(_start(command)))
             late = _show_until_ended(processes, commands, seconds)
         except BaseException:  # KeyboardInterrupt above all: what was started must not outlive this program
             for process in processes:
@@ -81,6 +82,19 @@ def run_together(commands: Sequence[Command], seconds: float) -> list[Ended]:
         Ended(command, process.returncode, process in late, command.log.read_text(encoding="utf-8", errors="replace"))
         for command, process in zip(commands, processes, strict=True)
     ]
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have programs that are started within take interrupts, which a shell's background jobs hand on as ignored."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _start(command: Command) -> subprocess.Popen[bytes]:
