@@ -10,10 +10,10 @@ from pycutlass import device
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import DeviceLaunch, HostLaunch, Problem, check_on_host, ordinal_of
-from pycutlass.operands import Matrix, check_overlap
+from pycutlass.operands import Matrix
 from pycutlass.operation import Operation
 
-__all__ = ["Arguments", "LaunchConfig", "check_overlaps", "check_scalars", "check_writable", "refuse_unknown"]
+__all__ = ["Arguments", "LaunchConfig", "check_scalars", "check_writable", "refuse_unknown"]
 
 
 @dataclass(frozen=True)
@@ -162,22 +162,7 @@ def check_writable(target: Matrix) -> None:
         )
 
 
-def check_overlaps(operands: dict[str, Matrix]) -> None:
-    """Raise ArgumentError where D overlaps what is read, as far as that is known; C may be D itself."""
-    target = operands["D"]
-    for name in ("A", "B"):
-        if name in operands:
-            check_overlap(target, operands[name])
-    source = operands.get("C")
-    if source is not None and _place(source) != _place(target):
-        check_overlap(target, source)
-
-
 def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...]) -> None:
     """Raise ArgumentTypeError for keywords that `who` does not have."""
     if unknown:
         raise ArgumentTypeError(f"{who} has no keyword {', '.join(sorted(unknown))}; it has {', '.join(known)}")
-
-
-def _place(operand: Matrix) -> tuple[int, int, int]:
-    return operand.view.pointer, operand.ld, operand.batch_stride

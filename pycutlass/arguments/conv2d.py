@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
+from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.split_k import HostPlanes, PartialSums
 from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
 from pycutlass.epilogue import EpilogueScalars

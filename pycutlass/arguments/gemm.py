@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core, device, reference
-from pycutlass.arguments.base import Arguments, check_overlaps, check_scalars, check_writable, refuse_unknown
-from pycutlass.arguments.pointers import PointerArray, PointerTable, check_apart, pointer_operand
+from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
+from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
+from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_slices
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
@@ -338,15 +338,12 @@ def _check_flag(name: str, value: Any) -> bool:
 
 def _check_target(operands: dict[str, Operand]) -> None:
     """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
-    flattened: Sequence[dict[str, Matrix]]
-    if isinstance(operands["D"], Matrix):
-        flattened = [{name: operand for name, operand in operands.items() if isinstance(operand, Matrix)}]
-    elif isinstance(operands["D"], PointerArray):
-        check_apart(operands["D"].matrices)
+    target = operands["D"]
+    if isinstance(target, Matrix):
+        check_writable(target)
+        check_overlaps({name: operand for name, operand in operands.items() if isinstance(operand, Matrix)})
+    elif isinstance(target, PointerArray):
+        for each in target.matrices:
+            check_writable(each)
         lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
-        flattened = [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
-    else:
-        return
-    for each in flattened:
-        check_writable(each["D"])
-        check_overlaps(each)
+        check_many_overlaps(lists, "an array")

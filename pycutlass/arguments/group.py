@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core, reference
 from pycutlass.arguments.base import check_writable
+from pycutlass.arguments.overlaps import check_many_overlaps
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
@@ -20,7 +21,7 @@ from pycutlass.operands import Matrix, check_dtype, is_vector, matrix, vector
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "check_count", "check_sizes", "count_tiles", "group_problem", "span", "values_of"]
+__all__ = ["GroupProblem", "check_count", "check_sizes", "count_tiles", "group_problem", "values_of"]
 
 _LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
 #: Which of M, N, K are the rows and the columns of an operand.
@@ -107,7 +108,7 @@ def group_problem(
     _check_place(groups.values())
     for target in groups["D"]:
         check_writable(target)
-    _check_overlaps(groups)
+    check_many_overlaps(groups, "a group")
     operands = {each.name: each for group in groups.values() for each in group}
     return GroupProblem(operation, sizes, groups, operands, scalars)
 
@@ -146,13 +147,6 @@ def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:
         rows, columns = columns, rows  # a column-major C is computed as its transpose
     tiles = -(-sizes[:, 0].astype(np.int64) // rows) * -(-sizes[:, 1].astype(np.int64) // columns)
     return int(tiles.sum())
-
-
-def span(operand: Matrix) -> tuple[int, int, int, int]:
-    """Return address, bytes, bytes of a line, and bytes between the beginnings of lines (0 for one line)."""
-    bits = operand.description.type.bits
-    pitch = operand.ld * bits // 8 if operand.lines > 1 else 0
-    return operand.view.pointer, operand.bytes, operand.line * bits // 8, pitch
 
 
 def values_of(operand: Matrix) -> NDArray[Any]:
@@ -249,24 +243,3 @@ def _check_place(groups: Iterable[tuple[Matrix, ...]]) -> None:
                 f"all operands of a group must be on one GPU, got {first.name} on GPU {first.view.device} and "
                 f"{each.name} on GPU {each.view.device}; move them with .to()"
             )
-
-
-def _check_overlaps(groups: Mapping[str, tuple[Matrix, ...]]) -> None:
-    """Raise where a D overlaps another D or what any problem reads; C[i] may be D[i] itself."""
-    targets = _spans(groups["D"])
-    for name, sources in groups.items():
-        found = _core.find_overlap(targets, _spans(sources), name in "CD")
-        if found is None:
-            continue
-        target, source = groups["D"][found[0]], sources[found[1]]
-        rule = "two problems cannot write to one place" if name == "D" else "a GEMM cannot write over what is read"
-        raise ArgumentError(
-            f"{target.name} overlaps {source.name} in memory ({target.name} at {target.view.pointer:#x} with "
-            f"{target.bytes:,} bytes, {source.name} at {source.view.pointer:#x} with {source.bytes:,} bytes): problems "
-            f"of a group run in any order, and {rule}. Give {target.name} memory of its own."
-        )
-
-
-def _spans(matrices: tuple[Matrix, ...]) -> NDArray[np.uint64]:
-    """Where matrices lie, for `_core.find_overlap`."""
-    return np.array([span(each) for each in matrices], np.uint64)

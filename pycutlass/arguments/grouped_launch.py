@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core, kernel
-from pycutlass.arguments.group import GroupProblem, span
+from pycutlass.arguments.group import GroupProblem
+from pycutlass.arguments.overlaps import span
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, run_joined
 from pycutlass.memory import DeviceBuffer, retire

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_overlap, is_vector, matrix, vector
+from pycutlass.operands import Matrix, is_vector, matrix, vector
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["PointerArray", "PointerTable", "check_apart", "pointer_operand"]
+__all__ = ["PointerArray", "PointerTable", "pointer_operand"]
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,9 @@ def pointer_operand(
         raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
     as_bias = name == "C" and (is_vector(description, tensors[0], rows, columns) if bias is None else bias)
     wrap_one = vector if as_bias else matrix
-    matrices = tuple(wrap_one(name, description, tensor, rows, columns) for tensor in tensors)
+    matrices = tuple(
+        wrap_one(f"{name}[{number}]", description, tensor, rows, columns) for number, tensor in enumerate(tensors)
+    )
     for what, values in (
         ("leading dimension", {each.ld for each in matrices}),
         ("place", {each.view.device for each in matrices}),
@@ -150,12 +151,6 @@ def pointer_operand(
                 f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
             )
     return PointerArray(name, description, matrices)
-
-
-def check_apart(matrices: Sequence[Matrix]) -> None:
-    """Raise ArgumentError where two matrices that are written, neighbours in memory, overlap."""
-    for one, next_one in pairwise(sorted(matrices, key=lambda each: each.view.pointer)):
-        check_overlap(next_one, one)
 
 
 def _table(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int) -> PointerTable:

@@ -202,7 +202,7 @@ def test_refusals() -> None:
         make(split_k_slices=0)
     with pytest.raises(ArgumentError, match="has 2 tensors for batch=3"):
         make(mode=Mode.Array, a=[A, A], b=[B] * 3, d=[D] * 3, batch=3)
-    with pytest.raises(ArgumentTypeError, match="operand A must be float16"):
+    with pytest.raises(ArgumentTypeError, match=r"operand A\[1\] must be float16"):
         make(mode=Mode.Array, a=[A, A.float()], b=[B] * 2, d=[D, D.clone()], batch=2)
     with pytest.raises(ArgumentError, match="must have shape"):
         make(mode=Mode.Batched, a=random_matrix(OPERATION.A, M, K, 3), batch=2)

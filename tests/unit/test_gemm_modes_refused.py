@@ -170,8 +170,11 @@ SHARED_D = np.zeros((5, 5), np.float32)
     [
         ({"A": [np.ones((4, 6), np.float32)] * 2}, ["operand A has 2 tensors for batch=3"]),
         ({"B": []}, ["operand B has 0 tensors for batch=3"]),
-        ({"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 7), np.float32)]}, ["operand A", "(4, 6)", "(4, 7)"]),
-        ({"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 6))]}, ["operand A", "float32", "float64"]),
+        (
+            {"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 7), np.float32)]},
+            ["operand A[2]", "(4, 6)", "(4, 7)"],
+        ),
+        ({"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 6))]}, ["operand A[2]", "float32", "float64"]),
         (
             {"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 9), np.float32)[:, :6]]},
             ["operand A", "one leading dimension", "'6', '9'", "grouped"],
@@ -181,14 +184,30 @@ SHARED_D = np.zeros((5, 5), np.float32)
         ({"A": "abc"}, ["operand A"]),
         ({"A": None}, ["operand A is missing"]),
         ({"D": None}, ["operand D is missing"]),
-        ({"D": [np.empty((4, 5), np.float32) for _ in range(2)] + [read_only()]}, ["operand D", "read-only"]),
-        ({"D": [SHARED_D[:4], SHARED_D[1:], np.empty((4, 5), np.float32)]}, ["D", "overlap"]),
-        ({"D": [SHARED_D[:4]] * 3}, ["D", "overlap"]),
+        ({"D": [np.empty((4, 5), np.float32) for _ in range(2)] + [read_only()]}, ["operand D[2]", "read-only"]),
+        ({"D": [SHARED_D[:4], SHARED_D[1:], np.empty((4, 5), np.float32)]}, ["D[1] overlaps D[0]", "one place"]),
+        ({"D": [SHARED_D[:4]] * 3}, ["overlaps D[0]", "one place"]),
     ],
     ids=" ".join,
 )
 def test_arrays_that_do_not_fit(change, words):
     assert_refused(array_arguments, change, words)
+
+
+@pytest.mark.parametrize(("name", "read", "written"), [*itertools.product("ABC", range(3), range(3))])
+def test_no_problem_of_an_array_may_write_what_another_reads(name, read, written):
+    """They run in any order. C alone may be written where it lies, by its own problem."""
+    shapes = {"A": (4, 6), "B": (6, 5), "C": (4, 5)}
+    tensors = {each: [np.ones(shape, np.float32) for _ in range(3)] for each, shape in shapes.items()}
+    D = [np.empty((4, 5), np.float32) for _ in range(3)]
+    D[written] = tensors[name][read].reshape(-1)[:20].reshape(4, 5)
+    output_op = SIMT[(ROW, ROW, ROW)].epilogue_type(1.0, 1.0)
+    if name == "C" and read == written:
+        SIMT[(ROW, ROW, ROW)].run(array_arguments(**tensors, D=D, output_op=output_op))
+        assert all(np.all(each == 7.0) for each in D)
+        return
+    with pytest.raises(ArgumentError, match=rf"D\[{written}\] overlaps {name}\[{read}\].*an array run in any order"):
+        array_arguments(**tensors, D=D, output_op=output_op)
 
 
 def test_an_array_may_write_columns_of_one_allocation():
