@@ -179,6 +179,7 @@ def vector(name: str, description: TensorDescription, tensor: Any, rows: int, co
     result = Matrix(name, description, view, rows, columns, 0, batch, 0)
     if view.shape is not None and view.strides is not None:
         result = _bias(result, view.shape, view.strides)
+        _check_batch_stride(result, result.ld, result.batch_stride)
     check_alignment(result)
     return result
 
@@ -343,7 +344,9 @@ def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
 
 def _check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
     if batch_stride < 0:
-        raise ArgumentError(f"the batch stride of operand {packed.name} is {batch_stride}; it must not be negative")
+        raise ArgumentError(
+            f"the batch stride of operand {packed.name} is {batch_stride}; it must not be negative: pass a copy"
+        )
     if packed.name != "D" or packed.batch == 1:
         return
     span = (packed.lines - 1) * ld + packed.line

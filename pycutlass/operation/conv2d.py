@@ -335,7 +335,9 @@ class Conv2dOperation(Operation):
         tile = self.tile_description
         _, n, k = tile.threadblock_shape
         loads = n * k // filters.alignment // tile.num_threads
-        if filters.alignment_bytes == 16 and loads >= _MOST_FILTER_LOADS:
+        # Narrower loads are several for each access of the thread map, which then has as many times the bits.
+        whole = filters.alignment_bytes == 16 or filters.type.bits == 64 or not tile.math_instruction.is_tensor_op
+        if whole and loads >= _MOST_FILTER_LOADS:
             raise DescriptionError(
                 f"the {n}x{k} tile of operand B has {loads} loads for each of {tile.num_threads} threads, and the "
                 f"optimized algorithm takes fewer than {_MOST_FILTER_LOADS}: use more warps, a smaller "

@@ -253,7 +253,7 @@ def _simt_lanes(math: MathInstruction, tile: TileDescription) -> tuple[int, int]
     """
     m, n, _ = tile.warp_shape
     threads = (8, 4) if m > n else (4, 8)
-    most = 128 // math.a.bits
+    most = 4 if math.a.is_integer else 128 // math.a.bits
     lanes = []
     for axis, extent, along in zip("MN", (m, n), threads, strict=True):
         of_thread = extent // along
@@ -296,6 +296,13 @@ def _check_simt_transpose(name: str, operand: TensorDescription, tile: TileDescr
 
 
 def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> None:
+    math = tile.math_instruction
+    if math.a.short == "f32" and tile.stages == 2:
+        # default_mma.h has one such mainloop, which multiplies in f16 whatever the math operation is.
+        raise DescriptionError(
+            f"f32 TensorOp kernels of 2 stages would round to f16 instead of {math.math_operation.name}: use 3 stages "
+            f"or more, or operands of cutlass.tfloat32"
+        )
     for name, operand in (("A", A), ("B", B)):
         if operand.type.short == "f64" and operand.alignment != 1:
             # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).

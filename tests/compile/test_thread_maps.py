@@ -7,10 +7,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from convolutions import conv, fprop
+from descriptions import ampere
 
 from pycutlass import toolkit
 from pycutlass.compiler.tools import find_tools
+from pycutlass.errors import CompileError
+from pycutlass.operation import rules
 from pycutlass.operation.rules import shares_evenly
+from pycutlass.toolchain import Processes
 
 pytestmark = pytest.mark.compile
 
@@ -59,6 +64,22 @@ def iterates(beside: int, lines: int, lanes: int, warps: int, striped: bool) -> 
     warps_down = warps // down if striped else down
     warps_across = across // warps_down if striped else warps // warps_down
     return bool(warps_across and across // warps_across and down // warps_down)
+
+
+@pytest.mark.parametrize("operation", ["gemm", "convolution"])
+def test_a_kernel_that_would_load_a_part_of_its_tile_does_not_compile(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should the rule miss one, the headers do not."""
+    monkeypatch.setattr(rules, "_check_shares", lambda *arguments: None)
+    shape, warps = (96, 128, 32), (2, 4, 1)  # a warp takes 8 of 96 lines: 12 steps for 8 warps
+    made = (
+        ampere("f16", tile=shape, warps=warps)
+        if operation == "gemm"
+        else conv(fprop, "optimized", shape=shape, warps=warps)
+    )
+    with pytest.raises(CompileError, match="do not share the tile of an operand evenly"):
+        find_tools("nvcc", toolkit.without_memo).host.compile(made.source(), "sm_80", Processes(1, 8 << 30))
 
 
 def test_the_rule_is_what_cutlass_does(tmp_path: Path) -> None:

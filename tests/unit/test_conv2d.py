@@ -164,6 +164,16 @@ REFUSED: list[tuple[Any, list[str]]] = [
         lambda: conv(fprop, "optimized", (tf32, f32, f32), shape=(64, 128, 32), warps=(1, 1, 1)),
         ["128x32 tile of operand B", "32 loads for each of 32 threads", "fewer than 32", "analytic"],
     ),
+    (
+        lambda: conv(dgrad, "optimized", (f64,) * 3, shape=(64, 128, 16), warps=(2, 1, 1), stages=3),
+        ["128x16 tile of operand B", "32 loads for each of 64 threads", "analytic"],
+    ),
+    (
+        lambda: conv(
+            fprop, "optimized", (f32,) * 3, opcode=cutlass.OpClass.Simt, shape=(32, 64, 16), warps=(1, 1, 1), stages=3
+        ),
+        ["64x16 tile of operand B", "32 loads for each of 32 threads", "analytic"],
+    ),
 ]
 
 

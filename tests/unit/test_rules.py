@@ -78,6 +78,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "f16": parts(),
     "f16 by columns": parts("f16", (COLUMN, ROW, ROW)),
     "f16 accumulated in f16": parts("f16_acc16"),
+    "f32": parts("f32"),
     "f64": parts("f64"),
     "simt": parts("f32_simt"),
     "int8": int8(),
@@ -199,6 +200,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["warp tile of 48x32", "6 elements along M", "M=48 a multiple of 32"],
     ),
     (
+        "int8 simt",
+        tile("int8 simt", threadblock_shape=(48, 32, 32), warp_count=(1, 1, 1)),
+        ["warp tile of 48x32", "6 elements along M", "takes 4 at a time", "M=48 a multiple of 32"],
+    ),
+    (
         "simt",
         tile("simt", threadblock_shape=(96, 64, 8), warp_count=(3, 2, 1)),
         ["64x8 tile of operand B", "64 lines of 8 elements", "192 threads cannot share evenly"],
@@ -216,6 +222,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("simt", tile("simt", threadblock_shape=(128, 128, 32), stages=3), ["1 elements between lines", "use K below 32"]),
     # Loads
     ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
+    ("f32", tile("f32", stages=2), ["2 stages would round to f16 instead of multiply_add", "3 stages", "tfloat32"]),
     ("f64", tile("f64", stages=2), ["f64 TensorOp", "cp.async", "3 stages or more, got 2"]),
     ("f64", tile("f64", threadblock_shape=(16, 16, 16), warp_count=(1, 1, 1)), ["two warps or more", "warp_count"]),
     ("f64", tile("f64", threadblock_shape=(32, 64, 16), warp_count=(4, 2, 1)), ["multiple of 16", "got 8x32"]),

@@ -20,6 +20,7 @@
 #include <cutlass/epilogue/thread/linear_combination_generic.h>
 #include <cutlass/gemm/threadblock/threadblock_swizzle.h>
 
+#include "pycutlass/loads.h"
 #include "pycutlass/tensor.h"
 
 namespace pycutlass {
@@ -38,6 +39,9 @@ struct Conv2d {
                                         OpClass, ArchTag, ThreadblockShape, WarpShape, InstructionShape,
                                         EpilogueOutputOp, ThreadblockSwizzle, Stages, MathOperator, kIteratorAlgorithm,
                                         kStrideSupport, A::kAlignment, B::kAlignment>::Kernel;
+
+  static_assert(LoadsWholeTiles<typename Kernel::Mma, OpClass>::value,
+                "the threads do not share the tile of an operand evenly: use another warp_count or threadblock_shape");
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_conv2d_call;

@@ -71,6 +71,9 @@ struct GemmSm90 {
 
 #if PYCUTLASS_DEVICE_SIDE
 
+  // plan says that the kernel waits itself.
+  static_assert(cutlass::arch::IsGdcGloballyEnabled, "this CUTLASS leaves out the waits of dependent launches");
+
   CUTLASS_DEVICE static void run(Params const& params, char* shared) {
     Kernel kernel;
     kernel(params, shared);

@@ -19,6 +19,7 @@
 #include <cutlass/gemm/kernel/gemm_universal.h>
 #include <cutlass/gemm/threadblock/threadblock_swizzle.h>
 
+#include "pycutlass/loads.h"
 #include "pycutlass/swizzle.h"
 #include "pycutlass/tensor.h"
 
@@ -45,6 +46,9 @@ struct GemmUniversal {
       typename Map::LayoutB, Map::kTransformB, Map::kAlignmentB, typename C::Element, typename Map::LayoutC,
       ElementAccumulator, OpClass, ArchTag, ThreadblockShape, WarpShape, InstructionShape, EpilogueOutputOp,
       ThreadblockSwizzle, Stages, MathOperator>::GemmKernel;
+
+  static_assert(LoadsWholeTiles<typename Kernel::Mma, OpClass>::value,
+                "the threads do not share the tile of an operand evenly: use another warp_count or threadblock_shape");
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
