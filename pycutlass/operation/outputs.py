@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from pycutlass.errors import DescriptionError
@@ -26,8 +26,13 @@ _LINE_BYTES = 256
 _FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
 
 
-def check_output(tile: TileDescription, C: TensorDescription) -> None:
+def check_output(tile: TileDescription, C: TensorDescription, loads: Callable[[TileDescription], bool]) -> None:
     """Check that the epilogue of an Ampere-style kernel can write its tiles to C.
+
+    Parameters
+    ----------
+    loads : callable
+        Whether the mainloop works with another tile: no other one is recommended.
 
     Raises
     ------
@@ -36,7 +41,7 @@ def check_output(tile: TileDescription, C: TensorDescription) -> None:
     """
     reason = _why_not(tile, C)
     if reason:
-        raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C))}")
+        raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C, loads))}")
 
 
 def _why_not(tile: TileDescription, C: TensorDescription) -> str:
@@ -123,20 +128,20 @@ def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
     )
 
 
-def _remedies(tile: TileDescription, C: TensorDescription) -> list[str]:
+def _remedies(tile: TileDescription, C: TensorDescription, loads: Callable[[TileDescription], bool]) -> list[str]:
     """Return changes of which each is enough: another alignment or other warps, and only then all together."""
-    others = list(_with_other_warps(tile))
+    others = [other for other in _with_other_warps(tile) if loads(other)]
     found = [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
     found += [f"warp_count {list(_warps(other))}" for other in others if not _why_not(other, C)][:1]
     if found:
         return found
-    others += _with_other_columns(tile)
+    others += [other for other in _with_other_columns(tile) if loads(other)]
     all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C)))
     return [
         f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(_warps(other))} and alignment "
         f"{alignment} for operand C"
         for other, alignment in all_together
-    ][:1]
+    ][:1] or ["another threadblock_shape"]
 
 
 def _alignments(tile: TileDescription, C: TensorDescription) -> list[int]:

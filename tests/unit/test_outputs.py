@@ -190,8 +190,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
         ],
     ),
     (
-        described("f32", "f32", "f32", 1, (64, 128), (2, 2, 4), opcode=SIMT),
-        ["SIMT kernel write 4 rows", "8 warps along N and K cannot", "use warp_count [2, 8, 1]"],
+        described("f32", "f32", "f32", 1, (64, 128), (1, 8, 1), opcode=SIMT, stages=3),
+        ["SIMT kernel write 4 rows", "8 warps along N and K cannot", "use warp_count [2, 4, 1]"],
     ),
 ]
 
@@ -242,7 +242,10 @@ def test_every_remedy_works(kind, accumulator, output, layouts, opcode):
     alignments = [1] if opcode == SIMT else [a for a in (1, 2, 4, 8, 16) if a * element(TAG[output]).bits <= 128]
     refused = 0
     for alignment, m, n, warps in itertools.product(
-        alignments, (64, 128), (16, 32, 48, 64, 96, 128, 192, 256), itertools.product((1, 2, 4), (1, 2, 3, 4), (1, 2))
+        alignments,
+        (64, 128),
+        (16, 32, 48, 64, 96, 128, 192, 256),
+        itertools.product((1, 2, 4), (1, 2, 3, 4, 8), (1, 2)),
     ):
         try:
             made = described(kind, accumulator, output, alignment, (m, n), warps, layouts, opcode)
@@ -252,7 +255,7 @@ def test_every_remedy_works(kind, accumulator, output, layouts, opcode):
         if "operand C" in message and "; use " in message:
             refused += 1
             assert [refusal(changed) for changed in remedied(made, message)] in ([""], ["", ""]), message
-    assert refused > 10
+    assert refused >= 10
 
 
 def test_the_interleaved_convolution_writes_eight():

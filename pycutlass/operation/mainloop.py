@@ -1,0 +1,345 @@
+"""Whether an Ampere-style mainloop loads its tiles, all of them, and multiplies them by its instruction.
+
+CUTLASS derives who loads and reads what from tile, warps, layouts and stages. Where that does not work out, it fails to
+compile; or it compiles, and leaves elements out, takes others, or multiplies in another type.
+"""
+
+from __future__ import annotations
+
+from pycutlass import _core
+from pycutlass.enums import MathOperation
+from pycutlass.errors import DescriptionError
+from pycutlass.library import MathInstruction, TensorDescription, TileDescription
+
+__all__ = ["check_mainloop", "shares_evenly"]
+
+#: Accesses of one thread to one tile, for which CUTLASS keeps a bit each (predicated_tile_access_iterator.h).
+_MOST_ACCESSES = 64
+#: Operations that convert their operands on the way to the tensor cores.
+_HALVED = (MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16)
+_INTERLEAVED = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)
+
+
+def check_mainloop(
+    compute_capability: int,
+    tile: TileDescription,
+    A: TensorDescription,
+    B: TensorDescription,
+    C: TensorDescription,
+) -> None:
+    """Check that an Ampere-style (or Turing) kernel can load and multiply its tiles.
+
+    Raises
+    ------
+    DescriptionError
+        It cannot; the message says what the tile, its warps or an operand must be.
+    """
+    math = tile.math_instruction
+    if compute_capability == 75:
+        _check_turing(tile)
+    elif math.instruction_shape == (8, 8, 16):
+        raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
+    if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
+        _check_integer_layouts(math, tile, A, B, C)
+    if math.is_tensor_op:
+        _check_loads(tile, A, B)
+        for name, operand, axis, along_k in _sides(A, B, C):
+            if operand.order.interleave == 1:
+                _check_operand_tile(name, operand, tile, axis, along_k)
+            if operand.type.short == "f64":
+                _check_f64(name, tile, axis, along_k)
+            elif not along_k and operand.order.interleave == 1:
+                _check_warp_tile(name, operand, tile, axis)
+            _check_shares(name, operand, tile, axis, along_k)
+    else:
+        _check_simt(math, tile, A, B, C)
+
+
+def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: bool = False) -> bool:
+    """Return whether warps of `lanes` x 32 / `lanes` threads load `beside` x `lines` accesses, each of them once.
+
+    As PitchLinearWarpRakedThreadMap divides them, or PitchLinearWarpStripedThreadMap where `striped`
+    (cutlass/transform/pitch_linear_thread_map.h): lines first, then what is side by side.
+    """
+    if beside % lanes or lines % (32 // lanes):
+        return False
+    across, down = beside // lanes, lines // (32 // lanes)
+    if down >= warps:
+        return not down % warps
+    warps_down = warps // down if striped else down
+    warps_across = across // warps_down if striped else warps // warps_down
+    even = warps_across > 0 and not across % warps_across and not down % warps_down
+    return even and warps == warps_across * warps_down
+
+
+def _sides(
+    A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> tuple[tuple[str, TensorDescription, int, bool], ...]:
+    """Return both operands: name, description, which of the tile's M and N is theirs, whether K is contiguous.
+
+    A column-major C is computed as the transposed problem, so that the tile's rows are those of B.
+    """
+    m, n = (1, 0) if C.layout is _core.ColumnMajor else (0, 1)
+    return ("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)
+
+
+def _check_turing(tile: TileDescription) -> None:
+    math = tile.math_instruction
+    if math.is_tensor_op and (math.a.short, math.instruction_shape) not in (("f16", (16, 8, 8)), ("s8", (8, 8, 16))):
+        raise DescriptionError(
+            f"Turing's tensor cores (compute_capability=75) multiply f16 with instruction_shape [16, 8, 8] and int8 "
+            f"with [8, 8, 16]; got {math.a} with {list(math.instruction_shape or ())}"
+        )
+    if tile.stages != 2:
+        raise DescriptionError(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
+
+
+def _check_integer_layouts(
+    math: MathInstruction, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> None:
+    layouts = (A.layout, B.layout, C.layout)
+    if any(layout in _INTERLEAVED for layout in layouts):
+        if layouts != _INTERLEAVED or not (math.a.short == "s8" and math.is_tensor_op):
+            raise DescriptionError(
+                f"interleaved layouts go together: A and C ColumnMajorInterleaved32, B RowMajorInterleaved32, int8 by "
+                f"TensorOp; got {A.order}, {B.order} and {C.order} of {math.a}"
+            )
+        if C.alignment != 8:  # each lane has 8 elements of a row of 32 (interleaved_epilogue.h)
+            raise DescriptionError(
+                f"interleaved layouts are written 8 elements at a time: operand C of {C.type} needs alignment 8, got "
+                f"{C.alignment}; cutlass.int8 can have that"
+            )
+        for name, operand in (("A", A), ("B", B)):
+            if operand.alignment != 16:
+                raise DescriptionError(
+                    f"interleaved operands are loaded 16 elements at a time: {name} needs alignment 16, got "
+                    f"{operand.alignment}"
+                )
+        warps, k = tile.num_threads // 32, tile.threadblock_shape[2]
+        if k > 32 * warps:  # the transposed map of default_mma_core_sm80.h has one line of 32 for each warp
+            raise DescriptionError(
+                f"each warp loads 32 of an interleaved tile's K: threadblock_shape K={k} needs {k // 32} warps, "
+                f"warp_count makes {warps}"
+            )
+        return
+    if (A.is_row_major, B.is_row_major) != (True, False):
+        raise DescriptionError(
+            f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix "
+            f"cannot transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every "
+            f"layout."
+        )
+
+
+def _check_simt(
+    math: MathInstruction, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> None:
+    wanted = 1
+    if not math.a.is_integer:
+        _refuse_sliced_k(f"SIMT {math.a}", tile)  # warp/mma_simt_tile_iterator.h
+    else:
+        wanted = 4  # dp4a multiplies four at once (cutlass/gemm/threadblock/default_mma_core_simt.h)
+        if tile.stages != 2:
+            raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
+    for name, operand in (("A", A), ("B", B)):
+        if operand.alignment != wanted:
+            raise DescriptionError(
+                f"SIMT kernels of {math.a} load {wanted} elements at a time: operand {name} needs alignment {wanted}, "
+                f"got {operand.alignment}"
+            )
+    steps = tile.warp_shape[2] // (math.instruction_shape or (1, 1, 1))[2]
+    if steps % 2:
+        raise DescriptionError(
+            f"the threads of a SIMT kernel load while they multiply, in steps of two: threadblock_shape "
+            f"K={tile.threadblock_shape[2]} makes {steps} instructions along K for each warp, use an even number"
+        )
+    if C.alignment != 1:
+        raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
+    lanes = _simt_lanes(math, tile)
+    for name, operand, axis, along_k in _sides(A, B, C):
+        _check_simt_loads(name, operand, tile, axis, along_k)
+        _check_accesses(name, operand, tile, axis)
+        if along_k and not math.a.is_integer:
+            _check_simt_transpose(name, operand, tile, lanes[axis])
+
+
+def _simt_lanes(math: MathInstruction, tile: TileDescription) -> tuple[int, int]:
+    """Return how many elements along M and N a thread takes at once, after checking that they divide its tile.
+
+    A warp has 8x4 threads where its tile is taller than wide, else 4x8 (gemm/threadblock/default_mma_core_simt.h).
+    """
+    m, n, _ = tile.warp_shape
+    threads = (8, 4) if m > n else (4, 8)
+    most = 4 if math.a.is_integer else 128 // math.a.bits
+    lanes = []
+    for axis, extent, along in zip("MN", (m, n), threads, strict=True):
+        of_thread = extent // along
+        lanes.append(min(most, of_thread))
+        if of_thread % lanes[-1]:
+            raise DescriptionError(
+                f"each thread of a SIMT warp tile of {m}x{n} has {of_thread} elements along {axis}, which it takes "
+                f"{lanes[-1]} at a time: make the warp tile's {axis}={extent} a multiple of {along * lanes[-1]} by "
+                f"another threadblock_shape or warp_count"
+            )
+    return lanes[0], lanes[1]
+
+
+def _check_simt_loads(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check that all threads can share the tile of an operand evenly (cutlass/transform/pitch_linear_thread_map.h)."""
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    step, threads = operand.alignment, tile.num_threads  # int8 is loaded in blocks of 4x4
+    contiguous, lines = (k // step, rows // step) if along_k else (rows // step, k // step)
+    in_a_line = threads < contiguous and not contiguous % threads and not along_k
+    in_several = not threads % contiguous and not lines % (threads // contiguous)
+    if (rows % step or k % step) or not (in_a_line or in_several):
+        unit = "elements" if step == 1 else f"blocks of {step}x{step} elements"
+        raise DescriptionError(
+            f"the {rows}x{k} tile of operand {name} has {lines} lines of {contiguous} {unit}, which {tile.num_threads} "
+            f"threads cannot share evenly: use another warp_count, or extents that are powers of two"
+        )
+
+
+def _check_simt_transpose(name: str, operand: TensorDescription, tile: TileDescription, lane: int) -> None:
+    """Check the padding by which an operand that is contiguous along K is turned in shared memory."""
+    k, words = tile.threadblock_shape[2], operand.type.bits // 32
+    padding = 32 // k // words if tile.stages == 2 else k // 32  # default_mma_core_simt.h and default_mma_core_sm80.h
+    if padding % lane:
+        remedy = "K=8" if tile.stages == 2 else "K below 32"
+        raise DescriptionError(
+            f"operand {name} is contiguous along K, and SIMT kernels of {tile.stages} stages turn it in shared memory "
+            f"with {padding} elements between lines for threadblock_shape K={k}, where a thread reads {lane} at once: "
+            f"use {remedy}"
+        )
+
+
+def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> None:
+    math = tile.math_instruction
+    if math.math_operation in _HALVED and tile.warp_shape[0] % 32:
+        # mma_tensor_op.h converts a warp's fragment of A in two halves, each of whole instructions.
+        raise DescriptionError(
+            f"{math.math_operation.name} needs an even number of instructions along M for each warp: its tile's "
+            f"M={tile.warp_shape[0]} must be a multiple of 32; use another threadblock_shape or warp_count"
+        )
+    if math.a.short == "f32" and tile.stages == 2:
+        # default_mma.h has one such mainloop, which multiplies in f16 whatever the math operation is.
+        raise DescriptionError(
+            f"f32 TensorOp kernels of 2 stages would round to f16 instead of {math.math_operation.name}: use 3 stages "
+            f"or more, or operands of cutlass.tfloat32"
+        )
+    for name, operand in (("A", A), ("B", B)):
+        if operand.type.short == "f64" and operand.alignment != 1:
+            # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
+            raise DescriptionError(f"f64 TensorOp kernels need alignment 1 for {name}, got {operand.alignment}")
+        if operand.type.short == "f64" and tile.stages == 2:
+            raise DescriptionError("f64 TensorOp kernels are pipelines of cp.async: they need 3 stages or more, got 2")
+        if operand.alignment_bytes < 4 and (tile.stages or 0) > 2:
+            raise DescriptionError(
+                f"pipelines of more than 2 stages use cp.async, which moves at least 4 bytes: operand {name} of "
+                f"{operand.type} needs alignment {32 // operand.type.bits}, got {operand.alignment}; or use stages=2"
+            )
+
+
+def _check_f64(name: str, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check what the shared-memory layouts of 64-bit elements ask for (tensor_op_multiplicand_sm80.h)."""
+    if tile.num_threads < 64:
+        raise DescriptionError("f64 TensorOp kernels have two warps or more: use another warp_count")
+    m, n, _ = tile.warp_shape
+    if m % 16 or n % 16:
+        raise DescriptionError(
+            f"a warp tile of f64 is a multiple of 16 along M and N, got {m}x{n}: use another threadblock_shape or "
+            f"warp_count"
+        )
+    _refuse_sliced_k("f64 TensorOp", tile)
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    if not along_k:
+        return
+    if k % 16:
+        raise DescriptionError(
+            f"operand {name} of f64 is contiguous along K: threadblock_shape K={k} must be a multiple of 16"
+        )
+    # Each warp stores a part of the tile, and its permutation comes round every 16 rows
+    # (regular_tile_access_iterator_tensor_op_sm80.h).
+    of_warp = rows * 32 / tile.num_threads
+    if of_warp not in (2, 4, 8) and of_warp % 16:
+        raise DescriptionError(
+            f"operand {name} of f64 is contiguous along K: each of {tile.num_threads // 32} warps loads {of_warp:g} of "
+            f"threadblock_shape {'MN'[axis]}={rows}, which must be 2, 4, 8 or a multiple of 16; use another of the two"
+        )
+
+
+def _refuse_sliced_k(what: str, tile: TileDescription) -> None:
+    """Raise where warps share K: the iterators of these kernels step as if one warp had all of it."""
+    assert tile.warp_count is not None
+    if tile.warp_count[2] > 1:
+        raise DescriptionError(
+            f"the warps of {what} kernels cannot share K: warp_count must end in 1, got {list(tile.warp_count)}"
+        )
+
+
+def _check_operand_tile(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check one operand's tile, of extent `axis` (0 for M, 1 for N) and K, against CUTLASS's shared-memory layouts.
+
+    The contiguous extent of a tile fills or divides a 128-byte line where it runs along K
+    (cutlass/layout/tensor_op_multiplicand_sm75.h, crosswise), and is a multiple of it otherwise (congruous).
+    """
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    line = 1024 // operand.type.bits
+    if along_k and (k > line or line % k):
+        raise DescriptionError(
+            f"operand {name} is contiguous along K: threadblock_shape K={k} must divide the {line} elements of a "
+            f"128-byte line; use {min(line, 1 << (k.bit_length() - 1))}"
+        )
+    lines = 2 if tile.stages == 2 and operand.type.bits == 32 else 1  # a warp loads two (default_mma_core_sm75.h)
+    if not along_k and operand.type.bits != 64 and rows % (lines * line):
+        raise DescriptionError(
+            f"operand {name} is not contiguous along K: threadblock_shape {'MN'[axis]}={rows} must be a multiple of "
+            f"the {lines * line} elements of {'a' if lines == 1 else 'two'} 128-byte line{'s' * (lines - 1)}; use "
+            f"{-(-rows // (lines * line)) * lines * line}"
+        )
+    _check_accesses(name, operand, tile, axis)
+
+
+def _check_warp_tile(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+    """Check that each warp's part of an operand that is not contiguous along K begins where warps can read it.
+
+    Shared memory is permuted within lines of 128 bytes. CUTLASS finds where a warp's part begins by adding whole lines,
+    or half a line where parts are that long (congruous layouts of warp/mma_tensor_op_tile_iterator.h).
+    """
+    extent, line = tile.warp_shape[axis], 1024 // operand.type.bits
+    if extent % line and extent != line // 2:
+        raise DescriptionError(
+            f"operand {name} is not contiguous along K: a warp tile's {'MN'[axis]} must be {line // 2} or a multiple "
+            f"of {line}, got {extent}; use another threadblock_shape or warp_count"
+        )
+
+
+def _check_shares(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+    """Check that the warps load the tile of an operand once, and all of it (default_mma_core_sm80.h, ..._sm75.h).
+
+    Where that does not come out even CUTLASS rounds down, and leaves the rest alone without a word.
+    """
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    wide = operand.type.bits == 64
+    each = 1 if wide else 128 // operand.type.bits
+    if operand.order.interleave > 1:
+        beside, lines, lanes = rows * operand.order.interleave // each, k // operand.order.interleave, 32
+    else:
+        beside, lines = (k // each, rows) if along_k else (rows // each, k)
+        lanes = 16 if wide else beside if along_k else min(beside, 8)
+    warps = tile.num_threads // 32
+    if not shares_evenly(beside, lines, lanes, warps, striped=wide and not along_k):
+        raise DescriptionError(
+            f"the {rows}x{k} tile of operand {name} is {beside} x {lines} accesses, which {tile.num_threads} threads, "
+            f"{warps} warps of {lanes} x {32 // lanes}, cannot share evenly: use fewer warps, or extents that are "
+            f"powers of two"
+        )
+
+
+def _check_accesses(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
+    accesses = rows * k // operand.alignment
+    if accesses // tile.num_threads > _MOST_ACCESSES:
+        raise DescriptionError(
+            f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, more than "
+            f"{_MOST_ACCESSES} for each of {tile.num_threads} threads: use more warps, a smaller threadblock_shape or "
+            f"a wider alignment"
+        )
