@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 
 # Python files are used where they are; when one of these changes, the extension is built again.
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
-CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h)
+CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h)
 
 .PHONY: help demo test test-gpu lint format clean
 .DELETE_ON_ERROR:

@@ -1,0 +1,185 @@
+"""Kernels of CUTLASS's 2.x API on the host: their own C++, with the instructions of a GPU replaced by functions.
+
+A few of CUTLASS's headers have such instructions in them: kernels are compiled against copies of those, changed there.
+What they do then is what their C++ says, thread by thread: who loads, stores and multiplies what. That says nothing of
+the compiler, of asynchronous copies that come late, or of speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pycutlass import toolkit
+from pycutlass.compiler.tools import find_tools
+from pycutlass.library import TensorDescription
+from pycutlass.operation import GemmOperationUniversal
+
+HERE = Path(__file__).parent
+INCLUDE = f'#include "{HERE / "warp.h"}"\n'
+SPELLED = {
+    "f16": "cutlass::half_t",
+    "bf16": "cutlass::bfloat16_t",
+    "tf32": "cutlass::tfloat32_t",
+    "f32": "float",
+    "f64": "double",
+    "s8": "int8_t",
+    "s32": "int32_t",
+}
+#: Instances of Mma whose operands the emulator knows; the others are of types that PyCUTLASS does not have.
+KNOWN = re.compile(r"using ElementA\s*=\s*(half_t|bfloat16_t|tfloat32_t|double|int8_t)\b")
+MEMORY = """
+template <typename AccessType, int kBytes, CacheOperation::Kind = CacheOperation::Always>
+struct global_load {
+  global_load(AccessType& to, void const* from, bool wanted) { ::emulation::copy<kBytes>(&to, from, from, wanted); }
+};
+template <typename AccessType, int kBytes>
+struct global_store {
+  global_store(AccessType const& from, void* to, bool wanted) { ::emulation::copy<kBytes>(to, &from, to, wanted); }
+};
+template <int>
+void shared_load(void*, uint32_t);
+template <int>
+void shared_store(uint32_t, void const*);
+
+"""
+
+
+def replaced(text: str, pattern: str, by: str | Callable[[re.Match[str]], str], least: int = 1) -> str:
+    """Replace what must be there: another CUTLASS may be written otherwise."""
+    changed, count = re.subn(pattern, by, text, flags=re.S)
+    assert count >= least, pattern
+    return changed
+
+
+def with_mma(text: str) -> str:
+    """Let each Mma multiply where it says that it is not implemented for a host."""
+    found = 0
+
+    def multiply(match: re.Match[str]) -> str:
+        nonlocal found
+        if not KNOWN.search(match[0]) or "FragmentB const &b" not in match[0]:
+            return match[0]
+        found += 1
+        call = "::emulation::mma<Shape, ElementA, ElementB>(d, a, b, c);"
+        return re.sub(r"CUTLASS_NOT_IMPLEMENTED\(\);|assert\(0\);", call, match[0])
+
+    changed = re.sub(r"struct Mma\s*<.*?\n\};", multiply, text, flags=re.S)
+    assert found > 3
+    return changed
+
+
+def with_ldmatrix(text: str) -> str:
+    """Let ldsm load, and shared_load with it."""
+
+    def load(match: re.Match[str]) -> str:
+        transposed = "false" if match[1] == "RowMajor" else "true"
+        call = f"::emulation::ldmatrix<{transposed}, {match[2]}>(D, ptr);"
+        return match[0].replace("CUTLASS_NOT_IMPLEMENTED();", call)
+
+    text = replaced(text, r"void ldsm<layout::(\w+), (\d)>\(.*?\n}\n", load, 6)
+    return replaced(text, r"template <typename AccessType>\s+struct shared_load_op<AccessType, (16|8)> .*?\n};", "", 2)
+
+
+def with_memory(text: str) -> str:
+    """Replace all accesses of global memory by copies."""
+    return replaced(text, r"template <(?!.*CUTLASS_DEVICE void ldsm).*(?=\} // namespace arch)", lambda _: MEMORY)
+
+
+def with_indices(text: str) -> str:
+    """Let a thread know its place in the block."""
+    for name, value in (
+        ("canonical_lane_idx", "threadIdx.x % 32"),
+        ("canonical_warp_idx_sync", "threadIdx.x / 32"),
+        ("canonical_warp_idx", "threadIdx.x / 32"),
+    ):
+        text = replaced(text, rf"(int {name}\(\) \{{.*?#else\s+)return 0;", rf"\1return {value};")
+    return text
+
+
+#: Headers with instructions of a GPU in them, and what takes their place.
+CHANGES: dict[str, Callable[[str], str]] = {
+    "cutlass.h": with_indices,
+    "semaphore.h": lambda text: replaced(text, r"asm volatile \([^;]*;\\n[^;]*\);", ";", 4),
+    "arch/memory.h": with_memory,
+    "arch/memory_sm75.h": with_ldmatrix,
+    "arch/mma_sm75.h": with_mma,
+    "arch/mma_sm80.h": with_mma,
+    "gemm/warp/mma_tensor_op_fast_f32.h": lambda text: replaced(
+        text, r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ >= 800\)", "#if 1", 2
+    ),
+}
+
+
+class Emulator:
+    """Compiles kernels for the host, into `directory`, and runs them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        includes = [Path(path) for path in find_tools("nvcc", toolkit.without_memo).host.includes]
+        cutlass = next(path for path in includes if (path / "cutlass" / "cutlass.h").exists())
+        changed = directory / "include"  # of links, so that what is included from beside a header is found here as well
+        shutil.copytree(cutlass, changed, copy_function=os.symlink)
+        for name, change in CHANGES.items():
+            path = changed / "cutlass" / name
+            text = change(path.read_text()).replace("#pragma once\n", "#pragma once\n" + INCLUDE, 1)
+            path.unlink()
+            path.write_text(text)
+        flags = ["-std=c++17", "-O1", "-w", "-fpermissive"]
+        self._compile = [*toolkit.find_host_compiler(), *flags]
+        self._compile += [f"-I{changed if path == cutlass else path}" for path in includes]
+
+    @functools.cached_property
+    def _threads(self) -> Path:
+        path = self.directory / "threads.o"
+        subprocess.run([*self._compile, "-c", str(HERE / "threads.cpp"), "-o", str(path)], check=True)
+        return path
+
+    def run(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
+        """Return whether all elements are right, in several problems of which no two are alike, and what was said."""
+        source, program = self.directory / "kernel.cpp", self.directory / "kernel"
+        text = re.sub(r"PYCUTLASS_KERNEL\(.*\)", "", operation.emit())
+        macros = "".join(
+            f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(operand.is_row_major).lower()}\n"
+            f"#define ALIGNMENT_{name} {operand.alignment}\n"
+            for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
+        )
+        source.write_text(f'{text}{macros}#include "{HERE / "gemm.h"}"\n')
+        built = subprocess.run(
+            [*self._compile, str(source), str(self._threads), "-o", str(program)], capture_output=True, text=True
+        )
+        assert built.returncode == 0, built.stderr[-4000:]
+        problems = [str(number) for problem in _problems(operation, seed) for number in problem]
+        ended = subprocess.run([str(program), *problems], capture_output=True, text=True, timeout=600)
+        return ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def _problems(operation: GemmOperationUniversal, seed: int) -> Iterator[tuple[int, ...]]:
+    """Yield M, N, K, alpha, beta and a seed: whole tiles, parts of tiles, a single line, and anything."""
+    drawn = random.Random(seed)
+    m, n, k = operation.tile_description.threadblock_shape
+    steps = _steps(operation.A, operation.B, operation.C)
+    sizes = [
+        (m, n, 2 * k),
+        (m + m // 2 + 3, n // 2 + 5, 3 * k + k // 2 + 1),
+        (1, n + 7, k // 3),
+        tuple(drawn.randint(1, 3 * extent // 2) for extent in (m, n, 2 * k)),
+    ]
+    for size, scalars in zip(sizes, ((1, 0), (1, 1), (2, -1), (1, 0)), strict=True):
+        rounded = (math.ceil(extent / step) * step for extent, step in zip(size, steps, strict=True))
+        yield *rounded, *scalars, drawn.randint(0, 2**30)
+
+
+def _steps(A: TensorDescription, B: TensorDescription, C: TensorDescription) -> tuple[int, int, int]:
+    """Return what M, N and K are multiples of."""
+    m = [operand.alignment for operand in (A, C) if not operand.is_row_major]
+    n = [operand.alignment for operand in (B, C) if operand.is_row_major]
+    k = [A.alignment] * A.is_row_major + [B.alignment] * (not B.is_row_major)
+    return math.lcm(*m), math.lcm(*n), math.lcm(*k)

@@ -1,0 +1,20 @@
+// The threads of one threadblock.
+#pragma once
+
+#include <vector_types.h>
+
+#include <functional>
+
+namespace emulation {
+
+/// Runs `body` as each thread of a threadblock. A thread runs until it waits for others, so every run is the same.
+void run_block(uint3 block, int threads, std::function<void()> body);
+void wait_for_warp();
+void wait_for_block();
+/// Number of this thread in its warp.
+int lane();
+/// Where a lane of this warp leaves what the others may read.
+char* slot(int lane);
+constexpr int kSlotBytes = 256;
+
+}  // namespace emulation

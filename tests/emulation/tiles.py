@@ -1,0 +1,90 @@
+"""Kernels with tiles that somebody might describe. Run as a program, it emulates them until time is up:
+
+python tests/emulation/tiles.py --minutes 10 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # for descriptions.py
+from descriptions import COLUMN, KINDS, LAYOUTS, ROW, TAG, parts
+from emulator import Emulator
+
+from pycutlass import GemmOperationUniversal, MathOperation, TensorDescription
+from pycutlass.errors import DescriptionError
+
+EXTENTS = (16, 32, 48, 64, 64, 96, 128, 128, 160, 192, 256)
+WARPS = (1, 1, 2, 2, 3, 4)
+#: Extents along K, and alignments, by the kind of kernel.
+DEPTHS = {"f16": (16, 32, 64), "tf32": (16, 32), "f32": (16, 32), "f64": (8, 16, 32), "simt": (8, 16, 32)}
+INT8, DP4A = "int8", "int8_simt"
+
+
+def draw(random: random.Random) -> GemmOperationUniversal:
+    """Return a kernel that is accepted."""
+    while True:
+        try:
+            return _drawn(random)
+        except DescriptionError:
+            continue
+
+
+def _drawn(random: random.Random) -> GemmOperationUniversal:
+    kind, layouts = random.choice([*KINDS, INT8, DP4A]), random.choice(LAYOUTS)
+    options: dict[str, Any] = {
+        "warps": (random.choice(WARPS), random.choice(WARPS), random.choice((1, 1, 1, 2))),
+        "stages": random.choice((2, 3, 4)),
+    }
+    rows, columns = random.choice(EXTENTS), random.choice(EXTENTS)
+    if kind in (INT8, DP4A):
+        return _int8(
+            kind, layouts, (rows, columns, random.choice((32, 64, 128))), random.choice((1, 2, 4, 16)), options
+        )
+    family = "simt" if kind.endswith("simt") else "f16" if "f16" in kind else kind
+    options["tile"] = (rows, columns, random.choice(DEPTHS[family]))
+    if family in ("f16", "tf32", "f32"):
+        options["alignment"] = random.choice((1, 2, 4, None))
+    if kind == "f32":
+        options["math"] = random.choice(list(MathOperation))
+    return GemmOperationUniversal(**parts(kind, layouts, **options))
+
+
+def _int8(kind: str, layouts: tuple[Any, Any, Any], tile: tuple[int, ...], alignment: int, options: Any) -> Any:
+    if kind == DP4A:
+        like, alignment, options = "f32_simt", 4, options | {"instruction": (1, 1, 4), "stages": 2}
+    else:
+        like, layouts, options = "f16", (ROW, COLUMN, layouts[2]), options | {"instruction": (16, 8, 32)}
+        options["math"] = MathOperation.multiply_add_saturate
+    made = parts(like, layouts, types=("s8", "s32", "s32"), tile=tile, **options)
+    made |= {name: TensorDescription(TAG["s8"], made[name].layout, alignment) for name in "AB"}
+    return GemmOperationUniversal(**made)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=None)
+    given = parser.parse_args()
+    drawn, until, wrong, count = random.Random(given.seed), time.monotonic() + 60 * given.minutes, 0, 0
+    with tempfile.TemporaryDirectory() as directory:
+        emulator = Emulator(Path(directory))
+        while time.monotonic() < until:
+            operation = draw(drawn)
+            right, said = emulator.run(operation, drawn.randrange(2**30))
+            count, wrong = count + 1, wrong + (not right)
+            print("right" if right else "WRONG", operation.procedural_name(), flush=True)
+            if not right:
+                print(operation, said, sep="\n", flush=True)
+    print(f"{count} kernels, {wrong} wrong")
+    sys.exit(wrong != 0)
+
+
+if __name__ == "__main__":
+    main()
