@@ -2,6 +2,7 @@
 #
 #   make demo       what this machine has, and two examples: no GPU and no nvcc needed
 #   make test       all tests that need no GPU
+#   make thorough   the rules of tiles: many more examples, and kernels emulated for MINUTES=10
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
 #   make clean      delete everything that these made
@@ -10,6 +11,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+MINUTES ?= 10
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -17,7 +19,7 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
 CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h)
 
-.PHONY: help demo test test-gpu lint format clean
+.PHONY: help demo test thorough test-gpu lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +32,10 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+thorough: $(VENV)/.dev
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py $(PYTEST_ARGS)
+	$(BIN)/python tests/emulation/tiles.py --minutes $(MINUTES)
 
 test-gpu:
 	$(PYTHON) -c 'from pycutlass import device; device.require()'

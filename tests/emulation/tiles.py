@@ -1,7 +1,4 @@
-"""Kernels with tiles that somebody might describe. Run as a program, it emulates them until time is up:
-
-python tests/emulation/tiles.py --minutes 10 --seed 1
-"""
+"""Kernels with tiles that somebody might describe. Run as a program, it emulates them until time is up."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def _int8(kind: str, layouts: tuple[Any, Any, Any], tile: tuple[int, ...], align
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
