@@ -39,8 +39,9 @@ _PRODUCTS = {
     _Operator.dgrad: (_core.RowMajor, _core.RowMajor),
     _Operator.wgrad: (_core.ColumnMajor, _core.RowMajor),
 }
-#: Bits that the optimized iterators of the filter have for a thread's loads (conv2d_*_filter_*_optimized.h).
-_MOST_FILTER_LOADS = 32
+#: Bits that the optimized iterators have for a thread's loads of the filter, or of wgrad's output gradient
+#: (conv2d_*_filter_*_optimized.h, conv2d_wgrad_output_gradient_*_optimized.h).
+_MOST_LOADS = 32
 _NHWC = (_core.TensorNHWC,) * 3
 _INTERLEAVED = (_core.TensorNC32HW32, _core.TensorC32RSK32, _core.TensorNC32HW32)
 _SWIZZLES: tuple[type[Any], ...] = (
@@ -287,7 +288,7 @@ class Conv2dOperation(Operation):
         rules.check_operand_types(tile.math_instruction, A, B)
         rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
         rules.check_ampere(self.compute_capability, tile, A, B, C)
-        self._check_filter_loads(B)
+        self._check_loads()
         rules.check_shared_memory(self.compute_capability, tile)
 
     def _check_layouts(self) -> None:
@@ -328,20 +329,20 @@ class Conv2dOperation(Operation):
                 f"{self.A.alignment} for A and {self.B.alignment} for B"
             )
 
-    def _check_filter_loads(self, filters: TensorDescription) -> None:
-        """Check that the optimized algorithm has a bit for each load of the filter by one thread."""
-        if self.iterator_algorithm is not _Algorithm.optimized or self.conv_kind is _Operator.wgrad:
+    def _check_loads(self) -> None:
+        """Check that the optimized algorithm has a bit for each load by one thread. For wgrad CUTLASS does not ask."""
+        if self.iterator_algorithm is not _Algorithm.optimized:
             return
         tile = self.tile_description
-        _, n, k = tile.threadblock_shape
-        loads = n * k // filters.alignment // tile.num_threads
-        # Narrower loads are several for each access of the thread map, which then has as many times the bits.
-        whole = filters.alignment_bytes == 16 or filters.type.bits == 64 or not tile.math_instruction.is_tensor_op
-        if whole and loads >= _MOST_FILTER_LOADS:
+        m, n, k = tile.threadblock_shape
+        name, operand, rows = ("A", self.A, m) if self.conv_kind is _Operator.wgrad else ("B", self.B, n)
+        single = operand.type.bits == 64 or not tile.math_instruction.is_tensor_op
+        loads = rows * k // (1 if single else 128 // operand.type.bits) // tile.num_threads
+        if loads >= _MOST_LOADS:
             raise DescriptionError(
-                f"the {n}x{k} tile of operand B has {loads} loads for each of {tile.num_threads} threads, and the "
-                f"optimized algorithm takes fewer than {_MOST_FILTER_LOADS}: use more warps, a smaller "
-                f"threadblock_shape, or analytic"
+                f"the {rows}x{k} tile of operand {name} has {loads} loads for each of {tile.num_threads} threads, and "
+                f"the optimized algorithm takes fewer than {_MOST_LOADS}: use more warps, a smaller threadblock_shape, "
+                f"or analytic"
             )
 
     def _check_groups(self) -> None:

@@ -220,10 +220,10 @@ def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescripti
             f"M={tile.warp_shape[0]} must be a multiple of 32; use another threadblock_shape or warp_count"
         )
     if math.a.short == "f32" and tile.stages == 2:
-        # default_mma.h has one such mainloop, which multiplies in f16 whatever the math operation is.
+        # default_mma.h has one such mainloop for GEMM, whatever the operation is; for convolution there is none.
         raise DescriptionError(
-            f"f32 TensorOp kernels of 2 stages would round to f16 instead of {math.math_operation.name}: use 3 stages "
-            f"or more, or operands of cutlass.tfloat32"
+            "f32 TensorOp kernels need 3 stages or more, got 2, with which CUTLASS rounds f32 to f16; operands of "
+            "cutlass.tfloat32 can have 2"
         )
     for name, operand in (("A", A), ("B", B)):
         if operand.type.short == "f64" and operand.alignment != 1:

@@ -222,7 +222,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("simt", tile("simt", threadblock_shape=(128, 128, 32), stages=3), ["1 elements between lines", "use K below 32"]),
     # Loads
     ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
-    ("f32", tile("f32", stages=2), ["2 stages would round to f16 instead of multiply_add", "3 stages", "tfloat32"]),
+    (
+        "f32",
+        tile("f32", stages=2),
+        ["f32 TensorOp kernels need 3 stages or more, got 2", "rounds f32 to f16", "tfloat32 can have 2"],
+    ),
     (
         "f32",
         parts("f32", tile=(96, 64, 16), warps=(2, 1, 1), math=MathOperation.multiply_add_fast_bf16),
