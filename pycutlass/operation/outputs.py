@@ -45,12 +45,23 @@ def check_output(tile: TileDescription, C: TensorDescription, loads: Callable[[T
 
 
 def _why_not(tile: TileDescription, C: TensorDescription) -> str:
-    if C.order.interleave > 1:  # every warp writes what it has (interleaved_epilogue.h)
-        shared = _warps(tile)[2] > 1
-        return f"operand C is interleaved, which warps that share K cannot write: {_described(tile)}" if shared else ""
+    if C.order.interleave > 1:
+        return _why_not_interleaved(tile, C.order.interleave)
     if not tile.math_instruction.is_tensor_op:
         return _why_not_simt(tile)
     return _why_not_vectors(tile, C) or _why_not_shared(tile, C) or _why_not_rearranged(tile, C)
+
+
+def _why_not_interleaved(tile: TileDescription, columns: int) -> str:
+    """Each warp writes what it has, in whole groups of columns (interleaved_epilogue.h)."""
+    if _warps(tile)[2] > 1:
+        return f"operand C is interleaved, which warps that share K cannot write: {_described(tile)}"
+    if tile.warp_shape[1] % columns:
+        return (
+            f"operand C is interleaved, and each warp must have whole groups of its {columns} columns, not "
+            f"{tile.warp_shape[1]}: {_described(tile)}"
+        )
+    return ""
 
 
 def _why_not_simt(tile: TileDescription) -> str:
@@ -146,7 +157,8 @@ def _remedies(tile: TileDescription, C: TensorDescription, loads: Callable[[Tile
 
 def _alignments(tile: TileDescription, C: TensorDescription) -> list[int]:
     """Return the alignments of C that work, widest first."""
-    known = (16, 8, 4, 2, 1) if tile.math_instruction.is_tensor_op else (C.alignment,)
+    free = tile.math_instruction.is_tensor_op and C.order.interleave == 1
+    known = (16, 8, 4, 2, 1) if free else (C.alignment,)
     described = (replace(C, alignment=alignment) for alignment in known if alignment * C.type.bits <= 128)
     return [operand.alignment for operand in described if not _why_not(tile, operand)]
 
@@ -165,8 +177,12 @@ def _with_other_warps(tile: TileDescription) -> Iterator[TileDescription]:
 def _with_other_columns(tile: TileDescription) -> Iterator[TileDescription]:
     """Yield the same tile with more or fewer columns, nearest first, and no warps beside each other."""
     m, n, k = tile.threadblock_shape
-    for columns in sorted((64, 128, 256), key=lambda columns: abs(columns - n)):
-        yield replace(tile, threadblock_shape=(m, columns, k), warp_count=(_warps(tile)[0], 1, 1))
+    heights = _warps(tile)[0], tile.num_threads // _LANES
+    for columns, warps in itertools.product(sorted((64, 128, 256), key=lambda columns: abs(columns - n)), heights):
+        try:
+            yield replace(tile, threadblock_shape=(m, columns, k), warp_count=(warps, 1, 1))
+        except DescriptionError:
+            continue
 
 
 def _warps(tile: TileDescription) -> tuple[int, int, int]:

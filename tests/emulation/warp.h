@@ -98,3 +98,8 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   for (int i = 0; i < 4; ++i) result |= unsigned(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return result;
 }
+
+inline int __dp4a(int left, int right, int sum) {
+  for (int i = 0; i < 32; i += 8) sum += int8_t(left >> i) * int8_t(right >> i);
+  return sum;
+}

@@ -179,7 +179,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         described("s8", "s32", "s8", 8, (64, 64), (2, 2, 2), INTERLEAVED),
-        ["interleaved", "warps that share K", "warp_count [2, 2, 2]", "use warp_count [1, 8, 1]"],
+        ["interleaved", "warps that share K", "warp_count [2, 2, 2]", "use warp_count [4, 2, 1]"],
+    ),
+    (
+        described("s8", "s32", "s8", 8, (64, 64), (1, 4, 1), INTERLEAVED),
+        ["interleaved", "whole groups of its 32 columns, not 16", "use warp_count [2, 2, 1]"],
     ),
     (
         described("f32", "f32", "f32", 1, (256, 16), (2, 1, 1), opcode=SIMT),
