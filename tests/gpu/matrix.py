@@ -107,9 +107,9 @@ def _integer() -> dict[str, GemmOperationUniversal]:
         )
         kernels[f"s8-f32-tn{short}"] = ampere(s8, s32, f32, layouts, **common)
         kernels[f"s8-f16-tn{short}"] = ampere(s8, s32, f16, layouts, **common)
-    for alignment in (4, 8):
+    for alignment, stages in ((1, 2), (2, 2), (4, 3), (8, 3)):
         kernels[f"s8-s32-align{alignment}"] = ampere(
-            s8, s32, s32, (ROW, COLUMN, ROW), alignments=(alignment, alignment, 4), **common
+            s8, s32, s32, (ROW, COLUMN, ROW), alignments=(alignment, alignment, 4), stages=stages, **common
         )
     return kernels
 
@@ -120,6 +120,9 @@ def _alignments() -> dict[str, GemmOperationUniversal]:
         kernels[f"f16-align{a}x{b}x{c}"] = ampere(f16, f32, f16, alignments=(a, b, c))
     kernels["f16-align1"] = ampere(f16, f32, f16, alignments=(1, 1, 1), stages=2)
     kernels["bf16-align1-nn"] = ampere(bf16, f32, bf16, (COLUMN, COLUMN, ROW), alignments=(1, 1, 1), stages=2)
+    kernels["tf32-2-stages"] = ampere(
+        tf32, f32, f32, (COLUMN, ROW, ROW), instruction=(16, 8, 8), tile=(128, 128, 16), stages=2
+    )
     for a, b, c in ((1, 1, 1), (2, 4, 1), (4, 1, 2)):
         kernels[f"f32-align{a}x{b}x{c}"] = ampere(
             f32, f32, f32, instruction=(16, 8, 8), tile=(128, 128, 16), alignments=(a, b, c)
