@@ -27,9 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycutlass import GemmArguments, RasterOrder, cutlass
-from pycutlass.errors import (
-    ArgumentError,
-)
+from pycutlass.errors import ArgumentError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
