@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Run the GPU tests and the benchmarks, and write docs/gpu-results.md.
 
-Every part leaves its result in the output directory, so that parts may be run by separate calls, each bounded in time;
-a result replaces the one that was there before. A part that fails, is interrupted or cannot be started is reported as
-such. With ``--render`` nothing is run and the page is written from what is there. Where matplotlib is installed, the
-page has figures, which are written to images/ beside it.
+Every part leaves its result, with its log and every sample, in the output directory. What the page needs of it is kept
+in docs/gpu-results/, and the page is written from what is there: parts may be run by separate calls, each bounded in
+time, and a result replaces the one that was there before. A part that fails, is interrupted or cannot be started is
+reported as such. With ``--render`` nothing is run: results that another machine left in the output directory are taken
+in. Where matplotlib is installed, the page has figures, which are written to images/ beside it.
 
     python tools/gpu_results.py --out results --only tests,launch --budget 540
     python tools/gpu_results.py --out results --only sanitizer --shards 8
@@ -20,33 +21,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a script's own directory is on the path, not the checkout that it belongs to
 
 from benchmarks import common  # noqa: E402
 from tools.gpu_page import KEPT_LINES, Result, outcome, render  # noqa: E402
-from tools.gpu_plot import draw  # noqa: E402
+from tools.gpu_plot import SPEEDS, draw  # noqa: E402
+from tools.gpu_reports import merge_sanitizer, merge_tests, read_counts, read_junit, read_sanitizer  # noqa: E402
 from tools.gpu_runs import Command, Ended, run_together  # noqa: E402
 
-__all__ = [
-    "PARTS",
-    "Part",
-    "main",
-    "merge_sanitizer",
-    "merge_tests",
-    "read_counts",
-    "read_junit",
-    "read_sanitizer",
-    "run_part",
-]
+__all__ = ["PARTS", "Part", "keep_results", "main", "read_results", "run_part"]
 
 PAGE = ROOT / "docs" / "gpu-results.md"
 _FIRST_PORT, _PORTS = 49152, 10  # where compute-sanitizer looks for the program that it checks
@@ -91,8 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options().parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     outcomes = {} if options.render else _run_parts(options)
-    results = read_results(options.out, options.commit)
-    options.page.parent.mkdir(parents=True, exist_ok=True)
+    kept = options.page.with_suffix("")  # beside the page
+    keep_results(options.out, kept, options.commit)
+    results = read_results(kept)
     titles = {part.name: part.title for part in PARTS}
     options.page.write_text(render(results, titles, draw(results, options.page)), encoding="utf-8")
     print(f"== written: {options.page}")
@@ -102,9 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory of the raw results")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the logs and of all samples")
     parser.add_argument("--only", type=_parts, default=_DEFAULT, metavar="PART,...", help=", ".join(_BY_NAME))
-    parser.add_argument("--render", action="store_true", help="run nothing, write the page from what is there")
+    parser.add_argument("--render", action="store_true", help="run nothing, take in what is there")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page to write (%(default)s)")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds for all parts together")
     parser.add_argument("--least", type=float, default=20, help="do not start a part with less (%(default)s)")
@@ -315,86 +306,27 @@ def _read_tests(process: Ended) -> Result | None:
     return {**read_junit(file.read_text(encoding="utf-8")), **read_counts(process.printed)}
 
 
-def merge_tests(shares: Mapping[str, Result | None]) -> Result | None:
-    """Return the sums of what processes, by name, have counted; None where none of them left anything.
-
-    Where only some left nothing, each is an error: what it ran before it was lost is unknown.
-    """
-    known = [tests for tests in shares.values() if tests is not None]
-    if not known:
-        return None
-    lost = [[name, "left no results"] for name, tests in shares.items() if tests is None]
-    merged: Result = {key: sum(tests[key] for tests in known) for key in ("passed", "failed", "errors", "skipped")}
-    merged["errors"] += len(lost)
-    merged["failures"] = [failure for tests in known for failure in tests["failures"]] + lost
-    merged["skips"] = [skip for tests in known for skip in tests["skips"]]
-    return merged
+# Keeping
 
 
-def merge_sanitizer(shares: Sequence[Result]) -> Result:
-    """Return all that compute-sanitizer said of several processes; nothing is known where one has no summary."""
-    counts = [share["errors"] for share in shares]
-    return {
-        "errors": None if not counts or None in counts else sum(counts),
-        "summaries": [summary for share in shares for summary in share["summaries"]],
-        "found": [line for share in shares for line in share["found"]][:KEPT_LINES],
-    }
-
-
-def read_junit(text: str) -> Result:
-    """Return the counts of a junit file, and the names and reasons of what failed and of what was skipped."""
-    result: Result = {"passed": 0, "failed": 0, "errors": 0, "skipped": 0, "failures": [], "skips": []}
-    if not text.strip():
-        return result
-    kinds = (("failure", "failed", "failures"), ("error", "errors", "failures"), ("skipped", "skipped", "skips"))
-    for case in ElementTree.fromstring(text).iter("testcase"):
-        name = f"{case.get('classname')}::{case.get('name')}"
-        for tag, count, listing in kinds:
-            found = case.find(tag)
-            if found is not None:
-                result[count] += 1
-                reason = (found.get("message") or found.text or "").strip().splitlines()
-                result[listing].append([name, common.without_places(reason[0]) if reason else ""])
-                break
-        else:
-            result["passed"] += 1
-    return result
-
-
-def read_counts(text: str) -> dict[str, int]:
-    """Return the counts in the last line of pytest's output; none where there is no such line.
-
-    They count where pytest was interrupted: the junit file then has the test that was running as one that passed.
-    """
-    lines = re.findall(r"^=+ (\d+ [a-z].*) in [\d.]+s\b.*=+$", text, flags=re.MULTILINE)
-    if not lines:
-        return {}
-    words = {"passed": "passed", "failed": "failed", "errors": "errors?", "skipped": "skipped"}
-    found = {key: re.search(rf"(\d+) {word}\b", lines[-1]) for key, word in words.items()}
-    return {key: int(match[1]) if match else 0 for key, match in found.items()}
-
-
-def read_sanitizer(text: str) -> Result:
-    """Return what compute-sanitizer summed up, and the first lines of what it found."""
-    summaries = re.findall(r"^=+ ((?:ERROR|RACECHECK) SUMMARY: .*)$", text, flags=re.MULTILINE)
-    counts = [int(number) for number in re.findall(r"SUMMARY: (\d+)", "\n".join(summaries))]
-    marked = re.findall(r"^={9}(?: .*)?$", text, flags=re.MULTILINE)  # pytest's own lines have more of them
-    found = [line for line in marked if line.strip("= ") and "SUMMARY" not in line and "COMPUTE-SANITIZER" not in line]
-    # Without a summary the program did not come to its end, and nothing is known.
-    return {"errors": sum(counts) if counts else None, "summaries": summaries, "found": found[:KEPT_LINES]}
-
-
-def read_results(out: Path, commit: str = "") -> dict[str, Result]:
-    """Return the results that are in `out`, by part, in the order of the page.
+def keep_results(out: Path, kept: Path, commit: str = "") -> None:
+    """Put what the page needs of the results in `out` into the directory `kept`, in place of those of the same parts.
 
     `commit` is what was measured where the part could not tell.
     """
-    files = {part.name: out / f"{part.name}.json" for part in PARTS}
-    results = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
-    for result in results.values():
+    kept.mkdir(parents=True, exist_ok=True)
+    for name, result in read_results(out).items():
         if commit and result["environment"]["commit"] == "unknown":
             result["environment"]["commit"] = commit
-    return results
+        if "raw" in result:  # every sample, of which the figures show a few
+            result["raw"] = {SPEEDS: result["raw"][SPEEDS]} if SPEEDS in result["raw"] else {}
+        common.write_json(kept / f"{name}.json", result)
+
+
+def read_results(folder: Path) -> dict[str, Result]:
+    """Return the results that are in `folder`, by part, in the order of the page."""
+    files = {part.name: folder / f"{part.name}.json" for part in PARTS}
+    return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ sys.path.append(str(ROOT))  # the benchmarks and the tools are not installed wit
 from benchmarks import (  # noqa: E402
     common,
 )
-from tools import gpu_page  # noqa: E402
+from tools import gpu_page, gpu_plot, gpu_reports  # noqa: E402
 from tools import gpu_results as tool  # noqa: E402
 
 JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="pytest" errors="1" failures="1" skipped="1" tests="4">
@@ -77,7 +77,7 @@ def test_the_page_tells_which_part_was_run_on_another_machine():
 
 
 def test_junit_counts_and_reasons():
-    found = tool.read_junit(JUNIT)
+    found = gpu_reports.read_junit(JUNIT)
     assert (found["passed"], found["failed"], found["errors"], found["skipped"]) == (1, 1, 1, 1)
     assert found["failures"] == [
         ["tests.gpu.test_gemm::test_bad", "assert 1 == 2"],
@@ -89,20 +89,20 @@ def test_junit_counts_and_reasons():
 def test_pytest_counts_win():
     """Where pytest is interrupted, the junit file has the test that was running as if it had passed."""
     log = "collected 9 items\n=== 1 failed, 5 passed, 2 skipped, 1 error in 7.67s ===\n"
-    assert tool.read_counts(log) == {"passed": 5, "failed": 1, "errors": 1, "skipped": 2}
-    assert tool.read_counts("========= ERROR SUMMARY: 3 errors\n") == {}
-    assert tool.read_counts("=== 182 skipped in 123.71s (0:02:03) ===")["skipped"] == 182
+    assert gpu_reports.read_counts(log) == {"passed": 5, "failed": 1, "errors": 1, "skipped": 2}
+    assert gpu_reports.read_counts("========= ERROR SUMMARY: 3 errors\n") == {}
+    assert gpu_reports.read_counts("=== 182 skipped in 123.71s (0:02:03) ===")["skipped"] == 182
 
 
 def test_sanitizer_summary():
-    found = tool.read_sanitizer(MEMCHECK)
+    found = gpu_reports.read_sanitizer(MEMCHECK)
     assert found["errors"] == 1
     assert found["summaries"] == ["ERROR SUMMARY: 1 error"]
     assert found["found"] == ["========= Invalid __global__ read of size 16 bytes", "=========     at gemm+0x10"]
-    assert tool.read_sanitizer("==================== 4 passed in 1.00s ====================\n")["found"] == []
+    assert gpu_reports.read_sanitizer("==================== 4 passed in 1.00s ====================\n")["found"] == []
     hazards = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n"
-    assert tool.read_sanitizer(hazards)["errors"] == 0
-    assert tool.read_sanitizer("killed")["errors"] is None
+    assert gpu_reports.read_sanitizer(hazards)["errors"] == 0
+    assert gpu_reports.read_sanitizer("killed")["errors"] is None
 
 
 def render(results):
@@ -161,16 +161,34 @@ def test_an_empty_page():
 
 
 def test_results_of_separate_calls_are_merged(tmp_path):
-    common.write_json(tmp_path / "imports.json", result_of_benchmark())
-    common.write_json(tmp_path / "tests.json", result_of_tests())
-    merged = tool.read_results(tmp_path, commit="abc")
+    page, first, second = tmp_path / "page.md", tmp_path / "first", tmp_path / "second"
+
+    def take_in(out):
+        return tool.main(["--out", str(out), "--render", "--page", str(page), "--commit", "abc"])
+
+    common.write_json(first / "imports.json", result_of_benchmark())
+    assert take_in(first) == 0
+    common.write_json(second / "tests.json", result_of_tests())
+    assert take_in(second) == 0
+    merged = tool.read_results(tmp_path / "page")
     assert list(merged) == ["tests", "imports"]
     assert merged["tests"]["environment"]["commit"] == "abc"
-    page = tmp_path / "page.md"
-    assert tool.main(["--out", str(tmp_path), "--render", "--page", str(page)]) == 0
     assert "| GPU tests | passed |" in page.read_text()
-    common.write_json(tmp_path / "tests.json", result_of_tests(tests=None))
-    assert tool.main(["--out", str(tmp_path), "--render", "--page", str(page)]) == 1
+    assert "| Imports | passed |" in page.read_text()
+    common.write_json(second / "tests.json", result_of_tests(tests=None))
+    assert take_in(second) == 1
+    assert "| GPU tests | **did not run** |" in page.read_text()
+
+
+def test_samples_are_not_kept_but_for_figures(tmp_path):
+    raw = {"us": [1.0] * 1000, gpu_plot.SPEEDS: [{"batch": 32}]}
+    common.write_json(tmp_path / "out" / "conv.json", result_of_benchmark("conv", raw=raw))
+    common.write_json(tmp_path / "out" / "imports.json", result_of_benchmark(raw={"us": [1.0]}))
+    tool.keep_results(tmp_path / "out", tmp_path / "kept")
+    kept = tool.read_results(tmp_path / "kept")
+    assert kept["conv"]["raw"] == {gpu_plot.SPEEDS: [{"batch": 32}]}
+    assert kept["imports"]["raw"] == {}
+    assert json.loads((tmp_path / "out" / "conv.json").read_text())["raw"] == raw
 
 
 def test_parts_run_in_order_of_importance():

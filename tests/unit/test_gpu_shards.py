@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the tools are not installed with the package
 
 from pycutlass import device  # noqa: E402
-from tools import gpu_page, gpu_runs  # noqa: E402
+from tools import gpu_page, gpu_reports, gpu_runs  # noqa: E402
 from tools import gpu_results as tool  # noqa: E402
 
 GPU_TESTS = ROOT / "tests" / "gpu"
@@ -228,7 +228,7 @@ def test_what_is_shared_out():
 
 
 def test_counts_are_summed_and_lists_joined():
-    merged = tool.merge_tests({"tests-1": COUNTS, "tests-2": COUNTS})
+    merged = gpu_reports.merge_tests({"tests-1": COUNTS, "tests-2": COUNTS})
     assert {key: merged[key] for key in ("passed", "failed", "errors", "skipped")} == {
         "passed": 4,
         "failed": 2,
@@ -236,25 +236,25 @@ def test_counts_are_summed_and_lists_joined():
         "skipped": 2,
     }
     assert (merged["failures"], merged["skips"]) == ([["a", "bad"]] * 2, [["b", "no GPU"]] * 2)
-    assert tool.merge_tests({"tests": COUNTS}) == COUNTS
-    assert tool.merge_tests({"tests-1": None, "tests-2": None}) is None
-    assert tool.merge_tests({}) is None
+    assert gpu_reports.merge_tests({"tests": COUNTS}) == COUNTS
+    assert gpu_reports.merge_tests({"tests-1": None, "tests-2": None}) is None
+    assert gpu_reports.merge_tests({}) is None
 
 
 def test_a_sanitizer_without_a_summary_makes_all_unknown():
     found = {"errors": 2, "summaries": ["ERROR SUMMARY: 2 errors"], "found": ["========= Invalid read"] * 40}
     unknown = {"errors": None, "summaries": [], "found": []}
-    assert tool.merge_sanitizer([CLEAN, found])["errors"] == 2
-    assert tool.merge_sanitizer([CLEAN, unknown, found])["errors"] is None
-    assert tool.merge_sanitizer([])["errors"] is None
-    merged = tool.merge_sanitizer([found, CLEAN, found])
+    assert gpu_reports.merge_sanitizer([CLEAN, found])["errors"] == 2
+    assert gpu_reports.merge_sanitizer([CLEAN, unknown, found])["errors"] is None
+    assert gpu_reports.merge_sanitizer([])["errors"] is None
+    merged = gpu_reports.merge_sanitizer([found, CLEAN, found])
     assert merged["summaries"] == ["ERROR SUMMARY: 2 errors", "ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 2 errors"]
     assert len(merged["found"]) == gpu_page.KEPT_LINES
 
 
 def test_the_page_tells_equal_summaries_once():
     run = {"command": "c", "returncode": 0, "timed_out": False, "seconds": 3.0, "shards": 2}
-    sanitizer = tool.merge_sanitizer([CLEAN, CLEAN])
+    sanitizer = gpu_reports.merge_sanitizer([CLEAN, CLEAN])
     result = {
         "title": "memcheck",
         "tests": COUNTS,
