@@ -10,23 +10,14 @@ from typing import Any
 
 import pytest
 import tiles
-from descriptions import COLUMN, ROW, TAG, ampere, parts
+from descriptions import COLUMN, ROW, ampere
 from emulator import Emulator
+from tiles import int8
 
-from pycutlass import GemmOperationUniversal, MathOperation, TensorDescription
+from pycutlass import MathOperation
 from pycutlass.operation import mainloop
 
 pytestmark = pytest.mark.compile
-
-
-def int8(
-    alignment: int, layouts: tuple[Any, Any, Any] = (ROW, COLUMN, ROW), like: str = "f16", **options: Any
-) -> GemmOperationUniversal:
-    """Return an int8 kernel; `alignment` is that of A and B."""
-    made = parts(like, layouts, types=("s8", "s32", "s32"), **options)
-    made |= {name: TensorDescription(TAG["s8"], made[name].layout, alignment) for name in "AB"}
-    return GemmOperationUniversal(**made)
-
 
 SATURATE: dict[str, Any] = {"math": MathOperation.multiply_add_saturate, "tile": (64, 64, 64)}
 DP4A: dict[str, Any] = {"instruction": (1, 1, 4), "tile": (64, 64, 32), "warps": (2, 2, 1), "stages": 2}

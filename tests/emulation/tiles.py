@@ -23,6 +23,8 @@ WARPS = (1, 1, 2, 2, 3, 4)
 DEPTHS = {"f16": (16, 32, 64), "tf32": (16, 32), "f32": (16, 32), "f64": (8, 16, 32), "simt": (8, 16, 32)}
 INT8, DP4A = "int8", "int8_simt"
 
+Layouts = tuple[Any, Any, Any]
+
 
 def draw(random: random.Random) -> GemmOperationUniversal:
     """Return a kernel that is accepted."""
@@ -41,9 +43,8 @@ def _drawn(random: random.Random) -> GemmOperationUniversal:
     }
     rows, columns = random.choice(EXTENTS), random.choice(EXTENTS)
     if kind in (INT8, DP4A):
-        return _int8(
-            kind, layouts, (rows, columns, random.choice((32, 64, 128))), random.choice((1, 2, 4, 16)), options
-        )
+        options["tile"] = (rows, columns, random.choice((32, 64, 128)))
+        return _drawn_int8(kind, random.choice((1, 2, 4, 16)), layouts, options)
     family = "simt" if kind.endswith("simt") else "f16" if "f16" in kind else kind
     options["tile"] = (rows, columns, random.choice(DEPTHS[family]))
     if family in ("f16", "tf32", "f32"):
@@ -53,13 +54,18 @@ def _drawn(random: random.Random) -> GemmOperationUniversal:
     return GemmOperationUniversal(**parts(kind, layouts, **options))
 
 
-def _int8(kind: str, layouts: tuple[Any, Any, Any], tile: tuple[int, ...], alignment: int, options: Any) -> Any:
+def _drawn_int8(kind: str, alignment: int, layouts: Layouts, options: dict[str, Any]) -> GemmOperationUniversal:
     if kind == DP4A:
-        like, alignment, options = "f32_simt", 4, options | {"instruction": (1, 1, 4), "stages": 2}
-    else:
-        like, layouts, options = "f16", (ROW, COLUMN, layouts[2]), options | {"instruction": (16, 8, 32)}
-        options["math"] = MathOperation.multiply_add_saturate
-    made = parts(like, layouts, types=("s8", "s32", "s32"), tile=tile, **options)
+        return int8(4, layouts, "f32_simt", **options | {"instruction": (1, 1, 4), "stages": 2})
+    saturating = {"instruction": (16, 8, 32), "math": MathOperation.multiply_add_saturate}
+    return int8(alignment, (ROW, COLUMN, layouts[2]), **options | saturating)
+
+
+def int8(
+    alignment: int, layouts: Layouts = (ROW, COLUMN, ROW), like: str = "f16", **options: Any
+) -> GemmOperationUniversal:
+    """Return an int8 kernel; `alignment` is that of A and B."""
+    made = parts(like, layouts, types=("s8", "s32", "s32"), **options)
     made |= {name: TensorDescription(TAG["s8"], made[name].layout, alignment) for name in "AB"}
     return GemmOperationUniversal(**made)
 
