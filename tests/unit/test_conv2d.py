@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
+from conv_operands import NHWC8, SIMT, Mode, size
 from convolutions import (
     OPERATIONS,
     UNITY,
@@ -29,14 +30,6 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
-Mode = cutlass.conv.Mode
-SplitKMode = cutlass.conv.SplitKMode
-KINDS = (fprop, dgrad, wgrad)
-SIMT = {kind: OPERATIONS[f"f32_simt_{kind.name}"] for kind in KINDS}
-SIMT_STRIDED = {**SIMT, dgrad: OPERATIONS["f32_simt_dgrad_strided"]}
-F64 = {fprop: OPERATIONS["f64_fprop"], dgrad: OPERATIONS["f64_dgrad_strided"], wgrad: OPERATIONS["f64_wgrad"]}
-NHWC8 = TensorDescription(f16, cutlass.TensorNHWC, 8)
-
 FPROP_TEXT = """\
 #include "pycutlass/conv2d.h"
 
@@ -52,10 +45,6 @@ using Operation = pycutlass::Conv2d<
     cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<1>, 3, cutlass::arch::OpMultiplyAdd,
     cutlass::conv::IteratorAlgorithm::kOptimized, cutlass::conv::StrideSupport::kStrided>;
 """
-
-
-def size(**changes: int) -> Any:
-    return cutlass.conv.Conv2dProblemSize(**{"N": 2, "H": 9, "W": 8, "C": 16, "K": 24, "R": 3, "S": 3, **changes})
 
 
 # Descriptions

@@ -1,4 +1,4 @@
-"""Convolutions on the host: what they mean, against torch, and every kind of tensor and mistake in their arguments."""
+"""Convolutions on the host: what they mean, against torch, and every kind of tensor in their arguments."""
 
 from __future__ import annotations
 
@@ -7,76 +7,36 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conv_operands import (
+    F64,
+    KINDS,
+    SIMT,
+    SIMT_STRIDED,
+    Mode,
+    SplitKMode,
+    extents_of,
+    size,
+    tensors,
+    torch_convolution,
+)
 from convolutions import (
     GEOMETRIES,
     OPERATIONS,
     dgrad,
-    f16,
     fprop,
     problem,
     problems,
     reduction,
-    wgrad,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional, grad
+from torch.nn import functional
 
 import pycutlass
-from pycutlass import Conv2dArguments, TensorDescription, cutlass, reference
+from pycutlass import Conv2dArguments, cutlass, reference
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
-
-Mode = cutlass.conv.Mode
-SplitKMode = cutlass.conv.SplitKMode
-KINDS = (fprop, dgrad, wgrad)
-SIMT = {kind: OPERATIONS[f"f32_simt_{kind.name}"] for kind in KINDS}
-SIMT_STRIDED = {**SIMT, dgrad: OPERATIONS["f32_simt_dgrad_strided"]}
-F64 = {fprop: OPERATIONS["f64_fprop"], dgrad: OPERATIONS["f64_dgrad_strided"], wgrad: OPERATIONS["f64_wgrad"]}
-NHWC8 = TensorDescription(f16, cutlass.TensorNHWC, 8)
-
-
-def size(**changes: int) -> Any:
-    return cutlass.conv.Conv2dProblemSize(**{"N": 2, "H": 9, "W": 8, "C": 16, "K": 24, "R": 3, "S": 3, **changes})
-
-
-def tensors(operation: Any, p: Any, seed: int = 0) -> tuple[Any, Any, Any, Any]:
-    """Return random A, B and C, and a D of NaN, in the shapes of the problem."""
-    random = np.random.default_rng(seed)
-    described = zip((operation.A, operation.B, operation.C), extents_of(operation.conv_kind, p), strict=True)
-    A, B, C = (random.standard_normal(extent).astype(each.type.dtype) for each, extent in described)
-    return A, B, C, np.full_like(C, np.nan)
-
-
-def extents_of(kind: Any, p: Any) -> list[Any]:
-    return [
-        tuple(extent(kind, p))
-        for extent in (
-            cutlass.conv.implicit_gemm_tensor_a_extent,
-            cutlass.conv.implicit_gemm_tensor_b_extent,
-            cutlass.conv.implicit_gemm_tensor_c_extent,
-        )
-    ]
-
-
-def torch_convolution(kind: Any, p: Any, A: Any, B: Any) -> Any:
-    """Return torch's convolution of f64 arrays (N, H, W, C), in the same order."""
-    a, b = (torch.from_numpy(np.asarray(each, np.float64)).permute(0, 3, 1, 2) for each in (A, B))
-    options = {
-        "stride": (p.stride_h, p.stride_w),
-        "padding": (p.pad_h, p.pad_w),
-        "dilation": (p.dilation_h, p.dilation_w),
-    }
-    flip = (lambda w: w.flip(2, 3)) if p.mode == Mode.convolution else (lambda w: w)
-    if kind is fprop:
-        result = functional.conv2d(a, flip(b), groups=p.groups, **options)
-    elif kind is dgrad:
-        result = grad.conv2d_input((p.N, p.C, p.H, p.W), flip(b), a, **options)
-    else:
-        result = flip(grad.conv2d_weight(b, (p.K, p.C, p.R, p.S), a, **options))
-    return result.permute(0, 2, 3, 1).numpy()
-
 
 # Meaning
 
@@ -276,77 +236,7 @@ def test_reordering_a_filter_is_cutlasss_permutation_and_its_own_inverse(groups,
     assert np.array_equal(pycutlass.reorder_filter(torch.from_numpy(filters)).numpy(), reordered)
 
 
-# Arguments
-
-
-def test_split_k_comes_from_the_problem_or_the_keyword():
-    operation, p = SIMT[fprop], size(split_k_slices=4)
-    A, B, _, D = tensors(operation, p)
-    assert Conv2dArguments(operation, p, A, B, None, D).split_k_slices == 4
-    assert Conv2dArguments(operation, p, A, B, None, D, split_k_slices=4).split_k_slices == 4
-    assert Conv2dArguments(operation, size(), A, B, None, D, None, SplitKMode.Serial, 2).split_k_slices == 2
-    # The original took these for serial split-K without scalars.
-    parallel = Conv2dArguments(operation, p, A, B, split_k_mode=SplitKMode.Parallel)
-    assert (parallel.split_k_mode, parallel.split_k_slices) == (SplitKMode.Parallel, 4)
-    for slices, mode, words in (
-        (2, SplitKMode.Serial, "disagrees"),
-        (0, SplitKMode.Serial, "at least 1"),
-        (4, SplitKMode.NoSplit, "NoSplit"),
-    ):
-        with pytest.raises(ArgumentError, match=words):
-            Conv2dArguments(operation, p, A, B, None, D, split_k_mode=mode, split_k_slices=slices)
-    for wrong in ({"split_k_mode": 1}, {"split_k_slices": 1.5}):
-        with pytest.raises(ArgumentTypeError, match=next(iter(wrong))):
-            Conv2dArguments(operation, p, A, B, None, D, **wrong)
-
-
-WRONG_TENSORS: list[tuple[str, Any, type[Exception], list[str]]] = [
-    ("A", lambda x: None, ArgumentError, ["operand A", "activation", "missing", "(2, 9, 8, 16)"]),
-    ("D", lambda x: None, ArgumentError, ["operand D", "output", "missing", "(2, 7, 6, 24)"]),
-    ("C", lambda x: None, ArgumentError, ["C is None", "beta"]),
-    ("A", lambda x: x.astype(np.float64), ArgumentTypeError, ["operand A", "float32", "float64"]),
-    ("B", lambda x: x[:, :2], ArgumentError, ["operand B", "(24, 3, 3, 16)", "(24, 2, 3, 16)"]),
-    ("D", lambda x: x[:1], ArgumentError, ["operand D", "(2, 7, 6, 24)", "(1, 7, 6, 24)"]),
-    ("A", lambda x: x.reshape(-1)[1:], ArgumentError, ["flat operand A", "2 x 9 x 8 x 16 = 2304", "2303"]),
-    ("A", lambda x: np.repeat(x.reshape(-1), 2)[::2], ArgumentError, ["flat operand A", "step of 2"]),
-    ("A", lambda x: x.reshape(18, 8, 16), ArgumentError, ["operand A", "(18, 8, 16)"]),
-    ("A", lambda x: np.asfortranarray(x), ArgumentError, ["operand A", "channels adjacent", "copy"]),
-    ("A", lambda x: np.repeat(x, 2, 2)[:, :, ::2][:, ::-1], ArgumentError, ["operand A", "pixel by pixel"]),
-    ("A", lambda x: np.broadcast_to(x[:1], x.shape), ArgumentError, ["operand A", "strides"]),
-    (
-        "A",
-        lambda x: torch.from_numpy(x.transpose(0, 3, 1, 2).copy()),
-        ArgumentError,
-        ["channels_last", "A.contiguous("],
-    ),
-    (
-        "B",
-        lambda x: torch.from_numpy(x.transpose(0, 3, 1, 2).copy()),
-        ArgumentError,
-        ["channels_last", "B.contiguous("],
-    ),
-    (
-        "A",
-        lambda x: torch.from_numpy(x.copy()).transpose(1, 2).contiguous().transpose(1, 2),
-        ArgumentError,
-        ["contiguous as (N, H, W, C)", "A.contiguous()"],
-    ),
-    ("C", lambda x: x[0, 0, 0, :-1], ArgumentError, ["flat operand C", "23"]),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "kind", "words"),
-    WRONG_TENSORS,
-    ids=[" ".join(row[3][:2]) + str(i) for i, row in enumerate(WRONG_TENSORS)],
-)
-def test_a_wrong_tensor_is_explained(name, change, kind, words):
-    operation, p = SIMT[fprop], size()
-    given = dict(zip("ABCD", tensors(operation, p), strict=True))
-    given[name] = change(given[name])
-    with pytest.raises(kind) as caught:
-        Conv2dArguments(operation, p, **given, output_op=operation.epilogue_type(1.0, 1.0))
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+# Forms of arguments
 
 
 def test_the_remedies_for_memory_formats_work():
@@ -373,45 +263,6 @@ def test_a_cube_says_which_order_it_has_by_its_strides():
     # A contiguous cube of torch may be (N, C, H, W) in the default format, or (N, H, W, C).
     with pytest.raises(ArgumentError, match=r"channels_last.*If its dimensions are \(N, H, W, C\), pass A.permute"):
         Conv2dArguments(operation, p, torch.from_numpy(A), B, None, D)
-
-
-def test_misaligned_tensors_are_refused():
-    operation, p = OPERATIONS["f16_fprop_optimized"], size()
-    A, B, _, D = tensors(operation, p)
-    base = np.zeros(A.size + 16, np.float16)
-    start = next(i for i in range(8) if (base.ctypes.data + 2 * i) % 16 == 2)
-    with pytest.raises(pycutlass.errors.AlignmentError, match="multiple of 16 bytes"):
-        Conv2dArguments(operation, p, base[start : start + A.size], B, None, D)
-    wide = np.zeros((*A.shape[:3], 20), np.float16)[..., :16]
-    with pytest.raises(pycutlass.errors.AlignmentError, match="leading dimension"):
-        Conv2dArguments(operation, p, wide, B, None, D)
-
-
-def test_filter_gradients_are_packed_and_take_no_bias():
-    operation, p = SIMT[wgrad], size()
-    A, B, C, D = tensors(operation, p)
-    with pytest.raises(ArgumentError, match=r"filter gradient, must be packed; its pixels are 20 elements apart"):
-        Conv2dArguments(operation, p, A, B, None, np.zeros((24, 3, 3, 20), np.float32)[..., :16])
-    with pytest.raises(ArgumentError, match="a filter gradient takes no bias"):
-        Conv2dArguments(operation, p, A, B, C[0, 0, 0], D, operation.epilogue_type(1.0, 1.0))
-
-
-def test_the_output_overlaps_nothing_that_is_read():
-    operation, p = SIMT[fprop], size(C=24, R=1, S=1)
-    A, B, C, D = tensors(operation, p)
-    with pytest.raises(ArgumentError, match="D overlaps A"):
-        Conv2dArguments(operation, p, A, B, None, A)
-    operation.run(Conv2dArguments(operation, p, A, B, C, C, operation.epilogue_type(1.0, 1.0)))  # D may be C
-    D.flags.writeable = False
-    with pytest.raises(ArgumentError, match=r"read-only numpy array.*np.empty\(\(2, 9, 8, 24\)"):
-        Conv2dArguments(operation, p, A, B, None, D)
-
-
-def test_what_is_no_operation_or_problem_is_refused():
-    with pytest.raises(ArgumentTypeError, match="Conv2dOperation, got NoneType"):
-        Conv2dArguments()
-    with pytest.raises(ArgumentTypeError, match="Conv2dProblemSize, got NoneType"):
-        Conv2dArguments(SIMT[fprop])
 
 
 # The problem of two tensors
