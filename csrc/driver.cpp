@@ -94,6 +94,15 @@ int device_count() {
   return driver().cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
 }
 
+/// Whether the driver knows host memory: it is page-locked then.
+bool is_known(void const* memory) {
+  unsigned kind = 0;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void* answer = &kind;
+  auto address = reinterpret_cast<CUdeviceptr>(memory);
+  return driver().cuPointerGetAttributes(1, &asked, &answer, address) == CUDA_SUCCESS && kind != 0;
+}
+
 CUdevice device_handle(int ordinal) {
   CUdevice device = 0;
   check(driver().cuDeviceGet(&device, ordinal), "cuDeviceGet");
@@ -155,7 +164,18 @@ void Event::record(CUstream stream) { check(driver().cuEventRecord(event_, strea
 
 Event::~Event() { driver().cuEventDestroy(event_); }
 
-bool Event::done() const { return driver().cuEventQuery(event_) != CUDA_ERROR_NOT_READY; }
+bool Event::done() const {
+  CUresult const code = driver().cuEventQuery(event_);
+  return code != CUDA_ERROR_NOT_READY &&
+         code != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // while another thread captures
+}
+
+bool is_capturing(CUstream stream) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) return false;  // these cannot be captured
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(driver().cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
 
 void bind_driver(py::module_& m) {
   py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point on a stream.")
@@ -227,19 +247,31 @@ void bind_driver(py::module_& m) {
       [](uintptr_t target, py::buffer source, uintptr_t stream) {
         py::buffer_info info = source.request();
         auto bytes = static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize);
-        check(driver().cuMemcpyHtoDAsync(static_cast<CUdeviceptr>(target), info.ptr, bytes,
-                                         reinterpret_cast<CUstream>(stream)),
-              "cuMemcpyHtoDAsync");
+        auto on = reinterpret_cast<CUstream>(stream);
+        // From page-locked memory, which the driver knows, it reads on after this call.
+        bool const waits = is_known(info.ptr) && !is_capturing(on);
+        CUresult code;
+        {
+          py::gil_scoped_release release;  // a host callback ahead on the stream may want the interpreter
+          code = driver().cuMemcpyHtoDAsync(static_cast<CUdeviceptr>(target), info.ptr, bytes, on);
+          if (code == CUDA_SUCCESS && waits) code = driver().cuStreamSynchronize(on);
+        }
+        check(code, "cuMemcpyHtoDAsync");
       },
-      py::arg("target"), py::arg("source"), py::arg("stream"), "Copy a contiguous host buffer to device memory.");
+      py::arg("target"), py::arg("source"), py::arg("stream"),
+      "Copy a contiguous host buffer to device memory; the buffer may change when this returns.");
   m.def(
       "copy_to_host",
       [](py::buffer target, uintptr_t source, uintptr_t stream) {
         py::buffer_info info = target.request(/*writable=*/true);
         auto bytes = static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize);
-        check(driver().cuMemcpyDtoHAsync(info.ptr, static_cast<CUdeviceptr>(source), bytes,
-                                         reinterpret_cast<CUstream>(stream)),
-              "cuMemcpyDtoHAsync");
+        CUresult code;
+        {
+          py::gil_scoped_release release;  // into pageable memory it waits for the stream
+          code = driver().cuMemcpyDtoHAsync(info.ptr, static_cast<CUdeviceptr>(source), bytes,
+                                            reinterpret_cast<CUstream>(stream));
+        }
+        check(code, "cuMemcpyDtoHAsync");
       },
       py::arg("target"), py::arg("source"), py::arg("stream"), "Copy device memory to a contiguous host buffer.");
   m.def(
@@ -266,7 +298,7 @@ void bind_driver(py::module_& m) {
       [](uintptr_t stream) {
         CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
         CUresult code = driver().cuStreamIsCapturing(reinterpret_cast<CUstream>(stream), &status);
-        return code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+        return code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;  // one that is gone is not captured
       },
       py::arg("stream"), "Whether a stream is being captured into a graph.");
   m.def(

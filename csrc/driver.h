@@ -76,6 +76,9 @@ class ContextScope {
   bool changed_ = false;
 };
 
+/// Whether what is done on `stream` is captured into a graph, not run.
+bool is_capturing(CUstream stream);
+
 /// A point on a stream.
 class Event {
  public:

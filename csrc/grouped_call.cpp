@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "launch.h"
+#include "operand_list.h"
 #include "overlap.h"
 #include "staging.h"
 
@@ -18,41 +19,8 @@ constexpr size_t kOperands = 4;  // A, B, C, D
 constexpr size_t kC = 2, kD = 3;
 constexpr size_t kAlignment = PYCUTLASS_SCRATCH_ALIGNMENT;  // the beginning of the table has it too
 
-/// One operand of all problems.
-struct OperandList {
-  std::vector<uint64_t> pointers;
-  std::vector<uint64_t> next;  // those of an update, until it is known to fit
-  std::vector<int64_t> lds;
-  std::vector<Span> spans;
-  std::vector<TensorForm> forms;
-  uint64_t alignment = 1;  // in bytes, a power of two
-  py::object tensors;      // what the pointers point into
-
-  void resize(size_t count) {
-    pointers.assign(count, 0);
-    next.assign(count, 0);
-    lds.assign(count, 0);
-    spans.assign(count, Span{});
-    forms.assign(count, TensorForm());
-    tensors = py::list();
-  }
-
-  /// Whether there is a tensor of the remembered form for every problem; if so, `next` has their addresses.
-  bool read(py::handle given) {
-    if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != forms.size()) return false;
-    for (size_t i = 0; i < forms.size(); ++i) {
-      py::handle tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-      if (!forms[i].read(tensor, next[i]) || (next[i] & (alignment - 1)) != 0) return false;
-    }
-    return true;
-  }
-
-  /// Goes over to what was read; once more goes back.
-  void exchange() {
-    pointers.swap(next);
-    for (size_t i = 0; i < spans.size(); ++i) spans[i].begin = pointers[i];
-  }
-};
+/// Which of M, N, K are the rows and the columns of each operand.
+constexpr std::array<std::array<size_t, 2>, kOperands> kExtents = {{{0, 2}, {2, 1}, {0, 1}, {0, 1}}};
 
 /// The packed tables. Addresses come first: where only they have changed, only they are sent.
 class TableLayout {
@@ -75,25 +43,27 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   ~GroupedCall() override;
 
   void set_sizes(py::buffer const& sizes);
-  void set_entry(size_t operand, size_t problem, uintptr_t pointer, int64_t ld, uint64_t bytes, uint64_t line,
-                 uint64_t pitch, uint64_t alignment);
-  void remember_entry(size_t operand, size_t problem, py::object tensor);
-  void set_table(uintptr_t table) { table_ = table; }
+  void set_entries(size_t operand, OperandRule const& rule, py::buffer const& entries, py::tuple const& tensors);
+  void set_table(uintptr_t table, size_t bytes) {
+    table_ = table;
+    table_capacity_ = bytes;
+  }
   void set_device_tables(int problems, int most_tiles, std::array<uintptr_t, 9> const& tables);
 
   int plan();
   bool update(py::handle a, py::handle b, py::handle c, py::handle d) override;
+  bool resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given);
   void run(py::handle stream) override;
   void join(uintptr_t stream);
 
   /// Whether the last launch went to a stream that the caller named.
-  bool was_named() const { return launch_was_named_; }
+  bool was_named() const override { return launch_was_named_; }
   /// Whether a graph was captured, which has the addresses of the table and of the operands in it.
   bool captured() const { return captured_ever_; }
   /// Device memory for the tables, and behind them for what the kernel alone writes to.
   size_t table_bytes() const { return scratch_bytes() ? scratch_offset() + scratch_bytes() : image_.size(); }
   py::tuple entry(size_t operand, size_t problem) const {
-    OperandList const& list = operands_.at(operand);
+    OperandList const& list = group_.operands.at(operand);
     return py::make_tuple(list.pointers.at(problem), list.lds.at(problem));
   }
 
@@ -108,14 +78,23 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void pack_pointers(TableLayout const& layout, size_t operand);
   OperandList const& packed(size_t operand) const;
   bool overlapping(bool other_targets);
+  bool fits_table();
   void follow_last_launch(CUstream stream);
 
-  std::vector<int32_t> sizes_;
-  std::array<OperandList, kOperands> operands_;
+  /// Sizes and operands of all problems.
+  struct Group {
+    std::vector<int32_t> sizes;
+    std::array<OperandList, kOperands> operands;
+  };
+  bool take(Group& group, std::array<py::handle, kOperands> const& given) const;
+  void go_over_to(Group& group);
+
+  Group group_;
   Targets targets_;
   bool targets_known_ = false;        // whether they are those of D's spans
   std::vector<unsigned char> image_;  // what the table on the device is to hold; empty where the user keeps the tables
   uintptr_t table_ = 0;
+  size_t table_capacity_ = 0;
   Outbox outbox_;
   size_t stale_ = 0;  // bytes at the beginning of the image that the device has not got
   // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
@@ -141,32 +120,41 @@ GroupedCall::~GroupedCall() {
   }
 }
 
-void GroupedCall::set_sizes(py::buffer const& sizes) {
+std::vector<int32_t> read_sizes(py::buffer const& sizes) {
   py::buffer_info info = sizes.request();
   if (info.itemsize != 4 || info.ndim != 2 || info.shape[1] != 3 || info.strides[1] != 4 || info.strides[0] != 12) {
     raise_error("ArgumentTypeError", "sizes must be a contiguous array of shape (count, 3) and type int32");
   }
   auto const* begin = static_cast<int32_t const*>(info.ptr);
-  sizes_.assign(begin, begin + info.size);
-  record.problem_count = static_cast<int32_t>(info.shape[0]);
-  for (OperandList& operand : operands_) operand.resize(static_cast<size_t>(info.shape[0]));
+  return {begin, begin + info.size};
+}
+
+void GroupedCall::set_sizes(py::buffer const& sizes) {
+  group_.sizes = read_sizes(sizes);
+  size_t const count = group_.sizes.size() / 3;
+  record.problem_count = static_cast<int32_t>(count);
+  for (OperandList& operand : group_.operands) operand.resize(count);
   targets_known_ = false;
 }
 
-void GroupedCall::set_entry(size_t operand, size_t problem, uintptr_t pointer, int64_t ld, uint64_t bytes,
-                            uint64_t line, uint64_t pitch, uint64_t alignment) {
-  OperandList& list = operands_.at(operand);
-  list.pointers.at(problem) = pointer;
-  list.lds.at(problem) = ld;
-  list.spans.at(problem) = {pointer, bytes, line, pitch};
-  list.alignment = alignment;
+/// `entries` has address, bytes, bytes of a line, bytes between lines and leading dimension of each problem's operand;
+/// `tensors` what they point into, or None where that is kept elsewhere.
+void GroupedCall::set_entries(size_t operand, OperandRule const& rule, py::buffer const& entries,
+                              py::tuple const& tensors) {
+  OperandList& list = group_.operands.at(operand);
+  py::buffer_info info = entries.request();
+  auto const count = static_cast<py::ssize_t>(list.spans.size());
+  bool const fits = info.itemsize == 8 && info.ndim == 2 && info.shape[0] == count && info.shape[1] == 5;
+  if (!fits || info.strides[1] != 8 || info.strides[0] != 40 || static_cast<py::ssize_t>(tensors.size()) != count) {
+    raise_error("ArgumentTypeError", "entries must be a contiguous array of shape (problems, 5) and type uint64");
+  }
+  auto const* entry = static_cast<uint64_t const*>(info.ptr);
+  for (size_t i = 0; i < list.spans.size(); ++i, entry += 5) {
+    list.place(i, {entry[0], entry[1], entry[2], entry[3]}, static_cast<int64_t>(entry[4]));
+  }
+  list.rule = rule;
+  list.remember(tensors);
   targets_known_ = false;
-}
-
-void GroupedCall::remember_entry(size_t operand, size_t problem, py::object tensor) {
-  OperandList& list = operands_.at(operand);
-  list.forms.at(problem).remember(tensor);
-  py::list(list.tensors).append(std::move(tensor));
 }
 
 void GroupedCall::set_device_tables(int problems, int most_tiles, std::array<uintptr_t, 9> const& tables) {
@@ -180,12 +168,12 @@ void GroupedCall::set_device_tables(int problems, int most_tiles, std::array<uin
 }
 
 int GroupedCall::plan() {
-  if (sizes_.empty()) {
+  if (group_.sizes.empty()) {
     point_scratch();
     return Call::plan();
   }
-  TableLayout const layout(sizes_.size() / 3);
-  record.sizes = sizes_.data();
+  TableLayout const layout(group_.sizes.size() / 3);
+  record.sizes = group_.sizes.data();
   record.schedule = nullptr;
   record.scratch = nullptr;
   if (int const status = Call::plan()) return status;
@@ -212,25 +200,25 @@ void GroupedCall::point_tables(TableLayout const& layout) {
 }
 
 void GroupedCall::pack(TableLayout const& layout) {
-  std::memcpy(image_.data() + layout.sizes(), sizes_.data(), sizes_.size() * sizeof(int32_t));
+  std::memcpy(image_.data() + layout.sizes(), group_.sizes.data(), group_.sizes.size() * sizeof(int32_t));
   for (size_t i = 0; i < kOperands; ++i) {
     pack_pointers(layout, i);
-    std::memcpy(image_.data() + layout.lds(i), packed(i).lds.data(), 8 * sizes_.size() / 3);
+    std::memcpy(image_.data() + layout.lds(i), packed(i).lds.data(), 8 * group_.sizes.size() / 3);
   }
   stale_ = image_.size();
 }
 
 void GroupedCall::pack_pointers(TableLayout const& layout, size_t operand) {
-  std::memcpy(image_.data() + layout.pointers(operand), packed(operand).pointers.data(), 8 * sizes_.size() / 3);
+  std::memcpy(image_.data() + layout.pointers(operand), packed(operand).pointers.data(), 8 * group_.sizes.size() / 3);
   if (operand == kD && &packed(kC) == &packed(kD)) pack_pointers(layout, kC);
 }
 
 /// What the tables get for an operand. Kernels look C up whether they read it or not; without a C they find D.
 OperandList const& GroupedCall::packed(size_t operand) const {
-  std::vector<uint64_t> const& pointers = operands_[operand].pointers;
+  std::vector<uint64_t> const& pointers = group_.operands[operand].pointers;
   auto given = [](uint64_t pointer) { return pointer != 0; };
   bool const stands_in = operand == kC && std::none_of(pointers.begin(), pointers.end(), given);
-  return operands_[stands_in ? kD : operand];
+  return group_.operands[stands_in ? kD : operand];
 }
 
 /// Takes tuples of tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that
@@ -244,24 +232,68 @@ bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d)
     }
   };
   bool fits = true;
-  for_each_given([&](size_t i) { fits = fits && operands_[i].read(given[i]); });
+  for_each_given([&](size_t i) { fits = fits && group_.operands[i].read(given[i]); });
   if (!fits) return false;
-  for_each_given([&](size_t i) { operands_[i].exchange(); });
+  for_each_given([&](size_t i) { group_.operands[i].exchange(); });
   if (overlapping(!d.is_none())) {
-    for_each_given([&](size_t i) { operands_[i].exchange(); });
+    for_each_given([&](size_t i) { group_.operands[i].exchange(); });
     targets_known_ = false;
     return false;
   }
-  TableLayout const layout(sizes_.size() / 3);
+  TableLayout const layout(group_.sizes.size() / 3);
   for_each_given([&](size_t i) { pack_pointers(layout, i); });
   stale_ = std::max(stale_, layout.changing_bytes());
-  for_each_given([&](size_t i) { operands_[i].tensors = py::reinterpret_borrow<py::object>(given[i]); });
+  for_each_given([&](size_t i) { group_.operands[i].tensors = py::reinterpret_borrow<py::object>(given[i]); });
   return true;
 }
 
+/// Takes other sizes, of as many problems as there is room for in the table, and tuples of tensors that they fit; None
+/// keeps an operand. Where any tensor is not plainly right it returns false and leaves everything as it was: whoever
+/// calls looks closer, and explains. It also keeps the tensors that were there until no launch needs them.
+bool GroupedCall::resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given) {
+  if (image_.empty()) return false;
+  Group group;
+  group.sizes = read_sizes(sizes);
+  if (!take(group, given)) return false;
+  go_over_to(group);
+  if (!overlapping(true) && fits_table()) return true;
+  go_over_to(group);
+  plan();
+  return false;
+}
+
+/// Makes the operands of `group` from those that are given and, where its sizes leave them alone, from the present.
+bool GroupedCall::take(Group& group, std::array<py::handle, kOperands> const& given) const {
+  for (size_t i = 0; i < kOperands; ++i) {
+    OperandList const& present = group_.operands[i];
+    if (i == kC && present.tensors.is_none()) {  // it is not read
+      group.operands[i].resize(group.sizes.size() / 3);
+      continue;
+    }
+    OperandExtents const extents{group.sizes, kExtents[i][0], kExtents[i][1]};
+    OperandExtents const before{group_.sizes, kExtents[i][0], kExtents[i][1]};
+    if (!present.remembers_all()) return false;
+    if (given[i].is_none() && extents == before) {
+      group.operands[i] = present;
+    } else if (!group.operands[i].take(present, given[i].is_none() ? present.tensors : given[i], extents)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Goes over to `group`, which becomes what was there; once more goes back.
+void GroupedCall::go_over_to(Group& group) {
+  std::swap(group_, group);
+  record.problem_count = static_cast<int32_t>(group_.sizes.size() / 3);
+  targets_known_ = false;
+}
+
+bool GroupedCall::fits_table() { return plan() == 0 && table_bytes() <= table_capacity_; }
+
 /// Whether a D lies over anything that is read, or over another D. A problem's C may be its D.
 bool GroupedCall::overlapping(bool other_targets) {
-  std::vector<Span> const& written = operands_[kD].spans;
+  std::vector<Span> const& written = group_.operands[kD].spans;
   if (!targets_known_) {
     targets_.assign(written);
   } else if (other_targets) {
@@ -270,7 +302,7 @@ bool GroupedCall::overlapping(bool other_targets) {
   if ((other_targets || !targets_known_) && targets_.overlap_each_other()) return true;
   targets_known_ = true;
   for (size_t i = 0; i < kD; ++i) {
-    if (find_overlap(targets_, written, operands_[i].spans, i == kC).first >= 0) return true;
+    if (find_overlap(targets_, written, group_.operands[i].spans, i == kC).first >= 0) return true;
   }
   return false;
 }
@@ -289,17 +321,10 @@ void GroupedCall::join(uintptr_t stream) {
   last_was_named_ = false;
 }
 
-bool is_capturing(CUstream stream) {
-  if (stream == nullptr || stream == CU_STREAM_LEGACY) return false;  // these cannot be captured
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  check(driver().cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing");
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 /// Brings the table up to date on the stream of the coming launch, which must not meet another one: both would write
 /// to the scratch memory.
 void GroupedCall::prepare(CUstream stream) {
-  if (image_.empty() && !scratch_bytes()) return;
+  if (image_.empty() && !scratch_bytes()) return Call::prepare(stream);
   ContextScope scope(kernel().context());
   capturing_ = is_capturing(stream);
   if (capturing_) {
@@ -333,13 +358,19 @@ void GroupedCall::follow_last_launch(CUstream stream) {
 void bind_grouped_call(py::module_& m) {
   using namespace pycutlass;
   bind_overlap(m);
+  bind_operand_list(m);
   py::class_<GroupedCall, Call>(m, "GroupedCall", "A grouped GEMM ready to be launched any number of times.")
       .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"))
       .def("set_sizes", &GroupedCall::set_sizes, py::arg("sizes"))
-      .def("set_entry", &GroupedCall::set_entry, py::arg("operand"), py::arg("problem"), py::arg("pointer"),
-           py::arg("ld"), py::arg("bytes"), py::arg("line"), py::arg("pitch"), py::arg("alignment"))
-      .def("remember_entry", &GroupedCall::remember_entry, py::arg("operand"), py::arg("problem"), py::arg("tensor"))
-      .def("set_table", &GroupedCall::set_table, py::arg("pointer"))
+      .def("set_entries", &GroupedCall::set_entries, py::arg("operand"), py::arg("rule"), py::arg("entries"),
+           py::arg("tensors"))
+      .def("set_table", &GroupedCall::set_table, py::arg("pointer"), py::arg("bytes"))
+      .def(
+          "resize",
+          [](GroupedCall& self, py::buffer const& sizes, py::handle a, py::handle b, py::handle c, py::handle d) {
+            return self.resize(sizes, {a, b, c, d});
+          },
+          py::arg("sizes"), py::arg("A"), py::arg("B"), py::arg("C"), py::arg("D"))
       .def(
           "set_device_tables",
           [](GroupedCall& self, int problems, int most_tiles, py::sequence const& tables) {
@@ -350,7 +381,6 @@ void bind_grouped_call(py::module_& m) {
           py::arg("problems"), py::arg("most_tiles"), py::arg("tables"))
       .def("plan", &GroupedCall::plan)
       .def("join", &GroupedCall::join, py::arg("stream"))
-      .def_property_readonly("was_named", &GroupedCall::was_named)
       .def_property_readonly("captured", &GroupedCall::captured)
       .def_property_readonly("table_bytes", &GroupedCall::table_bytes)
       .def("entry", &GroupedCall::entry, py::arg("operand"), py::arg("problem"));

@@ -135,7 +135,9 @@ bool Call::update(py::handle a, py::handle b, py::handle c, py::handle d) {
   for (; fits && done < tensors.size(); ++done) {
     if (!tensors[done].is_none()) fits = slots_[done].try_exchange(tensors[done]);
   }
-  fits = fits && !slots_[kD].overlaps(slots_[kA]) && !slots_[kD].overlaps(slots_[kB]) && plan() == 0;
+  OperandSlot const& target = slots_[kD];
+  fits = fits && !target.overlaps(slots_[kA]) && !target.overlaps(slots_[kB]) &&
+         (target.same_place(slots_[kC]) || !target.overlaps(slots_[kC])) && plan() == 0;
   if (!fits) {
     for (size_t i = 0; i < done; ++i) {
       if (!tensors[i].is_none()) slots_[i].restore();
@@ -155,21 +157,37 @@ void Call::run(py::handle stream) {
 }
 
 void Call::run_on(CUstream stream) {
-  // The tensors' library does not know of this stream. An event after the launch tells when their memory may go; two
-  // launches of one call on different streams would write the same D, so the later one waits for the earlier.
+  // The tensors' library does not know of this stream. An event after the launch tells when their memory may go.
   ContextScope scope(kernel_->context());
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  check(driver().cuStreamIsCapturing(stream, &capture), "cuStreamIsCapturing");
-  bool const capturing = capture != CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!capturing && explicit_end_ && stream != explicit_stream_) {
-    check(driver().cuStreamWaitEvent(stream, explicit_end_->handle(), 0), "cuStreamWaitEvent");
-  }
+  bool const capturing = is_capturing(stream);
   launch(stream);
   if (capturing) return;  // a captured graph's tensors belong to whoever owns the graph
-  explicit_stream_ = stream;
+  explicit_stream_ = last_ = stream;
+  has_last_ = last_was_named_ = true;
   // What was given up waits for its own event; recording that one again would postpone it for ever.
   if (!explicit_end_ || explicit_end_.use_count() > 1) explicit_end_ = std::make_shared<Event>();
   explicit_end_->record(stream);
+}
+
+/// Two launches of one call write the same D, and the same semaphores of split-K. On a stream that the caller names,
+/// which the tensors' library cannot order, and where there are semaphores, the later one waits for the earlier.
+void Call::prepare(CUstream stream) {
+  if (!explicit_end_ && !workspace_bytes()) return;
+  ContextScope scope(kernel_->context());
+  if (is_capturing(stream)) return;  // a graph cannot wait for what is outside it
+  if (!has_last_ || last_ != stream) {
+    if (explicit_end_ && explicit_stream_ != stream) {
+      check(driver().cuStreamWaitEvent(stream, explicit_end_->handle(), 0), "cuStreamWaitEvent");
+    }
+    if (has_last_ && !last_was_named_ && workspace_bytes()) {
+      Event event;  // the driver keeps it until the wait has been served
+      event.record(last_);
+      check(driver().cuStreamWaitEvent(stream, event.handle(), 0), "cuStreamWaitEvent");
+    }
+  }
+  last_ = stream;
+  has_last_ = true;
+  last_was_named_ = false;
 }
 
 void Call::launch(CUstream stream) {
@@ -190,6 +208,7 @@ void Call::launch(CUstream stream) {
     code = cuda.cuLaunchKernelEx(&config_, kernel_->function(), arguments_, nullptr);
   } else {
     ContextScope scope(kernel_->context());
+    py::gil_scoped_release release;
     code = cuda.cuLaunchKernelEx(&config_, kernel_->function(), arguments_, nullptr);
   }
   launched_ = true;
@@ -256,6 +275,7 @@ void bind_call(py::module_& m) {
       .def_property_readonly("last_stream", &Call::last_stream)
       .def_property_readonly("current_stream", &Call::current_stream)
       .def_property_readonly("launched", &Call::launched)
+      .def_property_readonly("was_named", &Call::was_named)
       .def_property_readonly("explicit_end", &Call::explicit_end)
       .def(
           "operand",

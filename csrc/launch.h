@@ -57,14 +57,16 @@ class Call {
   uintptr_t last_stream() const { return reinterpret_cast<uintptr_t>(config_.hStream); }
   uintptr_t current_stream() const { return reinterpret_cast<uintptr_t>(stream_.current()); }
   bool launched() const { return launched_; }
+  /// Whether the last launch went to a stream that the caller named; one that was captured is none.
+  virtual bool was_named() const { return last_was_named_; }
   pycutlass_operand const& operand(int index) const;
   /// Marks the end of the last launch on a stream that the caller named; null where there was none.
   std::shared_ptr<Event> explicit_end() const { return explicit_end_; }
 
  protected:
   DeviceKernel const& kernel() const { return *kernel_; }
-  /// What a family does on the stream of the coming launch, before it.
-  virtual void prepare(CUstream) {}
+  /// What is done on the stream of the coming launch, before it: that one waits for earlier launches elsewhere.
+  virtual void prepare(CUstream stream);
 
  private:
   void set_attributes();
@@ -81,6 +83,9 @@ class Call {
   bool pdl_allowed_ = false;
   void* arguments_[1];
   bool launched_ = false;
+  // Where the last launch that was no capture went, as far as somebody may have to wait for it.
+  CUstream last_ = nullptr;
+  bool has_last_ = false, last_was_named_ = false;
   CUstream explicit_stream_ = nullptr;
   std::shared_ptr<Event> explicit_end_;
   alignas(128) unsigned char params_[PYCUTLASS_MAX_PARAMS];

@@ -8,6 +8,8 @@ void OperandSlot::set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint6
   *record_ = {reinterpret_cast<void*>(pointer), ld, batch_stride};
   bytes_ = bytes;
   alignment_ = alignment;
+  form_ = TensorForm();
+  tensor_ = py::object();
 }
 
 void OperandSlot::remember(py::object tensor) {
@@ -29,6 +31,11 @@ void OperandSlot::restore() {
   if (!previous_) return;
   tensor_ = std::move(previous_);
   record_->data = reinterpret_cast<void*>(previous_pointer_);
+}
+
+bool OperandSlot::same_place(OperandSlot const& other) const {
+  return record_->data == other.record_->data && record_->ld == other.record_->ld &&
+         record_->batch_stride == other.record_->batch_stride;
 }
 
 bool OperandSlot::overlaps(OperandSlot const& other) const {

@@ -11,6 +11,7 @@ namespace pycutlass {
 class OperandSlot {
  public:
   void attach(pycutlass_operand* record) { record_ = record; }
+  /// Points the record at memory of which no tensor is known.
   void set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment);
   void remember(pybind11::object tensor);
   /// Points the record at `tensor` if it has the remembered form; false leaves everything as it was.
@@ -18,6 +19,8 @@ class OperandSlot {
   /// Takes an exchange back.
   void restore();
   void forget_previous() { previous_ = pybind11::object(); }
+  /// Whether the two are the same matrices in memory.
+  bool same_place(OperandSlot const& other) const;
   /// Whether the bytes of the two may meet; strided operands that interleave count as meeting.
   bool overlaps(OperandSlot const& other) const;
 

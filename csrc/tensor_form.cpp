@@ -66,10 +66,24 @@ void TensorForm::remember_attributes(py::handle tensor) {
 }
 
 bool TensorForm::read(py::handle tensor, uintptr_t& pointer) const {
+  if (attribute_shape_) return py::type::handle_of(tensor).is(type_) && read_attributes(tensor, pointer);
+  TensorView seen;
+  if (!view(tensor, seen)) return false;
+  pointer = seen.pointer;
+  return has_extents(seen.rank, seen.sizes, seen.strides);
+}
+
+bool TensorForm::view(py::handle tensor, TensorView& view) const {
   if (reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr())) != type_.ptr()) return false;
-  if (torch_) return read_torch(tensor, pointer);
-  if (tensor_from_py_object_) return read_exchange_api(tensor, pointer);
-  return attribute_shape_ && read_attributes(tensor, pointer);
+  if (torch_) return view_torch(tensor, view);
+  return tensor_from_py_object_ && view_exchange_api(tensor, view);
+}
+
+TensorForm TensorForm::with_extents(TensorView const& view) const {
+  TensorForm form = *this;
+  form.rank_ = view.rank;
+  for (int64_t i = 0; i < view.rank; ++i) form.extents_[static_cast<size_t>(i)] = {view.sizes[i], view.strides[i]};
+  return form;
 }
 
 bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const {
@@ -81,24 +95,23 @@ bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* 
   return same;
 }
 
-bool TensorForm::read_torch(py::handle tensor, uintptr_t& pointer) const {
-  TorchReader::View view;
-  if (!torch_->read(tensor, view)) return false;  // the slow path explains
-  pointer = reinterpret_cast<uintptr_t>(view.data);
-  return view.dtype == torch_dtype_ && view.device_type == torch_device_type_ &&
-         view.device_index == torch_device_index_ && has_extents(view.rank, view.sizes, view.strides);
+bool TensorForm::view_torch(py::handle tensor, TensorView& view) const {
+  TorchReader::View seen;
+  if (!torch_->read(tensor, seen)) return false;  // the slow path explains
+  view = {reinterpret_cast<uintptr_t>(seen.data), seen.rank, seen.sizes, seen.strides};
+  return seen.dtype == torch_dtype_ && seen.device_type == torch_device_type_ &&
+         seen.device_index == torch_device_index_;
 }
 
-bool TensorForm::read_exchange_api(py::handle tensor, uintptr_t& pointer) const {
-  dlpack::Tensor view;
-  if (tensor_from_py_object_(tensor.ptr(), &view) != 0) {
+bool TensorForm::view_exchange_api(py::handle tensor, TensorView& view) const {
+  dlpack::Tensor seen;
+  if (tensor_from_py_object_(tensor.ptr(), &seen) != 0) {
     PyErr_Clear();  // the slow path explains
     return false;
   }
-  pointer = reinterpret_cast<uintptr_t>(view.data) + view.byte_offset;
-  return view.device.type == device_.type && view.device.id == device_.id && view.dtype.code == dtype_.code &&
-         view.dtype.bits == dtype_.bits && view.dtype.lanes == dtype_.lanes &&
-         has_extents(view.ndim, view.shape, view.strides);
+  view = {reinterpret_cast<uintptr_t>(seen.data) + seen.byte_offset, seen.ndim, seen.shape, seen.strides};
+  return seen.device.type == device_.type && seen.device.id == device_.id && seen.dtype.code == dtype_.code &&
+         seen.dtype.bits == dtype_.bits && seen.dtype.lanes == dtype_.lanes;
 }
 
 bool TensorForm::read_attributes(py::handle tensor, uintptr_t& pointer) const {

@@ -13,20 +13,33 @@ namespace pycutlass {
 /// The table of C functions that a tensor type offers, or null.
 dlpack::ExchangeApi const* exchange_api(pybind11::handle type);
 
+/// Where a tensor is, and its extents, which lie in the tensor.
+struct TensorView {
+  uintptr_t pointer;
+  int64_t rank;
+  int64_t const *sizes, *strides;
+};
+
 /// Type, device, dtype, shape and strides of a tensor.
 class TensorForm {
  public:
   void remember(pybind11::handle tensor);
+  /// Whether there is a form, and so a way to tell whether another tensor has it.
+  bool known() const { return torch_ || tensor_from_py_object_ || attribute_shape_; }
   /// Whether `tensor` has the remembered form; if so, `pointer` becomes its address.
   bool read(pybind11::handle tensor, uintptr_t& pointer) const;
+  /// Whether `tensor` has the remembered type, device and dtype, and can be looked at without asking Python.
+  bool view(pybind11::handle tensor, TensorView& view) const;
+  /// The form of a tensor that `view` has looked at.
+  TensorForm with_extents(TensorView const& view) const;
   bool reads_torch() const { return torch_ != nullptr; }
 
  private:
   bool remember_exchange_api(pybind11::handle tensor);
   void remember_torch(pybind11::handle tensor, uintptr_t expected);
   void remember_attributes(pybind11::handle tensor);
-  bool read_torch(pybind11::handle tensor, uintptr_t& pointer) const;
-  bool read_exchange_api(pybind11::handle tensor, uintptr_t& pointer) const;
+  bool view_torch(pybind11::handle tensor, TensorView& view) const;
+  bool view_exchange_api(pybind11::handle tensor, TensorView& view) const;
   bool read_attributes(pybind11::handle tensor, uintptr_t& pointer) const;
   bool has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const;
 

@@ -33,9 +33,15 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
+from pycutlass.errors import PyCutlassError
 
 ELEMENTS = ("float64", "float32", "float16", "bfloat16", "tfloat32", "int32", "int8")
 FUNCTORS = ("LinearCombination", "FastLinearCombinationClamp", "LinearCombinationClamp")
+SWIZZLES = (
+    *(f"IdentitySwizzle{size}" for size in (1, 2, 4, 8)),
+    "HorizontalSwizzle",
+    *(f"StridedDgrad{name}" for name in ("IdentitySwizzle1", "IdentitySwizzle4", "HorizontalSwizzle")),
+)
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid", "silu", "hardswish", "gelu")
 conv = cutlass.conv
 
@@ -62,7 +68,7 @@ def flags() -> argparse.Namespace:
         add(f"-a{operand}", f"--alignment_{operand}", default=1, type=int)
     add("-te", "--element_epilogue", default="float32", choices=ELEMENTS, help="type that the epilogue computes in")
     add("-ep", "--epilogue_functor", default="LinearCombination", choices=FUNCTORS)
-    add("-sw", "--swizzling_functor", help="for example IdentitySwizzle1, or StridedDgradIdentitySwizzle1")
+    add("-sw", "--swizzling_functor", choices=SWIZZLES, help="by default the first that fits")
     add("-co", "--conv_kind", default="fprop", choices=[each.name for each in conv.Operator])
     add("-st", "--stride_support", default="Strided", choices=["Strided", "Unity"])
     add("-ia", "--iterator_algorithm", default="analytic", choices=[each.name for each in conv.IteratorAlgorithm])
@@ -86,6 +92,9 @@ def main() -> None:
     """Go the whole way with the kernel that the flags describe."""
     args = flags()
     operation = describe(args)
+    if args.split_k_slices > 1 and not operation.splits_k:  # as a command of the original's asks of a strided dgrad
+        print(f"this kernel cannot split K: 1 slice instead of {args.split_k_slices}")
+        args.split_k_slices = 1
     operations: list[Any] = [operation]
     if args.split_k_mode == "Parallel":
         operations.append(reduction(args, operation))
@@ -93,7 +102,10 @@ def main() -> None:
         print(operation.rt_module.emit())
     pycutlass.compiler.add_module(operations)
 
-    size = problem(args)
+    try:
+        size = problem(args)
+    except ValueError as refusal:
+        raise SystemExit(f"There is no such problem: {refusal}") from None
     support = operation.supports(size)
     if not support:
         raise SystemExit(f"The kernel cannot compute this problem: {support.reason}")
@@ -125,9 +137,13 @@ def describe(args: argparse.Namespace) -> Conv2dOperation:
         cutlass.OpClass.__members__[args.opcode],
         MathOperation[args.math],
     )
+    # SIMT kernels load and store single elements. The original's commands say 4, of which it took no notice.
+    widest = 1 if args.opcode == "Simt" else 128
     A, B, C = (
         TensorDescription(
-            element[name], getattr(cutlass, getattr(args, f"layout_{name}")), getattr(args, f"alignment_{name}")
+            element[name],
+            getattr(cutlass, getattr(args, f"layout_{name}")),
+            min(getattr(args, f"alignment_{name}"), widest),
         )
         for name in "abc"
     )
@@ -294,4 +310,7 @@ def convolved(operation: Conv2dOperation, size: Any, A: np.ndarray, B: np.ndarra
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PyCutlassError as refusal:  # not every choice of flags is a kernel; the message says why, and what would be
+        raise SystemExit(f"{type(refusal).__name__}: {refusal}") from None

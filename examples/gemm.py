@@ -30,6 +30,7 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
+from pycutlass.errors import PyCutlassError
 
 ELEMENTS = ("float64", "float32", "float16", "bfloat16", "tfloat32", "int32", "int8")
 LAYOUTS = ("RowMajor", "ColumnMajor", "RowMajorInterleaved32", "ColumnMajorInterleaved32")
@@ -278,4 +279,7 @@ def operand_error(math: MathInstruction) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PyCutlassError as refusal:  # not every choice of flags is a kernel; the message says why, and what would be
+        raise SystemExit(f"{type(refusal).__name__}: {refusal}") from None

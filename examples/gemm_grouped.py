@@ -8,8 +8,8 @@ schedule made on the host, a bias and ReLU::
         -b 128 128 32 -s 3 -w 2 2 1 -la RowMajor -aa 8 -lb ColumnMajor -ab 8 -lc ColumnMajor -ac 4 \\
         -p grouped_gemm_problem_size.csv -alpha 2.0 -beta 1.0 -pm Host -bias -activ relu
 
-Without options it runs f32 products on CUDA cores. Without a GPU the kernel is compiled for an A100, and the
-operation's meaning is executed on the host.
+Interleaved layouts take int8 and sizes whose N and K are multiples of 32. Without options it runs f32 products on CUDA
+cores. Without a GPU the kernel is compiled for an A100, and the operation's meaning is executed on the host.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
+from pycutlass.errors import PyCutlassError
 
 HERE = Path(__file__).parent
 ELEMENTS = ("float64", "float32", "float16", "bfloat16", "tfloat32", "int32", "int8")
-LAYOUTS = ("RowMajor", "ColumnMajor")
+LAYOUTS = ("RowMajor", "ColumnMajor", "RowMajorInterleaved32", "ColumnMajorInterleaved32")
 FUNCTORS = ("LinearCombination", "FastLinearCombinationClamp", "LinearCombinationClamp")
 SWIZZLES = (*(f"IdentitySwizzle{size}" for size in (1, 2, 4, 8)), "HorizontalSwizzle")
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "tanh", "sigmoid", "silu", "hardswish", "gelu", "gelu_tanh")
@@ -97,19 +98,21 @@ def main() -> None:
     pycutlass.compiler.add_module([operation])
 
     A, B, C, D = arrays(operation, sizes, args.bias)
+    targets = [declared(operation.C, each) for each in D]
     scalars = [args.alpha, args.beta, *args.activation_args]
     arguments = GemmGroupedArguments(
         operation,
         [cutlass.gemm.GemmCoord(*size) for size in sizes],
-        A,
-        B,
-        C,
-        D,
+        [declared(operation.A, each) for each in A],
+        [declared(operation.B, each) for each in B],
+        C if args.bias else [declared(operation.C, each) for each in C],
+        targets,
         output_op=operation.epilogue_type(*scalars),
         bias=args.bias,
     )
     operation.run(arguments)
     arguments.sync()
+    D = [undeclared(operation.C, target, *like.shape) for target, like in zip(targets, D, strict=True)]
     used = max(error(operation, *operands, scalars) for operands in zip(A, B, C, D, strict=True))
     print(f"{operation.procedural_name()}, {len(sizes)} problems: largest error is {used:.2f} of what is allowed")
     if not used <= 1:
@@ -159,28 +162,39 @@ def functor(args: argparse.Namespace, C: TensorDescription, largest_k: int) -> A
 
 
 def arrays(operation: GemmOperationGrouped, sizes: Sizes, bias: bool) -> list[list[np.ndarray]]:
-    """Return random A, B and C, and D full of NaN (or of the least integer), in the declared layouts."""
+    """Return random matrices A, B and C, and D full of NaN (or of the least integer)."""
     rng = np.random.default_rng()
 
     def random(description: TensorDescription, rows: int, columns: int) -> np.ndarray:
         values = rng.standard_normal((rows, columns))
         if description.type.is_integer:
             values = rng.integers(-4, 5, (rows, columns))
-        return in_layout(description, values.astype(description.type.dtype))
+        return values.astype(description.type.dtype)
 
     A = [random(operation.A, m, k) for m, _, k in sizes]
     B = [random(operation.B, k, n) for _, n, k in sizes]
     C = [random(operation.C, m, n) for m, n, _ in sizes]
     if bias:
-        C = [(each[0] if operation.C.is_row_major else each[:, 0]).copy() for each in C]
+        C = [random(operation.C, 1, n if operation.C.is_row_major else m)[0] for m, n, _ in sizes]
     dtype = operation.C.type.dtype
     poison = np.iinfo(dtype).min if operation.C.type.is_integer else np.nan
-    return [A, B, C, [in_layout(operation.C, np.full((m, n), poison, dtype)) for m, n, _ in sizes]]
+    return [A, B, C, [np.full((m, n), poison, dtype) for m, n, _ in sizes]]
 
 
-def in_layout(description: TensorDescription, array: np.ndarray) -> np.ndarray:
-    """Return `array` by rows or by columns."""
-    return np.asarray(array, order="C" if description.is_row_major else "F")
+def declared(description: TensorDescription, matrix: np.ndarray) -> np.ndarray:
+    """Return a matrix in the declared layout: by rows, by columns, or flat in groups of 32."""
+    if description.layout is cutlass.ColumnMajorInterleaved32:
+        return pycutlass.interleave_columns(matrix)
+    if description.layout is cutlass.RowMajorInterleaved32:  # B, whose columns an interleaved kernel reads reordered
+        return pycutlass.reorder_column(pycutlass.interleave_rows(matrix))
+    return np.asarray(matrix, order="C" if description.is_row_major else "F")
+
+
+def undeclared(description: TensorDescription, array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return what `declared` made as a matrix of `rows` x `columns`."""
+    if description.layout is cutlass.ColumnMajorInterleaved32:
+        return pycutlass.deinterleave_columns(array, rows, columns)
+    return array
 
 
 def error(
@@ -198,7 +212,7 @@ def error(
     allowed = 1.2 * relative * sizes + functor.output.epsilon * abs(exact)  # no activation is steeper than 1.13
     allowed += 0.501 if functor.output.is_integer else 0.0
     allowed += 0.0 if functor.activation is None else functor.activation.error * (1 + sizes)
-    used = (abs(D.astype(np.float64) - exact) / np.maximum(allowed, np.finfo(np.float64).tiny)).max()
+    used = (abs(D.astype(np.float64) - exact) / np.maximum(allowed, np.finfo(np.float64).tiny)).max(initial=0.0)
     return float(np.nan_to_num(used, nan=np.inf))  # max() takes no notice of NaN
 
 
@@ -211,4 +225,7 @@ def operand_error(math: MathInstruction) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PyCutlassError as refusal:  # not every choice of flags is a kernel; the message says why, and what would be
+        raise SystemExit(f"{type(refusal).__name__}: {refusal}") from None

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
 
@@ -203,7 +204,7 @@ def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
         raise typer.BadParameter(f"a size is a number and one of B, kB, MB, GB, KiB, MiB, GiB; {text!r} is not")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return int(Decimal(match[1]) * _UNITS[match[2].upper()])  # which has no largest number
 
 
 def _size(count: int) -> str:

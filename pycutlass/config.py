@@ -49,9 +49,18 @@ def flag(name: str) -> bool:
 
 
 def path(name: str) -> Path | None:
-    """Return variable `name` as an absolute path, or None where it is unset or empty."""
+    """Return variable `name` as an absolute path, or None where it is unset or empty.
+
+    A ``~`` or ``~user`` without a home stays as it is, and whoever uses the path refuses it: it is not meant to be in
+    the working directory.
+    """
     value = text(name)
-    return None if value is None else Path(value).expanduser().absolute()
+    if value is None:
+        return None
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError:
+        return Path(value)
 
 
 def cache_directory() -> Path:

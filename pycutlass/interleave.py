@@ -5,7 +5,11 @@ The functions take and return arrays of numpy, cupy or torch, on the host or on 
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
+
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["deinterleave_columns", "interleave_columns", "interleave_rows", "reorder_column"]
 
@@ -19,14 +23,41 @@ def interleave_columns(matrix: Any) -> Any:
     ----------
     matrix : array of shape (rows, columns)
         Columns must be a multiple of 32.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        No such matrix, or no array.
     """
-    rows, columns = matrix.shape
-    return matrix.reshape(rows, columns // _GROUP, _GROUP).swapaxes(0, 1).reshape(-1)
+    rows, columns = _extents("interleave_columns", matrix)
+    _check_groups("interleave_columns", "columns", columns)
+    return _flat(matrix.reshape(rows, columns // _GROUP, _GROUP).swapaxes(0, 1))
 
 
 def deinterleave_columns(packed: Any, rows: int, columns: int) -> Any:
-    """Return what `interleave_columns` packed, as a matrix of (rows, columns)."""
-    return packed.reshape(columns // _GROUP, rows, _GROUP).swapaxes(0, 1).reshape(rows, columns)
+    """Return what `interleave_columns` packed, as a matrix of (rows, columns).
+
+    Parameters
+    ----------
+    packed : array
+        Of rows * columns elements.
+    rows, columns : int
+        Extents of the matrix; columns must be a multiple of 32.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Extents that do not fit the elements or the layout, or no array.
+    """
+    shape = _shape("deinterleave_columns", "packed", packed)
+    rows, columns = _extent("rows", rows), _extent("columns", columns)
+    _check_groups("deinterleave_columns", "columns", columns)
+    if math.prod(shape) != rows * columns:
+        raise ArgumentError(
+            f"deinterleave_columns makes a matrix of {rows} x {columns}, which has {rows * columns:,} elements; packed "
+            f"has {math.prod(shape):,} in shape {shape}: give the extents of the matrix that was packed"
+        )
+    return _flat(packed.reshape(columns // _GROUP, rows, _GROUP).swapaxes(0, 1)).reshape(rows, columns)
 
 
 def interleave_rows(matrix: Any) -> Any:
@@ -36,9 +67,15 @@ def interleave_rows(matrix: Any) -> Any:
     ----------
     matrix : array of shape (rows, columns)
         Rows must be a multiple of 32.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        No such matrix, or no array.
     """
-    rows, columns = matrix.shape
-    return matrix.reshape(rows // _GROUP, _GROUP, columns).swapaxes(1, 2).reshape(-1)
+    rows, columns = _extents("interleave_rows", matrix)
+    _check_groups("interleave_rows", "rows", rows)
+    return _flat(matrix.reshape(rows // _GROUP, _GROUP, columns).swapaxes(1, 2))
 
 
 def reorder_column(packed: Any) -> Any:
@@ -52,6 +89,68 @@ def reorder_column(packed: Any) -> Any:
     ----------
     packed : array
         B packed as ``cutlass.RowMajorInterleaved32``: what `interleave_rows` returns, or shape (K / 32, N, 32). The
-        filter of an interleaved convolution, (C / 32, R, S, K, 32), is reordered alike.
+        filter of an interleaved convolution, (C / 32, R, S, K, 32), is reordered alike. The N columns, or K filters,
+        must be a multiple of 32.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        An array that is not packed so, or no array.
     """
-    return packed.reshape(-1, 4, 4, 2, _GROUP).swapaxes(1, 2).reshape(packed.shape)
+    shape = _shape("reorder_column", "packed", packed)
+    if len(shape) == 1:
+        fits = shape[0] % _GROUP**2 == 0
+    else:
+        fits = len(shape) > 2 and shape[-1] == _GROUP and shape[-2] % _GROUP == 0
+    if not fits:
+        raise ArgumentError(
+            f"columns are reordered in groups of {_GROUP}, of an array packed as RowMajorInterleaved32: flat with a "
+            f"multiple of {_GROUP**2} elements, as interleave_rows returns it, or of shape (K / {_GROUP}, N, {_GROUP}) "
+            f"with N a multiple of {_GROUP}, or for a filter (C / {_GROUP}, R, S, K, {_GROUP}) with K one; got shape "
+            f"{shape}. Pack a matrix with interleave_rows first, and pad its columns."
+        )
+    return _flat(packed.reshape(-1, 4, 4, 2, _GROUP).swapaxes(1, 2)).reshape(shape)
+
+
+def _shape(who: str, name: str, array: Any) -> tuple[int, ...]:
+    """Return the shape of an array of numpy, cupy or torch, which are known here by what they can do."""
+    if isinstance(array, type) or not all(hasattr(array, each) for each in ("shape", "reshape", "swapaxes")):
+        raise ArgumentTypeError(
+            f"{who} takes an array of numpy, cupy or torch as {name}, got {type(array).__name__}; use numpy.asarray"
+        )
+    return tuple(array.shape)
+
+
+def _extents(who: str, matrix: Any) -> tuple[int, int]:
+    shape = _shape(who, "matrix", matrix)
+    if len(shape) != 2:
+        raise ArgumentError(
+            f"{who} packs one matrix of shape (rows, columns), got shape {shape}: reshape it, or pack the matrices of "
+            f"a batch one by one"
+        )
+    return shape[0], shape[1]
+
+
+def _extent(name: str, value: Any) -> int:
+    try:
+        extent = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
+    if extent < 0:
+        raise ArgumentError(f"{name} must not be negative, got {extent}")
+    return extent
+
+
+def _check_groups(who: str, name: str, extent: int) -> None:
+    if extent % _GROUP:
+        raise ArgumentError(
+            f"{who}: {_GROUP} {name} are stored together, so their number must be a multiple of {_GROUP}, got "
+            f"{extent}: pad the matrix to {-(-extent // _GROUP) * _GROUP} {name}"
+        )
+
+
+def _flat(array: Any) -> Any:
+    """Return a flat copy of `array`, also where reshaping would make a view."""
+    if not hasattr(array, "clone"):
+        return array.copy().reshape(-1)
+    return (array.clone() if array.is_contiguous() else array.contiguous()).reshape(-1)

@@ -136,7 +136,7 @@ class DeviceLaunch:
         self._operation = operation
         self._buffers: dict[str, DeviceBuffer] = {}
         self._host_D: Operand | None = None
-        self._joined = follow_streams(self.call, problem.operands, ordinal)
+        self._joined: list[Callable[[], int]] = []
         self.update(problem)
 
     @property
@@ -157,6 +157,7 @@ class DeviceLaunch:
     def update(self, problem: Problem) -> None:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""
         call = self.call
+        self._follow_streams(problem)
         call.set_scalars(problem.scalars.values, problem.scalars.pointers)
         for name, operand in problem.operands.items():
             self._place(name, operand)
@@ -172,9 +173,8 @@ class DeviceLaunch:
         if self._host_D is None or not self.call.launched:
             _core.synchronize(stream)
             return
-        buffer = self._buffers["D"]
-        packed = np.empty(buffer.size, np.uint8)
-        _core.copy_to_host(packed, buffer.pointer, stream)
+        packed = np.empty(self._host_D.packed_bytes, np.uint8)
+        _core.copy_to_host(packed, self._buffers["D"].pointer, stream)
         _core.synchronize(stream)
         self._host_D.unpack(packed)
 
@@ -190,21 +190,38 @@ class DeviceLaunch:
 
     def release(self, owners: tuple[Any, ...]) -> None:
         """Let go of everything, ordered behind the last launch."""
-        self.give_up((*owners, *self._buffers.values()))
-        for buffer in self._buffers.values():
-            if self.call.launched and self.call.explicit_end is None:
-                buffer.stream = self.call.last_stream
+        self._let_go(*self._buffers.values())
+        self.give_up(owners)
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for an operand."""
         pointer, ld, _ = self.call.operand(_OPERANDS.index(name))
         return pointer, ld
 
+    def _follow_streams(self, problem: Problem) -> None:
+        """Launch from now on where the libraries of these tensors say, behind what was done for the ones before."""
+        call = self.call
+        before = call.current_stream
+        self._joined = follow_streams(call, problem.operands, self.ordinal)
+        after = call.current_stream
+        if after != before and (call.launched or self._buffers) and not _core.is_capturing(after):
+            _core.order(before, after)
+
+    def _let_go(self, *buffers: DeviceBuffer) -> None:
+        """Give buffers back behind the last launch that uses them."""
+        call, end = self.call, self.call.explicit_end
+        for buffer in buffers:
+            if call.launched and not call.was_named:
+                buffer.stream = call.last_stream
+        if end is not None and not end.done:
+            retire(buffers, end)
+
     def _place(self, name: str, operand: Operand) -> None:
         """Point the record at an operand. Host memory gets a buffer, and is copied to it unless it is D."""
         index, alignment = _OPERANDS.index(name), operand.description.alignment_bytes
         if operand.view.device is not None:
             pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
+            self._host_D = None if name == "D" else self._host_D
         else:
             pointer, ld, step = self._copy_in(name, operand), operand.packed_ld, operand.packed_batch_stride
             size = operand.packed_bytes
@@ -229,10 +246,13 @@ class DeviceLaunch:
         return pointer
 
     def _buffer(self, name: str, size: int) -> int:
-        """Return the address of the buffer that goes by `name`, made at first use."""
-        if name not in self._buffers:
+        """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""
+        held = self._buffers.get(name)
+        if held is None or held.size < size:
             _core.activate(self.ordinal)
             self._buffers[name] = DeviceBuffer(self.ordinal, size, self.call.current_stream)
+            if held is not None:
+                self._let_go(held)
         return self._buffers[name].pointer
 
     def _plan(self, problem: Problem, call: _core.Call) -> None:

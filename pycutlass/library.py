@@ -6,7 +6,8 @@ whole operation can tell (alignment against the tile, shared memory of the targe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,15 @@ from pycutlass.errors import DescriptionError
 from pycutlass.types import Element, Layout, element, layout
 
 __all__ = [
+    "NO_VOLTA",
     "MathInstruction",
     "TensorDescription",
     "TileDescription",
+    "whole",
 ]
+
+#: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
+NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
 
 
 _OPERATION_CPP = {
@@ -55,6 +61,8 @@ class _Valid:
 
 #: M of wgmma, the instruction of Hopper-native kernels; mma has 16 at most.
 _NATIVE_ROWS = 64
+#: Volta's tensor cores multiply f16 by this instruction alone, and no other GPU's do.
+_VOLTA_SHAPE = (8, 8, 4)
 _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
 _VALID = (
     _Valid(_TENSOR_OP, "f64", "f64", (8, 8, 4)),
@@ -136,7 +144,10 @@ MathOperation.multiply_add)
         choices = "; ".join(str(row) for row in nearest)
         if self.instruction_shape is not None and self.instruction_shape[0] == _NATIVE_ROWS:
             choices += "; None for a Hopper-native kernel, whose instruction follows from its tile"
-        raise DescriptionError(f"there is no math instruction {wanted}. Nearest valid choices: {choices}")
+        reason = ""
+        if self.is_tensor_op and a == "f16" and self.instruction_shape == _VOLTA_SHAPE:
+            reason = f": {shape} of {self.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
+        raise DescriptionError(f"there is no math instruction {wanted}{reason}. Nearest valid choices: {choices}")
 
     @property
     def a(self) -> Element:
@@ -254,8 +265,10 @@ class TileDescription:
                 "warp_count and stages may be None only for Hopper-native kernels, which name a cluster_shape"
             )
         object.__setattr__(self, "warp_count", _triple("warp_count", self.warp_count))
-        if not isinstance(self.stages, int) or self.stages < 2:
+        stages = whole(self.stages)
+        if stages is None or stages < 2:
             raise DescriptionError(f"stages must be an integer of at least 2, got {self.stages!r}")
+        object.__setattr__(self, "stages", stages)
         if self.num_threads > 1024:
             raise DescriptionError(
                 f"a threadblock has at most 1024 threads; warp_count {list(self.warp_count)} makes {self.num_threads}"
@@ -319,8 +332,11 @@ class TileDescription:
                 "a Hopper-native kernel has fixed warp groups: give warp_count=None, or leave out cluster_shape"
             )
         self._check_native_extents(m, n, k, schedule)
-        if self.stages is not None and (not isinstance(self.stages, int) or self.stages < 2):
-            raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {self.stages!r}")
+        if self.stages is not None:
+            stages = whole(self.stages)
+            if stages is None or stages < 2:
+                raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {self.stages!r}")
+            object.__setattr__(self, "stages", stages)
 
     def _check_native_extents(self, m: int, n: int, k: int, schedule: KernelSchedule) -> None:
         allowed_m = (64, 128, 192, 256) if schedule is KernelSchedule.Pingpong else (128, 256)
@@ -389,14 +405,9 @@ class TensorDescription:
 
     def __post_init__(self) -> None:
         described, _ = element(self.element), layout(self.layout)
-        alignment = self.alignment
-        if (
-            not isinstance(alignment, int)
-            or isinstance(alignment, bool)
-            or alignment < 1
-            or alignment & (alignment - 1)
-        ):
-            raise DescriptionError(f"alignment must be a power of two of elements, got {alignment!r}")
+        alignment = whole(self.alignment)
+        if alignment is None or alignment < 1 or alignment & (alignment - 1):
+            raise DescriptionError(f"alignment must be a power of two of elements, got {self.alignment!r}")
         object.__setattr__(self, "alignment", min(alignment, 128 // described.bits))
 
     @property
@@ -423,20 +434,35 @@ class TensorDescription:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"
 
 
+def whole(value: Any) -> int | None:
+    """Return `value` as an int where it is an integer of any library and no truth value, else None."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def _cluster(values: Iterable[int]) -> tuple[int, int, int]:
-    if isinstance(values, Sized) and len(values) == 2:
-        values = (*values, 1)
-    return _triple("cluster_shape", values)
+    items = _items("cluster_shape", values)
+    return _triple("cluster_shape", (*items, 1) if len(items) == 2 else items)
 
 
 def _triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:
+    items = _items(name, values)
+    extents = [extent for extent in map(whole, items) if extent is not None and extent >= 1]
+    if not len(items) == len(extents) == 3:
+        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {list(items)!r}")
+    m, n, k = extents
+    return m, n, k
+
+
+def _items(name: str, values: Iterable[int]) -> tuple[int, ...]:
     try:
-        items = tuple(values)
+        return tuple(values)
     except TypeError:
         raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {values!r}") from None
-    if len(items) != 3 or any(not isinstance(item, int) or isinstance(item, bool) or item < 1 for item in items):
-        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {list(items)!r}")
-    return items[0], items[1], items[2]
 
 
 def _nearest_multiple(value: int, step: int) -> int:

@@ -8,13 +8,14 @@ here touches RMM's process-wide current resource unless the user asks for it wit
 from __future__ import annotations
 
 import collections
+import operator
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.errors import ArgumentError, DeviceError, PoolError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PoolError
 
 __all__ = [
     "DeviceBuffer",
@@ -29,6 +30,7 @@ __all__ = [
 
 _DEFAULT_INITIAL = 64 << 20
 _DEFAULT_SHARE = 0.5  # of the memory that is free when the pool is made, as its maximum
+_LARGEST_POOL = 2**63  # no address space has more
 
 
 class MemoryPool:
@@ -45,6 +47,8 @@ class MemoryPool:
     ------
     ArgumentError
         Sizes that are negative, or a maximum below the initial size.
+    ArgumentTypeError
+        Sizes that are no integers.
     DeviceError
         There is no GPU, or it has not that much memory.
 
@@ -57,12 +61,10 @@ class MemoryPool:
     """
 
     def __init__(self, ordinal: int, init_pool_size: int, max_pool_size: int) -> None:
-        _check_sizes(init_pool_size, max_pool_size)
+        self.init_pool_size, self.max_pool_size = _checked_sizes(init_pool_size, max_pool_size)
+        self.ordinal = ordinal
         import rmm.mr
 
-        self.ordinal = ordinal
-        self.init_pool_size = _whole(init_pool_size)
-        self.max_pool_size = _whole(max_pool_size)
         _core.activate(ordinal)
         try:
             pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), self.init_pool_size, self.max_pool_size)
@@ -126,8 +128,7 @@ class _HostPool(MemoryPool):
     """The pool of a machine without a GPU: operations are executed on the host, and nothing is ever in use."""
 
     def __init__(self, init_pool_size: int, max_pool_size: int) -> None:
-        _check_sizes(init_pool_size, max_pool_size)
-        self.init_pool_size, self.max_pool_size = _whole(init_pool_size), _whole(max_pool_size)
+        self.init_pool_size, self.max_pool_size = _checked_sizes(init_pool_size, max_pool_size)
 
     def get_allocated_size(self) -> int:
         """Return 0."""
@@ -155,17 +156,19 @@ def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> Memo
     ------
     ArgumentError
         The sizes contradict each other, or the present pool is in use.
+    ArgumentTypeError
+        The sizes are no integers.
     DeviceError
         The GPU has not that much memory.
     """
-    _check_sizes(init_pool_size, max_pool_size)
+    sizes = _checked_sizes(init_pool_size, max_pool_size)
     if not device.available():
-        return _HostPool(init_pool_size, max_pool_size)
+        return _HostPool(*sizes)
     ordinal = device.current()
     with _lock:
         present = _pools.get(ordinal)
         if present is not None:
-            if (present.init_pool_size, present.max_pool_size) == (_whole(init_pool_size), _whole(max_pool_size)):
+            if (present.init_pool_size, present.max_pool_size) == sizes:
                 return present
             used = present.get_allocated_size()
             if used:
@@ -174,7 +177,7 @@ def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> Memo
                     f"get_memory_pool before the first arguments are made, or free those first"
                 )
             del _pools[ordinal]
-        return _pools.setdefault(ordinal, MemoryPool(ordinal, init_pool_size, max_pool_size))
+        return _pools.setdefault(ordinal, MemoryPool(ordinal, *sizes))
 
 
 def pool_of(ordinal: int) -> MemoryPool:
@@ -248,17 +251,26 @@ def _let_go() -> None:
             _retired.append(entry)
 
 
-def _check_sizes(init_pool_size: int, max_pool_size: int) -> None:
-    if init_pool_size < 0 or max_pool_size <= 0 or max_pool_size < init_pool_size:
+def _checked_sizes(init_pool_size: Any, max_pool_size: Any) -> tuple[int, int]:
+    """Return both sizes rounded up to the 256 bytes that RMM counts in."""
+    initial, most = _bytes("init_pool_size", init_pool_size), _bytes("max_pool_size", max_pool_size)
+    if initial < 0 or most <= 0 or most < initial or most > _LARGEST_POOL:
         raise ArgumentError(
-            f"a pool needs 0 <= init_pool_size <= max_pool_size and a maximum above 0, got init_pool_size="
-            f"{init_pool_size:,} and max_pool_size={max_pool_size:,}"
+            f"a pool needs 0 <= init_pool_size <= max_pool_size and a maximum above 0 and of at most {_LARGEST_POOL:,} "
+            f"bytes, got init_pool_size={initial:,} and max_pool_size={most:,}"
         )
+    return -(-initial // 256) * 256, -(-most // 256) * 256
 
 
-def _whole(size: int) -> int:
-    """Return `size` rounded up to the 256 bytes that RMM counts in."""
-    return -(-size // 256) * 256
+def _bytes(name: str, size: Any) -> int:
+    try:
+        if isinstance(size, bool):  # an integer to Python
+            raise TypeError
+        return operator.index(size)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name} is a number of bytes, an integer as in get_memory_pool(2**28, 2**30); got {size!r}"
+        ) from None
 
 
 def _make_current() -> None:

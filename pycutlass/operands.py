@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -12,9 +13,20 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Matrix", "check_alignment", "check_dtype", "check_overlap", "is_vector", "matrix", "vector"]
+__all__ = [
+    "Matrix",
+    "check_alignment",
+    "check_bias",
+    "check_dtype",
+    "check_extents",
+    "check_overlap",
+    "is_vector",
+    "matrix",
+    "vector",
+]
 
 _LD_LIMIT = 2**31  # CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
+_EXTENT_LIMIT = 2**31  # and coordinates as well
 
 
 @dataclass(frozen=True)
@@ -150,9 +162,9 @@ def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, co
     """
     view = wrap(name, tensor)
     check_dtype(name, description, view)
-    packed = Matrix(name, description, view, rows, columns, 1)
-    step = packed.line * packed.lines if batch > 1 else 0
-    packed = Matrix(name, description, view, rows, columns, packed.line, batch, step)
+    order = description.order
+    line = (columns if order.is_row_major else rows) * order.interleave
+    packed = Matrix(name, description, view, rows, columns, line, batch, rows * columns if batch > 1 else 0)
     _check_interleave(packed)
     if view.shape is None or view.strides is None:
         result = packed
@@ -160,6 +172,10 @@ def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, co
         result = _flat(packed)
     else:
         result = _strided(packed)
+    if result.ld >= _LD_LIMIT:
+        raise ArgumentError(
+            f"the leading dimension of operand {name} is {result.ld:,}; CUTLASS takes less than {_LD_LIMIT:,}"
+        )
     check_alignment(result)
     return result
 
@@ -194,6 +210,26 @@ def is_vector(description: TensorDescription, tensor: Any, rows: int, columns: i
     if elements == rows * columns * batch or (elements == rows * columns and len(shape) == 2):
         return False
     return elements in (line, line * batch)
+
+
+def check_bias(bias: Any) -> bool | None:
+    """Return what arguments were given as `bias`: whether C is one, not the bias itself."""
+    if bias is not None and not isinstance(bias, bool):
+        raise ArgumentTypeError(
+            f"bias says whether C is a bias: it is True, False or None (each tensor tells), got {type(bias).__name__}. "
+            f"Pass the bias itself as C."
+        )
+    return bias
+
+
+def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
+    """Raise ArgumentError where M, N or K, rounded up to whole tiles, leave the 32 bits that kernels count in."""
+    for letter, extent, step in zip("MNK", size, (max(tile[:2]), max(tile[:2]), tile[2]), strict=True):
+        if extent > _EXTENT_LIMIT - step:
+            raise ArgumentError(
+                f"{name} has {letter}={extent:,}: rounded up to tiles of {step} it leaves the 32 bits that kernels "
+                f"count in; use at most {_EXTENT_LIMIT - step:,}"
+            )
 
 
 def check_overlap(target: Matrix, source: Matrix) -> None:
@@ -273,16 +309,19 @@ def _flat(packed: Matrix) -> Matrix:
     view, name = packed.view, packed.name
     assert view.shape is not None and view.strides is not None
     elements, one = packed.batch * packed.rows * packed.columns, packed.rows * packed.columns
+    if view.strides[0] != 1 and view.shape[0] != 1:
+        raise ArgumentError(f"a flat operand {name} must be contiguous, got a step of {view.strides[0]} elements")
     if view.shape[0] != elements:
         if view.shape[0] == one and name != "D":
             return replace(packed, batch_stride=0)
         times = f"{packed.batch} x " if packed.batch > 1 else ""
+        or_bias = (
+            f", or as a bias {packed.line}" if name.startswith("C") and packed.description.order.interleave == 1 else ""
+        )
         raise ArgumentError(
             f"a flat operand {name} must have exactly {times}{packed.rows} x {packed.columns} = {elements} elements, "
-            f"packed in the declared layout; got {view.shape[0]}"
+            f"packed in the declared layout{or_bias}; got {view.shape[0]}"
         )
-    if view.strides[0] != 1 and view.shape[0] != 1:
-        raise ArgumentError(f"a flat operand {name} must be contiguous, got a step of {view.strides[0]} elements")
     return packed
 
 
@@ -306,6 +345,8 @@ def _strided(packed: Matrix) -> Matrix:
         _wrong_shape(packed)
     ld = _leading_dimension(packed, strides)
     _check_batch_stride(packed, ld, batch_stride)
+    if (ld, batch_stride) == (packed.ld, packed.batch_stride):
+        return packed
     return replace(packed, ld=ld, batch_stride=batch_stride)
 
 
@@ -337,8 +378,6 @@ def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
             f"the leading dimension of operand {name} is {ld}, less than its {packed.line} contiguous elements: the "
             f"tensor overlaps itself (strides {packed.view.strides}). Pass a copy."
         )
-    if ld >= _LD_LIMIT:
-        raise ArgumentError(f"the leading dimension of operand {name} is {ld:,}; CUTLASS takes less than {_LD_LIMIT:,}")
     return ld
 
 
@@ -358,6 +397,11 @@ def _check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
 
 
 def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
+    if bias.description.is_row_major and bias.rows == bias.columns != 1 and shape[-2:] == (bias.line, 1):
+        raise ArgumentError(
+            f"a bias {bias.name} of RowMajor is a row of {bias.line} elements that stands for all rows; got shape "
+            f"{tuple(shape)}, a column, which is as long. Pass {bias.name}.reshape(-1) if it is that row."
+        )
     # Singleton dimensions say nothing: (N,), (1, N) and (batch, 1, N) are taken alike.
     kept = [(extent, step) for extent, step in zip(shape, strides, strict=True) if extent != 1]
     one, many = (bias.line, 1), (bias.batch * bias.line, 1)

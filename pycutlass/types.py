@@ -180,11 +180,11 @@ def element(tag: Any) -> Element:
     DescriptionError
         `tag` is not an element type that kernels can be made of.
     """
-    row = _ELEMENT_OF_TAG.get(tag) if _hashable(tag) else None
-    if row is None:
+    try:
+        return _ELEMENT_OF_TAG[tag]
+    except (KeyError, TypeError):  # TypeError: what cannot be hashed is no tag
         known = ", ".join(str(row) for row in ELEMENTS)
-        raise DescriptionError(f"an element type must be one of {known}; got {tag!r}")
-    return row
+        raise DescriptionError(f"an element type must be one of {known}; got {tag!r}") from None
 
 
 def layout(tag: Any) -> Layout:
@@ -195,11 +195,11 @@ def layout(tag: Any) -> Layout:
     DescriptionError
         `tag` is not a layout that operations take today.
     """
-    row = _LAYOUT_OF_TAG.get(tag) if _hashable(tag) else None
-    if row is None:
+    try:
+        return _LAYOUT_OF_TAG[tag]
+    except (KeyError, TypeError):
         known = ", ".join(str(row) for row in LAYOUTS)
-        raise DescriptionError(f"a layout must be one of {known}; got {tag!r}")
-    return row
+        raise DescriptionError(f"a layout must be one of {known}; got {tag!r}") from None
 
 
 def element_of_dtype(name: str) -> Element | None:
@@ -208,11 +208,3 @@ def element_of_dtype(name: str) -> Element | None:
     float32 is answered with ``float32``; an operand described as tf32 takes float32 tensors all the same.
     """
     return next((row for row in ELEMENTS if row.name == name), None)
-
-
-def _hashable(tag: Any) -> bool:
-    try:
-        hash(tag)
-    except TypeError:
-        return False
-    return True

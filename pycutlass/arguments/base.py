@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 from pycutlass import device
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
@@ -13,7 +13,7 @@ from pycutlass.launch import DeviceLaunch, HostLaunch, Problem, check_on_host, o
 from pycutlass.operands import Matrix
 from pycutlass.operation import Operation
 
-__all__ = ["Arguments", "LaunchConfig", "check_scalars", "check_writable", "refuse_unknown"]
+__all__ = ["Arguments", "LaunchConfig", "check_scalars", "check_writable", "kept", "refuse_unknown"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,14 @@ class Arguments(ABC):
         if execution is not None:
             execution.release((*self._given.values(), self.output_op))
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: addresses would go along, and what they point to would not."""
+        name = type(self).__name__
+        raise ArgumentTypeError(
+            f"{name} cannot be copied or pickled: they hold the addresses of the tensors that they were made with, and "
+            f"a copy would write there as well. Make new {name} for other tensors, or exchange tensors with update."
+        )
+
     def _prepare(self, problem: Problem) -> DeviceLaunch | HostLaunch:
         if device.available():
             return DeviceLaunch(self._launched, problem, ordinal_of(problem.operands))
@@ -132,6 +140,11 @@ class Arguments(ABC):
             )
 
 
+def kept(tensors: Any) -> Any:
+    """Return a list as a tuple, which its owner cannot change behind our back; anything else as it is."""
+    return tuple(tensors) if isinstance(tensors, list) else tensors
+
+
 def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> EpilogueScalars:
     """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
     if scalars is None:
@@ -150,7 +163,21 @@ def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> 
             f"output_op has {len(scalars.values)} scalars, this operation's epilogue takes "
             f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
         )
+    if functor.compute.is_integer:
+        _check_integers(functor, scalars)
     return scalars
+
+
+def _check_integers(functor: EpilogueFunctor, scalars: EpilogueScalars) -> None:
+    """Raise ArgumentError for scalars, of another functor perhaps, that an integer epilogue would cut off."""
+    low, high = map(int, functor.compute.limits)
+    for name, value in zip(functor.scalar_names, scalars.values, strict=True):
+        if not (float(value).is_integer() and low <= value <= high):
+            raise ArgumentError(
+                f"output_op has {name}={value}, and this operation's epilogue computes in {functor.compute}: it must "
+                f"be an integer from {low:,} to {high:,}. Make output_op with this operation's epilogue_type, or "
+                f"describe the epilogue with element_epilogue=cutlass.float32."
+            )
 
 
 def check_writable(target: Matrix) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
-from pycutlass.arguments.split_k import HostPlanes, PartialSums
+from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial
 from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
-from pycutlass.operands import Matrix
+from pycutlass.operands import Matrix, check_bias
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.conv2d_support import byte_limit
 from pycutlass.reference.conv2d import conv2d
@@ -169,7 +169,9 @@ class Conv2dArguments(Arguments):
         self.split_k_mode = _split_k_mode(split_k_mode)
         self.problem_size = self._checked_size(problem_size, split_k_slices)
         self.split_k_slices = self.problem_size.split_k_slices
-        self.bias = bias
+        if self.split_k_mode is not _Mode.Parallel:
+            check_serial(operation, self.split_k_slices)
+        self.bias = check_bias(bias)
         self._partials: PartialSums | HostPlanes | None = None
         launched = operation.partial if self.split_k_mode is _Mode.Parallel else operation
         self._start(launched, {"A": A, "B": B, "C": C, "D": D}, self._check_scalars(output_op))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core, device, reference
-from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_scalars, check_writable, kept, refuse_unknown
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
-from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_slices
+from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial, check_slices
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand, Problem
-from pycutlass.operands import Matrix, is_vector, matrix, vector
+from pycutlass.operands import Matrix, check_bias, check_extents, is_vector, matrix, vector
 from pycutlass.operation import GemmOperationUniversal
 
 __all__ = ["GemmArguments", "GemmProblem"]
@@ -166,9 +166,10 @@ class GemmArguments(Arguments):
             raise ArgumentTypeError(f"operation must be a GemmOperationUniversal, got {type(operation).__name__}")
         self.operation = operation
         self.problem_size = _problem_size(problem_size)
+        check_extents("problem_size", self._size, operation.tile_description.threadblock_shape)
         self.gemm_mode = _check_mode(operation, gemm_mode)
         self.split_k_slices, self.batch_count = self._check_counts(split_k_slices, batch)
-        self.bias = bias
+        self.bias = check_bias(bias)
         self.raster_order = _check_raster_order(raster_order)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         functor = operation.epilogue_functor
@@ -188,6 +189,8 @@ class GemmArguments(Arguments):
         """Return the problem with every operand checked."""
         if self.gemm_mode == _Mode.GemmSplitKParallel:
             return self._partial_problem(given)
+        if self.gemm_mode == _Mode.Array:
+            given |= {name: kept(tensors) for name, tensors in given.items()}
         operation, (m, n, k) = self.operation, self._size
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
         if scalars.needs_source:
@@ -255,6 +258,8 @@ class GemmArguments(Arguments):
             raise ArgumentError(f"batch belongs to Mode.Batched and Mode.Array, got {count} in {self.gemm_mode}")
         if slices > 1:
             check_slices(self.operation, self.problem_size.k(), slices)
+        if self.gemm_mode == _Mode.Gemm:
+            check_serial(self.operation, slices)
         return slices, count
 
     @property
@@ -318,7 +323,7 @@ def _count(name: str, value: Any) -> int:
     except TypeError:
         raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
     if count < 1 or count > _LARGEST_EXTENT:
-        raise ArgumentError(f"{name} must be at least 1, got {count}")
+        raise ArgumentError(f"{name} must be from 1 to {_LARGEST_EXTENT:,}, got {count:,}")
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_dtype, is_vector, matrix, vector
+from pycutlass.operands import Matrix, check_dtype, check_extents, is_vector, matrix, vector
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "check_count", "check_sizes", "count_tiles", "group_problem", "values_of"]
+__all__ = ["GroupProblem", "Sizes", "check_count", "check_sizes", "count_tiles", "group_problem", "values_of"]
 
 _LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
 #: Which of M, N, K are the rows and the columns of an operand.
@@ -44,6 +45,8 @@ class GroupProblem(Problem):
         The operands of all problems, by letter; C is absent where it is not read.
     operands : dict
         The same one by one, by name: ``A[0]``, ``A[1]``, ...
+    bias : bool or None
+        Whether every C is a bias; None where each tells.
     """
 
     operation: GemmOperationGrouped
@@ -51,6 +54,7 @@ class GroupProblem(Problem):
     groups: Mapping[str, tuple[Matrix, ...]]
     operands: dict[str, Matrix]
     scalars: EpilogueScalars
+    bias: bool | None
 
     @property
     def what(self) -> str:
@@ -110,7 +114,7 @@ def group_problem(
         check_writable(target)
     check_many_overlaps(groups, "a group")
     operands = {each.name: each for group in groups.values() for each in group}
-    return GroupProblem(operation, sizes, groups, operands, scalars)
+    return GroupProblem(operation, sizes, groups, operands, scalars, bias)
 
 
 def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
@@ -123,21 +127,25 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
     ArgumentError
         No problem at all, an extent out of range, or a K that the epilogue does not hold for.
     """
-    sizes = [_size(number, size) for number, size in enumerate(_as_sequence("problem_sizes", problem_sizes))]
-    if not sizes:
+    sizes = _array_of_sizes(_as_sequence("problem_sizes", problem_sizes))
+    if not len(sizes):
         raise ArgumentError("problem_sizes is empty: a group needs at least one problem, which may be (0, 0, 0)")
-    for number, size in enumerate(sizes):
-        if min(size) < 0 or max(size) > _LARGEST_EXTENT:
-            raise ArgumentError(
-                f"problem_sizes[{number}] must have M, N and K from 0 to {_LARGEST_EXTENT:,}, got {size}"
-            )
-    functor, largest_k = operation.epilogue_functor, max(k for _, _, k in sizes)
+    if sizes.min() < 0 or sizes.max() > _LARGEST_EXTENT:
+        number = int(np.flatnonzero(((sizes < 0) | (sizes > _LARGEST_EXTENT)).any(axis=1))[0])
+        raise ArgumentError(
+            f"problem_sizes[{number}] must have M, N and K from 0 to {_LARGEST_EXTENT:,}, got "
+            f"{tuple(sizes[number].tolist())}"
+        )
+    check_extents(
+        "the largest of problem_sizes", sizes.max(axis=0).tolist(), operation.tile_description.threadblock_shape
+    )
+    functor, largest_k = operation.epilogue_functor, int(sizes[:, 2].max())
     if functor.most_k is not None and largest_k > functor.most_k:
         raise ArgumentError(
             f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={largest_k}: use "
             f"LinearCombinationClamp"
         )
-    return np.array(sizes, np.int32).reshape(-1, 3)
+    return np.array(sizes, np.int32)
 
 
 def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:
@@ -167,6 +175,17 @@ def check_count(name: str, value: Any, least: int) -> int:
     return count
 
 
+def _array_of_sizes(sizes: Sequence[Any]) -> NDArray[Any]:
+    """Return an array of shape (problems, 3) of integers, which may be out of range."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):  # NumPy makes no array of it
+        array = np.asarray(sizes)
+        if array.dtype.kind in "iu" and array.shape[1:] == (
+            3,
+        ):  # the usual case, for which there is no need to look at each
+            return array
+    return np.array([_size(number, size) for number, size in enumerate(sizes)], object).reshape(-1, 3)
+
+
 def _size(number: int, size: Any) -> tuple[int, int, int]:
     try:
         m, n, k = map(operator.index, size)
@@ -179,7 +198,7 @@ def _size(number: int, size: Any) -> tuple[int, int, int]:
 
 def _as_sequence(name: str, values: Any) -> Sequence[Any]:
     """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
-    if isinstance(values, np.ndarray) and name == "problem_sizes":
+    if isinstance(values, np.ndarray) and values.ndim and name == "problem_sizes":
         return list(values)
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         one = "size" if name == "problem_sizes" else "tensor"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass import device
-from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_scalars, kept, refuse_unknown
 from pycutlass.arguments.group import GroupProblem, check_count, check_sizes, count_tiles, group_problem
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.tables import TableProblem, table_problem
@@ -14,6 +14,7 @@ from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import DeviceLaunch, HostLaunch, check_on_host, ordinal_of
+from pycutlass.operands import check_bias
 from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]
@@ -91,11 +92,11 @@ class GemmGroupedArguments(Arguments):
     ) -> None:
         refuse_unknown("GemmGroupedArguments", unknown, _KEYWORDS)
         self.operation = _check_operation(operation)
-        self.bias = bias
+        self.bias = check_bias(bias)
         self._most_tiles: int | None = None
         sizes = check_sizes(self.operation, problem_sizes)
         self.problem_count = len(sizes)
-        given = {"problem_sizes": sizes, "A": _kept(A), "B": _kept(B), "C": _kept(C), "D": _kept(D)}
+        given = {"problem_sizes": sizes, "A": kept(A), "B": kept(B), "C": kept(C), "D": kept(D)}
         self._start(self.operation, given, self._check_scalars(output_op))
 
     @classmethod
@@ -180,7 +181,8 @@ class GemmGroupedArguments(Arguments):
 
         With new tensors alone, of the same shapes and of a library on the GPU, this costs little more than a look at
         each. New sizes may be any, also of more or fewer problems; the operands that they do not fit come with them.
-        Nothing changes where an error is raised. numpy operands are copied to the GPU again.
+        With tensors of torch that costs little more, until the group outgrows its table. Nothing changes where an error
+        is raised. numpy operands are copied to the GPU again.
 
         Parameters
         ----------
@@ -224,6 +226,8 @@ class GemmGroupedArguments(Arguments):
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
             merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation, problem_sizes)
+            if output_op is None and self._try_resize(merged, A, B, C, D):
+                return
         self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
 
     @property
@@ -252,12 +256,23 @@ class GemmGroupedArguments(Arguments):
             return group_problem(self.operation, given, scalars, self.bias)
         return table_problem(self.operation, given, scalars, self.problem_count, self._most_tiles)
 
+    def _try_resize(self, given: dict[str, Any], A: Any, B: Any, C: Any, D: Any) -> bool:
+        """Go over to other sizes and tensors where these are plainly right; False leaves everything as it was."""
+        execution = self._execution
+        if not isinstance(execution, GroupedLaunch) or not execution.resize(given["problem_sizes"], A, B, C, D):
+            return False
+        if execution.ends_elsewhere:
+            execution.give_up(tuple(self._given[name] for name in "ABCD"))
+        self._given, self.problem_count = given, len(given["problem_sizes"])
+        return True
+
     def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
         """Go over to other operands and scalars."""
         problem = self._problem(given, scalars)
         self._check_place(problem)
         self._execution.give_up((*self._given.values(), self.output_op))
         self._execution.update(problem)
+        self._run = self._execution.run
         self._given, self.output_op = given, scalars
         if self._most_tiles is None:
             self.problem_count = len(given["problem_sizes"])
@@ -276,8 +291,3 @@ def _check_operation(operation: Any) -> GemmOperationGrouped:
     if not isinstance(operation, GemmOperationGrouped):
         raise ArgumentTypeError(f"operation must be a GemmOperationGrouped, got {type(operation).__name__}")
     return operation
-
-
-def _kept(tensors: Any) -> Any:
-    """Return a list as a tuple, which its owner cannot change behind our back; anything else as it is."""
-    return tuple(tensors) if isinstance(tensors, list) else tensors

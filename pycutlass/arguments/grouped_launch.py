@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core, kernel
-from pycutlass.arguments.group import GroupProblem
+from pycutlass.arguments.group import GroupProblem, Sizes
 from pycutlass.arguments.overlaps import span
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, run_joined
-from pycutlass.memory import DeviceBuffer, retire
+from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
 from pycutlass.operation import Operation
 
-__all__ = ["GroupedLaunch"]
+__all__ = ["GroupedLaunch", "operand_rule"]
 
 _LETTERS = "ABCD"
 _ALIGNMENT = 256  # of each host operand's place in the buffer that all share; more than any kernel asks for
@@ -42,6 +42,7 @@ class GroupedLaunch(DeviceLaunch):
 
     def update(self, problem: Any) -> None:
         """Bring problems, of any number and sizes, into the call record; where that fails nothing has changed."""
+        self._follow_streams(problem)
         groups = problem.groups if isinstance(problem, GroupProblem) else {}
         shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
         if any(share.parts for share in shares.values()):
@@ -53,10 +54,19 @@ class GroupedLaunch(DeviceLaunch):
         self.call.set_scalars(problem.scalars.values, problem.scalars.pointers)
         problem.configure(self.call)
         for letter, matrices in groups.items():
-            self._place_group(letter, matrices, shares[letter])
+            self._place_group(letter, matrices, shares[letter], problem.bias)
         if "table" in self._buffers:
-            self.call.set_table(self._buffers["table"].pointer)
+            table = self._buffers["table"]
+            self.call.set_table(table.pointer, table.size)
         self._plan(problem, self.call)
+
+    def resize(self, sizes: Sizes, A: Any, B: Any, C: Any, D: Any) -> bool:
+        """Take other sizes, and tuples of tensors that they fit; None keeps an operand.
+
+        False, and nothing has changed, where `update` is to have a closer look: tensors of another library or type than
+        before, anything that is not plainly right, or a table that must grow.
+        """
+        return self.call.resize(sizes, A, B, C, D)
 
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring every D back that is host memory."""
@@ -70,11 +80,6 @@ class GroupedLaunch(DeviceLaunch):
         _core.synchronize(stream)
         for target, offset in self._host_parts:
             target.unpack(packed[offset : offset + target.packed_bytes])
-
-    def release(self, owners: tuple[Any, ...]) -> None:
-        """Let go of everything, ordered behind the last launch."""
-        self._let_go(*self._buffers.values())
-        self.give_up(owners)
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for ``A[0]``, ``A[1]``, ..."""
@@ -92,6 +97,8 @@ class GroupedLaunch(DeviceLaunch):
         """Have buffers of at least these sizes; without memory for one of them all stay as they are."""
         held = {name: buffer.size for name, buffer in self._buffers.items()}
         grown = {name: size for name, size in sizes.items() if size > held.get(name, 0)}
+        if "table" in grown and "table" in held:  # what has grown once will again: `resize` finds room
+            grown["table"] *= 2
         if not grown:
             return
         stream = self._host_stream()
@@ -104,24 +111,24 @@ class GroupedLaunch(DeviceLaunch):
         self._buffers.update(made)
         self.call.join(stream)  # memory from the pool is the launch's once `stream` has come this far
 
-    def _place_group(self, letter: str, matrices: tuple[Matrix, ...], share: _Share) -> None:
+    def _place_group(self, letter: str, matrices: tuple[Matrix, ...], share: _Share, bias: bool | None) -> None:
         """Point the record at one operand of all problems. Host memory is in a buffer, copied to it unless it is D."""
-        index = _LETTERS.index(letter)
         places = {each.name: offset for each, offset in share.parts}
         base = self._buffers[letter].pointer if share.parts else 0
         if letter == "D":
             self._host_parts = share.parts
         elif share.parts:
             self._copy_in_group(base, share)
+        entries = np.empty((len(matrices), 5), np.uint64)
         for number, each in enumerate(matrices):
             pointer, length, line, pitch = span(each)
             ld = each.ld
             if each.name in places:
                 pointer, length, ld = base + places[each.name], each.packed_bytes, each.packed_ld
                 pitch = line if pitch else 0
-            self.call.set_entry(index, number, pointer, ld, length, line, pitch, each.description.alignment_bytes)
-            if each.view.device is not None:
-                self.call.remember_entry(index, number, each.view.owner)
+            entries[number] = (pointer, length, line, pitch, ld)
+        owners = tuple(None if each.view.device is None else each.view.owner for each in matrices)
+        self.call.set_entries(_LETTERS.index(letter), operand_rule(letter, matrices[0], bias), entries, owners)
 
     def _copy_in_group(self, pointer: int, share: _Share) -> None:
         packed: NDArray[Any] = np.empty(share.size, np.uint8)
@@ -141,14 +148,19 @@ class GroupedLaunch(DeviceLaunch):
             )
         return stream
 
-    def _let_go(self, *buffers: DeviceBuffer) -> None:
-        """Give buffers back behind the last launch that uses them."""
-        call, end = self.call, self.call.explicit_end
-        for buffer in buffers:
-            if call.launched and not call.was_named:
-                buffer.stream = call.last_stream
-        if end is not None and not end.done:
-            retire(buffers, end)
+
+def operand_rule(letter: str, matrix: Matrix, bias: bool | None) -> _core.OperandRule:
+    """Return what tensors must be to take the place of such a matrix without `update`'s closer look.
+
+    `bias` is that of the arguments. Interleaved operands always get that look.
+    """
+    described = matrix.description
+    plain = described.order.interleave == 1
+    may_be_matrix = plain and (letter != "C" or not bias)
+    may_be_bias = plain and letter == "C" and bias is not False
+    return _core.OperandRule(
+        described.is_row_major, described.type.bits // 8, described.alignment, may_be_matrix, may_be_bias
+    )
 
 
 class _Share:

@@ -133,7 +133,10 @@ def pointer_operand(
         Not one tensor for each problem, different leading dimensions or places, or tensors that do not fit.
     """
     if not isinstance(tensors, Sequence) or isinstance(tensors, str | bytes):
-        return _table(name, description, tensors, rows, columns, batch)
+        apart = _taken_apart(name, description, tensors, rows * columns, batch)
+        if apart is None:
+            return _table(name, description, tensors, rows, columns, batch, name == "C" and bool(bias))
+        tensors = apart
     if len(tensors) != batch:
         raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
     as_bias = name == "C" and (is_vector(description, tensors[0], rows, columns) if bias is None else bias)
@@ -153,19 +156,34 @@ def pointer_operand(
     return PointerArray(name, description, matrices)
 
 
-def _table(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int) -> PointerTable:
+def _taken_apart(name: str, description: TensorDescription, tensor: Any, elements: int, batch: int) -> list[Any] | None:
+    """Return the matrices of a tensor that holds all of them one after the other; None where it is no such tensor."""
     view = wrap(name, tensor)
-    if view.dtype_name not in (None, "int64", "uint64") or view.device is None:
+    if view.shape is None or view.dtype_name != description.type.dtype_name or not hasattr(tensor, "__getitem__"):
+        return None
+    if len(view.shape) > 1 and view.shape[0] == batch:
+        return [tensor[number] for number in range(batch)]
+    if view.shape == (batch * elements,):
+        return [tensor[number * elements : (number + 1) * elements] for number in range(batch)]
+    return None
+
+
+def _table(
+    name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int, bias: bool
+) -> PointerTable:
+    view = wrap(name, tensor)
+    if view.dtype_name not in ("int64", "uint64") or view.shape is None or view.device is None:
+        got = "an address" if view.shape is None else f"a {view.library} tensor of {view.dtype_name}, {view.shape}"
         raise ArgumentTypeError(
-            f"operand {name} in Mode.Array must be a list of {batch} tensors, or an int64 tensor of {batch} addresses "
-            f"on the GPU; got a {view.library} tensor of {view.dtype_name}"
+            f"operand {name} in Mode.Array must be a list of {batch} tensors or addresses, one tensor that holds "
+            f"{batch} matrices, or an int64 tensor of {batch} addresses on the GPU; got {got}"
         )
-    if view.shape is not None and view.shape != (batch,):
+    if view.shape != (batch,):
         raise ArgumentError(f"the table of addresses {name} must have shape ({batch},), got {tuple(view.shape)}")
-    packed = columns if description.is_row_major else rows
+    packed = Matrix(name, description, view, rows, columns, 1).line
     if packed % description.alignment:
         raise AlignmentError(
             f"operand {name} is described with alignment {description.alignment}: its contiguous extent must be a "
             f"multiple of that, got {packed}"
         )
-    return PointerTable(name, description, view, packed, 8 * batch)
+    return PointerTable(name, description, view, 0 if bias else packed, 8 * batch)

@@ -10,16 +10,18 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
-from pycutlass.arguments.split_k import planes_at
-from pycutlass.epilogue import EpilogueScalars
+from pycutlass.arguments.split_k import HostPlanes, PartialSums, planes_at
+from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Operand, Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_dtype, check_overlap, is_vector, matrix, vector
+from pycutlass.operands import Matrix, check_bias, check_dtype, check_overlap, is_vector, matrix, vector
 from pycutlass.operation import ReductionOperation
 from pycutlass.tensor import wrap
 
 __all__ = ["ReductionArguments", "ReductionProblem"]
+
+_LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,10 @@ class ReductionArguments(Arguments):
         M, N of the destination.
     partitions : int
         Number of partial sums: the `split_k_slices` of the GEMM.
-    workspace : int
+    workspace : int or tensor
         ``arguments.ptr_D`` of a GEMM in ``Mode.GemmSplitKParallel``: one packed plane a partition, in the
-        accumulator's type. The GEMM's arguments must live until these are made.
+        accumulator's type and the layout of C. The GEMM's arguments must live until these are made. On a GPU also
+        planes of the user's own, as an address or a tensor of (partitions, M, N).
     destination, source : tensor
         D and C. `source` may be None where beta is 0, and may be a bias vector.
     output_op : EpilogueScalars, optional
@@ -128,7 +131,7 @@ class ReductionArguments(Arguments):
         self.operation = operation
         self.problem_size = _extents(problem_size)
         self.partitions = _count(partitions)
-        self.bias = bias
+        self.bias = check_bias(bias)
         given = {"A": workspace, "C": source, "D": destination}
         self._start(operation, given, self._check_scalars(output_op))
 
@@ -163,13 +166,13 @@ class ReductionArguments(Arguments):
         super().update(A=A, C=C, D=D, output_op=output_op)
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
-        return check_scalars(self.operation.epilogue_functor, output_op)
+        return check_scalars(self._functor, output_op)
 
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> ReductionProblem:
         operation, (rows, columns) = self.operation, self.problem_size
         if given["D"] is None:
             raise ArgumentError(f"destination is missing: give a tensor of {rows} x {columns}")
-        target = matrix("D", operation.C, given["D"], rows, columns)
+        target = matrix("destination", operation.C, given["D"], rows, columns)
         check_writable(target)
         operands: dict[str, Operand] = {"A": self._workspace(given["A"], rows, columns), "D": target}
         if scalars.needs_source:
@@ -181,17 +184,25 @@ class ReductionArguments(Arguments):
                 check_overlap(target, source)
         if target.line % operation.count:
             raise ArgumentError(
-                f"the reduction moves {operation.count} elements at a time: the contiguous extent of D must be a "
-                f"multiple of that, got {target.line}; describe the reduction with count={target.line & -target.line}"
+                f"the reduction moves {operation.count} elements at a time: the contiguous extent of destination must "
+                f"be a multiple of that, got {target.line}; describe the reduction with count="
+                f"{target.line & -target.line}"
             )
         return ReductionProblem(operation, rows, columns, self.partitions, operands, scalars)
 
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
         operation = self.operation
         description = TensorDescription(operation.element_workspace, operation.C.layout, operation.count)
+        if workspace is None:
+            raise ArgumentError(
+                "workspace is missing: give the ptr_D of GemmArguments in Mode.GemmSplitKParallel, or of "
+                "Conv2dArguments in SplitKMode.Parallel"
+            )
+        if isinstance(workspace, np.integer):  # an address that has been through an array
+            workspace = int(workspace)
         planes = planes_at(wrap("workspace", workspace).pointer)
-        if planes is None and device.available():  # of the user's own making
-            return matrix("A", description, workspace, rows, columns, self.partitions)
+        if planes is None and device.available():
+            return self._own_planes(description, workspace, rows, columns)
         if planes is None or planes.shape != (self.partitions, rows, columns):
             known = "" if planes is None else "; this one has {} planes of {} x {}".format(*planes.shape)
             raise ArgumentError(
@@ -199,13 +210,44 @@ class ReductionArguments(Arguments):
                 f"and {self.partitions} slices{known}"
             )
         check_dtype("workspace", description, planes.view)
+        self._check_planes(planes)
         self._planes = planes  # which go where nobody has them
         line = columns if description.is_row_major else rows
-        return Matrix("A", description, planes.view, rows, columns, line, self.partitions, rows * columns)
+        return Matrix("workspace", description, planes.view, rows, columns, line, self.partitions, rows * columns)
+
+    def _own_planes(self, description: TensorDescription, workspace: Any, rows: int, columns: int) -> Matrix:
+        """Return a workspace of the user's own making, of which nothing is known but what it says itself."""
+        planes = matrix("workspace", description, workspace, rows, columns, self.partitions)
+        if self.partitions > 1 and not planes.batch_stride:  # elsewhere one matrix may be shared by a whole batch
+            shape = (self.partitions, rows, columns)
+            raise ArgumentError(
+                f"workspace must have a plane of its own for each of the {self.partitions} partitions, in shape "
+                f"{shape} or flat with {self.partitions * rows * columns} elements; got one plane for all of them, of "
+                f"shape {planes.view.shape}. Pass all planes, or partitions=1."
+            )
+        return planes
+
+    def _check_planes(self, planes: PartialSums | HostPlanes) -> None:
+        """Check what is known of partial sums that a GEMM or convolution of this process makes."""
+        made, described, functor = planes.operand().description.order, self.operation.C.order, self._functor
+        if made.is_row_major != described.is_row_major:
+            raise ArgumentError(
+                f"the partial sums are {made}, as C of the operation that makes them, and the reduction describes C as "
+                f"{described}: describe both with the same layout"
+            )
+        if functor.most_k is not None and planes.k > functor.most_k:
+            raise ArgumentError(
+                f"{type(functor).__name__} holds for K of at most {functor.most_k}, the partial sums are of K="
+                f"{planes.k}: use LinearCombinationClamp"
+            )
+
+    @property
+    def _functor(self) -> EpilogueFunctor:
+        return self.operation.epilogue_functor
 
     def _source(self, source: Any, rows: int, columns: int) -> Matrix:
         wanted = is_vector(self.operation.C, source, rows, columns) if self.bias is None else self.bias
-        return (vector if wanted else matrix)("C", self.operation.C, source, rows, columns)
+        return (vector if wanted else matrix)("source", self.operation.C, source, rows, columns)
 
 
 _KEYWORDS = (
@@ -225,8 +267,8 @@ def _extents(size: Any) -> tuple[int, int]:
         rows, columns = map(operator.index, size)
     except (TypeError, ValueError):
         raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {size!r}") from None
-    if min(rows, columns) < 1:
-        raise ArgumentError(f"problem_size must have M and N of at least 1, got {[rows, columns]}")
+    if min(rows, columns) < 1 or max(rows, columns) > _LARGEST_EXTENT:
+        raise ArgumentError(f"problem_size must have M and N from 1 to {_LARGEST_EXTENT:,}, got {[rows, columns]}")
     return rows, columns
 
 
@@ -235,6 +277,6 @@ def _count(partitions: Any) -> int:
         count = operator.index(partitions)
     except TypeError:
         raise ArgumentTypeError(f"partitions must be an integer, got {partitions!r}") from None
-    if count < 1:
-        raise ArgumentError(f"partitions must be at least 1, got {count}")
+    if not 1 <= count <= _LARGEST_EXTENT:
+        raise ArgumentError(f"partitions must be from 1 to {_LARGEST_EXTENT:,}, got {count}")
     return count

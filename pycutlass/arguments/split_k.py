@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 
 import numpy as np
@@ -12,10 +13,11 @@ from pycutlass.launch import Operand, ordinal_of
 from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
-from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 from pycutlass.tensor import TensorView, current_stream_source
+from pycutlass.types import element
 
-__all__ = ["HostPlanes", "PartialSums", "check_slices", "planes_at"]
+__all__ = ["HostPlanes", "PartialSums", "check_serial", "check_slices", "planes_at"]
 
 
 class PartialSums:
@@ -23,6 +25,13 @@ class PartialSums:
 
     CUTLASS rounds the length of a slice up to whole cache lines, so fewer slices than asked may have work. Planes that
     no slice writes stay zero, and the reduction may add them all.
+
+    Attributes
+    ----------
+    shape : tuple of 3 int
+        Slices, rows and columns.
+    k : int
+        Products that each sum has over all slices.
     """
 
     def __init__(
@@ -30,6 +39,7 @@ class PartialSums:
     ) -> None:
         self._description, self._rows, self._columns, self._slices = description, rows, columns, slices
         self.shape = (slices, rows, columns)
+        self.k = _products(operands, columns)
         size = slices * rows * columns * description.type.bits // 8
         ordinal = ordinal_of(operands)
         free, _ = _core.memory_info(ordinal)
@@ -56,6 +66,7 @@ class HostPlanes:
         self, description: TensorDescription, rows: int, columns: int, slices: int, operands: dict[str, Operand]
     ) -> None:
         self.shape = (slices, rows, columns)
+        self.k = _products(operands, columns)
         self._description, self._rows, self._columns = description, rows, columns
         array = np.zeros(self.shape, description.type.dtype)
         self.view = TensorView(array.ctypes.data, description.type.dtype_name, None, None, None, "workspace", array)
@@ -76,11 +87,36 @@ def planes_at(address: int) -> PartialSums | HostPlanes | None:
     return _planes.get(address)
 
 
+def _products(operands: dict[str, Operand], columns: int) -> int:
+    """Return K: operand B has K elements for each column of the sums, also where it is the filter of a convolution.
+
+    But for wgrad, whose B is the activation. That adds up no integers, and only sums of those are limited by K.
+    """
+    B = operands["B"]
+    assert isinstance(B, Matrix)
+    return B.rows * B.columns // columns
+
+
 def _current_stream(operands: dict[str, Operand], ordinal: int) -> int:
     """Return the stream that a launch without a named one goes to: the same choice as `pycutlass.launch` makes."""
     libraries = {operand.view.library for operand in operands.values()}
     first = next((name for name in ("torch", "cupy") if name in libraries), "")
     return current_stream_source(first, ordinal)()
+
+
+def check_serial(operation: GemmOperationUniversal | Conv2dOperation, slices: int) -> None:
+    """Raise ArgumentError where sums that pass through D from slice to slice would not be what one slice makes.
+
+    Rounding to a float once a slice is what serial split-K is known for; an integer that is narrower than the
+    accumulator would be clamped once a slice, and the sum could be anything.
+    """
+    target, accumulator = operation.C.type, element(operation.tile_description.math_instruction.element_accumulator)
+    if slices > 1 and target.is_integer and target.bits < accumulator.bits:
+        raise ArgumentError(
+            f"serial split-K keeps the sum of the slices so far in D, where {target} would be clamped after each of "
+            f"{slices} slices of {accumulator}: use GemmSplitKParallel (for convolutions SplitKMode.Parallel), which "
+            f"clamps once, or one slice"
+        )
 
 
 def check_slices(operation: GemmOperationUniversal, k: int, slices: int) -> None:
@@ -93,6 +129,14 @@ def check_slices(operation: GemmOperationUniversal, k: int, slices: int) -> None
         raise ArgumentError(
             f"K={k} has {most} parts of {step} elements, the least that a slice takes: split_k_slices must be at most "
             f"{most}, got {slices}"
+        )
+    interleave = operation.A.order.interleave
+    length = math.ceil(math.ceil(k / slices) / step) * step
+    if slices > 1 and length % interleave:
+        # CUTLASS counts the groups of a slice as its elements divided by 32, and forgets the rest.
+        raise ArgumentError(
+            f"{operation.A.order} keeps {interleave} of K together, and a slice takes whole groups: K={k} in {slices} "
+            f"slices makes them {length} long. Choose slices of which each gets a multiple of {interleave}."
         )
     if slices > 65535:
         raise ArgumentError(f"split_k_slices must be at most 65535, the extent of a grid along z; got {slices}")

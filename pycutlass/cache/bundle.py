@@ -41,14 +41,16 @@ def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
     members = {_MANIFEST: json.dumps(manifest, sort_keys=True, indent=1).encode()}
     for artifact in chosen:
         members |= {f"{artifact.key}.cubin": artifact.cubin, f"{artifact.key}.host": artifact.host}
+    if not path.name:
+        raise CacheError(f"the bundle cannot be written to {str(path)!r}: that is a directory. Give a file name.")
     partial = path.with_name(path.name + ".partial")
     try:
         with zipfile.ZipFile(partial, "w") as archive:
             for name, content in members.items():
                 archive.writestr(_member(name), content)
         partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
+    except (OSError, ValueError) as error:  # ValueError: what no file can be called
+        with contextlib.suppress(OSError, ValueError):
             partial.unlink()
         raise CacheError(f"the bundle {path} cannot be written: {error}") from error
 

@@ -54,10 +54,7 @@ class Disk:
         """The database's file; it need not exist."""
         if self._given is not None:
             return self._given / _DATABASE
-        try:
-            return config.cache_directory() / _DATABASE
-        except RuntimeError:  # a ~ and no home: it stays as it is, and _open refuses it
-            return Path(config.text("PYCUTLASS_CACHE_DIR") or "~") / _DATABASE
+        return config.cache_directory() / _DATABASE
 
     def run(self, action: Callable[[Store], _T]) -> _T | None:
         """Return what `action` gives on the store, or None where the store cannot be used."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk
 from pycutlass.cache.door import wait_for
 from pycutlass.cache.store import Entry, Store
-from pycutlass.errors import ArgumentError, CacheError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 
 __all__ = ["Imported", "Info", "KernelCache"]
 
@@ -33,12 +34,17 @@ class KernelCache:
 
     Parameters
     ----------
-    directory : Path, optional
+    directory : path, optional
         Where the database is, or is to be: an absolute path. Default: `config.cache_directory()`.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `directory` is no path.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self._disk = Disk(directory)
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self._disk = Disk(None if directory is None else _path("directory", directory))
         self._memory: Store | None = None  # what the disk does not take; same tables, so same answers
         self._builders: weakref.WeakValueDictionary[tuple[int, str], threading.Lock] = weakref.WeakValueDictionary()
 
@@ -139,6 +145,8 @@ class KernelCache:
 
         Raises
         ------
+        ArgumentTypeError
+            If a selector is no string.
         CacheError
             If a selector fits no kernel, or if the cache cannot be written; nothing is deleted then.
         """
@@ -151,9 +159,18 @@ class KernelCache:
         ------
         ArgumentError
             If `max_bytes` is negative.
+        ArgumentTypeError
+            If it is no integer.
         CacheError
             If the cache cannot be written.
         """
+        try:
+            max_bytes = operator.index(max_bytes)
+        except TypeError:
+            raise ArgumentTypeError(
+                f"max_bytes is a number of bytes, an integer such as 2**30; got {max_bytes!r}. Units are for the "
+                f"command line, `pycutlass cache prune --max-size 1GiB`."
+            ) from None
         if max_bytes < 0:
             raise ArgumentError(f"a cache cannot be pruned to {max_bytes} bytes; give 0 or more")
         entries = self.entries()
@@ -169,21 +186,24 @@ class KernelCache:
         problems = self._disk.run(Store.problems)
         return [f"the database {self.path} cannot be used; see the log"] if problems is None else problems
 
-    def export(self, path: Path, keys: Iterable[str] | None = None) -> list[Entry]:
+    def export(self, path: str | os.PathLike[str], keys: Iterable[str] | None = None) -> list[Entry]:
         """Write kernels to one file that `import_` reads, and return what they are.
 
         Parameters
         ----------
-        path : Path
+        path : path
             The bundle to write; the same kernels give the same bytes.
         keys : Iterable[str], optional
             Names or beginnings of keys. Default: all kernels.
 
         Raises
         ------
+        ArgumentTypeError
+            If `path` is no path, or `keys` no list of strings.
         CacheError
             If a key fits no kernel, if there is no kernel or a damaged one, or if the file cannot be written.
         """
+        bundle = _path("path", path)
         chosen = self.entries() if keys is None else self._selected(keys)
         found = {entry.key: self.get(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]
@@ -192,21 +212,23 @@ class KernelCache:
         if len(artifacts) < len(chosen):
             gone = ", ".join(entry.name for entry in chosen if found[entry.key] is None)
             raise CacheError(f"these kernels in {self.path} were damaged and are deleted now: {gone}; export again")
-        write_bundle(Path(path), artifacts)
+        write_bundle(bundle, artifacts)
         return chosen
 
-    def import_(self, path: Path) -> Imported:
+    def import_(self, path: str | os.PathLike[str]) -> Imported:
         """Take in the kernels of a bundle that `export` wrote; one that is here already stays as it is.
 
         A bundle is native code: import one only from those whose programs you would run.
 
         Raises
         ------
+        ArgumentTypeError
+            If `path` is no path.
         CacheError
             If the bundle is not whole or a kernel in it was changed; nothing is taken in then.
         """
         result = Imported([], [], [])
-        for artifact in read_bundle(Path(path)):
+        for artifact in read_bundle(_path("path", path)):
             if self.get(artifact.key) is not None:
                 result.present.append(artifact.key)
             else:
@@ -252,9 +274,13 @@ class KernelCache:
         return entries
 
     def _selected(self, selectors: Iterable[str]) -> list[Entry]:
+        if isinstance(selectors, str) or not isinstance(selectors, Iterable):
+            raise ArgumentTypeError(f"keys are a list of names or beginnings of keys, got {selectors!r}")
         entries = self.entries()
         chosen: dict[str, Entry] = {}
         for selector in selectors:
+            if not isinstance(selector, str):
+                raise ArgumentTypeError(f"kernels are selected by name or by the beginning of a key, got {selector!r}")
             fitting = {entry.key: entry for entry in entries if _fits(selector, entry)}
             if not fitting:
                 raise CacheError(
@@ -297,6 +323,13 @@ class Imported(NamedTuple):
     added: list[str]
     present: list[str]
     in_memory: list[str]
+
+
+def _path(name: str, value: Any) -> Path:
+    try:
+        return Path(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be a path, a str or pathlib.Path; got {value!r}") from None
 
 
 def _fits(selector: str, entry: Entry) -> bool:

@@ -33,8 +33,8 @@ def make_processes() -> Processes:
     text = config.text("PYCUTLASS_JOBS")
     if text is None:
         return Processes(len(os.sched_getaffinity(0)), _available_memory())
-    if not text.isdecimal() or int(text) == 0:
-        raise ArgumentError(f"PYCUTLASS_JOBS is the most compilers to run at once, 1 or more; it is {text!r}")
+    if not text.isdecimal() or len(text) > 9 or int(text) == 0:  # Python reads no more than 4300 digits
+        raise ArgumentError(f"PYCUTLASS_JOBS is the most compilers to run at once, 1 to 999999999; it is {text!r}")
     return Processes(int(text), _UNLIMITED)
 
 

@@ -53,7 +53,7 @@ def add_module(
     ArgumentError
         If an operation cannot be built for the target.
     ArgumentTypeError
-        If `operations` holds something else.
+        If `operations` holds something else, `target` is no string, or `strict` not True or False.
     BuildReportError
         In strict mode, if a kernel is not as fast as it should be.
     CompileError
@@ -64,6 +64,8 @@ def add_module(
         If there is no compiler, and the cache does not have every kernel.
     """
     operations = _checked(operations)
+    if strict is not None and not isinstance(strict, bool):
+        raise ArgumentTypeError(f"strict must be True, False or None for what PYCUTLASS_STRICT says; got {strict!r}")
     parts = _checked([part for operation in operations for part in _parts(operation, operations)])
     wanted = [_Wanted(source, choose_target(source, target)) for source in (part.source() for part in parts)]
     artifacts = _obtain(list(dict.fromkeys(wanted)))
@@ -146,8 +148,17 @@ def _checked(operations: Iterable[Compilable]) -> list[Compilable]:
     """Return `operations` as a list, or say what is wrong with them."""
     if hasattr(operations, "artifacts"):
         raise ArgumentTypeError("add_module takes a list of operations: write add_module([operation])")
+    if not isinstance(operations, Iterable):
+        raise ArgumentTypeError(
+            f"add_module takes a list of operations, got {operations!r}: write add_module([operation])"
+        )
     listed = list(operations)
     for position, operation in enumerate(listed):
+        if isinstance(operation, type):
+            raise ArgumentTypeError(
+                f"add_module takes a list of operations, and item {position} is the class {operation.__name__}: "
+                f"describe an operation with it, {operation.__name__}(...)"
+            )
         if not (hasattr(operation, "artifacts") and callable(getattr(operation, "source", None))):
             raise ArgumentTypeError(f"add_module takes a list of operations, and item {position} is {operation!r}")
     return listed

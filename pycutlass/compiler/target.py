@@ -6,7 +6,7 @@ import logging
 import re
 
 from pycutlass import config, device
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.source import KernelSource
 
 __all__ = ["KNOWN_TARGETS", "choose_target"]
@@ -14,7 +14,7 @@ __all__ = ["KNOWN_TARGETS", "choose_target"]
 KNOWN_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")
 
 _log = logging.getLogger("pycutlass")
-_TARGET = re.compile(r"sm_(\d{2,3})([af]?)")
+_TARGET = re.compile(r"sm_([0-9]{2,3})([af]?)")
 
 
 def choose_target(source: KernelSource, wanted: str | None = None) -> str:
@@ -27,9 +27,13 @@ def choose_target(source: KernelSource, wanted: str | None = None) -> str:
     ArgumentError
         If the target is no target, is older than the kernel's compute capability, or is another architecture than that
         of a kernel which uses the features of one.
+    ArgumentTypeError
+        If `wanted` is no string.
     """
+    if wanted is not None and not isinstance(wanted, str):
+        raise ArgumentTypeError(f"target must be a string such as 'sm_80', or None for the present GPU; got {wanted!r}")
     for asked, asker in ((wanted, "target"), (config.text("PYCUTLASS_TARGET"), "PYCUTLASS_TARGET")):
-        if asked:
+        if asked is not None:
             return _fit(source, asked, asker)
     present = device.current_target()
     return _fit(source, present, "the present GPU") if present else _own_target(source)

@@ -50,6 +50,9 @@ class Activation(ABC):
     tag: ClassVar[str] = ""
     #: Relative and absolute error of CUTLASS's approximation (``tanh.approx.f32``, ``ex2.approx``: CUDA's PTX ISA).
     error: ClassVar[float] = 0.0
+    #: Whether it is the same function of integers. The others need fractions: in integers, CUTLASS's code does not
+    #: compile (tanh, sigmoid, silu, gelu), or divides and scales without them (hardswish, leaky_relu).
+    of_integers: ClassVar[bool] = False
     #: Names and defaults of scalars behind alpha and beta.
     extra: ClassVar[tuple[tuple[str, float], ...]] = ()
 
@@ -82,6 +85,7 @@ class identity(Activation):
     """
 
     tag = "cutlass::epilogue::thread::Identity"
+    of_integers = True
 
     @staticmethod
     def numpy(x: Any) -> Array:
@@ -100,6 +104,7 @@ class relu(Activation):
     """
 
     tag = "cutlass::epilogue::thread::ReLu"
+    of_integers = True
 
     @staticmethod
     def numpy(x: Any) -> Array:

@@ -16,6 +16,7 @@ from pycutlass import _core
 from pycutlass.epilogue.activations import Activation, check_activation
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
 from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.library import whole
 from pycutlass.types import Element, element
 
 __all__ = [
@@ -49,7 +50,8 @@ class EpilogueFunctor:
     Raises
     ------
     DescriptionError
-        An unknown type, a compute type that CUTLASS does not compute in, or a length that is not a power of two.
+        An unknown type, a compute type that CUTLASS does not compute in, integers that are to become bfloat16, or a
+        length that is not a power of two.
     """
 
     element_output: Any
@@ -69,13 +71,19 @@ class EpilogueFunctor:
                 f"element_epilogue must be one of f16, f32, f64 and s32, got {self.compute}; "
                 f"cutlass.float32 serves every 16-bit output"
             )
-        length = self.epilogue_vector_length
-        if not isinstance(length, int) or length < 1 or length & (length - 1) or length * self.output.bits > 128:
+        length = whole(self.epilogue_vector_length)
+        if length is None or length < 1 or length & (length - 1) or length * self.output.bits > 128:
             raise DescriptionError(
                 f"epilogue_vector_length must be a power of two of at most 128 bits, which is "
-                f"{128 // self.output.bits} elements of {self.output}; got {length!r}"
+                f"{128 // self.output.bits} elements of {self.output}; got {self.epilogue_vector_length!r}"
             )
+        object.__setattr__(self, "epilogue_vector_length", length)
         element(self.element_accumulator)
+        if self.compute.is_integer and self.output.short == "bf16":
+            raise DescriptionError(
+                f"an epilogue that computes in {self.compute} cannot write {self.output}: CUTLASS cuts integers off "
+                f"there instead of rounding them; compute in cutlass.float32 (element_epilogue)"
+            )
 
     @property
     def output(self) -> Element:
@@ -135,16 +143,17 @@ class EpilogueFunctor:
         ----------
         alpha, beta : number or device memory
             A number, an element value such as ``cutlass.float32(1)``, a ``CUdeviceptr``, or a device tensor with
-            exactly one element of the compute type.
+            exactly one element of the compute type. Integers of int32 where the epilogue computes in int32.
         *extra : number
             What the activation needs, in the order of its ``extra``; its defaults where left out.
 
         Raises
         ------
         ArgumentError
-            A device tensor with more than one element or another type.
+            A device tensor with more than one element or another type, or a number that the compute type lacks.
         ArgumentTypeError
-            Neither a number nor device memory, or more scalars than the functor has.
+            Neither a number nor device memory, device memory for an activation's scalar, or more scalars than the
+            functor has.
         """
         wanted = () if self.activation is None else self.activation.extra
         if len(extra) > len(wanted):
@@ -165,7 +174,8 @@ class EpilogueFunctor:
         Parameters
         ----------
         accumulator, source : array
-            The accumulator and C, which broadcasts against it; `source` is not read where beta is 0.
+            The accumulator and C, which broadcasts against it; `source` is not read where beta is 0. A functor that
+            computes in integers makes integers of them first, as its kernel does.
         scalars : tuple of float
             In the order of `scalar_names`.
         compute : dtype, optional
@@ -173,15 +183,24 @@ class EpilogueFunctor:
         """
         dtype = compute or self.compute.dtype
         alpha, beta, *extra = scalars
-        result = np.asarray(alpha, dtype) * accumulator.astype(dtype)
+        result = np.asarray(alpha, dtype) * self._converted(accumulator, self.accumulator).astype(dtype)
         if beta != 0:
             assert source is not None
-            result = result + np.asarray(beta, dtype) * source.astype(dtype)
+            result = result + np.asarray(beta, dtype) * self._converted(source, self.output).astype(dtype)
         return self.finish(np.asarray(result), *extra)
 
     def finish(self, values: Array, *extra: float) -> Array:
         """Return what becomes of alpha * accumulator + beta * C."""
         return values
+
+    def _converted(self, values: Array, kind: Element) -> Array:
+        """Return `values` of type `kind` as integers, where that is what the kernel computes with.
+
+        f32 is rounded to nearest even, everything else cut off (numeric_conversion.h; the operator int() of half.h).
+        """
+        if not self.compute.is_integer or kind.is_integer:
+            return values
+        return self.compute.round(values if kind.short == "f32" else np.trunc(np.asarray(values, np.float64)))
 
     def without_activation(self) -> EpilogueFunctor:
         """Return the functor that stops before the activation."""
@@ -218,7 +237,17 @@ class LinearCombination(EpilogueFunctor):
 class LinearCombinationClamp(EpilogueFunctor):
     """D = clamp(alpha * accumulator + beta * C) to the range of the output type.
 
-    ``cutlass::epilogue::thread::LinearCombinationClamp``. Takes the parameters of `EpilogueFunctor`.
+    ``cutlass::epilogue::thread::LinearCombinationClamp``. Takes the parameters of `EpilogueFunctor`; the output is an
+    integer type, float16 or bfloat16, and an integer type where an accumulator of int32 is computed in float32.
+
+    NaN does not arrive in D: it becomes the least value of the output, since CUTLASS's maximum takes the other operand
+    (computed in float16, only from compute capability 8.0 on). Where an accumulator of int32 is computed in float32, it
+    becomes 0: there, the conversion alone sets the limits.
+
+    Raises
+    ------
+    DescriptionError
+        As for `EpilogueFunctor`, and for an output that CUTLASS's clamp does not compile for.
 
     Examples
     --------
@@ -228,26 +257,53 @@ class LinearCombinationClamp(EpilogueFunctor):
     LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32)
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        if not self.output.is_integer and self.output.bits > 16:
+            # cutlass::platform::numeric_limits has no lowest() of float, and nothing of double.
+            raise DescriptionError(
+                f"{name} limits to the range of an integer type, cutlass.float16 or cutlass.bfloat16, got "
+                f"{self.output}: use LinearCombination"
+            )
+        if self._converts_only and not self.output.is_integer:
+            raise DescriptionError(
+                f"{name} of an accumulator of {self.accumulator}, computed in {self.compute}, writes integers alone, "
+                f"got {self.output}: use LinearCombination"
+            )
+
+    @property
+    def _converts_only(self) -> bool:
+        """Whether CUTLASS leaves the limits to the conversion, which saturates: its specialisation of int and float."""
+        return (self.accumulator.short, self.compute.short) == ("s32", "f32")
+
     def finish(self, values: Array, *extra: float) -> Array:
         """Return `values` limited to what the output type holds."""
         low, high = self.output.limits
         with np.errstate(over="ignore"):  # limits beyond the compute type become infinite
-            return np.asarray(np.clip(values, low, high))
+            if self._converts_only:
+                return np.asarray(np.clip(values, low, high))  # NaN stays, and is 0 when it is rounded
+            return np.asarray(np.fmin(np.fmax(values, low), high))
 
 
 @dataclass(frozen=True, repr=False)
 class FastLinearCombinationClamp(LinearCombinationClamp):
     """LinearCombinationClamp of an s32 accumulator that converts to float by a trick which holds for K <= 256.
 
-    ``cutlass::epilogue::thread::FastLinearCombinationClamp``: accumulator s32, computed in f32, integer output. A
-    larger K is refused with the arguments.
+    ``cutlass::epilogue::thread::FastLinearCombinationClamp``: accumulator s32, computed in f32, int8 output. A larger K
+    is refused with the arguments. NaN becomes -128.
 
     Parameters
     ----------
     element_output : element type of ``cutlass``
-        An integer type.
+        int8. CUTLASS makes the limits by a shift, which overflows in int32: each element of D would be its least value.
     epilogue_vector_length : int
-        Elements of one memory access; the alignment of C.
+        Elements of one memory access; the alignment of C. At least 4, which the trick converts at a time.
+
+    Raises
+    ------
+    DescriptionError
+        Another type, or another length.
 
     Examples
     --------
@@ -268,9 +324,22 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
                     f"FastLinearCombinationClamp accumulates in cutlass.int32 and computes in cutlass.float32; got "
                     f"{name}={element(getattr(self, name))}. Use LinearCombinationClamp for other types."
                 )
+        if self.output.short != "s8":
+            other = "LinearCombinationClamp" if self.output.is_integer else "LinearCombination"
+            raise DescriptionError(
+                f"FastLinearCombinationClamp writes cutlass.int8 alone, got {self.output}: use {other}"
+            )
         super().__post_init__()
-        if not self.output.is_integer:
-            raise DescriptionError(f"FastLinearCombinationClamp writes integers, got {self.output}")
+        if self.epilogue_vector_length < 4:
+            raise DescriptionError(
+                f"FastLinearCombinationClamp converts 4 elements at a time, got epilogue_vector_length="
+                f"{self.epilogue_vector_length}: use LinearCombinationClamp"
+            )
+
+    @property
+    def _converts_only(self) -> bool:
+        """False: this one has limits of its own."""
+        return False
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
@@ -288,7 +357,12 @@ class LinearCombinationGeneric(EpilogueFunctor):
     activation_functor : Activation
         For example ``relu(cutlass.float32)``.
     element_output, epilogue_vector_length, element_accumulator, element_epilogue
-        As for `EpilogueFunctor`.
+        As for `EpilogueFunctor`. In int32, only `identity` and `relu` are computed.
+
+    Raises
+    ------
+    DescriptionError
+        As for `EpilogueFunctor`, and for no activation, one of another compute type, or one that integers do not have.
 
     Examples
     --------
@@ -321,6 +395,11 @@ class LinearCombinationGeneric(EpilogueFunctor):
         if named is not None and element(named) is not self.compute:
             raise DescriptionError(
                 f"the activation is to compute in {element(named)}, the epilogue in {self.compute}: make them the same"
+            )
+        if self.compute.is_integer and not self.activation.of_integers:
+            raise DescriptionError(
+                f"{type(self.activation).__name__} needs fractions, which an epilogue that computes in {self.compute} "
+                f"has not: compute in cutlass.float32 (element_epilogue)"
             )
         # relu() and relu(cutlass.float32) are the same kernel here, so they are the same value.
         object.__setattr__(self, "activation_functor", type(self.activation_functor)())

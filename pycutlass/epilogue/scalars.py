@@ -11,13 +11,17 @@ from pycutlass.types import Element
 
 __all__ = ["EpilogueScalars", "pack"]
 
+#: The scalars that kernels read from device memory; include/pycutlass/epilogue.h passes all others by value.
+_ON_DEVICE = ("alpha", "beta")
+
 
 @dataclass(frozen=True, eq=False)
 class EpilogueScalars:
     """The scalars of one launch: what ``operation.epilogue_type(alpha, beta)`` returns.
 
-    Each is a number, or device memory that holds one element of the functor's compute type: a ``CUdeviceptr`` or a
-    device tensor with one element. Device scalars are read when the kernel runs.
+    Alpha and beta are numbers, or device memory that holds one element of the functor's compute type: a ``CUdeviceptr``
+    or a device tensor with one element. Device scalars are read when the kernel runs. What an activation needs is a
+    number.
 
     Examples
     --------
@@ -53,19 +57,43 @@ def pack(compute: Element, *named: tuple[str, Any]) -> EpilogueScalars:
 
 def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
     """Return value, device pointer (0 for a number) and what keeps the pointer alive."""
-    if type(value).__name__ == "CUdeviceptr":
-        return 0.0, int(value), value
-    if hasattr(value, "__cuda_array_interface__") or getattr(value, "is_cuda", False):
-        return 0.0, _device_scalar(compute, name, value), value
+    is_pointer = type(value).__name__ == "CUdeviceptr"
+    on_device = is_pointer or hasattr(value, "__cuda_array_interface__") or getattr(value, "is_cuda", False)
+    if on_device and name not in _ON_DEVICE:
+        raise ArgumentTypeError(
+            f"{name} must be a number: kernels read {' and '.join(_ON_DEVICE)} alone from device memory, got "
+            f"{type(value).__name__}. Copy it to the host first."
+        )
+    if on_device:
+        pointer = int(value) if is_pointer else _device_scalar(compute, name, value)
+        if not 0 < pointer < 2**64:
+            raise ArgumentTypeError(f"{name} is the address {pointer}, which is no device memory; pass a number")
+        return 0.0, pointer, value
     try:
         number = float(value if hasattr(value, "__float__") else operator.index(value))  # float() reads text as well
     except (TypeError, ValueError):
-        raise ArgumentTypeError(
-            f"{name} must be a number, a CUdeviceptr or a device tensor with one element, got {type(value).__name__}"
-        ) from None
-    if compute.is_integer and not number.is_integer():
-        raise ArgumentError(f"{name}={number} must be an integer: the epilogue computes in {compute}")
+        kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in _ON_DEVICE else "a number"
+        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from None
+    except OverflowError:  # of an int, which may have any number of digits
+        raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
+    if compute.is_integer:
+        _check_integer(compute, name, number)
     return number, 0, None
+
+
+def _check_integer(compute: Element, name: str, number: float) -> None:
+    """Check that C++ can convert the number: what it makes of another one is undefined."""
+    if not number.is_integer():  # NaN and infinities are none either
+        raise ArgumentError(
+            f"{name}={number} must be an integer: the epilogue computes in {compute}. For fractions, compute in "
+            f"cutlass.float32 (element_epilogue)."
+        )
+    least, greatest = compute.limits
+    if not least <= number <= greatest:
+        raise ArgumentError(
+            f"{name}={number:.0f} must be {least:.0f} to {greatest:.0f}: the epilogue computes in {compute}. For more, "
+            f"compute in cutlass.float32 (element_epilogue)."
+        )
 
 
 def _device_scalar(compute: Element, name: str, tensor: Any) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.library import NO_VOLTA, whole
 from pycutlass.source import KernelSource
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ MOST_UNBOUNDED_THREADS = 256
 #: Dynamic shared memory that one threadblock may have, in bytes, by compute capability
 #: (CUDA C++ Programming Guide, technical specifications).
 SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+
+#: What to describe kernels with for newer GPUs, by the major part of theirs: the one with as much shared memory.
+_ON_NEWER = {10: 90, 11: 90, 12: 89}
 
 
 class _Artifacts(dict[str, "Artifact"]):
@@ -200,11 +204,26 @@ def check_capability(compute_capability: Any, arch: Any = None) -> int:
     if arch is not None and compute_capability is not None:
         raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
     value = arch if compute_capability is None else compute_capability
-    if value in SHARED_MEMORY_LIMIT and not isinstance(value, bool):
-        return int(value)
+    capability = whole(value)
+    if capability in SHARED_MEMORY_LIMIT:
+        return capability
     known = ", ".join(map(str, SHARED_MEMORY_LIMIT))
-    hint = " Volta (70) is no target of CUDA 13." if value == 70 else ""
-    raise DescriptionError(f"compute_capability must be one of {known}, got {value!r}.{hint}")
+    raise DescriptionError(f"compute_capability must be one of {known}, got {value!r}.{_hint(capability)}")
+
+
+def _hint(capability: int | None) -> str:
+    """Return what whoever has a GPU of `capability` should know, for the end of a message."""
+    if capability in (70, 72):
+        return f" {NO_VOLTA}."
+    family = _ON_NEWER.get(0 if capability is None else capability // 10)
+    if family is None:
+        return ""
+    return (
+        f" It names the family of a kernel, and GPUs of {capability} take Ampere-style ones: describe "
+        f"compute_capability={family} without cluster_shape, which keeps to the {SHARED_MEMORY_LIMIT[family]:,} bytes "
+        f"of shared memory that a threadblock has there. add_module builds it for the GPU that is present, and warns "
+        f"that PyCUTLASS is not tested with that. Hopper-native kernels (with cluster_shape) run on 90 alone."
+    )
 
 
 def _spell(value: Any) -> str:

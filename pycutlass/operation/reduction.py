@@ -8,12 +8,22 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
-from pycutlass.library import TensorDescription
+from pycutlass.library import MathInstruction, TensorDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.types import element
 
 __all__ = ["ReductionOperation"]
+
+_f16, _f32, _f64, _s8, _s32 = _core.float16, _core.float32, _core.float64, _core.int8, _core.int32
+#: What makes partial sums of each type. The rules for epilogues are those of GEMMs, which are told an instruction.
+_SUMMED_BY = {
+    "f16": MathInstruction((16, 8, 16), _f16, _f16, _f16, _core.OpClass.TensorOp),
+    "f32": MathInstruction((1, 1, 1), _f32, _f32, _f32),
+    "f64": MathInstruction((1, 1, 1), _f64, _f64, _f64),
+    "s32": MathInstruction((1, 1, 4), _s8, _s8, _s32),
+}
+_MOST_REGISTERS = 255  # that one thread can have, of 32 bits each
 
 
 class ReductionOperation(Operation):
@@ -26,7 +36,7 @@ class ReductionOperation(Operation):
     shape : cutlass.MatrixCoord
         Rows and columns of D that one threadblock covers.
     C : TensorDescription
-        Source and destination.
+        Source and destination, in the layout of the C that the partial sums are made with; not interleaved.
     element_accumulator : element type of ``cutlass``
         Type of the sums.
     element_workspace : element type, optional
@@ -38,7 +48,7 @@ class ReductionOperation(Operation):
     count : int
         Elements of one memory access.
     partitions_per_stage : int
-        Partial sums that are loaded at once.
+        Partial sums that are loaded at once, `count` elements of each, into the registers of a thread.
 
     Raises
     ------
@@ -84,6 +94,8 @@ class ReductionOperation(Operation):
         self._refuse(unknown)
         self.shape = _shape(shape)
         self.C = rules.expect("C", C, TensorDescription)
+        self.count = count = _positive("count", count)
+        self.partitions_per_stage = _positive("partitions_per_stage", partitions_per_stage)
         self.element_accumulator = element_accumulator
         self.element_workspace = element_accumulator if element_workspace is None else element_workspace
         if epilogue_functor is None:
@@ -91,8 +103,6 @@ class ReductionOperation(Operation):
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
         self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         self.element_compute = self.epilogue_functor.element_epilogue
-        self.count = count
-        self.partitions_per_stage = partitions_per_stage
         self._check(element_compute)
 
     @property
@@ -129,6 +139,11 @@ class ReductionOperation(Operation):
 
     def _check(self, element_compute: Any) -> None:
         functor, accumulator = self.epilogue_functor, element(self.element_accumulator)
+        if accumulator.short not in _SUMMED_BY:
+            raise DescriptionError(
+                f"element_accumulator must be what a GEMM or convolution accumulates in, {', '.join(_SUMMED_BY)}; got "
+                f"{accumulator}"
+            )
         if self.element_workspace is not self.element_accumulator:
             raise DescriptionError(
                 f"partial sums are kept in the accumulator's type, {accumulator}; got element_workspace="
@@ -153,23 +168,56 @@ class ReductionOperation(Operation):
                 f"count={self.count} elements are moved at a time, operand C is described with alignment "
                 f"{self.C.alignment}: use count={self.C.alignment}, or describe C with alignment {self.count}"
             )
+        if self.C.order.interleave > 1:
+            raise DescriptionError(
+                f"no kernel with interleaved operands makes partial sums, so a reduction has none to add up: C must be "
+                f"RowMajor, ColumnMajor or TensorNHWC, as in the operation that makes them; got {self.C.order}"
+            )
+        self._check_epilogue()
         rows, columns = self.shape
         if columns % (32 * self.count) or rows * columns // self.count > 1024:
             raise DescriptionError(
                 f"shape must have columns that are a multiple of 32 * count = {32 * self.count}, and at most 1024 "
                 f"threads of {self.count} elements; got {rows} x {columns}"
             )
-        if not isinstance(self.partitions_per_stage, int) or self.partitions_per_stage < 1:
-            raise DescriptionError(f"partitions_per_stage must be at least 1, got {self.partitions_per_stage!r}")
+        most = _MOST_REGISTERS * 32 // (self.count * accumulator.bits)
+        if self.partitions_per_stage > most:
+            raise DescriptionError(
+                f"a thread loads count={self.count} sums of {accumulator} from each of partitions_per_stage="
+                f"{self.partitions_per_stage:,} partial sums into at most {_MOST_REGISTERS} registers: use "
+                f"partitions_per_stage of at most {most}"
+            )
+
+    def _check_epilogue(self) -> None:
+        """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""
+        matrix = TensorDescription(self.C.element, _core.RowMajor, self.count)
+        rules.check_epilogue(_SUMMED_BY[element(self.element_accumulator).short], matrix, self.epilogue_functor)
 
 
 def _shape(shape: Any) -> tuple[int, int]:
     if isinstance(shape, _core.MatrixCoord):
         shape = (shape.row(), shape.column())
     try:
-        rows, columns = (operator.index(extent) for extent in shape)
+        rows, columns = (_index(extent) for extent in shape)
     except (TypeError, ValueError):
         raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shape!r}") from None
     if rows < 1 or columns < 1:
         raise DescriptionError(f"shape must have rows and columns of at least 1, got {rows} x {columns}")
     return rows, columns
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = _index(value)
+    except TypeError:
+        raise DescriptionError(f"{name} must be an integer of at least 1, got {value!r}") from None
+    if number < 1:
+        raise DescriptionError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def _index(value: Any) -> int:
+    """Return an integer of Python or numpy; True is a flag that went astray."""
+    if isinstance(value, bool):
+        raise TypeError(value)
+    return operator.index(value)

@@ -23,6 +23,8 @@ __all__ = ["gemm", "multiplied", "tolerance"]
 
 _ELEMENT = {row.short: row for row in ELEMENTS}
 
+_F64_ROUNDING = 2.0**-53
+
 Array = NDArray[Any]
 
 
@@ -61,7 +63,7 @@ def gemm(
     scalars = (alpha, beta, *extra)
     if operation.B.order.interleave > 1:
         # An interleaved kernel takes B with its columns reordered: pycutlass.reorder_column.
-        B = B.reshape(*B.shape[:-1], -1, 4, 4, 2).swapaxes(-3, -2).reshape(B.shape)
+        B = B.reshape(*B.shape[:-1], B.shape[-1] // 32, 4, 4, 2).swapaxes(-3, -2).reshape(B.shape)
     if exact:
         accumulator = multiplied(A, math).astype(np.float64) @ multiplied(B, math).astype(np.float64)
         return functor.reference(accumulator, source, scalars, np.dtype(np.float64))
@@ -88,7 +90,13 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
 
     For operands and C that are normally distributed. The model, term by term:
 
-    * The output is rounded once: half a unit in its last place, and one for what the epilogue computes.
+    * The output is rounded once, to nearest: half an epsilon of its type, relative to the result. A kernel that cut it
+      off would be wrong by up to a whole one. That is seen where nothing below is as large: computed in f32, written in
+      16 bits, with no approximation and in one slice.
+    * What the epilogue computes is rounded after each step, relative to the terms of its sum and to the result: four
+      epsilons of the compute type for each. Computed in f16, they are more than the output's half, and hide how an f16
+      output is rounded (there is nothing to round then: it is what was computed).
+    * The reference is rounded too, to f64. That counts for f64 kernels, whose D has half an epsilon from either side.
     * A sum of `k` products is a random walk, and each instruction rounds it once, by 0.21 units of its present size
       (standard deviation). So the accumulated rounding is a normal variable whose own size is the root of the integral
       of a squared Brownian motion, and the tail is not normal but exponential: beyond t * 0.21 units * k it has
@@ -98,8 +106,11 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
       (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021).
     * 3xTF32 leaves out the products of the small halves.
     * alpha * accumulator and beta * C may cancel: their own rounding, in the compute type, stays.
-    * CUTLASS approximates some activations. None has a slope above 1.13.
-    * Serial split-K rounds to the output's type after every slice.
+    * CUTLASS approximates some activations (``tanh.approx``): their error comes whole, relative and absolute, beside
+      the output's half. None has a slope above 1.13.
+    * Serial split-K rounds to the output's type after every slice. The last rounding is the one above; those before it
+      are relative to sums that the result may be far smaller than, so they are absolute.
+    * What is wrong before the output is rounded is larger afterwards, by at most the rounding's own share of it.
 
     Parameters
     ----------
@@ -109,6 +120,11 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
         Typical size of one product, alpha included.
     slices : int
         Slices of a serial split-K.
+
+    Returns
+    -------
+    relative, absolute : float
+        D is right where abs(D - exact) <= absolute + relative * abs(exact).
     """
     math, functor = operation.tile_description.math_instruction, operation.epilogue_functor
     walk = float(np.sqrt(k)) * scale
@@ -123,7 +139,9 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
     if slices > 1:
         absolute += 2 * slices * functor.output.epsilon * (walk + 4)
     approximated = 0.0 if functor.activation is None else functor.activation.error
-    return functor.output.epsilon + 4 * functor.compute.epsilon + approximated, float(absolute) + approximated
+    rounding = functor.output.epsilon / 2
+    relative = 4 * functor.compute.epsilon + approximated + _F64_ROUNDING
+    return rounding + (1 + rounding) * relative, (1 + rounding) * (float(absolute) + approximated)
 
 
 def _accumulate(A: Array, B: Array, math: MathInstruction) -> Array:

@@ -75,10 +75,12 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
     if device.type not in ("cuda", "cpu"):
         raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; use .cuda()")
     ordinal = device.index if device.type == "cuda" else None
-    dtype_name = str(tensor.dtype).removeprefix("torch.")
-    return TensorView(
-        tensor.data_ptr(), dtype_name, tuple(tensor.shape), tuple(tensor.stride()), ordinal, "torch", tensor
-    )
+    dtype_name, pointer = str(tensor.dtype).removeprefix("torch."), tensor.data_ptr()
+    if not pointer and tensor.numel():
+        raise ArgumentTypeError(
+            f"operand {name} has shape {tuple(tensor.shape)} and no memory: its storage was freed, or never made"
+        )
+    return TensorView(pointer, dtype_name, tuple(tensor.shape), tuple(tensor.stride()), ordinal, "torch", tensor)
 
 
 def _is_numpy(tensor: Any) -> bool:
@@ -111,7 +113,7 @@ def _is_pointer(tensor: Any) -> bool:
 
 
 def _from_pointer(name: str, tensor: Any) -> TensorView:
-    if int(tensor) <= 0:
+    if not 0 < int(tensor) < 2**64:
         raise ArgumentTypeError(f"operand {name} is the address {int(tensor)}, which is no device memory")
     return TensorView(int(tensor), None, None, None, -1, "pointer", tensor)
 

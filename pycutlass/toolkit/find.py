@@ -89,7 +89,7 @@ def find_host_compiler() -> tuple[str, ...]:
     Raises
     ------
     ToolkitError
-        If it is not on ``PATH``.
+        If it is not on ``PATH``, or if ``CXX`` is no command.
     """
     found, tried = search_host_compiler()
     return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX)
@@ -164,7 +164,7 @@ def search_nvrtc(memo: Memo) -> tuple[Toolkit | None, list[str]]:
 def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     """Return the host compiler's command, or None, and what was tried."""
     named = config.text("CXX")
-    command = shlex.split(named) if named else ["g++"]
+    command = _words("CXX", named) if named else ["g++"]
     program = shutil.which(command[0])
     tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
@@ -184,6 +184,19 @@ def _missing(what: str, tried: list[str], remedy: str) -> NoReturn:
 
 def _refuse_variable(variable: str, root: Path, needed: str) -> NoReturn:
     raise ToolkitError(f"{variable} is {root}, and there is no {needed} in it. Correct the variable or unset it.")
+
+
+def _words(variable: str, text: str) -> list[str]:
+    """Return the words of a command as a shell would."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ToolkitError(
+            f"{variable} is {text!r}, which a shell cannot read: {error}. Correct the variable or unset it."
+        ) from error
+    if not words or not words[0]:
+        raise ToolkitError(f"{variable} is {text!r}, which names no program. Correct the variable or unset it.")
+    return words
 
 
 def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:

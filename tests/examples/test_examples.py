@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -10,37 +11,63 @@ from pathlib import Path
 
 import pytest
 
+from pycutlass import _core, compiler
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = [*((path.name,) for path in sorted(EXAMPLES.glob("[0-9]*.py"))), ("03_inspect_kernel.py", "--hopper")]
-# Command lines of the original's customizable example, as its documentation has them.
-GEMM_COMMANDS = {
-    "simt f32": "-i 1 1 1 -op Simt -b 128 128 8 -s 4 -w 4 2 1 -p 512 256 128 -alpha 1.0 -beta 0.5 -gm Gemm -k 1",
-    "f16, serial split-K": "-i 16 8 16 -ta float16 -tb float16 -tc float16 -tacc float32 -m multiply_add -op TensorOp "
-    "-b 128 128 64 -s 3 -w 2 2 1 -cc 80 -la ColumnMajor -aa 8 -lb ColumnMajor -ab 8 -lc RowMajor -ac 8 -te float32 "
-    "-ep LinearCombination -sw IdentitySwizzle2 -p 512 256 128 -alpha 1.0 -beta 0.5 -gm Gemm -k 2",
-    "f16, parallel split-K": "-i 16 8 16 -ta float16 -tb float16 -tc float32 -tacc float32 -m multiply_add "
-    "-op TensorOp -b 256 128 64 -s 3 -w 4 2 1 -cc 80 -la ColumnMajor -aa 8 -lb ColumnMajor -ab 8 -lc RowMajor -ac 4 "
-    "-te float32 -ep LinearCombination -sw IdentitySwizzle1 -p 512 256 128 -alpha 1.0 -beta 0.5 "
-    "-gm GemmSplitKParallel -k 3",
-    "a batch": "-i 16 8 8 -ta float32 -tb float32 -tc float32 -tacc float32 -m multiply_add_fast_bf16 -op TensorOp "
-    "-b 128 128 32 -s 3 -w 2 2 1 -cc 80 -la RowMajor -aa 4 -lb ColumnMajor -ab 4 -lc RowMajor -ac 4 -te float32 "
-    "-ep LinearCombination -sw BatchedIdentitySwizzle -p 512 256 128 -alpha 1.0 -beta 0.5 -gm Batched -k 1 -batch 3",
-    "bf16, more slices than have work, bias and gelu": "-i 16 8 16 -ta bfloat16 -tb bfloat16 -tc float32 -tacc float32 "
-    "-m multiply_add -op TensorOp -b 64 128 64 -s 3 -w 2 2 1 -cc 80 -la ColumnMajor -aa 8 -lb ColumnMajor -ab 8 "
-    "-lc RowMajor -ac 4 -te float32 -ep LinearCombination -sw IdentitySwizzle2 -p 512 256 128 -alpha 0.0 -beta 0.5 "
-    "-gm GemmSplitKParallel -k 5 -bias -activ gelu",
-    "int8, K too large for the fast clamp": "-i 16 8 32 -ta int8 -tb int8 -tc int8 -tacc int32 -m multiply_add "
-    "-op TensorOp -b 128 128 128 -s 3 -w 2 2 1 -cc 80 -la RowMajor -aa 16 -lb ColumnMajor -ab 16 -lc RowMajor -ac 16 "
-    "-te float32 -ep FastLinearCombinationClamp -sw IdentitySwizzle2 -p 512 512 512 -alpha 1.0 -beta 0.0 -gm Gemm",
+CUSTOMIZABLE = ("gemm.py", "gemm_grouped.py", "conv2d.py")
+#: Commands for the customizable examples, by name: of every kind that the original's were documented with.
+COMMANDS: dict[str, list[str]] = {
+    name: shlex.split(command)
+    for name, command in (
+        line.split(": ", 1)
+        for line in (Path(__file__).parent / "commands.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
 }
+#: Those that are compiled as well. The others differ in what tests/compile and tests/gpu have of all kernels.
+COMPILED = (
+    "f16, serial split-K",
+    "f16, parallel split-K",
+    "a batch",
+    "bf16, bias and gelu",
+    "int8, K too large for the fast clamp",
+)
+#: What is no kernel for its problem, and why: the original stored 4 elements at once where there are rows of one.
+NOT_COMPUTED = {"wgrad tf32, alignment 1": "C=1 must be a multiple of 4, the alignment of operand C"}
+#: The original's defaults, spelled out.
+SIMT = "gemm.py -i 1 1 1 -op Simt -b 128 128 8 -s 4 -w 4 2 1 -p 512 256 128 -alpha 1.0 -beta 0.5 -gm Gemm -k 1"
+#: int8 in groups of 32, whose sizes are in a file of their own.
+INTERLEAVED = (
+    "gemm_grouped.py -i 16 8 32 -ta int8 -tb int8 -tc int8 -tacc int32 -op TensorOp -b 64 64 64 -s 6 -w 2 2 1 "
+    "-la ColumnMajorInterleaved32 -aa 16 -lb RowMajorInterleaved32 -ab 16 -lc ColumnMajorInterleaved32 -ac 8 "
+    "-ep FastLinearCombinationClamp -alpha 1.0 -beta 2.0"
+)
 # What PyCUTLASS may say of the machine in its log, which is no word about the example.
 ABOUT_THE_MACHINE = ("no GPU (", "the CUDA toolkit in ")
+
+
+@pytest.fixture
+def on_the_host(monkeypatch, tmp_path):
+    """Return a function that runs a command here, without compiler and GPU, and returns the kernels it asked for."""
+    kernels = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_core, "device_count", lambda: 0)
+    monkeypatch.setattr(compiler, "add_module", lambda operations: kernels.extend(each.emit() for each in operations))
+
+    def run(script, *options):
+        monkeypatch.setattr(sys, "argv", [script, *options])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        return kernels
+
+    return run
 
 
 def test_the_examples_are_found():
     assert {"00_gemm_torch.py", "01_gemm_numpy.py", "02_gemm_cupy.py", "03_inspect_kernel.py"} <= {
         run[0] for run in RUNS
     }
+    assert {command[0] for command in COMMANDS.values()} == set(CUSTOMIZABLE)
 
 
 @pytest.mark.compile
@@ -50,14 +77,112 @@ def test_example(run, tmp_path):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("command", GEMM_COMMANDS.values(), ids=GEMM_COMMANDS)
-def test_commands_of_the_original(command, tmp_path):
-    passes(("gemm.py", *shlex.split(command), "--print_cuda"), tmp_path)
+@pytest.mark.parametrize("command", [SIMT.split(), *(COMMANDS[name] for name in COMPILED)], ids=["simt", *COMPILED])
+def test_commands_as_programs(command, tmp_path):
+    passes((*command, "--print_cuda"), tmp_path)
 
 
-def passes(run, tmp_path):
-    script, *options = run
-    done = subprocess.run(
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NOT_COMPUTED])
+def test_commands_on_the_host(name, on_the_host, capsys):
+    """Everything but the compilers: flags, description, text, operands, the operation's meaning, the comparison."""
+    command = COMMANDS[name]
+    kernels = on_the_host(*command)
+    assert capsys.readouterr().out.rstrip().endswith("Passed.")
+    assert len(kernels) == (2 if {"GemmSplitKParallel", "Parallel"} & set(command) else 1)
+
+
+@pytest.mark.parametrize("name", NOT_COMPUTED)
+def test_a_command_that_no_kernel_can_compute(name, on_the_host):
+    with pytest.raises(SystemExit, match=f"The kernel cannot compute this problem: {NOT_COMPUTED[name]}"):
+        on_the_host(*COMMANDS[name])
+
+
+@pytest.mark.parametrize("name", ["fprop SIMT, parallel split-K", "wgrad SIMT, serial split-K"])
+def test_simt_convolutions_load_single_elements(name, on_the_host):
+    """The original's commands ask for 4 at a time."""
+    assert "-aa 4 -ab 4" in " ".join(COMMANDS[name])
+    text = on_the_host(*COMMANDS[name])[0]
+    assert text.count("cutlass::layout::TensorNHWC, 1>") == 3
+    assert "OpClassSimt" in text
+
+
+def test_a_strided_dgrad_does_not_split_k(on_the_host, capsys):
+    on_the_host(*COMMANDS["dgrad tf32, strided with two slices"])
+    assert "cannot split K: 1 slice instead of 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["Device", "Host"])
+def test_an_interleaved_group(mode, on_the_host, tmp_path, capsys):
+    (tmp_path / "sizes.csv").write_text("32,32,32\n1,544,224\n0,64,32\n130,32,256\n64,96,64\n")
+    [text] = on_the_host(*INTERLEAVED.split(), "-p", "sizes.csv", "-pm", mode)
+    assert "5 problems" in capsys.readouterr().out
+    assert text.count("ColumnMajorInterleaved<32>") == 2
+    assert text.count("RowMajorInterleaved<32>") == 1
+
+
+@pytest.mark.parametrize("options", [[], ["-bias"]])
+def test_a_group_with_empty_problems(options, on_the_host, tmp_path, capsys):
+    (tmp_path / "sizes.csv").write_text("0,64,32\n7,0,5\n3,4,0\n9,8,7\n")
+    on_the_host("gemm_grouped.py", "-p", "sizes.csv", "-beta", "1.0", *options)
+    assert capsys.readouterr().out.rstrip().endswith("Passed.")
+
+
+#: What the parsers offer and the library has no kernel for, and words of what is said of it.
+REFUSED = [
+    (["-te", "bfloat16"], ["DescriptionError: element_epilogue must be one of f16, f32, f64 and s32", "bfloat16"]),
+    (["-te", "int8"], ["DescriptionError: element_epilogue", "cutlass.int8"]),
+    (["-ta", "int32", "-tb", "int32"], ["DescriptionError: there is no math instruction Simt s32 x s32"]),
+    (["-tb", "float64"], ["DescriptionError: element_a and element_b must be the same type"]),
+    (["-tc", "tfloat32"], ["DescriptionError", "can write f32, f16, bf16, s8; got cutlass.tfloat32"]),
+    (["-tacc", "int8"], ["DescriptionError: there is no math instruction", "-> s8"]),
+    (["-cc", "120"], ["DescriptionError: compute_capability", "got 120", "compute_capability=89"]),
+    (["-i", "8", "8", "4", "-op", "TensorOp", "-ta", "float16", "-tb", "float16"], ["DescriptionError", "is Volta's"]),
+    (["-activ_arg", "1.0"], ["Error: ", "LinearCombination"]),
+]
+
+
+@pytest.mark.parametrize("script", CUSTOMIZABLE)
+@pytest.mark.parametrize(("options", "words"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
+def test_what_is_no_kernel_ends_with_a_sentence(script, options, words, on_the_host):
+    with pytest.raises(SystemExit) as caught:
+        on_the_host(script, *options)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-pad", "4", "0", "5", "0"], ["There is no such problem", "padding must be the same before and after"]),
+        (["-krsc", "64", "3", "3", "16"], ["There is no such problem", "filter_size.c"]),
+        (["-st", "Unity", "-stride", "2", "2"], ["The kernel cannot compute this problem"]),
+    ],
+    ids=str,
+)
+def test_what_is_no_convolution_ends_with_a_sentence(options, words, on_the_host):
+    with pytest.raises(SystemExit) as caught:
+        on_the_host("conv2d.py", *options)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_refusal_has_no_traceback(tmp_path):
+    done = run(("gemm_grouped.py", "-te", "bfloat16"), tmp_path)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("DescriptionError: element_epilogue must be one of")
+
+
+def passes(command, tmp_path):
+    done = run(command, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("Passed."), done.stdout
+    said = [line for line in done.stderr.splitlines() if not line.startswith(ABOUT_THE_MACHINE)]
+    assert said == []
+    assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"
+
+
+def run(command, tmp_path):
+    script, *options = command
+    return subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / script, *options],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -66,8 +191,3 @@ def passes(run, tmp_path):
         timeout=900,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.rstrip().endswith("Passed."), done.stdout
-    said = [line for line in done.stderr.splitlines() if not line.startswith(ABOUT_THE_MACHINE)]
-    assert said == []
-    assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"

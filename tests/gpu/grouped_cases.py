@@ -26,6 +26,7 @@ from cases import (
     s32,
     tf32,
 )
+from matrix import INTERLEAVED_KERNEL
 
 import pycutlass
 from pycutlass import GemmGroupedArguments, GemmOperationGrouped, SchedulerMode, cutlass, kernel, reference
@@ -93,6 +94,7 @@ def _singles() -> dict[str, GemmOperationUniversal]:
     made["relu"] = ampere(f16, f32, f16, functor=_generic(pycutlass.relu()))
     made["leaky_relu"] = ampere(f16, f32, f16, (ROW, COLUMN, COLUMN), functor=_generic(pycutlass.leaky_relu()))
     made["gelu"] = ampere(f16, f32, f16, functor=_generic(pycutlass.gelu()))
+    made["interleaved"] = INTERLEAVED_KERNEL
     return made
 
 
@@ -110,7 +112,9 @@ def _both() -> dict[str, GemmOperationGrouped]:
     """Every Ampere-style kernel with one scheduler, those of the layouts with both; Hopper-native ones with theirs."""
     made = {f"{name}_device": grouped(single, SchedulerMode.Device) for name, single in _natives().items()}
     for number, (name, single) in enumerate(_singles().items()):
-        both = name.startswith(("f16_t", "f16_n", "f16_large", "f16_swizzle8", "f32_simt_tnt", "f32_simt_ntn"))
+        both = name.startswith(
+            ("f16_t", "f16_n", "f16_large", "f16_swizzle8", "f32_simt_tnt", "f32_simt_ntn", "interleaved")
+        )
         for mode in MODES if both else [list(MODES)[number % 2]]:
             made[f"{name}_{mode}"] = grouped(single, MODES[mode])
     return made
@@ -135,7 +139,26 @@ def resident(operation: GemmOperationGrouped) -> int:
 
 def step_of(operation: GemmOperationGrouped) -> int:
     """Return what every extent must be a multiple of."""
-    return max(operation.A.alignment, operation.B.alignment, operation.C.alignment)
+    operands = (operation.A, operation.B, operation.C)
+    return max(max(operand.alignment, operand.order.interleave) for operand in operands)
+
+
+def packed(description: pycutlass.TensorDescription, matrix: Any) -> Any:
+    """Return a matrix as a kernel takes it: as it is, or flat in groups of 32, B's columns then reordered."""
+    if description.layout is cutlass.ColumnMajorInterleaved32:
+        return pycutlass.interleave_columns(matrix)
+    if description.layout is cutlass.RowMajorInterleaved32:
+        return pycutlass.reorder_column(pycutlass.interleave_rows(matrix))
+    return matrix
+
+
+def unpacked(description: pycutlass.TensorDescription, operand: Any, rows: int, columns: int) -> Any:
+    """Return what `packed` made as a matrix."""
+    if description.layout is cutlass.ColumnMajorInterleaved32:
+        return pycutlass.deinterleave_columns(operand, rows, columns)
+    if description.layout is cutlass.RowMajorInterleaved32:  # its transpose is stored by columns
+        return pycutlass.deinterleave_columns(pycutlass.reorder_column(operand), columns, rows).T
+    return operand
 
 
 def bias_of(operation: GemmOperationGrouped, m: int, n: int) -> Any:
@@ -154,15 +177,15 @@ def some_sizes(operation: GemmOperationGrouped, count: int, largest: int, seed: 
 
 
 class Group:
-    """Random operands of a group; every D is poisoned."""
+    """Random operands of a group, flat where their layouts are interleaved; every D is poisoned."""
 
     def __init__(self, operation: GemmOperationGrouped, sizes: Iterable[Sequence[int]]) -> None:
         self.operation = operation
         self.sizes = [tuple(size) for size in sizes]
-        self.A = [random_matrix(operation.A, m, k) for m, _, k in self.sizes]
-        self.B = [random_matrix(operation.B, k, n) for _, n, k in self.sizes]
-        self.C = [random_matrix(operation.C, m, n) for m, n, _ in self.sizes]
-        self.D = [poisoned(operation.C, m, n) for m, n, _ in self.sizes]
+        self.A = [packed(operation.A, random_matrix(operation.A, m, k)) for m, _, k in self.sizes]
+        self.B = [packed(operation.B, random_matrix(operation.B, k, n)) for _, n, k in self.sizes]
+        self.C = [packed(operation.C, random_matrix(operation.C, m, n)) for m, n, _ in self.sizes]
+        self.D = [packed(operation.C, poisoned(operation.C, m, n)) for m, n, _ in self.sizes]
 
     def arguments(self, *scalars: Any, **changed: Any) -> GemmGroupedArguments:
         """Return arguments, with operands exchanged by keyword."""
@@ -183,11 +206,28 @@ class Group:
             target.fill_(-128 if self.operation.C.type.is_integer else float("nan"))
 
     def check(self, alpha: float = 1.0, beta: float = 0.0, *extra: float, C: Any = None) -> None:
-        """Compare every D with the reference."""
+        """Compare every D with the reference, or, where layouts are interleaved, with torch's product in f64."""
         sources = self.C if C is None else C
-        for a, b, c, d in zip(self.A, self.B, sources, self.D, strict=True):
+        for size, a, b, c, d in zip(self.sizes, self.A, self.B, sources, self.D, strict=True):
             if d.numel():
-                assert_matches(self.operation.single, a, b, c if beta else None, d, alpha, beta, *extra)
+                if self.operation.A.order.interleave > 1:
+                    self._check_interleaved(size, a, b, c, d, alpha, beta)
+                else:
+                    assert_matches(self.operation.single, a, b, c if beta else None, d, alpha, beta, *extra)
+
+    def _check_interleaved(
+        self, size: tuple[int, ...], a: Any, b: Any, c: Any, d: Any, alpha: float, beta: float
+    ) -> None:
+        """Compare one D with torch's product to the bit: for scalars by which nothing is rounded in f32."""
+        import torch
+
+        (m, n, k), operation = size, self.operation
+        A, B = unpacked(operation.A, a, m, k), unpacked(operation.B, b, k, n)
+        exact = alpha * (A.double() @ B.double())
+        if beta:
+            exact += beta * unpacked(operation.C, c, m, n).double()
+        rounded = exact.round().clamp(-128, 127).to(torch.int8)
+        assert torch.equal(unpacked(operation.C, d, m, n), rounded)
 
     def check_on_gpu(self) -> None:
         """Compare every D with torch's product in f64: for groups that are too large for the reference."""

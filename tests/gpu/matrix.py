@@ -107,6 +107,7 @@ def _integer() -> dict[str, GemmOperationUniversal]:
         )
         kernels[f"s8-f32-tn{short}"] = ampere(s8, s32, f32, layouts, **common)
         kernels[f"s8-f16-tn{short}"] = ampere(s8, s32, f16, layouts, **common)
+        kernels[f"s8-bf16-tn{short}"] = ampere(s8, s32, bf16, layouts, **common)
     for alignment, stages in ((1, 2), (2, 2), (4, 3), (8, 3)):
         kernels[f"s8-s32-align{alignment}"] = ampere(
             s8, s32, s32, (ROW, COLUMN, ROW), alignments=(alignment, alignment, 4), stages=stages, **common

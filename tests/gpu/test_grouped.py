@@ -154,6 +154,28 @@ def test_bias(prefix: str) -> None:
         group.check(1.0, 2.0, C=whole)
 
 
+@pytest.mark.parametrize("name", ["interleaved_device", "interleaved_host"])
+def test_interleaved_int8(name: str) -> None:
+    """Operands are flat, in groups of 32 rows or columns; M may be any number."""
+    operation = GROUPED[name]
+    group = Group(operation, [(1, 544, 224), (130, 32, 64), (0, 64, 32), (33, 96, 0), (264, 256, 512), (64, 0, 32)])
+    arguments = group.run(1.0, 2.0)
+    group.check(1.0, 2.0)
+    for sizes in (group.sizes, [(7, 32, 96), (200, 160, 32)]):
+        other = Group(operation, sizes)
+        arguments.update(problem_sizes=sizes, A=other.A, B=other.B, C=other.C, D=other.D)
+        operation.run(arguments)
+        arguments.sync()
+        other.check(1.0, 2.0)
+    other.poison()
+    exchanged = Group(operation, other.sizes)
+    other.A, other.B = exchanged.A, exchanged.B
+    arguments.update(A=other.A, B=other.B, output_op=operation.epilogue_type(-0.25, 0.0))
+    operation.run(arguments)
+    arguments.sync()
+    other.check(-0.25)
+
+
 @BOTH
 def test_nothing_is_written_outside_of_d(name: str) -> None:
     import torch
@@ -260,16 +282,22 @@ def tables(group: Group) -> dict[str, Any]:
     def column(values: Any) -> Any:
         return torch.tensor(list(values), dtype=torch.int64, device="cuda")
 
-    def stride(description: Any, tensor: Any) -> int:
+    def stride(description: Any, tensor: Any, extents: tuple[int, int]) -> int:
+        if tensor.dim() == 1:  # interleaved, packed: 32 of its rows or columns together
+            return max(1, extents[1 if description.is_row_major else 0] * description.order.interleave)
         return max(1, tensor.stride(0 if description.is_row_major else 1))
 
-    operation = group.operation
-    described = {"A": operation.A, "B": operation.B, "C": operation.C, "D": operation.C}
+    def strides(name: str) -> Any:
+        description = getattr(group.operation, "C" if name == "D" else name)
+        rows, columns = {"A": (0, 2), "B": (2, 1)}.get(name, (0, 1))
+        extents = [(size[rows], size[columns]) for size in group.sizes]
+        return column(stride(description, *each) for each in zip(getattr(group, name), extents, strict=True))
+
     return {
         "problem_count": len(group.sizes),
         "problem_sizes": torch.tensor(group.sizes, dtype=torch.int32, device="cuda"),
         **{f"ptr_{name}": column(t.data_ptr() for t in getattr(group, name)) for name in "ABCD"},
-        **{f"ld{name.lower()}": column(stride(described[name], t) for t in getattr(group, name)) for name in "ABCD"},
+        **{f"ld{name.lower()}": strides(name) for name in "ABCD"},
     }
 
 

@@ -198,7 +198,7 @@ def test_refusals() -> None:
         make(batch=2)
     with pytest.raises(ArgumentError, match="split_k_slices belongs to"):
         make(mode=Mode.Batched, split_k_slices=2)
-    with pytest.raises(ArgumentError, match="must be at least 1"):
+    with pytest.raises(ArgumentError, match="must be from 1 to"):
         make(split_k_slices=0)
     with pytest.raises(ArgumentError, match="has 2 tensors for batch=3"):
         make(mode=Mode.Array, a=[A, A], b=[B] * 3, d=[D] * 3, batch=3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,14 @@ from gemm_operands import OPERANDS, OPERATION, K, M, N, assert_close, baseline, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycutlass import GemmArguments, GemmOperationUniversal, TensorDescription, cutlass
+from pycutlass import (
+    GemmArguments,
+    GemmOperationUniversal,
+    LinearCombination,
+    MathOperation,
+    TensorDescription,
+    cutlass,
+)
 from pycutlass.errors import (
     AlignmentError,
     ArgumentError,
@@ -76,7 +85,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
         ["output_op", "cutlass.float64", "cutlass.float32", "this operation's epilogue_type"],
     ),
     ({"gemm_mode": "Gemm"}, ArgumentError, ["gemm_mode", "'Gemm'", "Mode.Gemm, Mode.GemmSplitKParallel"]),
-    ({"split_k_slices": 0}, ArgumentError, ["split_k_slices", "at least 1", "0"]),
+    ({"split_k_slices": 0}, ArgumentError, ["split_k_slices", "from 1 to", "0"]),
     ({"split_k_slices": 1.5}, ArgumentTypeError, ["split_k_slices", "integer", "1.5"]),
     ({"batch": 2}, ArgumentError, ["batch", "Mode.Batched", "2"]),
     ({"batch": "2"}, ArgumentTypeError, ["batch", "integer", "'2'"]),
@@ -158,6 +167,63 @@ def test_d_may_not_overlap_what_is_read(name):
     if name == "C":  # which is not read where beta is 0
         arguments["output_op"] = OPERATION.epilogue_type(1.0, 0.0)
         GemmArguments(OPERATION, (square, square, square), **arguments)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda arguments: copy.deepcopy({"first": [arguments]})]
+)
+def test_arguments_have_no_copies(duplicate):
+    arguments = GemmArguments(**baseline())
+    with pytest.raises(ArgumentTypeError, match=r"GemmArguments cannot be copied or pickled.* Make new GemmArguments"):
+        duplicate(arguments)
+    OPERATION.run(arguments)
+
+
+INTEGERS = GemmOperationUniversal(
+    **parts(
+        "f16",
+        types=("s8", "s32", "s32"),
+        instruction=(16, 8, 32),
+        tile=(128, 128, 64),
+        math=MathOperation.multiply_add_saturate,
+    )
+    | {"epilogue_functor": LinearCombination(cutlass.int32, 4, cutlass.int32, cutlass.int32)}
+)
+FRACTIONS = LinearCombination(cutlass.float32, 4, cutlass.float32, cutlass.float32)
+
+
+@pytest.mark.parametrize(
+    ("scalars", "words"),
+    [
+        ((0.5,), ["alpha=0.5"]),
+        ((1.0, -0.25), ["beta=-0.25"]),
+        ((2.0**31,), ["alpha=2147483648.0"]),
+        ((-(2.0**31) - 1,), ["alpha=-2147483649.0"]),
+        ((1.0, 1e30), ["beta=1e+30"]),
+        ((float("nan"),), ["alpha=nan"]),
+        ((float("inf"),), ["alpha=inf"]),
+    ],
+)
+def test_scalars_of_another_functor_must_fit_integers(scalars, words):
+    m, n, k = 8, 8, 32
+    operands = [np.ones((m, k), np.int8), np.ones((n, k), np.int8).T, np.ones((m, n), np.int32)]
+    with pytest.raises(ArgumentError) as caught:
+        GemmArguments(INTEGERS, (m, n, k), *operands, operands[2].copy(), output_op=FRACTIONS.epilogue_type(*scalars))
+    words = [*words, "cutlass.int32", "-2,147,483,648 to 2,147,483,647", "this operation's epilogue_type"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_scalars_of_another_functor_that_fit_are_taken():
+    m, n, k = 8, 8, 32
+    D = np.zeros((m, n), np.int32)
+    A, B, C = np.ones((m, k), np.int8), np.ones((n, k), np.int8).T, np.ones((m, n), np.int32)
+    arguments = GemmArguments(INTEGERS, (m, n, k), A, B, C, D, output_op=FRACTIONS.epilogue_type(-2.0, 3))
+    INTEGERS.run(arguments)
+    np.testing.assert_array_equal(D, 3 - 2 * k)
+    half = ampere("f16_acc16")
+    given_ = {**matrices(half), "C": None, "output_op": FRACTIONS.epilogue_type(0.5)}
+    half.run(GemmArguments(half, (M, N, K), **given_))
+    assert_close(half, given_["D"], expected(half, given_["A"], given_["B"], None, 0.5), K, 0.5)
 
 
 def test_a_launch_configuration_needs_a_gpu():

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -409,6 +410,50 @@ def test_a_lock_on_a_file_without_a_name_is_none(directory: Path, monkeypatch: p
 def test_a_key_cannot_lead_out_of_the_directory(cache: KernelCache) -> None:
     with pytest.raises(ArgumentError, match="hexadecimal"), cache.building("../../x"):
         pass
+
+
+def test_paths_may_be_text(directory: Path, tmp_path: Path) -> None:
+    cache, bundle = KernelCache(str(directory)), str(tmp_path / "bundle")
+    cache.put(kernel())
+    assert cache.path == directory / "kernels.db"
+    assert cache.export(bundle) == cache.entries()
+    assert KernelCache(directory).import_(bundle).present == [kernel().key]
+    cache.close()
+
+
+@pytest.mark.parametrize("wrong", [5, b"/tmp", ["/tmp"]], ids=repr)
+def test_what_is_no_path_is_refused(cache: KernelCache, wrong: Any) -> None:
+    cache.put(kernel())
+    for name, use in (("directory", KernelCache), ("path", cache.export), ("path", cache.import_)):
+        with pytest.raises(ArgumentTypeError) as caught:
+            use(wrong)
+        assert all(word in str(caught.value) for word in (f"{name} must be a path", "str", repr(wrong)))
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_bundle_has_a_name(cache: KernelCache, name: str) -> None:
+    cache.put(kernel())
+    with pytest.raises(CacheError, match=r"that is a directory. Give a file name"):
+        cache.export(name)
+    with pytest.raises(CacheError, match=r"null byte"):
+        cache.export("bundle\0")
+
+
+@pytest.mark.parametrize("wrong", ["1GiB", None, 1e9], ids=repr)
+def test_what_is_no_number_of_bytes_is_refused(cache: KernelCache, wrong: Any) -> None:
+    cache.put(kernel())
+    with pytest.raises(ArgumentTypeError, match=rf"max_bytes .*integer such as 2\*\*30; got {re.escape(repr(wrong))}"):
+        cache.prune(wrong)
+    assert len(cache.entries()) == 1
+
+
+def test_what_is_no_list_of_selectors_is_refused(cache: KernelCache, tmp_path: Path) -> None:
+    cache.put(kernel())
+    for keys in ("gemm", 5):
+        with pytest.raises(ArgumentTypeError, match="keys are a list of names"):
+            cache.export(tmp_path / "bundle", keys)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match=r"selected by name .* got 5"):
+        cache.remove(5)  # type: ignore[arg-type]
 
 
 def test_waiting_is_said_once() -> None:

@@ -116,6 +116,29 @@ def test_prune_keeps_what_fits(run: Run, kernels: list[Artifact], size: str, lef
     assert len(KernelCache().entries()) == left
 
 
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "9" * 400 + ".5 GiB"], ids=len)
+def test_prune_takes_any_size(run: Run, kernels: list[Artifact], size: str) -> None:
+    result = run("cache", "prune", "--max-size", size)
+    assert (result.code, result.err) == (0, "")
+    assert "0 kernels deleted" in result.out
+
+
+@pytest.mark.parametrize("file", ["", ".", "/"])
+def test_export_wants_a_file(run: Run, kernels: list[Artifact], file: str) -> None:
+    result = run("cache", "export", file)
+    assert result.code == 1
+    assert result.err.startswith("pycutlass: the bundle cannot be written to ")
+    assert "Give a file name" in result.err
+
+
+def test_doctor_shows_a_host_compiler_that_is_no_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "'unclosed")
+    result = run("doctor")
+    assert result.code == 1
+    assert "No closing quotation" in result.out
+    assert "Traceback" not in result.out + result.err
+
+
 @pytest.mark.parametrize("size", ["much", "3 XB", "-1", "", "1e3", "GiB"])
 def test_prune_refuses_what_is_no_size(run: Run, kernels: list[Artifact], size: str) -> None:
     result = run("cache", "prune", f"--max-size={size}")

@@ -6,14 +6,17 @@ import ctypes
 import dataclasses
 import logging
 import os
+import re
 import subprocess
 
 import pytest
 from trivial_kernels import ON_THE_STACK, Operation
 
+import pycutlass
 from pycutlass import compiler, toolkit
 from pycutlass.cache import KernelCache, make_key
 from pycutlass.compiler import tools
+from pycutlass.compiler.schedule import make_processes
 from pycutlass.compiler.target import choose_target
 from pycutlass.cubin import kernel_names
 from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, CompileError, ToolkitError
@@ -50,6 +53,8 @@ def test_targets(capability, native, wanted, target):
         (90, True, "sm_100", ["for that architecture only", "sm_100"]),
         (80, False, "sm80", ["target is 'sm80'", "sm_90a"]),
         (80, False, "compute_80", ["none"]),
+        (80, False, "", ["target is ''"]),
+        (80, False, "sm_８０", ["none"]),  # noqa: RUF001 - digits of another alphabet
     ],
 )
 def test_targets_that_do_not_fit(capability, native, wanted, words):
@@ -105,10 +110,37 @@ def test_targets_of_one_operation_are_kept_apart():
     assert operation.artifacts["sm_80"].cubin != operation.artifacts["sm_90"].cubin
 
 
-@pytest.mark.parametrize("wrong", [Operation("k"), [Operation("k"), "kernel"], ["kernel"]])
+@pytest.mark.parametrize("wrong", [Operation("k"), [Operation("k"), "kernel"], ["kernel"], None, 80, [Operation]])
 def test_what_is_no_list_of_operations_is_refused(wrong):
     with pytest.raises(ArgumentTypeError, match="list of operations"):
         compiler.add_module(wrong)
+
+
+def test_a_class_is_no_operation():
+    with pytest.raises(
+        ArgumentTypeError, match=r"item 1 is the class ReductionOperation: .*ReductionOperation\(\.\.\.\)"
+    ):
+        compiler.add_module([Operation("k"), pycutlass.ReductionOperation])
+
+
+@pytest.mark.parametrize("target", [80, b"sm_80", ["sm_80"], 0, [], {}, False], ids=repr)
+def test_a_target_is_a_string(target):
+    with pytest.raises(ArgumentTypeError, match=re.escape(f"'sm_80', or None for the present GPU; got {target!r}")):
+        compiler.add_module([Operation("k")], target=target)
+
+
+@pytest.mark.parametrize("strict", ["no", 0, 1, [], "1"], ids=repr)
+def test_strict_is_a_flag(strict):
+    with pytest.raises(ArgumentTypeError, match=re.escape(f"PYCUTLASS_STRICT says; got {strict!r}")):
+        compiler.add_module([Operation("k")], strict=strict)
+
+
+def test_a_cache_in_the_home_of_nobody_is_in_memory(monkeypatch, caplog, builds):
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", "~nobody-of-this-name/cache")
+    for _ in range(2):
+        compiler.add_module([Operation("kernel_a")])
+    assert builds == ["kernel_a"]
+    assert "absolute path, not ~nobody-of-this-name/cache; set PYCUTLASS_CACHE_DIR" in caplog.text
 
 
 def test_an_empty_module_is_nothing():
@@ -238,6 +270,13 @@ def test_the_others_of_a_call_are_kept_and_every_failure_is_told(builds):
     builds.clear()
     compiler.add_module([good])
     assert builds == []
+
+
+@pytest.mark.parametrize("jobs", ["0", "many", "9" * 10, "9" * 5000], ids=len)
+def test_jobs_that_nobody_has_are_refused(monkeypatch, jobs):
+    monkeypatch.setenv("PYCUTLASS_JOBS", jobs)
+    with pytest.raises(ArgumentError, match=r"PYCUTLASS_JOBS is the most compilers to run at once, 1 to 999999999"):
+        make_processes()
 
 
 def test_a_program_that_cannot_start_is_a_toolkit_error(tmp_path):

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import itertools
 import pickle
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,10 @@ F16 = LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
 
 ACTIVATIONS = [cls for cls in Activation.__subclasses__() if cls.__module__.startswith("pycutlass.")]
 ACTIVATION_NAMES = {cls.__name__: cls for cls in ACTIVATIONS}
+#: The activations that an epilogue which computes in int32 can have.
+OF_INTEGERS = [pycutlass.identity, pycutlass.relu]
+#: What clamps can write.
+CLAMPED = ("s8", "s32", "f16", "bf16")
 
 #: What each activation is in torch.
 TORCH = {
@@ -51,13 +56,18 @@ TORCH = {
 @st.composite
 def functors(draw: st.DrawFn) -> EpilogueFunctor:
     kind = draw(st.sampled_from([LinearCombination, LinearCombinationClamp, LinearCombinationGeneric]))
-    output = draw(st.sampled_from(list(TAG)))
+    output = draw(st.sampled_from(CLAMPED if kind is LinearCombinationClamp else list(TAG)))
     width = min(draw(st.sampled_from([1, 2, 4, 8, 16])), 128 // BY_SHORT_NAME[output].bits)
-    accumulator, compute = draw(st.sampled_from(list(TAG))), draw(st.sampled_from(COMPUTE))
+    accumulator = draw(st.sampled_from(list(TAG)))
+    lacking = ["s32"] if output == "bf16" else []
+    if kind is LinearCombinationClamp and accumulator == "s32" and output in ("f16", "bf16"):
+        lacking.append("f32")
+    compute = draw(st.sampled_from([short for short in COMPUTE if short not in lacking]))
     types = (TAG[output], width, TAG[accumulator], TAG[compute])
     if kind is LinearCombinationGeneric:
         named = draw(st.sampled_from([None, TAG[compute]]))
-        return LinearCombinationGeneric(draw(st.sampled_from(ACTIVATIONS))(named), *types)
+        activation = draw(st.sampled_from(OF_INTEGERS if compute == "s32" else ACTIVATIONS))
+        return LinearCombinationGeneric(activation(named), *types)
     return kind(*types)
 
 
@@ -166,12 +176,60 @@ def test_the_fast_clamp_has_only_its_own_types():
     assert eval(repr(fast), dict(NAMES)) == fast
     assert fast.emit() == "cutlass::epilogue::thread::FastLinearCombinationClamp<int8_t, 16>"
     for wrong, word in (
-        ({"element_output": cutlass.float16, "epilogue_vector_length": 8}, "writes integers"),
+        ({"element_output": cutlass.float16, "epilogue_vector_length": 8}, "float16: use LinearCombination$"),
+        ({"element_output": cutlass.int32, "epilogue_vector_length": 4}, "int32: use LinearCombinationClamp$"),
         ({"element_accumulator": cutlass.float32}, "element_accumulator=cutlass.float32"),
         ({"element_epilogue": cutlass.int32}, "element_epilogue=cutlass.int32"),
+        ({"epilogue_vector_length": 2}, "4 elements at a time, got .*=2: use LinearCombinationClamp"),
     ):
         with pytest.raises(DescriptionError, match=word):
             dataclasses.replace(fast, **wrong)
+
+
+@pytest.mark.parametrize("kind", [LinearCombination, partial(LinearCombinationGeneric, pycutlass.relu)])
+def test_integers_do_not_become_bf16(kind):
+    assert kind(cutlass.float16, 8, cutlass.int32, cutlass.int32)
+    assert kind(cutlass.bfloat16, 8, cutlass.int32, cutlass.float32)
+    with pytest.raises(DescriptionError) as caught:
+        kind(cutlass.bfloat16, 8, cutlass.int32, cutlass.int32)
+    words = ("cutlass.int32 cannot write cutlass.bfloat16", "rounding", "compute in cutlass.float32 (element_epilogue)")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("output", ["s32", "f32"])
+def test_few_activations_are_of_integers(activation, output):
+    types = (TAG[output], 4, cutlass.int32, cutlass.int32)
+    if activation in OF_INTEGERS:
+        assert LinearCombinationGeneric(activation(cutlass.int32), *types)
+        return
+    with pytest.raises(DescriptionError) as caught:
+        LinearCombinationGeneric(activation(cutlass.int32), *types)
+    words = (activation.__name__, "needs fractions", "cutlass.int32", "compute in cutlass.float32 (element_epilogue)")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("compute", ["f16", "f32", "f64", "s32"])
+@pytest.mark.parametrize("accumulator", ["f16", "f32", "f64", "s32"])
+@pytest.mark.parametrize("output", ["f32", "tf32", "f64"])
+def test_clamps_do_not_write_wide_floats(output, accumulator, compute):
+    with pytest.raises(DescriptionError) as caught:
+        LinearCombinationClamp(TAG[output], 1, TAG[accumulator], TAG[compute])
+    words = ("LinearCombinationClamp limits", f"got {BY_SHORT_NAME[output]}", "use LinearCombination")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("output", CLAMPED)
+@pytest.mark.parametrize("accumulator", ["f16", "f32", "s32"])
+def test_a_clamp_from_int32_computed_in_f32_writes_integers(output, accumulator):
+    types = (TAG[output], 4, TAG[accumulator], cutlass.float32)
+    if accumulator != "s32" or output in ("s8", "s32"):
+        assert LinearCombinationClamp(*types)
+        return
+    with pytest.raises(DescriptionError) as caught:
+        LinearCombinationClamp(*types)
+    words = ("an accumulator of cutlass.int32", "in cutlass.float32", "writes integers alone", "use LinearCombination")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 # Scalars
@@ -248,7 +306,29 @@ def test_integer_epilogues_take_integers(value):
     assert functor.epilogue_type(3.0, -2).values == (3.0, -2.0)
     with pytest.raises(ArgumentError) as caught:
         functor.epilogue_type(1, value)
-    assert all(word in str(caught.value) for word in ("beta", repr(value), "integer", "cutlass.int32"))
+    words = ("beta", repr(value), "integer", "cutlass.int32", "compute in cutlass.float32 (element_epilogue)")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**40, 1e30])
+def test_integer_epilogues_take_integers_of_their_range(value):
+    functor = LinearCombination(cutlass.int32, 4, cutlass.int32, cutlass.int32)
+    assert functor.epilogue_type(2**31 - 1, -(2**31)).values == (2**31 - 1, -(2**31))
+    with pytest.raises(ArgumentError) as caught:
+        functor.epilogue_type(value)
+    words = (
+        f"alpha={value:.0f}",
+        "-2147483648 to 2147483647",
+        "cutlass.int32",
+        "compute in cutlass.float32 (element_epilogue)",
+    )
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("compute", ["f32", "s32"])
+def test_more_digits_than_any_type_has(compute):
+    with pytest.raises(ArgumentError, match=r"beta is beyond float64"):
+        LinearCombination(cutlass.int32, 4, cutlass.int32, TAG[compute]).epilogue_type(1, 10**400)
 
 
 def test_an_activation_may_have_a_scalar_of_its_own():
@@ -261,6 +341,17 @@ def test_an_activation_may_have_a_scalar_of_its_own():
     assert all(word in str(caught.value) for word in ("alpha, beta, leaky_alpha", "4"))
     with pytest.raises(ArgumentTypeError, match="alpha, beta; got 3"):
         F16.epilogue_type(1.0, 2.0, 0.5)
+
+
+@pytest.mark.parametrize("value", [CUdeviceptr(0x7F0000001000), DeviceTensor("float32"), "0.5"], ids=repr)
+def test_the_scalar_of_an_activation_is_a_number(value):
+    functor = LinearCombinationGeneric(pycutlass.leaky_relu, cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    with pytest.raises(ArgumentTypeError) as caught:
+        functor.epilogue_type(1.0, 2.0, value)
+    words = ["leaky_alpha must be a number", type(value).__name__]
+    words += [] if isinstance(value, str) else ["alpha and beta alone", "Copy it to the host"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert isinstance(value, str) or any(functor.epilogue_type(value, value, 0.5).pointers)
 
 
 # Meaning
@@ -314,6 +405,44 @@ def test_a_clamp_limits_the_result(output):
     most = np.finfo(np.float32).max
     result = row.round(functor.reference(np.array([[most, -most, 1.0]], np.float32), None, (1.0, 0.0)))
     assert result.astype(np.float64).tolist() == [[row.limits[1], row.limits[0], 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("functor", "least"),
+    [
+        (LinearCombinationClamp(cutlass.float16, 8, cutlass.float32, cutlass.float32), -65504.0),
+        (LinearCombinationClamp(cutlass.float16, 8, cutlass.float16, cutlass.float16), -65504.0),
+        (LinearCombinationClamp(cutlass.bfloat16, 8, cutlass.float32, cutlass.float32), -(2.0**128 - 2.0**120)),
+        (LinearCombinationClamp(cutlass.int8, 16, cutlass.float32, cutlass.float32), -128.0),
+        # The conversion alone, which makes 0 of NaN
+        (LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32), 0.0),
+        (LinearCombinationClamp(cutlass.int32, 4, cutlass.int32, cutlass.float32), 0.0),
+        (FastLinearCombinationClamp(cutlass.int8, 16), -128.0),
+    ],
+    ids=repr,
+)
+def test_nan_does_not_pass_a_clamp(functor, least):
+    accumulator = np.array([[1, 2]], functor.accumulator.dtype)
+    D = functor.output.round(functor.reference(accumulator, None, (float("nan"), 0.0)))
+    assert D.astype(np.float64).tolist() == [[least, least]]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("output", "integers"),
+    [
+        # Rounded to nearest even, and limited
+        ("f32", [1, -1, 0, 2, 2, -2, 2**31 - 1, -(2**31), 0]),
+        # Cut off
+        ("f16", [0, 0, 0, 1, 2, -2, 2**31 - 1, -(2**31), 0]),
+    ],
+)
+def test_a_source_of_fractions_is_made_integers(output, integers, exact):
+    functor = LinearCombination(TAG[output], 1, cutlass.int32, cutlass.int32)
+    source = np.array([[0.7, -0.7, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan]], functor.output.dtype)
+    accumulator = np.zeros(source.shape, np.int32)
+    result = functor.reference(accumulator, source, (1.0, 1.0), np.dtype(np.float64) if exact else None)
+    assert result.tolist() == [integers]
 
 
 def test_another_type_to_compute_in():

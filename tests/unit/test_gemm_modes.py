@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from descriptions import LAYOUTS, ROW, ampere, as_torch, hopper
 from hypothesis import given
 from hypothesis import strategies as st
@@ -328,3 +329,28 @@ def test_no_more_slices_than_k_has_parts(kind, step, mode):
         assert arguments.split_k_slices == slices
     with pytest.raises(ArgumentError, match=f"K={k} has 5 parts of {step} elements.*at most 5, got 6"):
         GemmArguments(operation, (8, 8, k), A, B, None, D, mode, split_k_slices=6)
+
+
+def test_an_array_does_not_change_with_the_callers_list():
+    operation = SIMT[(ROW, ROW, ROW)]
+    A, B = [np.full((4, 6), i, np.float32) for i in range(3)], [np.ones((6, 5), np.float32) for _ in range(3)]
+    D = [np.empty((4, 5), np.float32) for _ in range(3)]
+    given_ = list(A)
+    arguments = GemmArguments(operation, (4, 5, 6), given_, B, None, D, Mode.Array, batch=3)
+    given_.clear()
+    arguments.update(D=D)
+    operation.run(arguments)
+    assert [each[0, 0] for each in D] == [0.0, 6.0, 12.0]
+
+
+def test_an_array_in_one_tensor():
+    operation, batch = SIMT[(ROW, ROW, ROW)], 3
+    A, B, D = integers(1, batch, 4, 6), integers(2, batch, 6, 5), np.full((batch, 4, 5), np.nan, np.float32)
+    vectors = integers(3, batch, 5)
+    for C, added in ((None, 0), (vectors, vectors[:, None])):
+        for form in (lambda x: x, lambda x: x.reshape(-1), torch.from_numpy):
+            D[...] = np.nan
+            output_op = operation.epilogue_type(1.0, 0.0 if C is None else 1.0)
+            operands = (form(A), form(B), C, form(D))
+            operation.run(GemmArguments(operation, (4, 5, 6), *operands, Mode.Array, batch=batch, output_op=output_op))
+            np.testing.assert_array_equal(D, product(A, B) + added)

@@ -21,6 +21,7 @@ from pycutlass import (
     TensorDescription,
     cutlass,
 )
+from pycutlass.arguments.split_k import check_slices
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError, DeviceError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -44,7 +45,7 @@ def test_counts_belong_to_their_modes():
         with pytest.raises(ArgumentError, match=r"batch belongs to Mode\.Batched and Mode\.Array, got 3"):
             make(mode, batch=3)
     for mode, name in itertools.product((Mode.Gemm, Mode.Batched), ("batch", "split_k_slices")):
-        with pytest.raises(ArgumentError, match=f"{name} must be at least 1, got -1"):
+        with pytest.raises(ArgumentError, match=f"{name} must be from 1 to 2,147,483,647, got -1"):
             make(mode, **{name: -1})
     for wrong in (Mode.Invalid, 0, "Batched", None):
         with pytest.raises(ArgumentError, match=r"gemm_mode must be one of .*Mode\.Array"):
@@ -180,7 +181,10 @@ SHARED_D = np.zeros((5, 5), np.float32)
             {"A": [np.ones((4, 6), np.float32)] * 2 + [np.ones((4, 9), np.float32)[:, :6]]},
             ["operand A", "one leading dimension", "'6', '9'", "grouped"],
         ),
-        ({"A": np.ones((3, 4, 6), np.float32)}, ["operand A", "list of 3 tensors", "int64", "numpy"]),
+        ({"A": np.ones((2, 4, 6), np.float32)}, ["operand A", "list of 3 tensors", "int64", "(2, 4, 6)"]),
+        ({"A": np.ones(3 * 4 * 6 - 1, np.float32)}, ["operand A", "list of 3 tensors", "int64", "(71,)"]),
+        ({"A": np.ones((3, 4, 6))}, ["operand A", "list of 3 tensors", "int64", "float64"]),
+        ({"A": 0x7F0000000000}, ["operand A", "list of 3 tensors or addresses", "an address"]),
         ({"A": np.ones(3, np.int64)}, ["operand A", "list of 3 tensors", "on the GPU", "numpy"]),
         ({"A": "abc"}, ["operand A"]),
         ({"A": None}, ["operand A is missing"]),
@@ -220,7 +224,7 @@ def test_an_array_may_write_columns_of_one_allocation():
 
 def test_pointers_need_a_gpu():
     with pytest.raises(DeviceError, match="operand A given as device memory, and there is no GPU"):
-        array_arguments(A=0x7F0000000000)
+        array_arguments(A=[0x7F0000000000] * 3)
 
 
 @pytest.mark.parametrize("make", [batch_arguments, array_arguments])
@@ -290,3 +294,77 @@ def test_the_partial_kernel_writes_the_accumulator():
     assert operation.parts([operation]) == [operation]
     assert operation.parts([operation, reduction]) == [operation, operation.partial]
     assert hopper().parts([hopper(), reduction]) == [hopper()]
+
+
+# Counts and places that kernels cannot take
+
+
+def test_a_flat_operand_that_a_batch_shares_is_contiguous():
+    wide = np.zeros(2 * 4 * 6, np.float32)
+    for step in (wide[::2], np.zeros(4 * 6, np.float32)[::-1]):
+        with pytest.raises(ArgumentError, match=r"flat operand A must be contiguous, got a step of"):
+            batch_arguments(A=step)
+
+
+@pytest.mark.parametrize("bias", ["no", 1, np.ones(5, np.float32)], ids=str)
+def test_bias_is_a_flag(bias):
+    with pytest.raises(ArgumentTypeError, match=r"True, False or None.*Pass the bias itself as C"):
+        batch_arguments(bias=bias)
+
+
+def test_a_column_as_long_as_a_bias_is_no_bias():
+    operation, A, D = SIMT[(ROW, ROW, ROW)], np.ones((4, 4), np.float32), np.empty((4, 4), np.float32)
+    column, output_op = np.arange(4, dtype=np.float32)[:, None], operation.epilogue_type(1.0, 1.0)
+    with pytest.raises(ArgumentError, match=r"bias C of RowMajor is a row of 4.*\(4, 1\), a column.*C.reshape\(-1\)"):
+        GemmArguments(operation, (4, 4, 4), A, A, column, D, output_op=output_op)
+    operation.run(GemmArguments(operation, (4, 4, 4), A, A, column.reshape(-1), D, output_op=output_op))
+    np.testing.assert_array_equal(D, 4 + np.arange(4, dtype=np.float32) + np.zeros((4, 1), np.float32))
+
+
+def test_a_vector_of_another_length_is_told_of_both_forms():
+    operation, A, D = SIMT[(ROW, ROW, ROW)], np.ones((4, 6), np.float32), np.empty((4, 5), np.float32)
+    with pytest.raises(ArgumentError, match=r"flat operand C must have exactly 4 x 5 = 20 .*or as a bias 5; got 3"):
+        GemmArguments(
+            operation,
+            (4, 5, 6),
+            A,
+            np.ones((6, 5), np.float32),
+            np.ones(3, np.float32),
+            D,
+            output_op=operation.epilogue_type(1.0, 1.0),
+        )
+
+
+def test_whole_tiles_fit_into_32_bits():
+    operation = SIMT[(ROW, ROW, ROW)]
+    assert operation.tile_description.threadblock_shape == (128, 128, 8)
+    for size in ((1, 1, 2**31 - 7), (2**31 - 127, 1, 1), (1, 2**31 - 1, 1)):
+        letter, extent = next((letter, extent) for letter, extent in zip("MNK", size, strict=True) if extent > 1)
+        with pytest.raises(
+            ArgumentError, match=rf"{letter}={extent:,}.*at most {2**31 - (8 if letter == 'K' else 128):,}"
+        ):
+            GemmArguments(operation, size, None, None, None, None)
+
+
+def interleaved() -> GemmOperationUniversal:
+    columns, rows = cutlass.ColumnMajorInterleaved32, cutlass.RowMajorInterleaved32
+    changed = parts("f16", types=("s8", "s32", "s8"), instruction=(16, 8, 32), tile=(64, 64, 64), math=SATURATE)
+    changed |= {"A": TensorDescription(cutlass.int8, columns, 16), "B": TensorDescription(cutlass.int8, rows, 16)}
+    changed |= {"C": TensorDescription(cutlass.int8, columns, 8)}
+    return GemmOperationUniversal(**changed | {"epilogue_functor": FastLinearCombinationClamp(cutlass.int8, 8)})
+
+
+PLAIN8 = int8(LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32))
+INTERLEAVED8 = interleaved()
+
+
+@pytest.mark.parametrize("operation", [PLAIN8, INTERLEAVED8], ids=["plain", "interleaved"])
+def test_serial_slices_do_not_clamp_one_by_one(operation):
+    with pytest.raises(ArgumentError, match=r"sum of the slices so far in D.*clamped after each of 2.*Parallel"):
+        GemmArguments(operation, (64, 64, 128), None, None, None, None, split_k_slices=2)
+
+
+def test_slices_of_interleaved_operands_are_whole_groups():
+    check_slices(INTERLEAVED8, 192, 3)
+    with pytest.raises(ArgumentError, match=r"whole groups: K=160 in 2 slices makes them 80 long.*multiple of 32"):
+        check_slices(INTERLEAVED8, 160, 2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from collections import deque
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from descriptions import run_python
 from hypothesis import given
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 import pycutlass
 from pycutlass import _core, device, memory
-from pycutlass.errors import ArgumentError, DeviceError, PoolError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PoolError, PyCutlassError
 
 FREE = 10 << 30
 
@@ -123,6 +125,27 @@ def test_sizes_that_contradict_each_other_are_refused(initial, maximum):
         memory.MemoryPool(0, initial, maximum)
     words = (f"init_pool_size={initial:,}", f"max_pool_size={maximum:,}", "init_pool_size <= max_pool_size")
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    "size", ["1GiB", None, np.zeros(2, np.int64), 0.5, 1e9, float("nan"), True, 2**20 + 0j], ids=repr
+)
+@pytest.mark.parametrize("name", ["init_pool_size", "max_pool_size"])
+def test_sizes_are_integers(name, size):
+    for make in (pycutlass.get_memory_pool, functools.partial(memory.MemoryPool, 0)):
+        with pytest.raises(ArgumentTypeError) as caught:
+            make(**{"init_pool_size": 0, "max_pool_size": 2**30, name: size})
+        assert all(word in str(caught.value) for word in (name, "bytes", "integer", "get_memory_pool", repr(size)))
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_sizes_may_be_integers_of_numpy_and_not_absurd():
+    pool = pycutlass.get_memory_pool(np.int64(100), np.uint64(1000))
+    assert (pool.init_pool_size, pool.max_pool_size) == (256, 1024)
+    assert type(pool.init_pool_size) is int
+    with pytest.raises(ArgumentError, match=r"at most 9,223,372,036,854,775,808 bytes"):
+        pycutlass.get_memory_pool(0, 10**30)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from descriptions import (
     COLUMN,
@@ -27,7 +28,8 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
-from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.compiler.target import choose_target
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operation.base import SHARED_MEMORY_LIMIT
 
 TILE = parts()["tile_description"]
@@ -46,7 +48,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (parts(), {"compute_capability": 70}, ["compute_capability", "70", "Volta", "75, 80, 86"]),
     (parts(), {"compute_capability": "80"}, ["compute_capability", "'80'"]),
     (parts(), {"compute_capability": None}, ["compute_capability", "None"]),
-    (parts(), {"compute_capability": 100}, ["compute_capability", "100", "90"]),
+    (parts(), {"compute_capability": [80]}, ["compute_capability", "[80]"]),
+    (parts(), {"compute_capability": True}, ["compute_capability", "True"]),
+    (parts(), {"compute_capability": 72}, ["compute_capability", "72", "Volta"]),
     (parts(), {"tile_description": None}, ["tile_description", "TileDescription", "None"]),
     (parts(), {"A": "f16"}, ["A must be a TensorDescription", "'f16'"]),
     (parts(), {"B": cutlass.float16}, ["B must be a TensorDescription"]),
@@ -137,6 +141,24 @@ def test_one_wrong_part_is_named(baseline, change, words):
     with pytest.raises(DescriptionError) as caught:
         GemmOperationUniversal(**{**baseline, **change})
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(("gpu", "family"), [(100, 90), (103, 90), (110, 90), (120, 89), (121, 89)])
+def test_newer_gpus_are_told_what_runs_there(gpu, family):
+    with pytest.raises(DescriptionError) as caught:
+        GemmOperationUniversal(**{**parts(), "compute_capability": gpu})
+    words = [f"got {gpu}", "Ampere-style", f"compute_capability={family} without cluster_shape", "run on 90 alone"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    described = GemmOperationUniversal(**{**parts(), "compute_capability": family})
+    assert choose_target(described.source(), f"sm_{gpu}") == f"sm_{gpu}"
+    with pytest.raises(ArgumentError, match="for that architecture only"):
+        choose_target(GemmOperationUniversal(**native_parts()).source(), f"sm_{gpu}")
+
+
+def test_a_compute_capability_of_numpy_is_an_int():
+    operation = GemmOperationUniversal(**{**parts(), "compute_capability": np.int64(80)})
+    assert operation == GemmOperationUniversal(**parts())
+    assert type(operation.compute_capability) is int
 
 
 @pytest.mark.parametrize("accumulator", ["f16", "f64"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 import pickle
@@ -10,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from convolutions import OPERATIONS as CONVOLUTIONS
 from descriptions import COLUMN, KINDS, ROW, TAG, ampere
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pycutlass
 from pycutlass import (
+    FastLinearCombinationClamp,
     GemmArguments,
     LinearCombination,
     LinearCombinationClamp,
@@ -25,13 +28,25 @@ from pycutlass import (
     TensorDescription,
     cutlass,
 )
+from pycutlass.arguments.split_k import planes_at
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError, PyCutlassError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
 Mode = cutlass.gemm.Mode
 NAMES = {name: getattr(pycutlass, name) for name in pycutlass.__all__}
-SHORTS = ("f16", "f32", "f64", "s32")
+#: Types of the sums, of the epilogue's arithmetic and of D that make a kernel; a sample of them.
+TYPES = [
+    ("f16", "f16", "f16"),
+    ("f16", "f32", "f32"),
+    ("f32", "f32", "f16"),
+    ("f32", "f32", "bf16"),
+    ("f32", "f16", "f32"),
+    ("f64", "f64", "f64"),
+    ("s32", "f32", "s8"),
+    ("s32", "s32", "s32"),
+    ("s32", "f32", "f16"),
+]
 
 
 def described(**changes: Any) -> dict[str, Any]:
@@ -51,24 +66,18 @@ def described(**changes: Any) -> dict[str, Any]:
 
 @st.composite
 def reductions(draw: st.DrawFn) -> ReductionOperation:
-    output = draw(st.sampled_from(["f16", "bf16", "f32", "f64", "s32", "s8"]))
+    accumulator, compute, output = draw(st.sampled_from(TYPES))
     C = TensorDescription(TAG[output], draw(st.sampled_from([ROW, COLUMN])), draw(st.sampled_from([1, 2, 4, 8, 16])))
     count = draw(st.sampled_from([each for each in (1, 2, 4, 8, 16) if each <= C.alignment]))
-    accumulator, compute = (TAG[draw(st.sampled_from(SHORTS))] for _ in range(2))
-    types = (C.element, count, accumulator, compute)
-    functor = draw(
-        st.sampled_from(
-            [
-                LinearCombination(*types),
-                LinearCombinationClamp(*types),
-                LinearCombinationGeneric(pycutlass.relu, *types),
-                LinearCombinationGeneric(pycutlass.gelu, *types),
-            ]
-        )
-    )
+    types = (C.element, count, TAG[accumulator], TAG[compute])
+    kinds: list[Any] = [LinearCombinationClamp] if output in ("s8", "s32") else []
+    kinds += [LinearCombination] if output != "s8" else []
+    activations = [pycutlass.relu, pycutlass.gelu] if output not in ("s8", "s32") else []
+    kinds += [functools.partial(LinearCombinationGeneric, activation) for activation in activations]
+    functor = draw(st.sampled_from(kinds))(*types)
     shape = (draw(st.integers(1, 8)), 32 * count * draw(st.sampled_from([1, 2, 4])))
     return ReductionOperation(
-        shape, C, accumulator, epilogue_functor=functor, count=count, partitions_per_stage=draw(st.integers(1, 8))
+        shape, C, TAG[accumulator], epilogue_functor=functor, count=count, partitions_per_stage=draw(st.integers(1, 8))
     )
 
 
@@ -117,6 +126,17 @@ def test_what_is_left_out():
     assert short.epilogue_type(2.0, 3.0).values == (2.0, 3.0)
 
 
+def typed(output: str, accumulator: str, compute: str) -> dict[str, Any]:
+    """Return the keywords of a reduction that differ where it has other types."""
+    tags = [getattr(cutlass, name) for name in (output, accumulator, compute)]
+    C = TensorDescription(tags[0], ROW, 1)
+    functor = LinearCombination(tags[0], 1, *tags[1:])
+    return {"C": C, "element_accumulator": tags[1], "epilogue_functor": functor, "count": 1}
+
+
+INTERLEAVED = ["interleaved", "partial sums", "RowMajor, ColumnMajor or TensorNHWC"]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -137,7 +157,22 @@ def test_what_is_left_out():
         ({"epilogue_functor": "relu"}, ["epilogue_functor", "'relu'"]),
         ({"count": 4}, ["count=4", "epilogue_vector_length=8"]),
         ({"partitions_per_stage": 0}, ["partitions_per_stage", "at least 1", "0"]),
-        ({"partitions_per_stage": 1.5}, ["partitions_per_stage", "1.5"]),
+        ({"partitions_per_stage": 1.5}, ["partitions_per_stage", "integer", "1.5"]),
+        ({"partitions_per_stage": True}, ["partitions_per_stage", "integer", "True"]),
+        ({"partitions_per_stage": 32}, ["count=8", "partitions_per_stage=32", "255 registers", "at most 31"]),
+        ({"partitions_per_stage": 10**30}, ["partitions_per_stage", "at most 31"]),
+        ({"count": 8.0}, ["count", "integer", "8.0"]),
+        ({"count": True}, ["count", "integer", "True"]),
+        ({"count": 0}, ["count", "at least 1", "0"]),
+        ({"shape": (True, 256)}, ["shape", "MatrixCoord(rows, columns)", "True"]),
+        (typed("int8", "float32", "float32"), ["LinearCombination does not limit", "int8", "LinearCombinationClamp"]),
+        (typed("float64", "float32", "float32"), ["accumulator of cutlass.float32", "write", "cutlass.float64"]),
+        (typed("int32", "float16", "float32"), ["accumulator of cutlass.float16", "write", "cutlass.int32"]),
+        (typed("tfloat32", "int32", "float32"), ["accumulator of cutlass.int32", "write", "cutlass.tfloat32"]),
+        (typed("float16", "float32", "float64"), ["accumulator of cutlass.float32", "compute in", "cutlass.float64"]),
+        (typed("bfloat16", "bfloat16", "float32"), ["element_accumulator", "f16, f32, f64, s32", "cutlass.bfloat16"]),
+        ({"C": TensorDescription(cutlass.float16, cutlass.ColumnMajorInterleaved32, 8)}, INTERLEAVED),
+        ({"C": TensorDescription(cutlass.float16, cutlass.TensorNC32HW32, 8)}, INTERLEAVED),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
@@ -145,6 +180,16 @@ def test_one_wrong_part_is_named(change, words):
     with pytest.raises(DescriptionError) as caught:
         ReductionOperation(**described(**change))
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_integers_of_numpy_are_integers():
+    plain = ReductionOperation(**described())
+    same = ReductionOperation(
+        **described(count=np.int64(8), partitions_per_stage=np.uint8(4), shape=np.array([4, 256]))
+    )
+    assert same == plain
+    assert same.emit() == plain.emit()
+    assert type(same.count) is type(same.partitions_per_stage) is int
 
 
 def test_unknown_keywords_are_refused():
@@ -267,23 +312,39 @@ SQUARE = np.zeros((25, 40), np.float16)
         ({"problem_size": (24, 40, 8)}, ArgumentTypeError, ["problem_size", "[M, N]", "(24, 40, 8)"]),
         ({"problem_size": 24}, ArgumentTypeError, ["problem_size", "[M, N]", "24"]),
         ({"problem_size": (24.5, 40)}, ArgumentTypeError, ["problem_size", "integers", "24.5"]),
-        ({"problem_size": (0, 40)}, ArgumentError, ["problem_size", "at least 1", "[0, 40]"]),
-        ({"partitions": 0}, ArgumentError, ["partitions", "at least 1", "0"]),
+        ({"problem_size": (0, 40)}, ArgumentError, ["problem_size", "from 1 to 2,147,483,647", "[0, 40]"]),
+        ({"problem_size": (2**31, 40)}, ArgumentError, ["problem_size", "from 1 to 2,147,483,647", "[2147483648, 40]"]),
+        ({"partitions": 0}, ArgumentError, ["partitions", "from 1 to 2,147,483,647", "0"]),
+        ({"partitions": 10**30}, ArgumentError, ["partitions", "from 1 to 2,147,483,647"]),
         ({"partitions": "2"}, ArgumentTypeError, ["partitions", "integer", "'2'"]),
         ({"partitions": 3}, ArgumentError, ["workspace", "ptr_D", "3 slices", "this one has 2 planes of 24 x 40"]),
         ({"problem_size": (40, 24), "destination": np.zeros((40, 24), "f2")}, ArgumentError, ["same problem size"]),
-        ({"workspace": None}, ArgumentTypeError, ["workspace", "NoneType"]),
+        ({"workspace": None}, ArgumentError, ["workspace is missing", "ptr_D of GemmArguments", "Conv2dArguments"]),
+        ({"workspace": "sums"}, ArgumentTypeError, ["workspace", "CUdeviceptr", "str"]),
+        ({"bias": "yes"}, ArgumentTypeError, ["bias", "True, False or None", "str"]),
         ({"workspace": 4096}, ArgumentError, ["workspace", "ptr_D", "GemmSplitKParallel"]),
         ({"workspace": np.zeros((2, 24, 40), np.float32)}, ArgumentError, ["workspace", "ptr_D"]),
         ({"destination": None}, ArgumentError, ["destination is missing", "24 x 40"]),
-        ({"destination": np.zeros((24, 40), np.float32)}, ArgumentTypeError, ["operand D", "float16", "float32"]),
-        ({"destination": np.zeros((40, 24), np.float16)}, ArgumentError, ["operand D", "(24, 40)", "(40, 24)"]),
-        ({"destination": np.zeros((24, 44), "f2")[:, :40]}, AlignmentError, ["operand D", "alignment 8", "44"]),
-        ({"destination": np.broadcast_to(np.zeros(40, "f2"), (24, 40))}, ArgumentError, ["operand D"]),
+        (
+            {"destination": np.zeros((24, 40), np.float32)},
+            ArgumentTypeError,
+            ["destination", "float16", "float32"],
+        ),
+        (
+            {"destination": np.zeros((40, 24), np.float16)},
+            ArgumentError,
+            ["destination", "(24, 40)", "(40, 24)"],
+        ),
+        (
+            {"destination": np.zeros((24, 44), "f2")[:, :40]},
+            AlignmentError,
+            ["destination", "alignment 8", "44"],
+        ),
+        ({"destination": np.broadcast_to(np.zeros(40, "f2"), (24, 40))}, ArgumentError, ["operand destination"]),
         ({"source": None}, ArgumentError, ["source is None", "beta is not 0"]),
-        ({"source": np.zeros((24, 40))}, ArgumentTypeError, ["operand C", "float16", "float64"]),
-        ({"source": np.zeros(41, np.float16)}, ArgumentError, ["operand C", "960", "41"]),
-        ({"source": SQUARE[1:], "destination": SQUARE[:24]}, ArgumentError, ["D overlaps C"]),
+        ({"source": np.zeros((24, 40))}, ArgumentTypeError, ["operand source", "float16", "float64"]),
+        ({"source": np.zeros(41, np.float16)}, ArgumentError, ["operand source", "960", "41"]),
+        ({"source": SQUARE[1:], "destination": SQUARE[:24]}, ArgumentError, ["destination overlaps source"]),
         ({"output_op": (1.0, 0.0)}, ArgumentTypeError, ["output_op", "tuple"]),
         ({"alpha": 1.0}, ArgumentTypeError, ["no keyword alpha", "output_op"]),
     ],
@@ -302,7 +363,7 @@ def test_lines_are_moved_whole():
     A, B = np.ones((4, 32), np.float16), np.ones((12, 32), np.float16).T
     arguments = GemmArguments(operation, (4, 12, 32), A, B, gemm_mode=Mode.GemmSplitKParallel, split_k_slices=2)
     reduction, D = ReductionOperation(**described()), np.zeros((4, 12), np.float16)
-    with pytest.raises(AlignmentError, match=r"operand D is described with alignment 8.*got 12"):
+    with pytest.raises(AlignmentError, match=r"operand destination is described with alignment 8.*got 12"):
         ReductionArguments(reduction, (4, 12), 2, arguments.ptr_D, D)
 
 
@@ -344,6 +405,121 @@ def test_a_workspace_of_other_sums_is_refused():
         ArgumentTypeError, match=r"operand workspace must be float16.*got a workspace tensor of float32"
     ):
         workspace.make(operation=half, output_op=None)
+
+
+@pytest.mark.parametrize("made", [ROW, COLUMN], ids=["made by rows", "made by columns"])
+@pytest.mark.parametrize("described_", [ROW, COLUMN, cutlass.TensorNHWC], ids=["rows", "columns", "NHWC"])
+def test_partial_sums_are_read_as_they_were_written(made, described_):
+    rng = np.random.default_rng()
+    A, B = rng.standard_normal((8, 64), np.float32), rng.standard_normal((4, 64), np.float32).T
+    operation, arguments = partial_sums("f32_simt", made, (8, 4, 64), 2, A, B)
+    C = TensorDescription(cutlass.float32, described_, 1)
+    reduction = ReductionOperation([4, 32], C, cutlass.float32)
+    D = np.full((8, 4), np.nan, np.float32, order="F" if described_ is COLUMN else "C")
+    if (made is COLUMN) != (described_ is COLUMN):
+        with pytest.raises(ArgumentError) as caught:
+            ReductionArguments(reduction, [8, 4], 2, arguments.ptr_D, D)
+        assert all(f"cutlass.{layout.__name__}" in str(caught.value) for layout in (made, described_))
+        assert "the same layout" in str(caught.value)
+        return
+    ends = ReductionArguments(reduction, [8, 4], 2, arguments.ptr_D, D)
+    operation.run(arguments)
+    reduction.run(ends)
+    np.testing.assert_allclose(D, A.astype(float) @ B, rtol=1e-5, atol=1e-5)
+
+
+def test_partial_sums_of_a_convolution_have_its_layout():
+    conv, arguments, (m, n) = convolved()
+    for layout in (ROW, cutlass.TensorNHWC):
+        reduction = ReductionOperation(
+            [4, 256], TensorDescription(cutlass.float16, layout, 8), cutlass.float32, count=8
+        )
+        D = np.full((m, n), np.nan, np.float16)
+        ends = ReductionArguments(reduction, [m, n], 2, arguments.ptr_D, D)
+        conv.run(arguments)
+        reduction.run(ends)
+        assert not np.isnan(D).any()
+    turned = ReductionOperation([4, 256], TensorDescription(cutlass.float16, COLUMN, 8), cutlass.float32, count=8)
+    with pytest.raises(ArgumentError, match=r"cutlass.TensorNHWC.*describes C as cutlass.ColumnMajor.*the same layout"):
+        ReductionArguments(turned, [m, n], 2, arguments.ptr_D, np.zeros((m, n), np.float16, order="F"))
+
+
+def convolved() -> tuple[Any, Any, tuple[int, int]]:
+    """Return a convolution, arguments whose ptr_D is a workspace, and the extents of its planes."""
+    conv = CONVOLUTIONS["f16_fprop_optimized"]
+    x, w = np.ones((1, 4, 4, 16), np.float16), np.ones((32, 3, 3, 16), np.float16)
+    size = pycutlass.conv2d_problem_size(x, w, padding=1)
+    arguments = pycutlass.Conv2dArguments(
+        conv, size, x, w, split_k_mode=cutlass.conv.SplitKMode.Parallel, split_k_slices=2
+    )
+    return conv, arguments, (16, 32)
+
+
+def test_partial_sums_know_k():
+    _, arguments, _ = convolved()
+    assert planes_at(arguments.ptr_D).k == 3 * 3 * 16
+    workspace = Workspace()
+    assert planes_at(workspace.address).k == 32
+
+
+@pytest.mark.parametrize(("k", "fits"), [(256, True), (288, False)])
+def test_a_clamp_that_holds_for_short_sums_is_held_to_it(k, fits):
+    operation = ampere(
+        "f16",
+        types=("s8", "s32", "s32"),
+        instruction=(16, 8, 32),
+        tile=(128, 128, 64),
+        math=pycutlass.MathOperation.multiply_add_saturate,
+    )
+    A, B = np.ones((8, k), np.int8), np.ones((16, k), np.int8).T
+    arguments = GemmArguments(operation, (8, 16, k), A, B, gemm_mode=Mode.GemmSplitKParallel, split_k_slices=2)
+    C = TensorDescription(cutlass.int8, ROW, 4)
+    reduction = ReductionOperation(
+        [4, 128], C, cutlass.int32, epilogue_functor=FastLinearCombinationClamp(cutlass.int8, 4), count=4
+    )
+    D = np.zeros((8, 16), np.int8)
+    if not fits:
+        with pytest.raises(ArgumentError, match=r"K of at most 256, .* K=288: use LinearCombinationClamp"):
+            ReductionArguments(reduction, [8, 16], 2, arguments.ptr_D, D)
+        return
+    ends = ReductionArguments(reduction, [8, 16], 2, arguments.ptr_D, D, output_op=reduction.epilogue_type(1 / 8))
+    operation.run(arguments)
+    reduction.run(ends)
+    np.testing.assert_array_equal(D, k // 8)
+
+
+def test_an_address_of_numpy_is_an_address():
+    workspace = Workspace()
+    ends = workspace.make(workspace=np.int64(workspace.address))
+    workspace.gemm.run(workspace.arguments)
+    workspace.reduction.run(ends)
+    np.testing.assert_array_equal(workspace.D, 33.0)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        np.zeros((24, 40), np.float32),
+        np.zeros(24 * 40, np.float32),
+        np.broadcast_to(np.zeros((24, 40), np.float32), (3, 24, 40)),
+    ],
+    ids=["matrix", "flat", "repeated"],
+)
+def test_one_plane_is_not_a_workspace_of_several(monkeypatch, own):
+    workspace = Workspace()
+    monkeypatch.setattr("pycutlass.device.available", lambda: True)  # where a workspace may be the user's own
+    with pytest.raises(ArgumentError) as caught:
+        workspace.make(workspace=own, partitions=3)
+    words = ("workspace", "3 partitions", "(3, 24, 40)", "2880 elements", "one plane", str(own.shape), "partitions=1")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_workspace_of_the_users_own_has_a_plane_for_each_partition(monkeypatch):
+    workspace = Workspace()
+    ends = workspace.make()
+    monkeypatch.setattr("pycutlass.device.available", lambda: True)
+    for own in (np.zeros((2, 24, 40), np.float32), np.zeros(2 * 24 * 40, np.float32), 1 << 20):
+        assert ends._workspace(own, 24, 40).batch_stride == 24 * 40
 
 
 def test_c_may_be_d():

@@ -62,11 +62,34 @@ def test_the_tolerance_refuses_what_is_wrong(operation):
     assert wrong.mean() > 0.5
 
 
+@pytest.mark.parametrize("output", ["f16", "bf16"])
+@pytest.mark.parametrize("k", [16, 256, 2048])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-1.25, 1.0), (0.3, 0.7)])
+def test_the_tolerance_refuses_an_output_that_is_cut_off(output, k, alpha, beta):
+    operation = ampere("f16", types=("f16", "f32", output))
+    A, B, C = inputs(operation, 64, 48, k)
+    exact = reference.gemm(operation, A, B, C, alpha, beta, exact=True)
+    computed = exact.astype(np.float32)  # as the epilogue does
+    dropped = np.uint32(2 ** (23 - BY_SHORT_NAME[output].mantissa) - 1)
+    cut_off = (computed.view(np.uint32) & ~dropped).view(np.float32)
+    rounded = BY_SHORT_NAME[output].round(computed)
+    relative, absolute = reference.tolerance(operation, k, abs(alpha))
+
+    def wrong(D: Any) -> float:
+        """Return the share of elements that the tolerance refuses."""
+        return float((np.abs(D.astype(np.float64) - exact) > relative * np.abs(exact) + absolute).mean())
+
+    assert wrong(rounded) == 0
+    assert wrong(cut_off) > 0.1
+
+
 @named
 def test_the_tolerance_is_that_of_the_types(operation):
     relative, absolute = reference.tolerance(operation, 64)
     output, math = operation.C.type, operation.tile_description.math_instruction
-    assert output.epsilon <= relative <= 6 * output.epsilon
+    compute = operation.epilogue_functor.compute
+    own = relative - 4 * compute.epsilon  # half of it for the one rounding of D, or one and the reference's in f64
+    assert output.epsilon / 2 <= own <= (1 if output.short == "f64" else 0.51) * output.epsilon
     lost = 2.0**-20 if math.math_operation is MathOperation.multiply_add_fast_f32 else math.accumulator.epsilon
     assert lost <= absolute <= 300 * lost  # of a sum of 64 products, whose size is about 8
     assert reference.tolerance(operation, 256)[1] > absolute

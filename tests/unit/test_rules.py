@@ -362,6 +362,8 @@ def test_what_is_allowed_by_the_message_is_made(accumulator):
     for output, compute in itertools.product(
         written.get(accumulator, ("s32", "s8", "f32", "f16", "bf16")), computed[accumulator]
     ):
+        if (compute, output) == ("s32", "bf16"):
+            continue  # which the functor itself refuses
         length = 1 if baseline == "f64" else 128 // BY_SHORT_NAME[output].bits
         kind = LinearCombinationClamp if output == "s8" else LinearCombination
         change = {

@@ -76,6 +76,27 @@ def test_cutlass_path_comes_before_the_package(monkeypatch, tmp_path, bare_machi
     assert found.includes[1] == tmp_path / "my checkout" / "tools" / "util" / "include"
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("'unclosed", ["No closing quotation"]), ("g++ \\", ["No escaped character"]), ("''", ["names no program"]),
+     ("  ", ["names no program"])],
+)  # fmt: skip
+def test_a_host_compiler_that_is_no_command_is_refused(monkeypatch, command, words):
+    monkeypatch.setenv("CXX", command)
+    with pytest.raises(ToolkitError) as caught:
+        toolkit.find_host_compiler()
+    words = [f"CXX is {command!r}", "Correct the variable or unset it", *words]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    finding = next(finding for finding in toolkit.findings() if finding.name == "host compiler")
+    assert not finding.ok and finding.value == str(caught.value)
+
+
+def test_a_home_of_nobody_is_refused(monkeypatch):
+    monkeypatch.setenv("CUTLASS_PATH", "~nobody-of-this-name/cutlass")
+    with pytest.raises(ToolkitError, match=r"CUTLASS_PATH is ~nobody-of-this-name/cutlass, and there is no"):
+        toolkit.find_cutlass()
+
+
 def test_cutlass_path_that_holds_no_cutlass_is_refused(monkeypatch, tmp_path, bare_machine):
     bare_machine["cutlass_library"] = [tmp_path / "package"]
     make_cutlass(tmp_path / "package" / "source")

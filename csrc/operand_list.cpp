@@ -1,0 +1,137 @@
+#include "operand_list.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+
+#include "bindings.h"
+
+namespace pycutlass {
+namespace {
+
+constexpr int64_t kLdLimit = int64_t(1) << 31;  // CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
+
+}  // namespace
+
+bool OperandExtents::operator==(OperandExtents const& other) const {
+  if (count() != other.count()) return false;
+  for (size_t i = 0; i < count(); ++i) {
+    if (rows(i) != other.rows(i) || columns(i) != other.columns(i)) return false;
+  }
+  return true;
+}
+
+void OperandList::resize(size_t count) {
+  pointers.assign(count, 0);
+  next.assign(count, 0);
+  lds.assign(count, 0);
+  spans.assign(count, Span{});
+  forms.assign(count, TensorForm());
+  tensors = py::none();
+}
+
+void OperandList::place(size_t problem, Span const& span, int64_t ld) {
+  pointers.at(problem) = span.begin;
+  lds.at(problem) = ld;
+  spans.at(problem) = span;
+}
+
+void OperandList::remember(py::tuple const& given) {
+  for (size_t i = 0; i < forms.size(); ++i) {
+    py::object const tensor = given[i];
+    if (!tensor.is_none()) forms[i].remember(tensor);
+  }
+  tensors = given;
+}
+
+bool OperandList::read(py::handle given) {
+  if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != forms.size()) return false;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    py::handle const tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+    if (!forms[i].read(tensor, next[i]) || (next[i] & (rule.alignment_bytes() - 1)) != 0) return false;
+  }
+  return true;
+}
+
+void OperandList::exchange() {
+  pointers.swap(next);
+  for (size_t i = 0; i < spans.size(); ++i) spans[i].begin = pointers[i];
+}
+
+bool OperandList::remembers_all() const {
+  return !forms.empty() && std::all_of(forms.begin(), forms.end(), [](TensorForm const& form) { return form.known(); });
+}
+
+bool OperandList::take(OperandList const& like, py::handle given, OperandExtents const& extents) {
+  size_t const count = extents.count();
+  if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != count) return false;
+  TensorForm const& known = like.forms.front();
+  resize(count);
+  rule = like.rule;
+  for (size_t i = 0; i < count; ++i) {
+    TensorView view;
+    if (!known.view(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)), view)) return false;
+    if (!take_one(i, view, extents.rows(i), extents.columns(i))) return false;
+    forms[i] = known.with_extents(view);
+  }
+  tensors = py::reinterpret_borrow<py::object>(given);
+  return true;
+}
+
+/// The rules are those of pycutlass/operands.py, which explains what is refused here.
+bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns) {
+  int64_t const line = rule.row_major ? columns : rows, lines = rule.row_major ? rows : columns;
+  bool const empty = line == 0 || lines == 0;
+  int64_t ld = line, beginnings = lines;
+  if (rule.matrix && view.rank == 2 && view.sizes[0] == rows && view.sizes[1] == columns) {
+    int64_t const adjacent = view.strides[rule.row_major], step = view.strides[!rule.row_major];
+    if (!empty && line != 1 && adjacent != 1) return false;
+    if (!empty && lines > 1) ld = step;
+  } else if (rule.bias && view.rank == 1 && view.sizes[0] == line && !empty && lines > 1) {
+    if (line != 1 && view.strides[0] != 1) return false;
+    ld = 0;
+    beginnings = 1;
+  } else {
+    return false;
+  }
+  if (empty) {  // neither its address nor its strides mean anything
+    place(problem, {view.pointer, 0, static_cast<uint64_t>(line * rule.element_bytes), 0}, ld);
+    return true;
+  }
+  if (!view.pointer || (beginnings > 1 && ld < line) || ld >= kLdLimit || line % rule.alignment ||
+      ld % rule.alignment || view.pointer % rule.alignment_bytes()) {
+    return false;
+  }
+  uint64_t const bytes = static_cast<uint64_t>(((beginnings - 1) * ld + line) * rule.element_bytes);
+  uint64_t const pitch = beginnings > 1 ? static_cast<uint64_t>(ld * rule.element_bytes) : 0;
+  place(problem, {view.pointer, bytes, static_cast<uint64_t>(line * rule.element_bytes), pitch}, ld);
+  return true;
+}
+
+void bind_operand_list(py::module_& m) {
+  py::class_<OperandRule>(m, "OperandRule", "What an operand of a group is described with, and what may stand for it.")
+      .def(py::init<bool, int64_t, int64_t, bool, bool>(), py::arg("row_major"), py::arg("element_bytes"),
+           py::arg("alignment"), py::arg("matrix"), py::arg("bias"));
+  m.def(
+      "read_operands",
+      [](OperandRule const& rule, py::handle like, py::tuple const& tensors,
+         std::vector<int32_t> const& sizes) -> py::object {
+        OperandList known, taken;
+        known.resize(1);
+        known.rule = rule;
+        known.remember(py::make_tuple(like));
+        OperandExtents const extents{sizes, 0, 1};
+        if (!known.remembers_all() || !taken.take(known, tensors, extents)) return py::none();
+        py::list entries;
+        for (size_t i = 0; i < extents.count(); ++i) {
+          Span const& span = taken.spans[i];
+          entries.append(py::make_tuple(span.begin, span.bytes, span.line, span.pitch, taken.lds[i]));
+        }
+        return std::move(entries);
+      },
+      py::arg("rule"), py::arg("like"), py::arg("tensors"), py::arg("sizes"),
+      "Address, bytes, bytes of a line, bytes between lines and leading dimension of each tensor, or None. "
+      "M and N of the sizes are their rows and columns.");
+}
+
+}  // namespace pycutlass

@@ -1,0 +1,67 @@
+// One operand of all problems of a group, and tensors that take the place of those that it has.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "overlap.h"
+#include "tensor_form.h"
+
+namespace pycutlass {
+
+/// What an operand of a group is described with, and what may stand for it.
+struct OperandRule {
+  bool row_major = true;
+  int64_t element_bytes = 1;
+  int64_t alignment = 1;             // in elements, a power of two
+  bool matrix = true, bias = false;  // whether it may be a matrix, and a vector that stands for equal lines of one
+
+  uint64_t alignment_bytes() const { return static_cast<uint64_t>(alignment * element_bytes); }
+};
+
+/// Rows and columns of an operand in every problem, out of the sizes M, N, K of all.
+struct OperandExtents {
+  std::vector<int32_t> const& sizes;
+  size_t rows_at, columns_at;  // of M, N, K
+
+  size_t count() const { return sizes.size() / 3; }
+  int64_t rows(size_t problem) const { return sizes[3 * problem + rows_at]; }
+  int64_t columns(size_t problem) const { return sizes[3 * problem + columns_at]; }
+  bool operator==(OperandExtents const& other) const;
+};
+
+struct OperandList {
+  std::vector<uint64_t> pointers;
+  std::vector<uint64_t> next;  // those of an exchange, until it is known to fit
+  std::vector<int64_t> lds;
+  std::vector<Span> spans;
+  std::vector<TensorForm> forms;
+  OperandRule rule;
+  pybind11::object tensors;  // what the pointers point into: a tuple, with None for what is not kept alive here
+
+  void resize(size_t count);
+  void place(size_t problem, Span const& span, int64_t ld);
+  /// Keeps the tensors alive, and knows their forms.
+  void remember(pybind11::tuple const& given);
+
+  /// Whether there is a tensor of the remembered form for every problem; if so, `next` has their addresses.
+  bool read(pybind11::handle given);
+  /// Goes over to what was read; once more goes back.
+  void exchange();
+
+  /// Whether every problem has a tensor whose form is remembered.
+  bool remembers_all() const;
+  /// Becomes the operand that `given` is, with such extents; false where a tensor needs a closer look. They are of the
+  /// type, the element type and the device of those that `like` remembers.
+  bool take(OperandList const& like, pybind11::handle given, OperandExtents const& extents);
+
+ private:
+  bool take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns);
+};
+
+/// Adds read_operands, by which the tests see what `OperandList::take` does.
+void bind_operand_list(pybind11::module_& m);
+
+}  // namespace pycutlass
