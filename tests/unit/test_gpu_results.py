@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -269,3 +270,11 @@ def test_the_sanitizer_sees_each_tensor_by_itself(monkeypatch):
     command = tool._command(part, Path("out"), ["--caching-allocator"])
     assert command.variables == {}
     assert "--caching-allocator" not in command.words
+
+
+def test_the_page_is_what_the_kept_results_say(tmp_path):
+    page = tmp_path / tool.PAGE.name
+    shutil.copytree(tool.PAGE.with_suffix(""), page.with_suffix(""))
+    (tmp_path / "out").mkdir()
+    assert tool.main(["--out", str(tmp_path / "out"), "--render", "--page", str(page)]) == 0
+    assert page.read_text() == tool.PAGE.read_text()
