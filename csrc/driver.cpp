@@ -259,7 +259,7 @@ void bind_driver(py::module_& m) {
         check(code, "cuMemcpyHtoDAsync");
       },
       py::arg("target"), py::arg("source"), py::arg("stream"),
-      "Copy a contiguous host buffer to device memory; the buffer may change when this returns.");
+      "Copy a contiguous host buffer to device memory; it may change when this returns, but under capture.");
   m.def(
       "copy_to_host",
       [](py::buffer target, uintptr_t source, uintptr_t stream) {

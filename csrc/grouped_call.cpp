@@ -256,9 +256,10 @@ bool GroupedCall::resize(py::buffer const& sizes, std::array<py::handle, kOperan
   group.sizes = read_sizes(sizes);
   if (!take(group, given)) return false;
   go_over_to(group);
-  if (!overlapping(true) && fits_table()) return true;
+  bool const apart = !overlapping(true);
+  if (apart && fits_table()) return true;
   go_over_to(group);
-  plan();
+  if (apart) plan();
   return false;
 }
 

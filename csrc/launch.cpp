@@ -172,22 +172,22 @@ void Call::run_on(CUstream stream) {
 /// Two launches of one call write the same D, and the same semaphores of split-K. On a stream that the caller names,
 /// which the tensors' library cannot order, and where there are semaphores, the later one waits for the earlier.
 void Call::prepare(CUstream stream) {
+  marks_end_ = false;
   if (!explicit_end_ && !workspace_bytes()) return;
+  if (has_last_ && last_ == stream && !last_was_named_ && !workspace_bytes()) return;  // it has waited already
   ContextScope scope(kernel_->context());
   if (is_capturing(stream)) return;  // a graph cannot wait for what is outside it
+  auto wait_for = [stream](std::shared_ptr<Event> const& end) {
+    if (end) check(driver().cuStreamWaitEvent(stream, end->handle(), 0), "cuStreamWaitEvent");
+  };
   if (!has_last_ || last_ != stream) {
-    if (explicit_end_ && explicit_stream_ != stream) {
-      check(driver().cuStreamWaitEvent(stream, explicit_end_->handle(), 0), "cuStreamWaitEvent");
-    }
-    if (has_last_ && !last_was_named_ && workspace_bytes()) {
-      Event event;  // the driver keeps it until the wait has been served
-      event.record(last_);
-      check(driver().cuStreamWaitEvent(stream, event.handle(), 0), "cuStreamWaitEvent");
-    }
+    if (explicit_stream_ != stream) wait_for(explicit_end_);
+    wait_for(end_);
   }
   last_ = stream;
   has_last_ = true;
   last_was_named_ = false;
+  marks_end_ = workspace_bytes() != 0;
 }
 
 void Call::launch(CUstream stream) {
@@ -213,6 +213,10 @@ void Call::launch(CUstream stream) {
   }
   launched_ = true;
   if (code != CUDA_SUCCESS) check(code, "cuLaunchKernelEx");
+  if (!marks_end_) return;
+  ContextScope scope(kernel_->context());
+  if (!end_) end_ = std::make_shared<Event>();
+  end_->record(stream);
 }
 
 pycutlass_operand const& Call::operand(int index) const {

@@ -86,6 +86,9 @@ class Call {
   // Where the last launch that was no capture went, as far as somebody may have to wait for it.
   CUstream last_ = nullptr;
   bool has_last_ = false, last_was_named_ = false;
+  // Marks its end where it has a workspace: the stream may be gone when the next launch has to wait.
+  std::shared_ptr<Event> end_;
+  bool marks_end_ = false;  // whether the coming launch is to be marked
   CUstream explicit_stream_ = nullptr;
   std::shared_ptr<Event> explicit_end_;
   alignas(128) unsigned char params_[PYCUTLASS_MAX_PARAMS];

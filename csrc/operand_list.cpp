@@ -85,7 +85,7 @@ bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows,
   int64_t ld = line, beginnings = lines;
   if (rule.matrix && view.rank == 2 && view.sizes[0] == rows && view.sizes[1] == columns) {
     int64_t const adjacent = view.strides[rule.row_major], step = view.strides[!rule.row_major];
-    if (!empty && line != 1 && adjacent != 1) return false;
+    if (!empty && adjacent != 1) return false;  // with another step it may be a view that is to be negated
     if (!empty && lines > 1) ld = step;
   } else if (rule.bias && view.rank == 1 && view.sizes[0] == line && !empty && lines > 1) {
     if (line != 1 && view.strides[0] != 1) return false;
@@ -131,7 +131,7 @@ void bind_operand_list(py::module_& m) {
       },
       py::arg("rule"), py::arg("like"), py::arg("tensors"), py::arg("sizes"),
       "Address, bytes, bytes of a line, bytes between lines and leading dimension of each tensor, or None. "
-      "M and N of the sizes are their rows and columns.");
+      "M and N of the sizes are their rows and columns. For tests.");
 }
 
 }  // namespace pycutlass

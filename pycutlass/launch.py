@@ -6,10 +6,11 @@ fills its family's part of the call record, and can be computed on the host.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,7 +137,10 @@ class DeviceLaunch:
         self._operation = operation
         self._buffers: dict[str, DeviceBuffer] = {}
         self._host_D: Operand | None = None
+        self._libraries: Mapping[str, type] = {}
         self._joined: list[Callable[[], int]] = []
+        #: Buffers that were too small for an update. They go last: captured graphs may still use them.
+        self._outgrown: list[DeviceBuffer] = []
         self.update(problem)
 
     @property
@@ -157,15 +161,15 @@ class DeviceLaunch:
     def update(self, problem: Problem) -> None:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""
         call = self.call
-        self._follow_streams(problem)
-        call.set_scalars(problem.scalars.values, problem.scalars.pointers)
-        for name, operand in problem.operands.items():
-            self._place(name, operand)
-        problem.configure(call)
-        self._plan(problem, call)
-        if call.workspace_bytes and "workspace" not in self._buffers:
-            self._make_workspace(call.workspace_bytes)
+        with self._following(problem):
+            call.set_scalars(problem.scalars.values, problem.scalars.pointers)
+            for name, operand in problem.operands.items():
+                self._place(name, operand)
+            problem.configure(call)
             self._plan(problem, call)
+            if call.workspace_bytes and "workspace" not in self._buffers:
+                self._make_workspace(call.workspace_bytes)
+                self._plan(problem, call)
 
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring D back where it is host memory."""
@@ -190,7 +194,7 @@ class DeviceLaunch:
 
     def release(self, owners: tuple[Any, ...]) -> None:
         """Let go of everything, ordered behind the last launch."""
-        self._let_go(*self._buffers.values())
+        self._let_go(*self._buffers.values(), *self._outgrown)
         self.give_up(owners)
 
     def operand(self, name: str) -> tuple[int, int]:
@@ -198,11 +202,24 @@ class DeviceLaunch:
         pointer, ld, _ = self.call.operand(_OPERANDS.index(name))
         return pointer, ld
 
-    def _follow_streams(self, problem: Problem) -> None:
-        """Launch from now on where the libraries of these tensors say, behind what was done for the ones before."""
+    @contextlib.contextmanager
+    def _following(self, problem: Problem) -> Iterator[None]:
+        """Launch from now on where the libraries of these tensors say; where something fails, as before."""
+        before = self._libraries
+        self._follow({each.view.library: type(each.view.owner) for each in problem.operands.values()})
+        try:
+            yield
+        except BaseException:
+            self._follow(before)
+            raise
+
+    def _follow(self, libraries: Mapping[str, type]) -> None:
+        """Follow the current streams of these libraries, behind what was done on the one before."""
+        if libraries == self._libraries:
+            return
         call = self.call
         before = call.current_stream
-        self._joined = follow_streams(call, problem.operands, self.ordinal)
+        self._joined, self._libraries = follow_streams(call, libraries, self.ordinal), libraries
         after = call.current_stream
         if after != before and (call.launched or self._buffers) and not _core.is_capturing(after):
             _core.order(before, after)
@@ -221,7 +238,8 @@ class DeviceLaunch:
         index, alignment = _OPERANDS.index(name), operand.description.alignment_bytes
         if operand.view.device is not None:
             pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
-            self._host_D = None if name == "D" else self._host_D
+            if name == "D":
+                self._host_D = None
         else:
             pointer, ld, step = self._copy_in(name, operand), operand.packed_ld, operand.packed_batch_stride
             size = operand.packed_bytes
@@ -252,7 +270,7 @@ class DeviceLaunch:
             _core.activate(self.ordinal)
             self._buffers[name] = DeviceBuffer(self.ordinal, size, self.call.current_stream)
             if held is not None:
-                self._let_go(held)
+                self._outgrown.append(held)
         return self._buffers[name].pointer
 
     def _plan(self, problem: Problem, call: _core.Call) -> None:
@@ -329,11 +347,15 @@ def ordinal_of(operands: Mapping[str, Operand]) -> int:
     for name, operand in operands.items():
         view = operand.view
         if view.library == "torch" and view.device is None:
-            raise ArgumentError(f"operand {name} is a torch tensor on the CPU; move it with {name}.cuda()")
+            raise ArgumentError(
+                f"operand {operand.name} is a torch tensor on the CPU; move it with {operand.name}.cuda()"
+            )
         if view.library == "pointer":
             known = _core.pointer_device(view.pointer)
             if known < 0:
-                raise ArgumentError(f"operand {name} is {view.pointer:#x}, which is no memory that a GPU can reach")
+                raise ArgumentError(
+                    f"operand {operand.name} is {view.pointer:#x}, which is no memory that a GPU can reach"
+                )
             places[name] = known
         elif view.device is not None:
             places[name] = view.device
@@ -345,7 +367,8 @@ def ordinal_of(operands: Mapping[str, Operand]) -> int:
 
 def check_on_host(problem: Problem) -> None:
     """Raise DeviceError where something is device memory: without a GPU nothing can read it."""
-    elsewhere = [f"operand {name}" for name, operand in problem.operands.items() if operand.view.device is not None]
+    operands = problem.operands.values()
+    elsewhere = [f"operand {operand.name}" for operand in operands if operand.view.device is not None]
     elsewhere += [name for name, pointer in zip(("alpha", "beta"), problem.scalars.pointers, strict=False) if pointer]
     if elsewhere:
         reason = _core.driver_problem() or "the driver sees none"
@@ -355,13 +378,15 @@ def check_on_host(problem: Problem) -> None:
         )
 
 
-def follow_streams(call: Any, operands: Mapping[str, Operand], ordinal: int) -> list[Callable[[], int]]:
-    """Make `call` follow the current stream of the operands' library; return those of further libraries."""
-    owners = {operand.view.library: operand.view.owner for operand in operands.values()}
-    known = [name for name in ("torch", "cupy") if name in owners]
+def follow_streams(call: Any, libraries: Mapping[str, type], ordinal: int) -> list[Callable[[], int]]:
+    """Make `call` follow the current stream of the tensors' library; return those of further libraries.
+
+    `libraries` has the type of a tensor of each.
+    """
+    known = [name for name in ("torch", "cupy") if name in libraries]
     if not known:
         return []
-    tensor_type = type(owners[known[0]])
+    tensor_type = libraries[known[0]]
     if hasattr(tensor_type, "__dlpack_c_exchange_api__"):
         call.follow_library(tensor_type)
     else:

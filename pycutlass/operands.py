@@ -214,12 +214,12 @@ def is_vector(description: TensorDescription, tensor: Any, rows: int, columns: i
 
 def check_bias(bias: Any) -> bool | None:
     """Return what arguments were given as `bias`: whether C is one, not the bias itself."""
-    if bias is not None and not isinstance(bias, bool):
+    if bias is not None and not isinstance(bias, bool | np.bool_):
         raise ArgumentTypeError(
             f"bias says whether C is a bias: it is True, False or None (each tensor tells), got {type(bias).__name__}. "
             f"Pass the bias itself as C."
         )
-    return bias
+    return None if bias is None else bool(bias)
 
 
 def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
@@ -316,7 +316,7 @@ def _flat(packed: Matrix) -> Matrix:
             return replace(packed, batch_stride=0)
         times = f"{packed.batch} x " if packed.batch > 1 else ""
         or_bias = (
-            f", or as a bias {packed.line}" if name.startswith("C") and packed.description.order.interleave == 1 else ""
+            f", or as a bias {packed.line}" if name[0] in "Cs" and packed.description.order.interleave == 1 else ""
         )
         raise ArgumentError(
             f"a flat operand {name} must have exactly {times}{packed.rows} x {packed.columns} = {elements} elements, "
@@ -397,6 +397,7 @@ def _check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
 
 
 def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
+    # Of ColumnMajor it could be (1, M), which is a batch of one vector as well.
     if bias.description.is_row_major and bias.rows == bias.columns != 1 and shape[-2:] == (bias.line, 1):
         raise ArgumentError(
             f"a bias {bias.name} of RowMajor is a row of {bias.line} elements that stands for all rows; got shape "

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, SupportsIndex
 
 from pycutlass import device
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import DeviceLaunch, HostLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.operands import Matrix
@@ -50,6 +51,10 @@ class Arguments(ABC):
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
         """Return the problem with every operand checked."""
 
+    def _taken(self, operand: Any) -> Any:
+        """Return an operand as the arguments keep it."""
+        return operand
+
     @abstractmethod
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         """Return the scalars of a launch, checked against the operation's epilogue."""
@@ -73,7 +78,7 @@ class Arguments(ABC):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
-        given = {name: t for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
+        given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if output_op is None and self._try_exchange(A, B, C, D):
             self._given.update(given)
             return
@@ -163,21 +168,9 @@ def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> 
             f"output_op has {len(scalars.values)} scalars, this operation's epilogue takes "
             f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
         )
-    if functor.compute.is_integer:
-        _check_integers(functor, scalars)
+    if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off
+        pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return scalars
-
-
-def _check_integers(functor: EpilogueFunctor, scalars: EpilogueScalars) -> None:
-    """Raise ArgumentError for scalars, of another functor perhaps, that an integer epilogue would cut off."""
-    low, high = map(int, functor.compute.limits)
-    for name, value in zip(functor.scalar_names, scalars.values, strict=True):
-        if not (float(value).is_integer() and low <= value <= high):
-            raise ArgumentError(
-                f"output_op has {name}={value}, and this operation's epilogue computes in {functor.compute}: it must "
-                f"be an integer from {low:,} to {high:,}. Make output_op with this operation's epilogue_type, or "
-                f"describe the epilogue with element_epilogue=cutlass.float32."
-            )
 
 
 def check_writable(target: Matrix) -> None:

@@ -181,7 +181,8 @@ class GemmArguments(Arguments):
         scalars = self._check_scalars(output_op)
         self._partials: PartialSums | HostPlanes | None = None
         launched = _partial(operation) if self.gemm_mode == _Mode.GemmSplitKParallel else operation
-        self._start(launched, {"A": A, "B": B, "C": C, "D": D}, scalars)
+        given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
+        self._start(launched, given, scalars)
 
     # Checks
 
@@ -189,8 +190,6 @@ class GemmArguments(Arguments):
         """Return the problem with every operand checked."""
         if self.gemm_mode == _Mode.GemmSplitKParallel:
             return self._partial_problem(given)
-        if self.gemm_mode == _Mode.Array:
-            given |= {name: kept(tensors) for name, tensors in given.items()}
         operation, (m, n, k) = self.operation, self._size
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
         if scalars.needs_source:
@@ -205,6 +204,9 @@ class GemmArguments(Arguments):
         _check_target(operands)
         count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
         return self._make_problem(operation, count, operands, scalars)
+
+    def _taken(self, operand: Any) -> Any:
+        return kept(operand) if self.gemm_mode == _Mode.Array else operand
 
     def _operand(
         self, name: str, description: Any, tensor: Any, rows: int, columns: int

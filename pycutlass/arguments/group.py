@@ -145,7 +145,7 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
             f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={largest_k}: use "
             f"LinearCombinationClamp"
         )
-    return np.array(sizes, np.int32)
+    return np.array(sizes, np.int32, order="C")
 
 
 def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:
@@ -177,12 +177,11 @@ def check_count(name: str, value: Any, least: int) -> int:
 
 def _array_of_sizes(sizes: Sequence[Any]) -> NDArray[Any]:
     """Return an array of shape (problems, 3) of integers, which may be out of range."""
-    with contextlib.suppress(TypeError, ValueError, OverflowError):  # NumPy makes no array of it
-        array = np.asarray(sizes)
-        if array.dtype.kind in "iu" and array.shape[1:] == (
-            3,
-        ):  # the usual case, for which there is no need to look at each
-            return array
+    if isinstance(sizes, np.ndarray) or (len(sizes) and isinstance(sizes[0], tuple | list)):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # NumPy makes no array of it
+            array = np.asarray(sizes)
+            if array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 3:  # no need to look at each
+                return array
     return np.array([_size(number, size) for number, size in enumerate(sizes)], object).reshape(-1, 3)
 
 
@@ -199,7 +198,7 @@ def _size(number: int, size: Any) -> tuple[int, int, int]:
 def _as_sequence(name: str, values: Any) -> Sequence[Any]:
     """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
     if isinstance(values, np.ndarray) and values.ndim and name == "problem_sizes":
-        return list(values)
+        return values  # type: ignore[return-value]  # as good as a sequence of rows
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         one = "size" if name == "problem_sizes" else "tensor"
         raise ArgumentTypeError(f"{name} must be a list with one {one} for each problem, got {type(values).__name__}")

@@ -226,7 +226,7 @@ class GemmGroupedArguments(Arguments):
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
             merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation, problem_sizes)
-            if output_op is None and self._try_resize(merged, A, B, C, D):
+            if output_op is None and not on_device and self._try_resize(merged, A, B, C, D):
                 return
         self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
 

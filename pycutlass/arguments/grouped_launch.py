@@ -16,7 +16,6 @@ from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, run_joined
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
-from pycutlass.operation import Operation
 
 __all__ = ["GroupedLaunch", "operand_rule"]
 
@@ -30,11 +29,6 @@ class GroupedLaunch(DeviceLaunch):
     call: _core.GroupedCall
     _host_parts: list[tuple[Matrix, int]]
 
-    def __init__(self, operation: Operation, problem: Any, ordinal: int) -> None:
-        #: What captured graphs still use, though the arguments have outgrown it.
-        self._graphs_buffers: list[DeviceBuffer] = []
-        super().__init__(operation, problem, ordinal)
-
     @property
     def run(self) -> Callable[..., None]:
         """What launches. The call itself orders launches on different streams: they bring the table along."""
@@ -42,23 +36,23 @@ class GroupedLaunch(DeviceLaunch):
 
     def update(self, problem: Any) -> None:
         """Bring problems, of any number and sizes, into the call record; where that fails nothing has changed."""
-        self._follow_streams(problem)
-        groups = problem.groups if isinstance(problem, GroupProblem) else {}
-        shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
-        if any(share.parts for share in shares.values()):
-            self._host_stream()  # raises under capture, where nothing can be copied
-        sizes = {letter: share.size for letter, share in shares.items()}
-        self._reserve({**sizes, "table": self._table_bytes(problem)})
+        with self._following(problem):
+            groups = problem.groups if isinstance(problem, GroupProblem) else {}
+            shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
+            if any(share.parts for share in shares.values()):
+                self._host_stream()  # raises under capture, where nothing can be copied
+            sizes = {letter: share.size for letter, share in shares.items()}
+            self._reserve({**sizes, "table": self._table_bytes(problem)})
 
-        self._host_parts = []
-        self.call.set_scalars(problem.scalars.values, problem.scalars.pointers)
-        problem.configure(self.call)
-        for letter, matrices in groups.items():
-            self._place_group(letter, matrices, shares[letter], problem.bias)
-        if "table" in self._buffers:
-            table = self._buffers["table"]
-            self.call.set_table(table.pointer, table.size)
-        self._plan(problem, self.call)
+            self._host_parts = []
+            self.call.set_scalars(problem.scalars.values, problem.scalars.pointers)
+            problem.configure(self.call)
+            for letter, matrices in groups.items():
+                self._place_group(letter, matrices, shares[letter], problem.bias)
+            if "table" in self._buffers:
+                table = self._buffers["table"]
+                self.call.set_table(table.pointer, table.size)
+            self._plan(problem, self.call)
 
     def resize(self, sizes: Sizes, A: Any, B: Any, C: Any, D: Any) -> bool:
         """Take other sizes, and tuples of tensors that they fit; None keeps an operand.
@@ -107,7 +101,7 @@ class GroupedLaunch(DeviceLaunch):
         old = [self._buffers[name] for name in grown if name in self._buffers]
         self._let_go(*old)
         if self.call.captured:
-            self._graphs_buffers += old
+            self._outgrown += old
         self._buffers.update(made)
         self.call.join(stream)  # memory from the pool is the launch's once `stream` has come this far
 

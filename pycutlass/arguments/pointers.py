@@ -133,7 +133,7 @@ def pointer_operand(
         Not one tensor for each problem, different leading dimensions or places, or tensors that do not fit.
     """
     if not isinstance(tensors, Sequence) or isinstance(tensors, str | bytes):
-        apart = _taken_apart(name, description, tensors, rows * columns, batch)
+        apart = _taken_apart(name, description, tensors, rows, columns, batch, bias)
         if apart is None:
             return _table(name, description, tensors, rows, columns, batch, name == "C" and bool(bias))
         tensors = apart
@@ -156,11 +156,17 @@ def pointer_operand(
     return PointerArray(name, description, matrices)
 
 
-def _taken_apart(name: str, description: TensorDescription, tensor: Any, elements: int, batch: int) -> list[Any] | None:
+def _taken_apart(
+    name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int, bias: bool | None
+) -> list[Any] | None:
     """Return the matrices of a tensor that holds all of them one after the other; None where it is no such tensor."""
-    view = wrap(name, tensor)
+    view, elements = wrap(name, tensor), rows * columns
     if view.shape is None or view.dtype_name != description.type.dtype_name or not hasattr(tensor, "__getitem__"):
         return None
+    if view.shape == (rows, columns) and not (
+        name == "C" and bias
+    ):  # one matrix, though batch may be one of its extents
+        return [tensor] if batch == 1 else None
     if len(view.shape) > 1 and view.shape[0] == batch:
         return [tensor[number] for number in range(batch)]
     if view.shape == (batch * elements,):

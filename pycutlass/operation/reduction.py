@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
-from pycutlass.library import MathInstruction, TensorDescription
+from pycutlass.library import MathInstruction, TensorDescription, whole
 from pycutlass.operation import rules
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.types import element
@@ -198,26 +197,20 @@ def _shape(shape: Any) -> tuple[int, int]:
     if isinstance(shape, _core.MatrixCoord):
         shape = (shape.row(), shape.column())
     try:
-        rows, columns = (_index(extent) for extent in shape)
+        rows, columns = map(whole, shape)
     except (TypeError, ValueError):
-        raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shape!r}") from None
+        rows = columns = None
+    if rows is None or columns is None:
+        raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shape!r}")
     if rows < 1 or columns < 1:
         raise DescriptionError(f"shape must have rows and columns of at least 1, got {rows} x {columns}")
     return rows, columns
 
 
 def _positive(name: str, value: Any) -> int:
-    try:
-        number = _index(value)
-    except TypeError:
-        raise DescriptionError(f"{name} must be an integer of at least 1, got {value!r}") from None
+    number = whole(value)
+    if number is None:
+        raise DescriptionError(f"{name} must be an integer of at least 1, got {value!r}")
     if number < 1:
         raise DescriptionError(f"{name} must be at least 1, got {number}")
     return number
-
-
-def _index(value: Any) -> int:
-    """Return an integer of Python or numpy; True is a flag that went astray."""
-    if isinstance(value, bool):
-        raise TypeError(value)
-    return operator.index(value)

@@ -176,6 +176,48 @@ def test_stream_k_on_two_current_streams() -> None:
     assert_matches(operation, A, B, None, D)
 
 
+def test_the_stream_of_an_earlier_launch_may_be_gone() -> None:
+    import cupy
+
+    k = 512
+    A, B, _, D = operands(k)
+    arrays = [cupy.asarray(each) for each in (A, B.T, D)]
+    arguments = pycutlass.GemmArguments(OPERATION, (M, N, k), arrays[0], arrays[1].T, None, arrays[2], split_k_slices=4)
+    cupy.cuda.Device().synchronize()
+    for _ in range(10):
+        with cupy.cuda.Stream(non_blocking=True):
+            OPERATION.run(arguments)
+    OPERATION.run(arguments)
+    cupy.cuda.Device().synchronize()
+    assert_matches(OPERATION, A, B, None, device(arrays[2].get()), slices=4)
+
+
+def test_a_graph_keeps_a_buffer_that_an_update_outgrows() -> None:
+    import torch
+
+    A, B, C, D = operands()
+    bias, scalars = random_values(OPERATION.C, (N,)), OPERATION.epilogue_type(1.0, 1.0)
+    arguments = pycutlass.GemmArguments(OPERATION, (M, N, K), A, B, host(bias), D, output_op=scalars)
+    OPERATION.run(arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        OPERATION.run(arguments)
+    other = poisoned(OPERATION.C, M, N)
+    arguments.update(C=host(C), D=other)
+    others = [  # of the same pool, where the bias would be if it had been given back
+        pycutlass.GemmArguments(OPERATION, (M, N, K), A, B, host(bias * 0 + 7), other, output_op=scalars)
+        for _ in range(4)
+    ]
+    D.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert_matches(OPERATION, A, B, bias.expand(M, N), D, 1.0, 1.0)
+    OPERATION.run(arguments)
+    arguments.sync()
+    assert_matches(OPERATION, A, B, C, other, 1.0, 1.0)
+    del others
+
+
 # Arrays
 
 

@@ -197,9 +197,9 @@ FRACTIONS = LinearCombination(cutlass.float32, 4, cutlass.float32, cutlass.float
     [
         ((0.5,), ["alpha=0.5"]),
         ((1.0, -0.25), ["beta=-0.25"]),
-        ((2.0**31,), ["alpha=2147483648.0"]),
-        ((-(2.0**31) - 1,), ["alpha=-2147483649.0"]),
-        ((1.0, 1e30), ["beta=1e+30"]),
+        ((2.0**31,), ["alpha=2147483648", "-2147483648 to 2147483647"]),
+        ((-(2.0**31) - 1,), ["alpha=-2147483649", "-2147483648 to 2147483647"]),
+        ((1.0, 1e30), ["beta=1000000", "-2147483648 to 2147483647"]),
         ((float("nan"),), ["alpha=nan"]),
         ((float("inf"),), ["alpha=inf"]),
     ],
@@ -209,7 +209,7 @@ def test_scalars_of_another_functor_must_fit_integers(scalars, words):
     operands = [np.ones((m, k), np.int8), np.ones((n, k), np.int8).T, np.ones((m, n), np.int32)]
     with pytest.raises(ArgumentError) as caught:
         GemmArguments(INTEGERS, (m, n, k), *operands, operands[2].copy(), output_op=FRACTIONS.epilogue_type(*scalars))
-    words = [*words, "cutlass.int32", "-2,147,483,648 to 2,147,483,647", "this operation's epilogue_type"]
+    words = [*words, "computes in cutlass.int32", "cutlass.float32 (element_epilogue)"]
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 

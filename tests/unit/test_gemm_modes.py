@@ -354,3 +354,23 @@ def test_an_array_in_one_tensor():
             operands = (form(A), form(B), C, form(D))
             operation.run(GemmArguments(operation, (4, 5, 6), *operands, Mode.Array, batch=batch, output_op=output_op))
             np.testing.assert_array_equal(D, product(A, B) + added)
+
+
+def test_one_matrix_is_an_array_of_one_and_of_no_more():
+    operation = SIMT[(ROW, ROW, ROW)]
+    A, B, C = integers(1, 3, 6), integers(2, 6, 5), integers(3, 3, 5)
+    D, output_op = np.full((3, 5), np.nan, np.float32), operation.epilogue_type(1.0, 1.0)
+    operation.run(GemmArguments(operation, (3, 5, 6), A, B, C, D, Mode.Array, batch=1, output_op=output_op))
+    np.testing.assert_array_equal(D, A.astype(int) @ B.astype(int) + C)
+    with pytest.raises(ArgumentTypeError, match=r"operand C in Mode\.Array must be a list of 3"):  # not three vectors
+        GemmArguments(
+            operation,
+            (3, 5, 6),
+            [A] * 3,
+            [B] * 3,
+            C,
+            np.empty((3, 3, 5), np.float32),
+            Mode.Array,
+            batch=3,
+            output_op=output_op,
+        )

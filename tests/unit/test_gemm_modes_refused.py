@@ -185,6 +185,7 @@ SHARED_D = np.zeros((5, 5), np.float32)
         ({"A": np.ones(3 * 4 * 6 - 1, np.float32)}, ["operand A", "list of 3 tensors", "int64", "(71,)"]),
         ({"A": np.ones((3, 4, 6))}, ["operand A", "list of 3 tensors", "int64", "float64"]),
         ({"A": 0x7F0000000000}, ["operand A", "list of 3 tensors or addresses", "an address"]),
+        ({"A": np.ones((4, 6), np.float32)}, ["operand A", "one tensor that holds 3 matrices", "(4, 6)"]),
         ({"A": np.ones(3, np.int64)}, ["operand A", "list of 3 tensors", "on the GPU", "numpy"]),
         ({"A": "abc"}, ["operand A"]),
         ({"A": None}, ["operand A is missing"]),
