@@ -23,7 +23,9 @@ def test_current_stream_of_torch(name: str) -> None:
     import torch
 
     group = Group(GROUPED[name], SIZES)
-    arguments = group.arguments()
+    arguments = group.run()
+    group.A[0].mul_(1)  # what is loaded or made at first use, here and by torch, may wait for the device
+    group.poison()
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

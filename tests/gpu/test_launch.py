@@ -33,6 +33,7 @@ def test_current_stream_of_torch(name: str) -> None:
 
     operation, A, B, _, D = operands(name)
     arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D)
+    A.mul_(1)  # what torch loads at first use may wait for the device
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

@@ -89,6 +89,7 @@ def test_tensors_that_take_the_place_of_arrays_bring_their_stream() -> None:
     A, B, _, D = operands()
     arguments = pycutlass.GemmArguments(OPERATION, (M, N, K), host(A), host(B), None, host(D))
     OPERATION.run(arguments)
+    A.mul_(1)  # what torch loads at first use may wait for the device
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
