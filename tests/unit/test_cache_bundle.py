@@ -15,7 +15,7 @@ from cached import FIELDS, edit, kernel
 
 from pycutlass.cache import KernelCache
 from pycutlass.cache.bundle import read_bundle
-from pycutlass.errors import CacheError
+from pycutlass.errors import ArgumentTypeError, CacheError
 
 
 @pytest.fixture
@@ -213,3 +213,30 @@ def test_no_flipped_byte_in_a_bundle_makes_a_wrong_kernel(tmp_path: Path, seed: 
     except CacheError:
         return
     assert kernels == [kernel(size=200)]
+
+
+def test_paths_may_be_text(directory: Path, tmp_path: Path) -> None:
+    cache, bundle = KernelCache(str(directory)), str(tmp_path / "bundle")
+    cache.put(kernel())
+    assert cache.path == directory / "kernels.db"
+    assert cache.export(bundle) == cache.entries()
+    assert KernelCache(directory).import_(bundle).present == [kernel().key]
+    cache.close()
+
+
+@pytest.mark.parametrize("wrong", [5, b"/tmp", ["/tmp"]], ids=repr)
+def test_what_is_no_path_is_refused(cache: KernelCache, wrong: Any) -> None:
+    cache.put(kernel())
+    for name, use in (("directory", KernelCache), ("path", cache.export), ("path", cache.import_)):
+        with pytest.raises(ArgumentTypeError) as caught:
+            use(wrong)
+        assert all(word in str(caught.value) for word in (f"{name} must be a path", "str", repr(wrong)))
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_bundle_has_a_name(cache: KernelCache, name: str) -> None:
+    cache.put(kernel())
+    with pytest.raises(CacheError, match=r"that is a directory. Give a file name"):
+        cache.export(name)
+    with pytest.raises(CacheError, match=r"null byte"):
+        cache.export("bundle\0")
