@@ -29,8 +29,9 @@ from pycutlass.epilogue import (
     tanh,
 )
 from pycutlass.errors import PyCutlassError
+from pycutlass.instruction import MathInstruction
 from pycutlass.interleave import deinterleave_columns, interleave_columns, interleave_rows, reorder_column
-from pycutlass.library import MathInstruction, TensorDescription, TileDescription
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
 from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
 

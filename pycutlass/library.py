@@ -1,179 +1,22 @@
-"""The building blocks of a kernel's description: math instruction, tile and tensors.
+"""The building blocks of a kernel's description beside its math instruction: tile and tensors.
 
-All three are frozen values. They check themselves when they are made, so that what exists is valid; what only the
+Both are frozen values. They check themselves when they are made, so that what exists is valid; what only the
 whole operation can tell (alignment against the tile, shared memory of the target) is checked by the operation.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pycutlass import _core
-from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
+from pycutlass.instruction import MathInstruction, items_of, triple
+from pycutlass.integers import whole
 from pycutlass.types import Element, Layout, element, layout
 
-__all__ = [
-    "NO_VOLTA",
-    "MathInstruction",
-    "TensorDescription",
-    "TileDescription",
-    "whole",
-]
-
-#: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
-NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
-
-
-_OPERATION_CPP = {
-    MathOperation.multiply_add: "cutlass::arch::OpMultiplyAdd",
-    MathOperation.multiply_add_saturate: "cutlass::arch::OpMultiplyAddSaturate",
-    MathOperation.multiply_add_fast_f16: "cutlass::arch::OpMultiplyAddFastF16",
-    MathOperation.multiply_add_fast_bf16: "cutlass::arch::OpMultiplyAddFastBF16",
-    MathOperation.multiply_add_fast_f32: "cutlass::arch::OpMultiplyAddFastF32",
-}
-
-_FAST = (
-    MathOperation.multiply_add_fast_f16,
-    MathOperation.multiply_add_fast_bf16,
-    MathOperation.multiply_add_fast_f32,
-)
-
-
-@dataclass(frozen=True)
-class _Valid:
-    """One row of the guide's table of valid combinations."""
-
-    opcode_class: Any
-    a: str
-    accumulator: str
-    shape: tuple[int, int, int]
-    operations: tuple[MathOperation, ...] = (MathOperation.multiply_add,)
-
-    def __str__(self) -> str:
-        operations = "/".join(operation.name for operation in self.operations)
-        opcode = self.opcode_class.name
-        return f"{opcode} {self.a} x {self.a} -> {self.accumulator}, {list(self.shape)}, {operations}"
-
-
-#: M of wgmma, the instruction of Hopper-native kernels; mma has 16 at most.
-_NATIVE_ROWS = 64
-#: Volta's tensor cores multiply f16 by this instruction alone, and no other GPU's do.
-_VOLTA_SHAPE = (8, 8, 4)
-_TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
-_VALID = (
-    _Valid(_TENSOR_OP, "f64", "f64", (8, 8, 4)),
-    _Valid(_TENSOR_OP, "f32", "f32", (16, 8, 8), (MathOperation.multiply_add, *_FAST)),
-    _Valid(_TENSOR_OP, "tf32", "f32", (16, 8, 8)),
-    _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 8)),
-    _Valid(_TENSOR_OP, "f16", "f16", (16, 8, 8)),
-    _Valid(_TENSOR_OP, "bf16", "f32", (16, 8, 8)),
-    _Valid(_TENSOR_OP, "f16", "f16", (16, 8, 16)),
-    _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 16)),
-    _Valid(_TENSOR_OP, "bf16", "f32", (16, 8, 16)),
-    _Valid(_TENSOR_OP, "s8", "s32", (16, 8, 32), (MathOperation.multiply_add_saturate,)),
-    _Valid(_SIMT, "f64", "f64", (1, 1, 1)),
-    _Valid(_SIMT, "f32", "f32", (1, 1, 1)),
-    _Valid(_TENSOR_OP, "s8", "s32", (8, 8, 16), (MathOperation.multiply_add_saturate,)),
-    _Valid(_SIMT, "s8", "s32", (1, 1, 4)),
-)
-
-
-@dataclass(frozen=True)
-class MathInstruction:
-    """The instruction that one warp (or, for SIMT, one thread) executes.
-
-    Parameters
-    ----------
-    instruction_shape : sequence of 3 int, or None
-        M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
-    element_a, element_b, element_accumulator : element types of ``cutlass``
-        Types of the operands and of the accumulator.
-    opcode_class : cutlass.OpClass
-        TensorOp or Simt.
-    math_operation : MathOperation
-        What one multiply-add does.
-
-    Raises
-    ------
-    DescriptionError
-        The combination is not one that CUTLASS has; the message lists the nearest ones.
-
-    Examples
-    --------
-    >>> from pycutlass import MathInstruction, cutlass
-    >>> MathInstruction([16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp)
-    MathInstruction([16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp, \
-MathOperation.multiply_add)
-    """
-
-    instruction_shape: tuple[int, int, int] | None
-    element_a: Any
-    element_b: Any
-    element_accumulator: Any
-    opcode_class: Any = _SIMT
-    math_operation: MathOperation = MathOperation.multiply_add
-
-    def __post_init__(self) -> None:
-        if self.instruction_shape is not None:
-            object.__setattr__(self, "instruction_shape", _triple("instruction_shape", self.instruction_shape))
-        if not isinstance(self.opcode_class, _core.OpClass):
-            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {self.opcode_class!r}")
-        if not isinstance(self.math_operation, MathOperation):
-            raise DescriptionError(f"math_operation must be a MathOperation, got {self.math_operation!r}")
-        a, b = element(self.element_a), element(self.element_b)
-        if a is not b:
-            raise DescriptionError(f"element_a and element_b must be the same type, got {a} and {b}")
-        self._check_table(a.short, element(self.element_accumulator).short)
-
-    def _check_table(self, a: str, accumulator: str) -> None:
-        rows = [row for row in _VALID if row.opcode_class == self.opcode_class and row.a == a]
-        if any(
-            row.accumulator == accumulator
-            and self.instruction_shape in (None, row.shape)
-            and self.math_operation in row.operations
-            for row in rows
-        ):
-            return
-        shape = None if self.instruction_shape is None else list(self.instruction_shape)
-        wanted = f"{self.opcode_class.name} {a} x {a} -> {accumulator}, {shape}, {self.math_operation.name}"
-        nearest = rows or [row for row in _VALID if row.a == a] or list(_VALID)
-        choices = "; ".join(str(row) for row in nearest)
-        if self.instruction_shape is not None and self.instruction_shape[0] == _NATIVE_ROWS:
-            choices += "; None for a Hopper-native kernel, whose instruction follows from its tile"
-        reason = ""
-        if self.is_tensor_op and a == "f16" and self.instruction_shape == _VOLTA_SHAPE:
-            reason = f": {shape} of {self.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
-        raise DescriptionError(f"there is no math instruction {wanted}{reason}. Nearest valid choices: {choices}")
-
-    @property
-    def a(self) -> Element:
-        """Type of the operands."""
-        return element(self.element_a)
-
-    @property
-    def accumulator(self) -> Element:
-        """Type of the accumulator."""
-        return element(self.element_accumulator)
-
-    @property
-    def is_tensor_op(self) -> bool:
-        """Whether tensor cores compute."""
-        return bool(self.opcode_class == _TENSOR_OP)
-
-    @property
-    def operator_cpp(self) -> str:
-        """The math operator's tag in C++."""
-        return _OPERATION_CPP[self.math_operation]
-
-    def __repr__(self) -> str:
-        shape = None if self.instruction_shape is None else list(self.instruction_shape)
-        elements = ", ".join(str(element(e)) for e in (self.element_a, self.element_b, self.element_accumulator))
-        opcode = f"cutlass.OpClass.{self.opcode_class.name}"
-        return f"MathInstruction({shape}, {elements}, {opcode}, {self.math_operation!r})"
+__all__ = ["TensorDescription", "TileDescription"]
 
 
 @dataclass(frozen=True)
@@ -218,7 +61,7 @@ class TileDescription:
     kernel_schedule: KernelSchedule | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threadblock_shape", _triple("threadblock_shape", self.threadblock_shape))
+        object.__setattr__(self, "threadblock_shape", triple("threadblock_shape", self.threadblock_shape))
         if not isinstance(self.math_instruction, MathInstruction):
             raise DescriptionError(f"math_instruction must be a MathInstruction, got {self.math_instruction!r}")
         if self.cluster_shape is not None:
@@ -264,7 +107,7 @@ class TileDescription:
             raise DescriptionError(
                 "warp_count and stages may be None only for Hopper-native kernels, which name a cluster_shape"
             )
-        object.__setattr__(self, "warp_count", _triple("warp_count", self.warp_count))
+        object.__setattr__(self, "warp_count", triple("warp_count", self.warp_count))
         stages = whole(self.stages)
         if stages is None or stages < 2:
             raise DescriptionError(f"stages must be an integer of at least 2, got {self.stages!r}")
@@ -434,35 +277,9 @@ class TensorDescription:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"
 
 
-def whole(value: Any) -> int | None:
-    """Return `value` as an int where it is an integer of any library and no truth value, else None."""
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
 def _cluster(values: Iterable[int]) -> tuple[int, int, int]:
-    items = _items("cluster_shape", values)
-    return _triple("cluster_shape", (*items, 1) if len(items) == 2 else items)
-
-
-def _triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:
-    items = _items(name, values)
-    extents = [extent for extent in map(whole, items) if extent is not None and extent >= 1]
-    if not len(items) == len(extents) == 3:
-        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {list(items)!r}")
-    m, n, k = extents
-    return m, n, k
-
-
-def _items(name: str, values: Iterable[int]) -> tuple[int, ...]:
-    try:
-        return tuple(values)
-    except TypeError:
-        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {values!r}") from None
+    items = items_of("cluster_shape", values)
+    return triple("cluster_shape", (*items, 1) if len(items) == 2 else items)
 
 
 def _nearest_multiple(value: int, step: int) -> int:

@@ -16,7 +16,7 @@ from pycutlass import _core
 from pycutlass.epilogue.activations import Activation, check_activation
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
 from pycutlass.errors import ArgumentTypeError, DescriptionError
-from pycutlass.library import whole
+from pycutlass.integers import whole
 from pycutlass.types import Element, element
 
 __all__ = [

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.library import NO_VOLTA, whole
+from pycutlass.instruction import NO_VOLTA
+from pycutlass.integers import whole
 from pycutlass.source import KernelSource
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pycutlass import _core
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.library import MathInstruction, TensorDescription, TileDescription
+from pycutlass.instruction import MathInstruction
+from pycutlass.library import TensorDescription, TileDescription
 
 __all__ = ["check_mainloop", "shares_evenly"]
 

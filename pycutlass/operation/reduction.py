@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
-from pycutlass.library import MathInstruction, TensorDescription, whole
+from pycutlass.instruction import MathInstruction
+from pycutlass.integers import whole
+from pycutlass.library import TensorDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.types import element

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueFunctor, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
-from pycutlass.library import MathInstruction, TensorDescription, TileDescription
+from pycutlass.instruction import MathInstruction
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import SHARED_MEMORY_LIMIT
 from pycutlass.operation.mainloop import check_mainloop
 from pycutlass.operation.outputs import check_output

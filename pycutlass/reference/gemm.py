@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass.enums import MathOperation
-from pycutlass.library import MathInstruction
+from pycutlass.instruction import MathInstruction
 from pycutlass.types import ELEMENTS, Element
 
 if TYPE_CHECKING:

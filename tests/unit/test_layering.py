@@ -19,9 +19,10 @@ ROOT = Path(pycutlass.__file__).parent
 #: Rooms by floor, the ground floor first. A module may import from its own room and from lower floors; imports for
 #: type checkers count as well.
 FLOORS: tuple[str, ...] = (
-    "_core errors config report",
+    "_core errors config report integers",
     "types cutlass device enums tensor cache toolkit cubin interleave",
-    "library source memory",
+    "instruction source memory",
+    "library",
     "epilogue operands toolchain",
     "operation compiler conv_operands",
     "kernel reference",
