@@ -78,17 +78,18 @@ bool OperandList::take(OperandList const& like, py::handle given, OperandExtents
   return true;
 }
 
-/// The rules are those of pycutlass/operands.py, which explains what is refused here.
+/// The rules are those of pycutlass/operands.py, which explains what is refused here. Single elements have a step of 1
+/// here, too: with another they may be a view that is to be negated, as torch's imaginary part of a conjugate.
 bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns) {
   int64_t const line = rule.row_major ? columns : rows, lines = rule.row_major ? rows : columns;
   bool const empty = line == 0 || lines == 0;
   int64_t ld = line, beginnings = lines;
   if (rule.matrix && view.rank == 2 && view.sizes[0] == rows && view.sizes[1] == columns) {
     int64_t const adjacent = view.strides[rule.row_major], step = view.strides[!rule.row_major];
-    if (!empty && adjacent != 1) return false;  // with another step it may be a view that is to be negated
+    if (!empty && adjacent != 1) return false;
     if (!empty && lines > 1) ld = step;
   } else if (rule.bias && view.rank == 1 && view.sizes[0] == line && !empty && lines > 1) {
-    if (line != 1 && view.strides[0] != 1) return false;
+    if (view.strides[0] != 1) return false;
     ld = 0;
     beginnings = 1;
   } else {

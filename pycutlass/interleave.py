@@ -6,10 +6,10 @@ The functions take and return arrays of numpy, cupy or torch, on the host or on 
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import whole
 
 __all__ = ["deinterleave_columns", "interleave_columns", "interleave_rows", "reorder_column"]
 
@@ -132,10 +132,9 @@ def _extents(who: str, matrix: Any) -> tuple[int, int]:
 
 
 def _extent(name: str, value: Any) -> int:
-    try:
-        extent = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
+    extent = whole(value)
+    if extent is None:
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
     if extent < 0:
         raise ArgumentError(f"{name} must not be negative, got {extent}")
     return extent

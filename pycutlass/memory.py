@@ -8,7 +8,6 @@ here touches RMM's process-wide current resource unless the user asks for it wit
 from __future__ import annotations
 
 import collections
-import operator
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 from pycutlass import _core, device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PoolError
+from pycutlass.integers import whole
 
 __all__ = [
     "DeviceBuffer",
@@ -263,14 +263,12 @@ def _checked_sizes(init_pool_size: Any, max_pool_size: Any) -> tuple[int, int]:
 
 
 def _bytes(name: str, size: Any) -> int:
-    try:
-        if isinstance(size, bool):  # an integer to Python
-            raise TypeError
-        return operator.index(size)
-    except TypeError:
+    count = whole(size)
+    if count is None:
         raise ArgumentTypeError(
             f"{name} is a number of bytes, an integer as in get_memory_pool(2**28, 2**30); got {size!r}"
-        ) from None
+        )
+    return count
 
 
 def _make_current() -> None:

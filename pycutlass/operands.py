@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -14,9 +15,11 @@ from pycutlass.library import TensorDescription
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
+    "LARGEST_EXTENT",
     "Matrix",
     "check_alignment",
     "check_bias",
+    "check_count",
     "check_dtype",
     "check_extents",
     "check_overlap",
@@ -26,7 +29,7 @@ __all__ = [
 ]
 
 _LD_LIMIT = 2**31  # CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
-_EXTENT_LIMIT = 2**31  # and coordinates as well
+LARGEST_EXTENT = 2**31 - 1  # and coordinates as well
 
 
 @dataclass(frozen=True)
@@ -222,13 +225,25 @@ def check_bias(bias: Any) -> bool | None:
     return None if bias is None else bool(bias)
 
 
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return `value`, the number of something, as an integer of at least `least`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
+    if not least <= count <= LARGEST_EXTENT:
+        raise ArgumentError(f"{name} must be from {least} to {LARGEST_EXTENT:,}, got {count:,}")
+    return count
+
+
 def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
     """Raise ArgumentError where M, N or K, rounded up to whole tiles, leave the 32 bits that kernels count in."""
     for letter, extent, step in zip("MNK", size, (max(tile[:2]), max(tile[:2]), tile[2]), strict=True):
-        if extent > _EXTENT_LIMIT - step:
+        most = LARGEST_EXTENT + 1 - step
+        if extent > most:
             raise ArgumentError(
                 f"{name} has {letter}={extent:,}: rounded up to tiles of {step} it leaves the 32 bits that kernels "
-                f"count in; use at most {_EXTENT_LIMIT - step:,}"
+                f"count in; use at most {most:,}"
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channe
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
-from pycutlass.operands import Matrix, check_bias
+from pycutlass.operands import Matrix, check_bias, check_count
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.conv2d_support import byte_limit
 from pycutlass.reference.conv2d import conv2d
@@ -185,7 +184,7 @@ class Conv2dArguments(Arguments):
             raise ArgumentTypeError(
                 f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(given).__name__}"
             )
-        slices = given.split_k_slices if split_k_slices is None else _slices(split_k_slices)
+        slices = given.split_k_slices if split_k_slices is None else check_count("split_k_slices", split_k_slices)
         if split_k_slices is not None and given.split_k_slices not in (1, slices):
             raise ArgumentError(
                 f"split_k_slices={slices} disagrees with the problem_size, which has {given.split_k_slices}: give one"
@@ -283,13 +282,3 @@ def _split_k_mode(mode: Any) -> _core.SplitKMode:
     if isinstance(mode, _core.SplitKMode):
         return mode
     raise ArgumentTypeError(f"split_k_mode must be cutlass.conv.SplitKMode.Serial, Parallel or NoSplit, got {mode!r}")
-
-
-def _slices(value: Any) -> int:
-    try:
-        slices = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"split_k_slices must be an integer, got {value!r}") from None
-    if slices < 1:
-        raise ArgumentError(f"split_k_slices must be at least 1, got {slices}")
-    return slices

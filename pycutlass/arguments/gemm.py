@@ -15,12 +15,11 @@ from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand, Problem
-from pycutlass.operands import Matrix, check_bias, check_extents, is_vector, matrix, vector
+from pycutlass.operands import LARGEST_EXTENT, Matrix, check_bias, check_count, check_extents, is_vector, matrix, vector
 from pycutlass.operation import GemmOperationUniversal
 
 __all__ = ["GemmArguments", "GemmProblem"]
 
-_LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
 _Mode = _core.GemmMode
 
 
@@ -250,7 +249,7 @@ class GemmArguments(Arguments):
         return check_scalars(self.operation.epilogue_functor, output_op)
 
     def _check_counts(self, split_k_slices: Any, batch: Any) -> tuple[int, int]:
-        slices, count = (_count(name, value) for name, value in (("split_k_slices", split_k_slices), ("batch", batch)))
+        slices, count = check_count("split_k_slices", split_k_slices), check_count("batch", batch)
         batched = self.gemm_mode in (_Mode.Batched, _Mode.Array)
         if batched and slices != 1:
             raise ArgumentError(
@@ -303,8 +302,8 @@ def _problem_size(size: Any) -> _core.GemmCoord:
         raise ArgumentTypeError(
             f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}"
         ) from error
-    if min(m, n, k) < 1 or max(m, n, k) > _LARGEST_EXTENT:
-        raise ArgumentError(f"problem_size must have M, N and K from 1 to {_LARGEST_EXTENT:,}, got {(m, n, k)}")
+    if min(m, n, k) < 1 or max(m, n, k) > LARGEST_EXTENT:
+        raise ArgumentError(f"problem_size must have M, N and K from 1 to {LARGEST_EXTENT:,}, got {(m, n, k)}")
     return _core.GemmCoord(m, n, k)
 
 
@@ -317,16 +316,6 @@ def _check_mode(operation: GemmOperationUniversal, mode: Any) -> Any:
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
     return mode
-
-
-def _count(name: str, value: Any) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
-    if count < 1 or count > _LARGEST_EXTENT:
-        raise ArgumentError(f"{name} must be from 1 to {_LARGEST_EXTENT:,}, got {count:,}")
-    return count
 
 
 def _check_raster_order(order: Any) -> RasterOrder:

@@ -18,13 +18,12 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_dtype, check_extents, is_vector, matrix, vector
+from pycutlass.operands import LARGEST_EXTENT, Matrix, check_dtype, check_extents, is_vector, matrix, vector
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "Sizes", "check_count", "check_sizes", "count_tiles", "group_problem", "values_of"]
+__all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "group_problem", "values_of"]
 
-_LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
 #: Which of M, N, K are the rows and the columns of an operand.
 _EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
 
@@ -130,10 +129,10 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
     sizes = _array_of_sizes(_as_sequence("problem_sizes", problem_sizes))
     if not len(sizes):
         raise ArgumentError("problem_sizes is empty: a group needs at least one problem, which may be (0, 0, 0)")
-    if sizes.min() < 0 or sizes.max() > _LARGEST_EXTENT:
-        number = int(np.flatnonzero(((sizes < 0) | (sizes > _LARGEST_EXTENT)).any(axis=1))[0])
+    if sizes.min() < 0 or sizes.max() > LARGEST_EXTENT:
+        number = int(np.flatnonzero(((sizes < 0) | (sizes > LARGEST_EXTENT)).any(axis=1))[0])
         raise ArgumentError(
-            f"problem_sizes[{number}] must have M, N and K from 0 to {_LARGEST_EXTENT:,}, got "
+            f"problem_sizes[{number}] must have M, N and K from 0 to {LARGEST_EXTENT:,}, got "
             f"{tuple(sizes[number].tolist())}"
         )
     check_extents(
@@ -164,18 +163,7 @@ def values_of(operand: Matrix) -> NDArray[Any]:
     return np.empty((operand.rows, operand.columns), operand.description.type.dtype)
 
 
-def check_count(name: str, value: Any, least: int) -> int:
-    """Return `value` as an integer of at least `least`."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
-    if not least <= count <= _LARGEST_EXTENT:
-        raise ArgumentError(f"{name} must be from {least} to {_LARGEST_EXTENT:,}, got {count}")
-    return count
-
-
-def _array_of_sizes(sizes: Sequence[Any]) -> NDArray[Any]:
+def _array_of_sizes(sizes: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
     """Return an array of shape (problems, 3) of integers, which may be out of range."""
     if isinstance(sizes, np.ndarray) or (len(sizes) and isinstance(sizes[0], tuple | list)):
         with contextlib.suppress(TypeError, ValueError, OverflowError):  # NumPy makes no array of it
@@ -195,10 +183,10 @@ def _size(number: int, size: Any) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _as_sequence(name: str, values: Any) -> Sequence[Any]:
+def _as_sequence(name: str, values: Any) -> Sequence[Any] | NDArray[Any]:
     """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
     if isinstance(values, np.ndarray) and values.ndim and name == "problem_sizes":
-        return values  # type: ignore[return-value]  # as good as a sequence of rows
+        return values
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         one = "size" if name == "problem_sizes" else "tensor"
         raise ArgumentTypeError(f"{name} must be a list with one {one} for each problem, got {type(values).__name__}")

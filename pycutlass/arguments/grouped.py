@@ -7,14 +7,14 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.arguments.base import Arguments, check_scalars, kept, refuse_unknown
-from pycutlass.arguments.group import GroupProblem, check_count, check_sizes, count_tiles, group_problem
+from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, group_problem
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.tables import TableProblem, table_problem
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import DeviceLaunch, HostLaunch, check_on_host, ordinal_of
-from pycutlass.operands import check_bias
+from pycutlass.operands import check_bias, check_count
 from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]
@@ -161,7 +161,7 @@ class GemmGroupedArguments(Arguments):
             )
         arguments.bias = None
         arguments._most_tiles = check_count("most_tiles", most_tiles, 0)
-        arguments.problem_count = check_count("problem_count", problem_count, 1)
+        arguments.problem_count = check_count("problem_count", problem_count)
         tables = {"problem_sizes": problem_sizes, "A": ptr_A, "B": ptr_B, "C": ptr_C, "D": ptr_D}
         strides = {"lda": lda, "ldb": ldb, "ldc": ldc, "ldd": ldd}
         arguments._start(operation, {**tables, **strides}, arguments._check_scalars(output_op))

@@ -163,9 +163,8 @@ def _taken_apart(
     view, elements = wrap(name, tensor), rows * columns
     if view.shape is None or view.dtype_name != description.type.dtype_name or not hasattr(tensor, "__getitem__"):
         return None
-    if view.shape == (rows, columns) and not (
-        name == "C" and bias
-    ):  # one matrix, though batch may be one of its extents
+    takes_bias = name == "C" and bias
+    if view.shape == (rows, columns) and not takes_bias:  # one matrix, though batch may be one of its extents
         return [tensor] if batch == 1 else None
     if len(view.shape) > 1 and view.shape[0] == batch:
         return [tensor[number] for number in range(batch)]

@@ -15,13 +15,21 @@ from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Operand, Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_bias, check_dtype, check_overlap, is_vector, matrix, vector
+from pycutlass.operands import (
+    LARGEST_EXTENT,
+    Matrix,
+    check_bias,
+    check_count,
+    check_dtype,
+    check_overlap,
+    is_vector,
+    matrix,
+    vector,
+)
 from pycutlass.operation import ReductionOperation
 from pycutlass.tensor import wrap
 
 __all__ = ["ReductionArguments", "ReductionProblem"]
-
-_LARGEST_EXTENT = 2**31 - 1  # CUTLASS's coordinates have 32 bits
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class ReductionArguments(Arguments):
             raise ArgumentTypeError(f"operation must be a ReductionOperation, got {type(operation).__name__}")
         self.operation = operation
         self.problem_size = _extents(problem_size)
-        self.partitions = _count(partitions)
+        self.partitions = check_count("partitions", partitions)
         self.bias = check_bias(bias)
         given = {"A": workspace, "C": source, "D": destination}
         self._start(operation, given, self._check_scalars(output_op))
@@ -267,16 +275,6 @@ def _extents(size: Any) -> tuple[int, int]:
         rows, columns = map(operator.index, size)
     except (TypeError, ValueError):
         raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {size!r}") from None
-    if min(rows, columns) < 1 or max(rows, columns) > _LARGEST_EXTENT:
-        raise ArgumentError(f"problem_size must have M and N from 1 to {_LARGEST_EXTENT:,}, got {[rows, columns]}")
+    if min(rows, columns) < 1 or max(rows, columns) > LARGEST_EXTENT:
+        raise ArgumentError(f"problem_size must have M and N from 1 to {LARGEST_EXTENT:,}, got {[rows, columns]}")
     return rows, columns
-
-
-def _count(partitions: Any) -> int:
-    try:
-        count = operator.index(partitions)
-    except TypeError:
-        raise ArgumentTypeError(f"partitions must be an integer, got {partitions!r}") from None
-    if not 1 <= count <= _LARGEST_EXTENT:
-        raise ArgumentError(f"partitions must be from 1 to {_LARGEST_EXTENT:,}, got {count}")
-    return count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 import os
 import threading
 import weakref
@@ -19,6 +18,7 @@ from pycutlass.cache.disk import Disk
 from pycutlass.cache.door import wait_for
 from pycutlass.cache.store import Entry, Store
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
+from pycutlass.integers import whole
 
 __all__ = ["Imported", "Info", "KernelCache"]
 
@@ -164,19 +164,18 @@ class KernelCache:
         CacheError
             If the cache cannot be written.
         """
-        try:
-            max_bytes = operator.index(max_bytes)
-        except TypeError:
+        most = whole(max_bytes)
+        if most is None:
             raise ArgumentTypeError(
                 f"max_bytes is a number of bytes, an integer such as 2**30; got {max_bytes!r}. Units are for the "
                 f"command line, `pycutlass cache prune --max-size 1GiB`."
-            ) from None
-        if max_bytes < 0:
-            raise ArgumentError(f"a cache cannot be pruned to {max_bytes} bytes; give 0 or more")
+            )
+        if most < 0:
+            raise ArgumentError(f"a cache cannot be pruned to {most} bytes; give 0 or more")
         entries = self.entries()
         total = sum(entry.size for entry in entries)
         excess: list[Entry] = []
-        while total > max_bytes:
+        while total > most:
             excess.append(entries.pop())
             total -= excess[-1].size
         return self._delete(excess)

@@ -28,7 +28,7 @@ def test_split_k_comes_from_the_problem_or_the_keyword():
     assert (parallel.split_k_mode, parallel.split_k_slices) == (SplitKMode.Parallel, 4)
     for slices, mode, words in (
         (2, SplitKMode.Serial, "disagrees"),
-        (0, SplitKMode.Serial, "at least 1"),
+        (0, SplitKMode.Serial, "from 1 to 2,147,483,647, got 0"),
         (4, SplitKMode.NoSplit, "NoSplit"),
     ):
         with pytest.raises(ArgumentError, match=words):

@@ -136,3 +136,12 @@ def test_a_bias_is_a_vector_where_there_are_lines_to_repeat(rows: int) -> None:
         assert (entries is not None) == taken
         if taken:
             assert entries[0][4] == (0 if tensor is vector_ else 8)
+
+
+def test_views_that_are_to_be_negated_are_not_taken() -> None:
+    column = torch.full((8, 1), 1 + 2j).conj().imag
+    assert column.is_neg()
+    matrices, biases = _core.OperandRule(True, 4, 1, True, False), _core.OperandRule(True, 4, 1, False, True)
+    for like, rule, given_ in ((torch.zeros(8, 1), matrices, column), (torch.zeros(1), biases, column[0])):
+        assert _core.read_operands(rule, like, (like,), [8, 1, 0]) is not None
+        assert _core.read_operands(rule, like, (given_,), [8, 1, 0]) is None
