@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 from benchmarks import common
 from tools.gpu_page import KEPT_LINES, Result
 
-__all__ = ["merge_sanitizer", "merge_tests", "read_counts", "read_junit", "read_sanitizer"]
+__all__ = ["merge_sanitizer", "merge_tests", "read_counts", "read_initcheck", "read_junit", "read_sanitizer"]
+
+_OUR_KERNEL = re.compile(r"^=+\s+at (?:0x\w+ in )?(?:\w+ )?cutlass\w*")
 
 
 def merge_tests(shares: Mapping[str, Result | None]) -> Result | None:
@@ -79,3 +81,18 @@ def read_sanitizer(text: str) -> Result:
     found = [line for line in marked if line.strip("= ") and "SUMMARY" not in line and "COMPUTE-SANITIZER" not in line]
     # Without a summary the program did not come to its end, and nothing is known.
     return {"errors": sum(counts) if counts else None, "summaries": summaries, "found": found[:KEPT_LINES]}
+
+
+def read_initcheck(text: str) -> Result:
+    """Return what initcheck found in our kernels, whose names begin with cutlass.
+
+    What it sums up counts the kernels of torch and cupy as well; it is kept, since without it nothing is known.
+    """
+    read = read_sanitizer(text)
+    reports = re.split(r"^(?=={9} Uninitialized)", text, flags=re.MULTILINE)[1:]
+    ours = [report for report in reports if any(map(_OUR_KERNEL.match, report.splitlines()[1:3]))]
+    found = [line for report in ours for line in report.splitlines() if re.match(r"={9} \S|={9}  ", line)]
+    theirs = len(reports) - len(ours)
+    summary = f"INITCHECK: {len(ours)} uninitialized reads by our kernels, {theirs} by those of other libraries"
+    known = read["errors"] is not None
+    return {"errors": len(ours) if known else None, "summaries": [summary] * known, "found": found[:KEPT_LINES]}

@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))  # a script's own directory is on the path, not th
 from benchmarks import common  # noqa: E402
 from tools.gpu_page import KEPT_LINES, Result, outcome, render  # noqa: E402
 from tools.gpu_plot import SPEEDS, draw  # noqa: E402
-from tools.gpu_reports import merge_sanitizer, merge_tests, read_counts, read_junit, read_sanitizer  # noqa: E402
+from tools.gpu_reports import merge_sanitizer, merge_tests, read_counts, read_initcheck, read_junit, read_sanitizer  # noqa: E402
 from tools.gpu_runs import Command, Ended, run_together  # noqa: E402
 
 __all__ = ["PARTS", "Part", "keep_results", "main", "read_results", "run_part"]
@@ -71,9 +71,12 @@ PARTS: tuple[Part, ...] = (
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),
     Part("racecheck", "GPU tests under compute-sanitizer racecheck", 420, (*_TESTS, *_FAST), "sanitizer", True),
+    Part("initcheck", "GPU tests under compute-sanitizer initcheck", 420, (*_TESTS, *_FAST), "sanitizer", True),
 )
+#: The tool of compute-sanitizer by part; the reads of other libraries' kernels are none of our errors.
+_TOOLS = {"sanitizer": "memcheck", "racecheck": "racecheck", "initcheck": "initcheck"}
 _BY_NAME = {part.name: part for part in PARTS}
-_DEFAULT = [part.name for part in PARTS if part.name != "racecheck"]
+_DEFAULT = [part.name for part in PARTS if part.name not in ("racecheck", "initcheck")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -248,9 +251,11 @@ def _command(part: Part, out: Path, extra: list[str], share: str = "", at_once: 
     variables, mark = _divided_cores(at_once), f"[{number}] " if share else ""
     if part.kind == "tests":
         return Command([*python, *report], log, variables, mark)
-    tool = "racecheck" if part.name == "racecheck" else "memcheck"
+    tool = _TOOLS[part.name]
     # Compilers that the tests start are none of the sanitizer's business.
-    checked = ["--tool", tool, "--error-exitcode", "1", "--target-processes", "application-only"]
+    checked = ["--tool", tool, "--target-processes", "application-only"]
+    # What initcheck finds in the kernels of other libraries must neither fail the run nor crowd out ours.
+    checked += ["--print-limit", "10000"] if tool == "initcheck" else ["--error-exitcode", "1"]
     # For backtraces of the host it walks Python's frames and seems to keep them, with all that must be given back.
     checked += ["--show-backtrace", "device"]
     if at_once > 1:  # each has its own ports, or else the eleventh would find none
@@ -295,7 +300,8 @@ def _collect(part: Part, out: Path, environment: Result, ended: Sequence[Ended])
     tests = merge_tests({process.command.log.stem: _read_tests(process) for process in ended})
     result = {"name": part.name, "title": part.title, "environment": environment, "tests": tests}
     if part.kind == "sanitizer":
-        result["sanitizer"] = merge_sanitizer([read_sanitizer(process.printed) for process in ended])
+        read = read_initcheck if part.name == "initcheck" else read_sanitizer
+        result["sanitizer"] = merge_sanitizer([read(process.printed) for process in ended])
     return result
 
 

@@ -106,6 +106,29 @@ def test_sanitizer_summary():
     assert gpu_reports.read_sanitizer("killed")["errors"] is None
 
 
+INITCHECK = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 16 bytes
+=========     at void at::native::elementwise_kernel<4>(int)+0x90
+=========     by thread (0,0,0) in block (0,0,0)
+========= Uninitialized __global__ memory read of size 8 bytes
+=========     at cutlass_tensorop_f16_s16816gemm_0123456789ab+0x1f0
+=========     by thread (3,0,0) in block (0,0,0)
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+def test_initcheck_counts_our_kernels():
+    found = gpu_reports.read_initcheck(INITCHECK)
+    assert found["errors"] == 1
+    assert "1 uninitialized reads by our kernels, 1 by" in found["summaries"][0]
+    assert found["found"][:2] == [
+        "========= Uninitialized __global__ memory read of size 8 bytes",
+        "=========     at cutlass_tensorop_f16_s16816gemm_0123456789ab+0x1f0",
+    ]
+    assert gpu_reports.read_initcheck("========= ERROR SUMMARY: 0 errors\n")["errors"] == 0
+    assert gpu_reports.read_initcheck("killed")["errors"] is None
+
+
 def render(results):
     return gpu_page.render(results, {part.name: part.title for part in tool.PARTS})
 

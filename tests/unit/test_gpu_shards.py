@@ -212,6 +212,9 @@ def test_the_machine_is_divided(monkeypatch):
     assert not tool._command(tool._BY_NAME["tests"], Path("out"), [], "1/3", 3).variables  # the user's own
     alone = tool._command(tool._BY_NAME["tests"], Path("out"), [])
     assert not alone.variables
+    initcheck = tool._command(tool._BY_NAME["initcheck"], Path("out"), [])
+    assert {"initcheck", "--print-limit"} < set(initcheck.words)
+    assert "--error-exitcode" not in initcheck.words  # what other libraries read is none of our errors
     assert "--shard" not in alone.words
 
 
@@ -219,7 +222,7 @@ def test_what_is_shared_out():
     assert tool._turns(tool._BY_NAME["tests"], 2) == [["1/2", "2/2"], ["alone"]]
     assert tool._turns(tool._BY_NAME["sanitizer"], 2) == [["1/2", "2/2"]]
     assert tool._turns(tool._BY_NAME["tests"], 1) == tool._turns(tool._BY_NAME["examples"], 2) == [[""]]
-    assert {part.name for part in tool.PARTS if part.divisible} == {"tests", "sanitizer", "racecheck"}
+    assert {part.name for part in tool.PARTS if part.divisible} == {"tests", "sanitizer", "racecheck", "initcheck"}
     with pytest.raises(SystemExit):
         tool._options().parse_args(["--out", "x", "--shards", "0"])
 
