@@ -51,6 +51,8 @@ def check_mainloop(
                 _check_f64(name, tile, axis, along_k)
             elif not along_k and operand.order.interleave == 1:
                 _check_warp_tile(name, operand, tile, axis)
+            else:
+                _check_matrices(name, operand, tile, axis)
             _check_shares(name, operand, tile, axis, along_k)
     else:
         _check_simt(math, tile, A, B, C)
@@ -310,6 +312,23 @@ def _check_warp_tile(name: str, operand: TensorDescription, tile: TileDescriptio
         raise DescriptionError(
             f"operand {name} is not contiguous along K: a warp tile's {'MN'[axis]} must be {line // 2} or a multiple "
             f"of {line}, got {extent}; use another threadblock_shape or warp_count"
+        )
+
+
+def _check_matrices(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+    """Check that each warp reads its part of an operand that is stored along K by whole ldmatrix instructions.
+
+    One reads four matrices of 8 lines x 16 bytes: as many side by side as an instruction's K takes, the others one
+    below the other; or 1 or 2 where the part has no more lines. CUTLASS rounds the number of instructions down, and
+    leaves the other lines unread (crosswise layouts of warp/mma_tensor_op_tile_iterator.h).
+    """
+    extent, k = tile.warp_shape[axis], (tile.math_instruction.instruction_shape or (1, 1, 1))[2]
+    rows = 8 * 4 * 128 // (k * operand.type.bits)
+    if extent % rows and extent not in (8, 16):
+        raise DescriptionError(
+            f"operand {name} is read by ldmatrix along K, {rows} lines at a time: a warp tile's {'MN'[axis]} must be "
+            f"{'8' if rows == 16 else '8, 16'} or a multiple of {rows}, got {extent}; use another threadblock_shape or "
+            f"warp_count"
         )
 
 

@@ -151,6 +151,7 @@ class Emulator:
             f"#define ALIGNMENT_{name} {operand.alignment}\n"
             for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
         )
+        macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
         source.write_text(f'{text}{macros}#include "{HERE / "gemm.h"}"\n')
         built = subprocess.run(
             [*self._compile, str(source), str(self._threads), "-o", str(program)], capture_output=True, text=True

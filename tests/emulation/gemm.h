@@ -54,6 +54,14 @@ class Matrix {
   std::vector<Element> memory_;
 };
 
+/// What an epilogue makes of a result.
+template <typename Element>
+double written(double result) {
+  if (EMULATED_RELU && result < 0) result = 0;
+  if (sizeof(Element) == 1) return result < -128 ? -128 : result > 127 ? 127 : result;
+  return number(Element(static_cast<float>(result)));
+}
+
 /// Returns how many elements of D are wrong, having told of the first.
 inline long run(int m, int n, int k, float alpha, float beta, unsigned seed) {
   using Kernel = Operation::Kernel;
@@ -102,8 +110,8 @@ inline long run(int m, int n, int k, float alpha, float beta, unsigned seed) {
     for (int column = 0; column < n; ++column) {
       double sum = 0;
       for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-      auto const rounded = decltype(D)::Element(static_cast<float>(alpha * sum + beta * number(C(row, column))));
-      double const exact = number(rounded), found = number(D(row, column));
+      double const exact = written<decltype(D)::Element>(alpha * sum + beta * number(C(row, column)));
+      double const found = number(D(row, column));
       if (found != exact && ++wrong == 1) std::printf("D[%d, %d] is %g, not %g\n", row, column, found, exact);
     }
   }

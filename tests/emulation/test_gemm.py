@@ -55,9 +55,18 @@ def test_any_kernel_that_is_accepted_computes_what_it_means(emulator: Emulator) 
     assert right, f"{operation}\n{said}"
 
 
-def test_a_wrong_kernel_is_found(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("rule", "options", "first"),
+    [
+        ("_check_warp_tile", {"layouts": (COLUMN, COLUMN, ROW), "tile": (192, 64, 32)}, "D[96, "),
+        ("_check_matrices", {"layouts": (ROW, ROW, ROW), "tile": (96, 64, 64), "instruction": (16, 8, 8)}, "D[32, "),
+    ],
+)
+def test_a_wrong_kernel_is_found(
+    rule: str, options: dict[str, Any], first: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tile that is refused for its result, not for the compiler."""
-    monkeypatch.setattr(mainloop, "_check_warp_tile", lambda *arguments: None)
-    right, said = emulator.run(ampere("f16", (COLUMN, COLUMN, ROW), tile=(192, 64, 32), warps=(2, 2, 1)))
+    monkeypatch.setattr(mainloop, rule, lambda *arguments: None)
+    right, said = emulator.run(ampere("f16", **options))
     assert not right
-    assert "D[96, " in said
+    assert first in said

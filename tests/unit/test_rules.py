@@ -74,6 +74,19 @@ def turing() -> dict[str, Any]:
     return parts("f16", capability=75, instruction=(16, 8, 8), stages=2)
 
 
+def with_c_of(alignment: int, made: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts with another alignment of C."""
+    output = made["C"].type.short
+    return made | {"C": tensor(output, made["C"].layout, alignment), "epilogue_functor": functor(output, alignment)}
+
+
+def int8_turing_interleaved(shape: tuple[int, int, int], warps: tuple[int, int, int]) -> dict[str, Any]:
+    """Return the parts of an interleaved kernel for Turing."""
+    made = int8("s8", (COLUMNS32, ROWS32, COLUMNS32), 2, capability=75, instruction=(8, 8, 16), tile=shape, warps=warps)
+    return interleaved() | {name: made[name] for name in ("compute_capability", "tile_description")}
+
+
+FAST_F16 = MathOperation.multiply_add_fast_f16
 BASELINES: dict[str, dict[str, Any]] = {
     "f16": parts(),
     "f16 by columns": parts("f16", (COLUMN, ROW, ROW)),
@@ -269,6 +282,27 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         "f16 by columns",
         tile("f16 by columns", threadblock_shape=(192, 128, 32), warp_count=(2, 2, 1)),
         ["operand A is not contiguous along K", "warp tile's M must be 32 or a multiple of 64, got 96"],
+    ),
+    # Whole ldmatrix instructions: seen on a GPU, a third of D was wrong
+    (
+        "f16",
+        with_c_of(1, parts("tf32", tile=(192, 96, 32), warps=(1, 4, 1))),
+        ["operand B is read by ldmatrix along K, 16 lines at a time", "N must be 8 or a multiple of 16, got 24"],
+    ),
+    (
+        "f16",
+        with_c_of(1, parts("f32", (ROW, COLUMN, COLUMN), tile=(192, 96, 32), warps=(1, 4, 1), math=FAST_F16)),
+        ["operand A is read by ldmatrix along K, 16 lines at a time", "N must be 8 or a multiple of 16, got 24"],
+    ),
+    (
+        "f16",
+        tile("turing", threadblock_shape=(96, 64, 64), stages=4) | {"B": tensor("f16", ROW, 2)},
+        ["operand A is read by ldmatrix along K, 32 lines at a time", "M must be 8, 16 or a multiple of 32, got 48"],
+    ),
+    (
+        "interleaved",
+        int8_turing_interleaved((48, 64, 64), (1, 2, 1)),
+        ["operand A is read by ldmatrix along K, 32 lines at a time", "M must be 8, 16 or a multiple of 32, got 48"],
     ),
     (
         "f16 by columns",
