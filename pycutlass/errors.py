@@ -17,10 +17,16 @@
     └── PoolError (MemoryError)              the memory pool cannot hold what was asked for
 
 A message states the rule, both values, both names and the remedy. What a program may want to act on is kept in
-attributes as well.
+attributes as well. Each of them can be pickled, copied and raised in another process.
+
+What an argument itself raises when it is asked for its number, its items or its memory becomes the ``__cause__`` of one
+of these. Python's own protocols keep Python's exceptions: ``AttributeError`` for a name that an object lacks or that
+cannot be set, ``IndexError`` for an index out of range, ``TypeError`` for an operator or a hash that a value lacks.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "AlignmentError",
@@ -41,6 +47,10 @@ __all__ = [
 
 class PyCutlassError(Exception):
     """Base of everything that PyCUTLASS raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Come back with message and attributes: a constructor may take other things than the message it makes."""
+        return _restored, (type(self), self.args), self.__dict__.copy()
 
 
 class DescriptionError(PyCutlassError, ValueError):
@@ -145,6 +155,11 @@ class PoolError(PyCutlassError, MemoryError):
             f"Free arguments that are no longer needed, or call pycutlass.get_memory_pool(init_pool_size, "
             f"max_pool_size) with a larger max_pool_size before the first kernel."
         )
+
+
+def _restored(kind: type[PyCutlassError], args: tuple[Any, ...]) -> PyCutlassError:
+    """Return an exception that was pickled or copied; its attributes are set behind this."""
+    return Exception.__new__(kind, *args)  # the constructor may take other things, and MemoryError's own refuses us
 
 
 def _number_lines(source: str) -> str:
