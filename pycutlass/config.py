@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["VARIABLES", "Variable", "cache_directory", "flag", "path", "text"]
+__all__ = ["VARIABLES", "Variable", "cache_directory", "compiler_environment", "flag", "path", "text"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("PYCUTLASS_JOBS", "from cores and memory", "most compilers to run at once"),
     Variable("CXX", "g++", "host compiler"),
 )
+# What compilers get to see.
+_PASSED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    *("ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS"),  # a preloaded sanitizer would end the compiler
+    *("CCACHE_DIR", "CCACHE_DISABLE", "SCCACHE_DIR", "DISTCC_DIR", "DISTCC_HOSTS"),  # where launchers keep things
+)
 _KNOWN = frozenset(variable.name for variable in VARIABLES)
 
 
@@ -51,23 +57,37 @@ def flag(name: str) -> bool:
 def path(name: str) -> Path | None:
     """Return variable `name` as an absolute path, or None where it is unset or empty.
 
-    A ``~`` or ``~user`` without a home stays as it is, and whoever uses the path refuses it: it is not meant to be in
-    the working directory.
+    A ``~`` or ``~user`` without a home stays as it is, and so does a relative path where the working directory is gone;
+    whoever uses the path refuses it.
     """
     value = text(name)
     if value is None:
         return None
     try:
         return Path(value).expanduser().absolute()
-    except RuntimeError:
+    except (OSError, RuntimeError):
         return Path(value)
 
 
 def cache_directory() -> Path:
-    """Return the directory of the kernel cache; it need not exist yet."""
+    """Return the directory of the kernel cache; it need not exist yet.
+
+    A relative ``PYCUTLASS_CACHE_DIR`` stays relative, and the cache refuses it: every working directory would have a
+    cache of its own.
+    """
     chosen = path("PYCUTLASS_CACHE_DIR")
     if chosen is not None:
-        return chosen
+        named = Path(text("PYCUTLASS_CACHE_DIR") or "")
+        return chosen if named.is_absolute() or named.parts[0].startswith("~") else named
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("pycutlass", appauthor=False))
+
+
+def compiler_environment() -> dict[str, str]:
+    """Return the environment that compilers run in.
+
+    Many variables decide what a compiler makes (``CPATH``, ``GCC_EXEC_PREFIX``, ``NVCC_APPEND_FLAGS``, ...), and no
+    list of them is complete. None is part of a cache key, so a compiler sees none but those that it cannot do without.
+    """
+    return {**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "LC_ALL": "C"}

@@ -74,7 +74,20 @@ class NotCompiledError(PyCutlassError, RuntimeError):
 
 
 class ToolkitError(PyCutlassError, RuntimeError):
-    """A compiler, a header directory or a library was looked for and not found."""
+    """A compiler, a header directory or a library was looked for and not found, or does not work.
+
+    Parameters
+    ----------
+    message : str
+        What was looked for and where, and the remedy.
+    absent : bool
+        Whether it is not installed, in which case a cached kernel serves as well. False where something was named, by
+        a variable, or is there, and does not work.
+    """
+
+    def __init__(self, message: str, *, absent: bool = False) -> None:
+        self.absent = absent
+        super().__init__(message)
 
 
 class CompileError(PyCutlassError, RuntimeError):

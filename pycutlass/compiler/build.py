@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import NamedTuple
 
 from pycutlass.cache import Artifact, make_key
@@ -15,6 +13,7 @@ from pycutlass.errors import CompileError
 from pycutlass.report import BuildReport
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import Processes, Product, StoppedError
+from pycutlass.toolkit import scratch_directory
 
 __all__ = ["build"]
 
@@ -84,16 +83,16 @@ def _compare_parameters(source: KernelSource, cubin: bytes, host_bytes: int) -> 
 def _describe(source: KernelSource, host: bytes) -> _Described:
     """Ask the host side: `pycutlass_describe` fills in the ABI's version, sizeof(Params), shared memory and more."""
     answer = (ctypes.c_uint32 * 64)()
-    with tempfile.TemporaryDirectory(prefix="pycutlass-") as name:
-        path = Path(name) / "host.so"
-        path.write_bytes(host)
+    with scratch_directory() as folder:
+        path = folder / "host.so"
         try:
+            path.write_bytes(host)
             library = ctypes.CDLL(str(path))
             library.pycutlass_describe(answer)
         except (AttributeError, OSError) as error:
             raise CompileError(
                 f"the host side of kernel {source.name} cannot be asked for its parameters: {error}. If programs may "
-                f"not be run from {name}, set TMPDIR to where they may.",
+                f"not be run from {folder}, set TMPDIR to where they may.",
                 source=source.text,
             ) from error
     return _Described(answer[1], answer[2])

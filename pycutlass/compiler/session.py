@@ -18,7 +18,7 @@ from pycutlass.errors import ArgumentTypeError, BuildReportError, NotCompiledErr
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable, KernelSource
 from pycutlass.toolchain import Processes
-from pycutlass.toolkit import own_headers_digest
+from pycutlass.toolkit import own_headers_digest, sweep_scratch
 
 __all__ = ["add_module", "backend", "nvcc", "nvrtc"]
 
@@ -170,6 +170,8 @@ def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
     try:
         tools = _find_tools(cache)
     except ToolkitError as error:
+        if not error.absent:  # something that was named, or that is installed, does not work
+            raise
         return _find_without_compiler(wanted, cache, error)
     found = {want: cache.get(make_key(tools.key_fields(want.source, want.target))) for want in wanted}
     missing = [want for want, artifact in found.items() if artifact is None]
@@ -177,6 +179,7 @@ def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
         raise _forbidden(missing, tools)
     if missing:
         _log.info("compiling %d of %d kernels", len(missing), len(wanted))
+        sweep_scratch()
     jobs = [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
     built = dict(zip(missing, run_all(jobs, make_processes()), strict=True)) if jobs else {}
     return {want: artifact or built[want] for want, artifact in found.items()}

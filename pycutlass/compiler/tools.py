@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pycutlass import config
 from pycutlass.errors import ArgumentError, ToolkitError
@@ -21,6 +22,8 @@ from pycutlass.toolkit import (
     own_headers_digest,
     own_include,
 )
+
+_Found = TypeVar("_Found")
 
 __all__ = ["Tools", "find_device_compiler", "find_tools", "portable_fields"]
 
@@ -65,18 +68,28 @@ def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
     ToolkitError
         If it is not there, or if the choice is free and there is neither.
     """
-    named = wanted or config.text("PYCUTLASS_BACKEND")
+    if wanted:
+        return wanted, _FINDERS[wanted](memo)
+    named = config.text("PYCUTLASS_BACKEND")
     if named:
-        if named not in _FINDERS:
-            raise ArgumentError(f"PYCUTLASS_BACKEND must be one of {', '.join(_FINDERS)}; it is {named!r}")
-        return named, _FINDERS[named](memo)
+        return _named_device_compiler(named, memo)
     refusals = []
     for backend, find in _FINDERS.items():
         try:
             return backend, find(memo)
         except ToolkitError as error:
-            refusals.append(str(error))
-    raise ToolkitError("\n".join(["there is no device compiler.", *refusals]))
+            refusals.append(error)
+    absent = all(error.absent for error in refusals)
+    raise ToolkitError("\n".join(["there is no device compiler.", *map(str, refusals)]), absent=absent)
+
+
+def _named_device_compiler(named: str, memo: Memo) -> tuple[str, Toolkit]:
+    if named not in _FINDERS:
+        raise ArgumentError(f"PYCUTLASS_BACKEND must be one of {', '.join(_FINDERS)}; it is {named!r}")
+    try:
+        return named, _FINDERS[named](memo)
+    except ToolkitError as error:
+        raise ToolkitError(f"PYCUTLASS_BACKEND is {named}. Correct it, unset it, or get {named}: {error}") from error
 
 
 def find_tools(wanted: str | None, memo: Memo) -> Tools:
@@ -89,8 +102,20 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
     ToolkitError
         If a compiler or a header directory is missing.
     """
-    backend, toolkit = find_device_compiler(wanted, memo)
-    cutlass, program = find_cutlass(), find_host_compiler()
+    refusals: list[ToolkitError] = []
+
+    def attempt(find: Callable[[], _Found]) -> _Found | None:
+        try:
+            return find()
+        except ToolkitError as error:
+            refusals.append(error)
+            return None
+
+    found = attempt(lambda: find_device_compiler(wanted, memo))
+    cutlass, program = attempt(find_cutlass), attempt(find_host_compiler)
+    if found is None or cutlass is None or program is None:
+        raise min(refusals, key=lambda error: error.absent)  # what was named and does not work comes first
+    backend, toolkit = found
     includes = (own_include(), *cutlass.includes, *toolkit.includes)
     device = Nvcc(toolkit, includes, program, memo) if backend == "nvcc" else Nvrtc(toolkit, includes, memo)
     host = HostCompiler(program, includes, memo)

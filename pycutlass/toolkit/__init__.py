@@ -7,7 +7,15 @@ remembers the answer, and no library is loaded or imported.
 
 from __future__ import annotations
 
-from pycutlass.toolkit.files import Memo, cuda_release, file_fingerprint, read_bytes, run_quietly, without_memo
+from pycutlass.toolkit.files import (
+    Memo,
+    cuda_release,
+    file_fingerprint,
+    is_file,
+    read_bytes,
+    run_quietly,
+    without_memo,
+)
 from pycutlass.toolkit.find import (
     find_cutlass,
     find_host_compiler,
@@ -17,7 +25,8 @@ from pycutlass.toolkit.find import (
     own_headers_digest,
     own_include,
 )
-from pycutlass.toolkit.findings import Finding, findings
+from pycutlass.toolkit.findings import Finding, findings, safely
+from pycutlass.toolkit.scratch import scratch_directory, sweep_scratch
 from pycutlass.toolkit.things import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 
 __all__ = [
@@ -35,9 +44,13 @@ __all__ = [
     "find_nvrtc",
     "find_tool",
     "findings",
+    "is_file",
     "own_headers_digest",
     "own_include",
     "read_bytes",
     "run_quietly",
+    "safely",
+    "scratch_directory",
+    "sweep_scratch",
     "without_memo",
 ]

@@ -6,10 +6,12 @@ import hashlib
 import os
 import re
 import shlex
+import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from pycutlass import config
 from pycutlass.errors import ToolkitError
 
 __all__ = [
@@ -17,6 +19,8 @@ __all__ = [
     "content_digest",
     "cuda_release",
     "file_fingerprint",
+    "is_directory",
+    "is_file",
     "read_bytes",
     "run_quietly",
     "stat_digest",
@@ -35,16 +39,29 @@ def without_memo(kind: str, subject: str, fingerprint: str, compute: Callable[[]
 
 
 def file_fingerprint(path: Path) -> str:
-    """Return what changes whenever a file is replaced or edited: size, modification time and inode."""
-    status = path.stat()
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+    """Return what changes whenever a file is replaced or edited, also where its size and modification time do not."""
+    return _state(path.stat())
+
+
+def is_file(path: Path) -> bool:
+    """Return whether `path` is a file; `Path.is_file` raises where a directory may not be searched."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether `path` is a directory; `Path.is_dir` raises where one above may not be searched."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def stat_digest(folders: Sequence[Path]) -> str:
     """Return what changes whenever a file below `folders` does, without reading any (4 ms for 800 files)."""
-    states = ((entry.path, entry.stat()) for entry in _files(folders))
-    lines = [f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0" for path, status in states]
+    lines = [f"{entry.path}\0{_state(entry.stat())}\0" for entry in _files(folders)]
     return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
+
+
+def _state(status: os.stat_result) -> str:
+    """Return what no edit leaves as it is: anyone can set a modification time, and nobody the time of the change."""
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
 
 
 def content_digest(folders: Sequence[Path]) -> str:
@@ -68,43 +85,75 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def cuda_release(text: str) -> str:
-    """Return the release in what a CUDA compiler says of itself, for example ``13.0.88``, or else its last line."""
-    match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
-    return match[1] if match else text.strip().splitlines()[-1]
-
-
-def run_quietly(command: Sequence[str]) -> str:
-    """Return what a short command prints.
+    """Return the release in what a CUDA compiler says of itself, for example ``13.0.88``.
 
     Raises
     ------
     ToolkitError
-        If it cannot be started, fails, or takes more than a minute.
+        If there is none.
+    """
+    match = re.search(r"\bV(\d+\.\d+\.\d+)", text)
+    if match is None:
+        said = text.strip()[-200:]
+        raise ToolkitError(f"a CUDA compiler must say its release, such as V13.0.88, and this one says {said!r}")
+    return match[1]
+
+
+def run_quietly(command: Sequence[str], *, both_streams: bool = False, quiet: bool = False) -> str:
+    """Return what a short command prints: on its output alone, unless `both_streams` are wanted.
+
+    It must print something unless it may be `quiet`.
+
+    Raises
+    ------
+    ToolkitError
+        If it cannot be started, fails, prints nothing, or takes more than a minute.
     """
     try:
         done = subprocess.run(
             command,
+            env=config.compiler_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if both_streams else subprocess.PIPE,
             timeout=_PATIENCE,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolkitError(f"{shlex.join(command)} cannot be run: {error}") from error
-    output = done.stdout.decode(errors="replace")
+    output, errors = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr or b""))
     if done.returncode:
-        raise ToolkitError(f"{shlex.join(command)} ended with exit status {done.returncode}:\n{output.strip()}")
+        said = f"{output}{errors}".strip()
+        raise ToolkitError(f"{shlex.join(command)} ended with exit status {done.returncode}:\n{said}")
+    if not output.strip() and not quiet:
+        raise ToolkitError(f"{shlex.join(command)} prints nothing. {errors.strip()}".rstrip())
     return output
 
 
 def _files(folders: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
-    """Yield every file below `folders`, always in the same order."""
+    """Yield every regular file below `folders`, always in the same order; links are followed, each once."""
     pending = [str(folder) for folder in reversed(folders)]
+    followed: set[str] = set()  # a link may lead back up
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.is_dir():
-                    pending.append(entry.path)
-                else:
+                if entry.is_symlink() and not _leads_on(entry, followed):
+                    continue
+                if entry.is_file():
                     yield entry
+                elif entry.is_dir():
+                    pending.append(entry.path)
+
+
+def _leads_on(link: os.DirEntry[str], followed: set[str]) -> bool:
+    """Return whether `link` leads to a file, or to a directory that no link in `followed` has led to."""
+    try:
+        kind = link.stat().st_mode
+    except OSError:  # to nothing, or to itself
+        return False
+    if stat.S_ISDIR(kind):
+        real = os.path.realpath(link.path)
+        if real in followed:
+            return False
+        followed.add(real)
+    return True

@@ -18,7 +18,15 @@ from typing import NoReturn
 
 from pycutlass import config
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit.files import Memo, content_digest, file_fingerprint, run_quietly, without_memo
+from pycutlass.toolkit.files import (
+    Memo,
+    content_digest,
+    file_fingerprint,
+    is_directory,
+    is_file,
+    run_quietly,
+    without_memo,
+)
 from pycutlass.toolkit.things import Cutlass, Toolkit, numbers_defined
 
 __all__ = [
@@ -54,7 +62,7 @@ def find_cutlass() -> Cutlass:
         If there are none, or if ``CUTLASS_PATH`` does not hold them.
     """
     found, tried = search_cutlass()
-    return found or _missing("CUTLASS's headers (include/cutlass/cutlass.h)", tried, GET_CUTLASS)
+    return found or _missing("CUTLASS's headers (include/cutlass/cutlass.h)", tried, GET_CUTLASS, "CUTLASS_PATH")
 
 
 def find_nvcc(memo: Memo = without_memo) -> Toolkit:
@@ -68,7 +76,7 @@ def find_nvcc(memo: Memo = without_memo) -> Toolkit:
         If there is none, or if one of the variables does not name a toolkit.
     """
     found, tried = search_nvcc(memo)
-    return found or _missing("nvcc together with CUDA's headers", tried, GET_NVCC)
+    return found or _missing("nvcc together with CUDA's headers", tried, GET_NVCC, *_VARIABLES)
 
 
 def find_nvrtc(memo: Memo = without_memo) -> Toolkit:
@@ -80,7 +88,7 @@ def find_nvrtc(memo: Memo = without_memo) -> Toolkit:
         If there are none, or if one of the variables does not name a toolkit.
     """
     found, tried = search_nvrtc(memo)
-    return found or _missing("NVRTC together with CUDA's headers", tried, GET_NVRTC)
+    return found or _missing("NVRTC together with CUDA's headers", tried, GET_NVRTC, *_VARIABLES)
 
 
 def find_host_compiler() -> tuple[str, ...]:
@@ -92,7 +100,7 @@ def find_host_compiler() -> tuple[str, ...]:
         If it is not on ``PATH``, or if ``CXX`` is no command.
     """
     found, tried = search_host_compiler()
-    return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX)
+    return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX, "CXX")
 
 
 def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
@@ -101,7 +109,7 @@ def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
     if on_path:
         return Path(on_path)
     programs = (toolkit.root / "bin" / name for toolkit in _toolkits(memo, []))
-    return next((program for program in programs if program.is_file()), None)
+    return next(filter(is_file, programs), None)
 
 
 def own_include() -> Path:
@@ -119,10 +127,12 @@ def search_cutlass() -> tuple[Cutlass | None, list[str]]:
     tried: list[str] = []
     for root, via in _cutlass_roots(tried):
         tried.append(f"{root} ({via})")
-        if (root / "include" / "cutlass" / "cutlass.h").is_file():
+        lacks = [name for name, has in _CUTLASS_HAS.items() if not has(root / name)]
+        if not lacks:
             return Cutlass(root, _cutlass_version(root), via), tried
         if via == "CUTLASS_PATH":
-            _refuse_variable(via, root, "include/cutlass/cutlass.h")
+            _refuse_variable(via, root, lacks[0])
+        tried[-1] += f": no {lacks[0]}"
     return None, tried
 
 
@@ -165,21 +175,28 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     """Return the host compiler's command, or None, and what was tried."""
     named = config.text("CXX")
     command = _words("CXX", named) if named else ["g++"]
+    _refuse_include_directories(named or "", command)
     program = shutil.which(command[0])
     tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
 
 
 _CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
+_CUTLASS_HAS = {"include/cutlass/cutlass.h": is_file, "include/cute": is_directory}  # older ones have no cute
 _VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
+_ADDS_HEADERS = ("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory")
 _HEADER_PLACES = ("include", "targets/x86_64-linux/include")
 _LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
 _NVRTC_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 
 
-def _missing(what: str, tried: list[str], remedy: str) -> NoReturn:
+def _missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoReturn:
+    """Say that there is nothing; it is not just absent where one of the `variables` has said where to look."""
     looked = "\n".join(f"  - {place}" for place in tried)
-    raise ToolkitError(f"{what} cannot be found. Looked for in\n{looked}\nTo get it: {remedy}.")
+    named = [name for name in variables if config.text(name)]
+    correct = "".join(f" Correct {name} or unset it." for name in named)
+    message = f"{what} cannot be found. Looked for in\n{looked}\nTo get it: {remedy}.{correct}"
+    raise ToolkitError(message, absent=not named)
 
 
 def _refuse_variable(variable: str, root: Path, needed: str) -> NoReturn:
@@ -199,13 +216,22 @@ def _words(variable: str, text: str) -> list[str]:
     return words
 
 
+def _refuse_include_directories(named: str, command: list[str]) -> None:
+    option = next((word for word in command[1:] if word.startswith(_ADDS_HEADERS)), None)
+    if option:
+        raise ToolkitError(
+            f"CXX is {named!r}, and {option} adds headers that a kernel's cache key does not know: a change in them "
+            f"would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where headers are."
+        )
+
+
 def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:
     chosen = config.path("CUTLASS_PATH")
     if chosen:
         yield chosen, "CUTLASS_PATH"
     else:
         tried.append("$CUTLASS_PATH (not set)")
-    if (_CHECKOUT / "setup.py").is_file():
+    if is_file(_CHECKOUT / "setup.py"):
         yield _CHECKOUT / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
     packages = _package_directories("cutlass_library")
     yield from ((package / "source", "package nvidia-cutlass") for package in packages)
@@ -217,11 +243,11 @@ def _toolkits(memo: Memo, tried: list[str]) -> Iterator[Toolkit]:
     """Yield every root with CUDA headers, in order; note each place in `tried`."""
     for root, via in _cuda_roots(memo, tried):
         tried.append(f"{root} ({via})")
-        includes = [root / place for place in _HEADER_PLACES if (root / place / "cuda_runtime.h").is_file()]
+        includes = [root / place for place in _HEADER_PLACES if is_file(root / place / "cuda_runtime.h")]
         if includes:
             nvcc = root / "bin" / "nvcc"
             version = _cuda_version(includes[0])
-            yield Toolkit(root, includes[0], version, via, nvcc if nvcc.is_file() else None, _nvrtc_library(root))
+            yield Toolkit(root, includes[0], version, via, nvcc if is_file(nvcc) else None, _nvrtc_library(root))
         elif via in _VARIABLES:
             _refuse_variable(via, root, "include/cuda_runtime.h")
         else:
@@ -232,7 +258,7 @@ def _cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
     """Yield the roots to look in and what led to them, each once; note in `tried` what leads nowhere."""
     yielded: list[Path] = []
     for root, via in _all_cuda_roots(memo, tried):
-        if not yielded or root.resolve() not in {earlier.resolve() for earlier in yielded}:
+        if not yielded or os.path.realpath(root) not in map(os.path.realpath, yielded):
             yield root, via
             yielded.append(root)
 
@@ -258,19 +284,19 @@ def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
 
 def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
     """Return the root of the toolkit of an nvcc; where that is a script in front of the real one, it is asked."""
-    root = nvcc.resolve().parent.parent
-    if any((root / place / "cuda_runtime.h").is_file() for place in _HEADER_PLACES):
+    root = Path(os.path.realpath(nvcc)).parent.parent
+    if any(is_file(root / place / "cuda_runtime.h") for place in _HEADER_PLACES):
         return root
 
     def ask() -> str:
-        try:
-            answer = run_quietly([str(nvcc), "--dryrun", "-x", "cu", os.devnull])
-        except ToolkitError:
-            return str(root)
+        answer = run_quietly([str(nvcc), "--dryrun", "-x", "cu", os.devnull], both_streams=True)
         top = re.search(r"^#\$ TOP=(.+)$", answer, re.MULTILINE)
         return os.path.realpath(top[1].strip()) if top else str(root)
 
-    return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
+    try:
+        return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
+    except (OSError, ToolkitError):  # not remembered: it may work the next time
+        return root
 
 
 def _package_directories(package: str) -> list[Path]:
@@ -284,12 +310,12 @@ def _package_directories(package: str) -> list[Path]:
 
 def _nvrtc_library(root: Path) -> Path | None:
     places = (root / place / name for place in _LIBRARY_PLACES for name in _NVRTC_NAMES)
-    return next((path for path in places if path.is_file()), None)
+    return next(filter(is_file, places), None)
 
 
 def _library_version(library: Path) -> str:
     """Return the version of an NVRTC library, for example ``13.0``; the library beside it has it in its name."""
-    beside = sorted(library.resolve().parent.glob("libnvrtc-builtins.so.*.*"))
+    beside = sorted(Path(os.path.realpath(library)).parent.glob("libnvrtc-builtins.so.*.*"))
     match = re.search(r"\.so\.(\d+\.\d+)", beside[0].name) if beside else None
     return match[1] if match else "unknown"
 

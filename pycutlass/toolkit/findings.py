@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pycutlass import _core
-from pycutlass.errors import ToolkitError
+from pycutlass.errors import PyCutlassError
 from pycutlass.toolkit.files import Memo, cuda_release, run_quietly, without_memo
 from pycutlass.toolkit.find import (
     GET_CUTLASS,
@@ -23,7 +24,7 @@ from pycutlass.toolkit.find import (
 )
 from pycutlass.toolkit.things import Cutlass, Toolkit
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Finding", "findings", "safely"]
 
 _Thing = TypeVar("_Thing")
 _GET_DRIVER = "install NVIDIA's driver 580 or newer; without a GPU, kernels compile and `run` computes the reference"
@@ -67,8 +68,11 @@ def findings(memo: Memo = without_memo) -> list[Finding]:
         nvcc,
         nvrtc,
         _finding("host compiler", search_host_compiler, _describe_host_compiler, GET_CXX, required=True),
-        _driver(),
-        *(_tool(name, memo) for name in ("nvdisasm", "cuobjdump")),
+        safely(_driver, "GPU driver", _GET_DRIVER, required=False),
+        *(
+            safely(functools.partial(_tool, name, memo), name, _GET_TOOL, required=False)
+            for name in ("nvdisasm", "cuobjdump")
+        ),
     ]
 
 
@@ -80,14 +84,25 @@ def _finding(
     required: bool,
 ) -> Finding:
     """Search, and describe what was found by a value and a note; a note takes the place of the remedy."""
-    try:
+
+    def look() -> Finding:
         found, tried = search()
         if found is None:
             return Finding(name, False, "not found", tuple(tried), remedy, required)
         value, note = describe(found)
         return Finding(name, True, value, tuple(tried), note, required)
-    except ToolkitError as error:
+
+    return safely(look, name, remedy, required=required)
+
+
+def safely(look: Callable[[], Finding], name: str, remedy: str, *, required: bool) -> Finding:
+    """Return what `look` finds, or else what stopped it: a diagnosis must not fail with what it is to diagnose."""
+    try:
+        return look()
+    except PyCutlassError as error:
         return Finding(name, False, str(error), (), remedy, required)
+    except Exception as error:
+        return Finding(name, False, f"{type(error).__name__}: {error}", (), remedy, required)
 
 
 def _describe_cutlass(cutlass: Cutlass) -> tuple[str, str]:
@@ -119,9 +134,6 @@ def _driver() -> Finding:
 
 
 def _tool(name: str, memo: Memo) -> Finding:
-    try:
-        path = find_tool(name, memo)
-    except ToolkitError as error:
-        return Finding(name, False, str(error), (), _GET_TOOL, required=False)
+    path = find_tool(name, memo)
     value = str(path) if path else "not found"
     return Finding(name, path is not None, value, ("PATH", "the toolkits"), "" if path else _GET_TOOL, required=False)

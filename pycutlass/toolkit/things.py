@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pycutlass.toolkit.files import Memo, content_digest, stat_digest, without_memo
+from pycutlass.errors import ToolkitError
+from pycutlass.toolkit.files import Memo, content_digest, is_directory, stat_digest, without_memo
 
 __all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
 
@@ -25,9 +27,8 @@ class Cutlass:
 
     @property
     def includes(self) -> tuple[Path, ...]:
-        """Include directories: ``include``, and ``tools/util/include`` where there is one."""
-        utilities = self.root / "tools" / "util" / "include"
-        return (self.root / "include", *([utilities] if utilities.is_dir() else []))
+        """Include directories: all that `digest` covers, and no other."""
+        return (self.root / "include",)
 
     @property
     def note(self) -> str:
@@ -40,9 +41,21 @@ class Cutlass:
         )
 
     def digest(self, memo: Memo = without_memo) -> str:
-        """Return the SHA-256 of all headers in ``include/cutlass`` and ``include/cute``, remembered by their stat."""
-        folders = [self.root / "include" / name for name in ("cutlass", "cute")]
-        return memo("cutlass headers", str(self.root), stat_digest(folders), lambda: content_digest(folders))
+        """Return the SHA-256 of all headers, remembered by their stat.
+
+        Raises
+        ------
+        ToolkitError
+            If one cannot be read.
+        """
+        try:
+            state = stat_digest(self.includes)
+            return memo("cutlass headers", str(self.root), state, lambda: content_digest(self.includes))
+        except OSError as error:
+            raise ToolkitError(
+                f"the CUTLASS in {self.root} ({self.found_via}) cannot be read: {error}. Make it readable, or set "
+                f"CUTLASS_PATH to another one."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ class Toolkit:
     def includes(self) -> tuple[Path, ...]:
         """Include directories: CUDA's own, and that of its C++ library (CUTLASS includes from both levels)."""
         library = self.include / "cccl"
-        return (self.include, *([library] if library.is_dir() else []))
+        return (self.include, *([library] if is_directory(library) else []))
 
     @property
     def headers_version(self) -> str:
@@ -97,12 +110,17 @@ class Toolkit:
 
 
 def numbers_defined(header: Path) -> dict[str, str]:
-    """Return what `header` defines as plain numbers near its top, by macro; nothing if there is no such file."""
+    """Return what `header` defines as plain numbers near its top, by macro; nothing if it cannot be read."""
     try:
-        with header.open("rb", buffering=0) as file:
-            top = file.read(16384)
-    except FileNotFoundError:
+        descriptor = os.open(header, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe by this name would not end
+    except OSError:
         return {}
+    try:
+        top = os.read(descriptor, 16384)
+    except OSError:
+        return {}
+    finally:
+        os.close(descriptor)
     return {name.decode(): number.decode() for name, number in _NUMBER.findall(top)}
 
 

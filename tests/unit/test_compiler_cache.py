@@ -84,12 +84,12 @@ def test_a_cache_that_lacks_a_kernel_when_compiling_is_forbidden(monkeypatch, bu
 
 def test_without_a_compiler_the_cache_is_searched_for_the_text(monkeypatch, builds, caplog):
     compiler.add_module([Operation("kernel_a")])
-    monkeypatch.setenv("CXX", "/nowhere/g++")
+    monkeypatch.setenv("PATH", "/nowhere")
     found = Operation("kernel_a")
     with caplog.at_level(logging.INFO, "pycutlass"):
         compiler.add_module([found])
     assert found.artifacts["sm_80"].name == "kernel_a" and "kernels come from the cache alone" in caplog.text
-    with pytest.raises(ToolkitError, match=r"(?s)/nowhere/g\+\+ .*the cache .* does not have kernel_a for sm_90"):
+    with pytest.raises(ToolkitError, match=r"(?s)g\+\+ \(on PATH\).*the cache .* does not have kernel_a for sm_90"):
         compiler.add_module([found], target="sm_90")
     with pytest.raises(ToolkitError, match="kernel_b for sm_80"):
         compiler.add_module([Operation("kernel_b")])

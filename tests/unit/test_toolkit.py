@@ -71,9 +71,8 @@ def test_cutlass_path_comes_before_the_package(monkeypatch, tmp_path, bare_machi
     monkeypatch.setenv("CUTLASS_PATH", str(make_cutlass(tmp_path / "my checkout")))
     found = toolkit.find_cutlass()
     assert (found.root, found.version, found.found_via) == (tmp_path / "my checkout", "4.2.0", "CUTLASS_PATH")
-    assert found.includes == (tmp_path / "my checkout" / "include",)
     (tmp_path / "my checkout" / "tools" / "util" / "include").mkdir(parents=True)
-    assert found.includes[1] == tmp_path / "my checkout" / "tools" / "util" / "include"
+    assert found.includes == (tmp_path / "my checkout" / "include",), "nothing that the digest does not cover"
 
 
 @pytest.mark.parametrize(

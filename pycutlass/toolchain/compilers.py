@@ -1,23 +1,18 @@
-"""The compilers: nvcc and NVRTC for the device side of a kernel, g++ for its host side, all of one shape.
-
-``signature()`` says who it is, ``flags(target)`` what decides its product, ``command(...)`` how it is run and
-``compile(...)`` runs it. Each runs in processes of their own, in a private directory that is gone afterwards.
-"""
+"""nvcc and NVRTC for the device side of a kernel, g++ for its host side, all of one shape."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -25,12 +20,24 @@ from typing import ClassVar
 from pycutlass import cubin
 from pycutlass.errors import CompileError, ToolkitError
 from pycutlass.source import KernelSource
-from pycutlass.toolkit import Memo, Toolkit, cuda_release, file_fingerprint, read_bytes, run_quietly, without_memo
+from pycutlass.toolchain.processes import Processes
+from pycutlass.toolkit import (
+    Memo,
+    Toolkit,
+    cuda_release,
+    file_fingerprint,
+    is_file,
+    read_bytes,
+    run_quietly,
+    scratch_directory,
+    without_memo,
+)
 
-__all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Processes", "Product", "StoppedError", "reproduce"]
+__all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Product", "reproduce"]
 
 _GIB = 1 << 30
-_NVRTC_MAIN = Path(__file__).resolve().with_name("nvrtc_main.py")
+_NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
+_ITSELF = re.compile(r"g\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
 
 
 @dataclass(frozen=True)
@@ -81,14 +88,13 @@ class Compiler(ABC):
         CompileError
             If the compiler refuses it; the error has the log, the source and a command to reproduce it.
         ToolkitError
-            If the compiler cannot be started.
+            If the compiler cannot be started, or its temporary directory takes no file.
         StoppedError
             If `processes` were stopped, all or those of `group`.
         """
         command = self.command(Path("kernel.cu"), Path(self.output), target)
-        with tempfile.TemporaryDirectory(prefix="pycutlass-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
-            (folder / "kernel.cu").write_text(source.text, encoding="utf-8")
+        with scratch_directory() as folder:
+            _write_source(folder, source)
             started = time.perf_counter()
             status, log = processes.run(command, folder, memory=self.memory, group=group)
             seconds = time.perf_counter() - started
@@ -122,21 +128,26 @@ class Nvcc(Compiler):
         if toolkit.nvcc is None:
             raise ToolkitError(f"the toolkit in {toolkit.root} has no bin/nvcc")
         self._program = toolkit.nvcc
-        # nvcc preprocesses with the host compiler. It takes one program, so that of `ccache g++` is g++.
-        self._host = host[-1] if len(host) == 1 else shutil.which(host[-1]) or host[0]
+        # nvcc preprocesses with the host compiler. It takes one program, so that of `ccache g++ -m64` is g++.
+        self._host = _programs(host)[-1]
 
     def signature(self) -> dict[str, str]:
-        """Return the release of nvcc; the compiler proper and the assembler, other packages' wheels, count as well."""
-        root = self._program.resolve().parents[1]
-        assembler = root / "bin" / "ptxas"
-        parts = [self._program, *filter(Path.is_file, (assembler, root / "nvvm" / "bin" / "cicc"))]
+        """Return the release of nvcc; the compiler proper and the assembler, other packages' wheels, count as well.
+
+        So does what nvcc reads its own flags from.
+        """
+        root = Path(os.path.realpath(self._program)).parents[1]
+        assembler, profile = root / "bin" / "ptxas", root / "bin" / "nvcc.profile"
+        parts = [self._program, *filter(is_file, (assembler, root / "nvvm" / "bin" / "cicc"))]
 
         def ask() -> str:
             asked = [part for part in parts if part in (self._program, assembler)]
             return ", ".join(f"{part.name} {cuda_release(run_quietly([str(part), '--version']))}" for part in asked)
 
         fingerprint = " ".join(map(file_fingerprint, parts))
-        return {"device_compiler": self._memo("compiler version", str(self._program), fingerprint, ask)}
+        version = self._memo("compiler version", str(self._program), fingerprint, ask)
+        flags = hashlib.sha256(read_bytes(profile)).hexdigest() if is_file(profile) else "none"
+        return {"device_compiler": version, "nvcc_profile": flags}
 
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the cubin. Without NDEBUG, ptxas of CUDA 13.0 serialises Hopper's wgmma."""
@@ -169,10 +180,9 @@ class Nvrtc(Compiler):
 
         def ask() -> str:
             trial = KernelSource("trial", 'extern "C" __global__ void trial() {}\n', 80, native=False)
-            with tempfile.TemporaryDirectory(prefix="pycutlass-") as name:
-                folder = Path(name)
-                (folder / "kernel.cu").write_text(trial.text)
-                run_quietly(self.command(folder / "kernel.cu", folder / self.output, "sm_80"))
+            with scratch_directory() as folder:
+                _write_source(folder, trial)
+                run_quietly(self.command(folder / "kernel.cu", folder / self.output, "sm_80"), quiet=True)
                 return f"nvrtc {cuda_release((folder / 'kernel.ptx').read_text())}"
 
         fingerprint = file_fingerprint(self._library)
@@ -211,22 +221,33 @@ class HostCompiler(Compiler):
         self._program = program
 
     def signature(self) -> dict[str, str]:
-        """Return the first line that the compiler says about its version."""
-        files = [Path(found) for word in self._program if (found := shutil.which(word))]
-        fingerprint = " ".join(map(file_fingerprint, files))
+        """Return the first line that the compiler says about its version, and digests of the files that its words name.
+
+        It is remembered for a compiler alone: what a script or a launcher runs may change while they do not.
+        """
+        programs = [Path(program) for program in _programs(self._program)]
+        scripts = [program for program in programs if _is_script(program)]
+        files = sorted({*map(str, scripts), *_files_named(self._program[1:])})
 
         def ask() -> str:
-            return run_quietly([*self._program, "--version"]).splitlines()[0]
+            return run_quietly([*self._program, "--version"]).strip().splitlines()[0]
 
-        return {"host_compiler": self._memo("compiler version", shlex.join(self._program), fingerprint, ask)}
+        memo = self._memo
+        if scripts or not _ITSELF.search(os.path.realpath(programs[-1])):
+            memo = without_memo
+        fingerprint = " ".join(map(file_fingerprint, programs))
+        version = memo("compiler version", shlex.join(self._program), fingerprint, ask)
+        digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
+        return {"host_compiler": version + "".join(digests)}
 
     def flags(self, target: str) -> tuple[str, ...]:
-        """Return what decides the shared object; the target does not.
+        """Return what decides the shared object, the words after the program included; the target does not.
 
         Unique symbols would keep the library loaded for ever, and those of a statically linked libstdc++ would reach
         into other libraries. CUTLASS's kernels are not quite C++ to g++.
         """
         return (
+            *self._program[1:],
             *("-std=c++17", "-DNDEBUG", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
             *("-Wl,--exclude-libs,ALL", "-fpermissive", "-w"),
         )
@@ -234,96 +255,7 @@ class HostCompiler(Compiler):
     def command(self, source: Path, output: Path, target: str) -> list[str]:
         """Return the command that compiles the file `source` into the shared object `output`."""
         files = ["-x", "c++", str(source), "-o", str(output)]
-        return [*self._program, *self.flags(target), *self._include_flags(), *files]
-
-
-class StoppedError(Exception):
-    """The compiler was stopped from outside: another failed, or the user interrupted. Never leaves `add_module`."""
-
-
-class Processes:
-    """The compilers that run now: at most so many, in at most so much memory, and all can be stopped.
-
-    Parameters
-    ----------
-    jobs : int
-        Most processes at once.
-    memory : int
-        Bytes that they may take together; one may always run.
-    """
-
-    def __init__(self, jobs: int, memory: int) -> None:
-        self.jobs = jobs
-        self._memory = memory
-        self._changed = threading.Condition()
-        self._running: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
-        self._stopped: set[str] = set()
-        self._all_stopped = False
-
-    def run(self, command: list[str], folder: Path, *, memory: int, group: str) -> tuple[int, str]:
-        """Wait for a place, run `command` in `folder`, and return its exit status and what it printed.
-
-        Raises
-        ------
-        ToolkitError
-            If it cannot be started.
-        StoppedError
-            If it was stopped, before or while it ran.
-        """
-        process = self._start(command, folder, memory, group)
-        try:
-            output, _ = process.communicate()
-        except BaseException:  # KeyboardInterrupt, where this is the main thread
-            _kill(process)
-            process.wait()
-            raise
-        finally:
-            with self._changed:
-                del self._running[process]
-                self._changed.notify_all()
-        if self._is_stopped(group):
-            raise StoppedError(group)
-        return process.returncode, output.decode(errors="replace")
-
-    def stop(self, group: str | None = None) -> None:
-        """Kill the processes of `group`, or all of them; no other one of it will start."""
-        with self._changed:
-            if group is None:
-                self._all_stopped = True
-            else:
-                self._stopped.add(group)
-            for process, (member, _) in self._running.items():
-                if self._is_stopped(member):
-                    _kill(process)
-            self._changed.notify_all()
-
-    def _is_stopped(self, group: str) -> bool:
-        return self._all_stopped or group in self._stopped
-
-    def _start(self, command: list[str], folder: Path, memory: int, group: str) -> subprocess.Popen[bytes]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped(group) or self._has_place(memory))
-            if self._is_stopped(group):
-                raise StoppedError(group)
-            try:
-                # A session of its own: nvcc starts programs, and all of them must go when it is stopped.
-                process = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    env=_environment(os.environ, folder),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ToolkitError(f"{command[0]} cannot be started: {error}") from error
-            self._running[process] = (group, memory)
-            return process
-
-    def _has_place(self, memory: int) -> bool:
-        taken = sum(needed for _, needed in self._running.values())
-        return not self._running or (len(self._running) < self.jobs and taken + memory <= self._memory)
+        return [self._program[0], *self.flags(target), *self._include_flags(), *files]
 
 
 def reproduce(command: list[str], text: str) -> str:
@@ -335,21 +267,28 @@ def reproduce(command: list[str], text: str) -> str:
     return f"(cd \"$(mktemp -d)\" && cat > kernel.cu <<'{mark}' && {shlex.join(command)}\n{body}{mark}\n)"
 
 
-# Flags from the environment would decide the product without being part of the key.
-_NOT_PASSED_ON = frozenset({"NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"})
-
-
-def _environment(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a compiler, whose own temporary files go into `folder` as well."""
-    kept = {name: value for name, value in variables.items() if name not in _NOT_PASSED_ON}
-    return {**kept, "TMPDIR": str(folder)}
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _write_source(folder: Path, source: KernelSource) -> None:
     try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:  # it has just ended
-        return
+        (folder / "kernel.cu").write_text(source.text, encoding="utf-8")
+    except OSError as error:
+        raise ToolkitError(f"kernel {source.name} cannot be written for its compiler: {error}. Set TMPDIR.") from error
+
+
+def _programs(command: Sequence[str]) -> list[str]:
+    """Return the programs of `command`, a launcher before the compiler: what stands before the first option."""
+    words = itertools.takewhile(lambda word: not word.startswith("-"), command)
+    return [found for word in words if (found := shutil.which(word))] or [command[0]]
+
+
+def _is_script(program: Path) -> bool:
+    with program.open("rb", buffering=0) as file:
+        return file.read(2) == b"#!"
+
+
+def _files_named(words: Sequence[str]) -> list[str]:
+    """Return the files that options name: ``-include file``, ``-specs=file``, ``@file``."""
+    named = (word.removeprefix("@").partition("=")[2] or word.removeprefix("@") for word in words)
+    return [file for file in named if Path(file).is_absolute() and is_file(Path(file))]
 
 
 def _how_it_ended(status: int) -> str:
