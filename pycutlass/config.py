@@ -77,8 +77,8 @@ def cache_directory() -> Path:
     """
     chosen = path("PYCUTLASS_CACHE_DIR")
     if chosen is not None:
-        named = Path(text("PYCUTLASS_CACHE_DIR") or "")
-        return chosen if named.is_absolute() or named.parts[0].startswith("~") else named
+        value = text("PYCUTLASS_CACHE_DIR") or ""
+        return chosen if value.startswith(("/", "~")) else Path(value)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("pycutlass", appauthor=False))

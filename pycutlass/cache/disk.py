@@ -10,23 +10,25 @@ import contextlib
 import logging
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
-from pycutlass.cache.door import holding, make_private_directory, refuse_strangers
+from pycutlass.cache.door import holding, private_directory, stopped_holder
 from pycutlass.cache.store import Store, StoreError
 from pycutlass.errors import CacheError
 
-__all__ = ["Disk"]
+__all__ = ["Disk", "once"]
 
 _log = logging.getLogger("pycutlass")
 _T = TypeVar("_T")
 _DATABASE = "kernels.db"
 _COMPANIONS = ("-wal", "-shm", "-journal")
+_LOCKS, _USES = "locks", "uses"  # directories: a lock for each kernel that is being built, an empty file for each used
 
 
 class Disk:
@@ -45,6 +47,7 @@ class Disk:
         self.refusal: str | None = None
         self._given = directory
         self._store: Store | None = None
+        self._file: Path | None = None  # the database by its real path, once that was found to be ours alone
         self._opened: tuple[int, int] | None = None  # device and inode of the file that is open
         self._said: set[str] = set()
         _close_around_forks(self)
@@ -74,7 +77,44 @@ class Disk:
 
     def exclusive(self, name: str, waiting: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Hold the lock `name` alone among the threads of all processes that share this directory."""
-        return holding(self.path.parent / "locks" / name, waiting)
+        lock = self._real().parent / _LOCKS / name
+
+        def still_waiting() -> None:
+            waiting()
+            holder = stopped_holder(lock)
+            if holder is not None:
+                self.say(
+                    f"{name} {holder}",
+                    f"process {holder} holds {lock} and has been stopped (Ctrl-Z?), so this one waits: "
+                    f"`kill -CONT {holder}` lets it go on, `kill -KILL {holder}` ends it",
+                )
+
+        return holding(lock, still_waiting)
+
+    def note_use(self, key: str) -> None:
+        """Write down that `key` is used now: in the time of an empty file, for which no disk is waited."""
+        if self._store is None or not self._store.writable:
+            return
+        mark, now = self._real().parent / _USES / key, time.time()
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(mark, (now, now))
+            except FileNotFoundError:
+                mark.parent.mkdir(mode=0o700, exist_ok=True)
+                os.close(os.open(mark, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                os.utime(mark, (now, now))
+
+    def uses(self) -> dict[str, float]:
+        """Return when each kernel was last used, as far as that was written down."""
+        with contextlib.suppress(OSError), os.scandir(self._real().parent / _USES) as marks:
+            return {mark.name: mark.stat(follow_symlinks=False).st_mtime for mark in marks}
+        return {}
+
+    def forget_uses(self, keys: Iterable[str]) -> None:
+        """Delete what was written down of the use of `keys`."""
+        for key in keys:
+            with contextlib.suppress(OSError):
+                (self._real().parent / _USES / key).unlink()
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
@@ -85,11 +125,17 @@ class Disk:
 
     def file_bytes(self) -> int:
         """Return the size of the database and of the files that SQLite keeps beside it."""
-        return sum(path.stat().st_size for path in (self.path, *self._companions()) if path.is_file())
+        sizes = []
+        for path in (self._real(), *self._companions()):
+            with contextlib.suppress(OSError):
+                sizes.append(path.stat().st_size)
+        return sum(sizes)
 
     def set_aside(self) -> tuple[Path, ...]:
         """Return the damaged databases that stand beside this one."""
-        return tuple(sorted(self.path.parent.glob(f"{_DATABASE}.corrupt-*[0-9]")))  # without their -wal and -shm
+        with contextlib.suppress(OSError):
+            return tuple(sorted(self.path.parent.glob(f"{_DATABASE}.corrupt-*[0-9]")))  # without their -wal and -shm
+        return ()
 
     def say(self, topic: str, message: str) -> None:
         """Log `message`, once per topic."""
@@ -111,21 +157,18 @@ class Disk:
     def _open(self) -> Store:
         if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory
             raise CacheError(
-                f"the cache's directory is an absolute path, not {self.path.parent}; set PYCUTLASS_CACHE_DIR"
+                f"the cache's directory must be an absolute path, not {self.path.parent}; set PYCUTLASS_CACHE_DIR"
             )
-        make_private_directory(self.path.parent)
-        with contextlib.suppress(FileNotFoundError):
-            refuse_strangers(self.path)
+        names = (_DATABASE, *(_DATABASE + suffix for suffix in _COMPANIONS), _LOCKS, _USES)
+        self._file = private_directory(self.path.parent, *names) / _DATABASE
         try:
             with self._opening():
                 return self._open_to_write()
         except (OSError, StoreError) as error:
-            if not self.path.is_file():
-                raise
-            self._opened = _identity(self.path.stat())
             try:
-                store = Store.read_only(self.path)
-            except StoreError:
+                self._opened = _identity(self._file.stat())
+                store = Store.read_only(self._file)
+            except (OSError, StoreError):
                 raise error from None  # why it cannot be written tells more than that there is nothing to read
             self.say("open", f"the kernel cache {self.path} cannot be written, so new kernels stay in memory: {error}")
             return store
@@ -133,17 +176,17 @@ class Disk:
     def _open_to_write(self) -> Store:
         try:
             self._make_file()
-            return Store.in_file(self.path)
+            return Store.in_file(self._real())
         except StoreError as error:
             if not error.damaged:
                 raise
             self._put_aside(error)
         self._make_file()
-        return Store.in_file(self.path)
+        return Store.in_file(self._real())
 
     def _make_file(self) -> None:
         """Make the file, if there is none, for this user alone: SQLite would let others read it."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._real(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._opened = _identity(os.fstat(descriptor))
         os.close(descriptor)
 
@@ -160,13 +203,13 @@ class Disk:
         """Rename the damaged file, unless another process has done so since it was opened here."""
         if not self._is_in_place():
             return
-        names = (self.path.with_name(f"{_DATABASE}.corrupt-{number}") for number in range(1, 1_000_000))
+        names = (self._real().with_name(f"{_DATABASE}.corrupt-{number}") for number in range(1, 1_000_000))
         aside = next(name for name in names if not name.exists())
         # Its log goes first: SQLite would replay it into the new file.
         for companion in self._companions():
             with contextlib.suppress(FileNotFoundError):
                 companion.rename(aside.with_name(aside.name + companion.name.removeprefix(_DATABASE)))
-        self.path.rename(aside)
+        self._real().rename(aside)
         _log.warning(
             "the kernel cache %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
         )
@@ -174,20 +217,36 @@ class Disk:
     def _is_in_place(self) -> bool:
         """Return whether the file that was opened still has its name."""
         try:
-            return _identity(self.path.stat()) == self._opened
-        except FileNotFoundError:
+            return _identity(self._real().stat()) == self._opened
+        except OSError:
             return False
 
+    def _real(self) -> Path:
+        """Return the database's real path, or its configured one before it was opened."""
+        return self._file or self.path
+
     def _companions(self) -> list[Path]:
-        return [self.path.with_name(_DATABASE + suffix) for suffix in _COMPANIONS]
+        return [self._real().with_name(_DATABASE + suffix) for suffix in _COMPANIONS]
 
     def _opening(self) -> contextlib.AbstractContextManager[None]:
         """Let one process at a time open, make or set aside the database."""
-        return self.exclusive("open", lambda: _log.info("waiting for another process to open %s", self.path))
+        return self.exclusive("open", once(lambda: _log.info("waiting for another process to open %s", self.path)))
 
     def _give_up(self, message: str, reason: str) -> None:
         self.refusal = reason
         self.say("open", message)
+
+
+def once(function: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls `function` the first time and does nothing from then on."""
+    called: list[None] = []
+
+    def first_time() -> None:
+        if not called:
+            called.append(None)
+            function()
+
+    return first_time
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

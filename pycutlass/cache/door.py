@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +13,19 @@ from typing import TypeVar
 
 from pycutlass.errors import CacheError
 
-__all__ = ["holding", "make_private_directory", "refuse_strangers", "wait_for"]
+__all__ = ["holding", "private_directory", "stopped_holder", "wait_for"]
 
 _T = TypeVar("_T")
 _OTHERS_WRITE = 0o022
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def make_private_directory(path: Path) -> None:
-    """Make the directory `path` for this user alone, or see that nobody else can write to the one there is.
+def private_directory(path: Path, *names: str) -> Path:
+    """Return the real path of directory `path`, made for this user alone where there is none.
+
+    Nobody else can change it, the entries `names` in it, or where it is: so what is opened below the path that is
+    returned is what was examined here. A directory is examined through its descriptor, and those above it from there,
+    not by names that could lead elsewhere by then.
 
     Raises
     ------
@@ -28,26 +34,59 @@ def make_private_directory(path: Path) -> None:
     OSError
         If there is no such directory and none can be made.
     """
+    real = Path(os.path.realpath(path))
     try:
-        refuse_strangers(path)
+        descriptor = os.open(real, _DIRECTORY)
     except FileNotFoundError:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refuse_strangers(path)
+        _make_directories(real)
+        descriptor = os.open(real, _DIRECTORY)
+    try:
+        _refuse_strangers(os.fstat(descriptor), real, real)
+        for level, parent in enumerate(real.parents, 1):
+            _refuse_strangers(os.stat("/".join([".."] * level), dir_fd=descriptor), parent, real)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                _refuse_strangers(status, real / name, real / name)
+    finally:
+        os.close(descriptor)
+    return real
 
 
-def refuse_strangers(path: Path) -> None:
-    """Raise `CacheError` if another user (root apart, who can do anything anyway) may change `path`."""
-    status = path.stat()
+def _make_directories(path: Path) -> None:
+    """Make `path` and what is missing above it, all for this user alone, whatever the umask."""
+    missing = [path]
+    while not os.path.lexists(missing[-1].parent):
+        missing.append(missing[-1].parent)
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _refuse_strangers(status: os.stat_result, path: Path, at_stake: Path) -> None:
+    """Raise `CacheError` if another user (root apart, who can do anything anyway) may change `path`.
+
+    `at_stake` is what others could change through it: `path` itself, or the cache's directory somewhere below.
+    """
+    above = path != at_stake
+    all_of_it = " with all that is in it" if above or stat.S_ISDIR(status.st_mode) else ""
+    remedy = f"delete {at_stake}{all_of_it}, or set PYCUTLASS_CACHE_DIR to another directory"
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise CacheError(f"the kernel cache consists of files and directories, and {path} is neither: delete it.")
     if status.st_uid not in {os.geteuid(), 0}:
         raise CacheError(
             f"native code is loaded only from what belongs to the user who runs it: {path} belongs to user "
-            f"{status.st_uid} and this process to user {os.geteuid()}. Set PYCUTLASS_CACHE_DIR to a directory of "
-            "your own."
+            f"{status.st_uid} and this process to user {os.geteuid()}. It may hold the code of others: {remedy}."
         )
-    if status.st_mode & _OTHERS_WRITE:
+    others = _OTHERS_WRITE
+    if above and status.st_mode & stat.S_ISVTX:
+        others = 0  # a directory such as /tmp, where one can only replace what is one's own
+    elif above and status.st_gid == status.st_uid:
+        others = stat.S_IWOTH  # the group that a user has alone, by the custom that both have one number
+    if status.st_mode & others:
         raise CacheError(
             f"native code is loaded only from where nobody else can write: {path} has mode "
-            f"{status.st_mode & 0o777:04o}. Run `chmod go-w {path}`, or set PYCUTLASS_CACHE_DIR to another directory."
+            f"{status.st_mode & 0o7777:04o}. Others may have put code there: {remedy}"
+            f"{f' (and run `chmod go-w {path}`)' if above else ''}."
         )
 
 
@@ -55,7 +94,7 @@ def refuse_strangers(path: Path) -> None:
 def holding(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold the lock file `path` alone among all threads of all processes.
 
-    The operating system releases it when the process dies. `waiting` is called once if it takes more than two seconds.
+    The operating system releases it when the process dies. `waiting` is called every two seconds that it takes.
 
     Raises
     ------
@@ -80,20 +119,35 @@ def holding(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 def wait_for(attempt: Callable[[], _T | None], waiting: Callable[[], None], patience: float = 2.0) -> _T:
-    """Return what `attempt` gives once it is not None; call `waiting` when that has taken `patience` seconds."""
-    started, pause, told = time.monotonic(), 0.001, False
+    """Return what `attempt` gives once it is not None; call `waiting` whenever that has taken `patience` seconds."""
+    since, pause = time.monotonic(), 0.001
     while (result := attempt()) is None:
-        if not told and time.monotonic() - started > patience:
+        if time.monotonic() - since > patience:
             waiting()
-            told = True
+            since = time.monotonic()
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     return result
 
 
+def stopped_holder(path: Path) -> int | None:
+    """Return the process that holds the lock file `path`, if it has been stopped (Ctrl-Z, a debugger)."""
+    with contextlib.suppress(OSError, ValueError):
+        holder, born = path.read_text().split()
+        if _process(int(holder)) in (("T", born), ("t", born)):
+            return int(holder)
+    return None
+
+
+def _process(identity: int) -> tuple[str, str]:
+    """Return the state of a process, and when it began: another one may have its number by now."""
+    fields = Path(f"/proc/{identity}/stat").read_text().rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
 def _locked(path: Path) -> int | None:
     """Return a descriptor that holds the lock of `path`, or None where someone else does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, descriptor)
         try:
@@ -103,6 +157,9 @@ def _locked(path: Path) -> int | None:
         except (BlockingIOError, FileNotFoundError):
             return None
         stack.pop_all()
+    with contextlib.suppress(OSError):  # for `stopped_holder`, and nothing depends on it
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} {_process(os.getpid())[1]}".encode())
     return descriptor
 
 

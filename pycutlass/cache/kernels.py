@@ -8,13 +8,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.bundle import read_bundle, write_bundle
-from pycutlass.cache.disk import Disk
+from pycutlass.cache.disk import Disk, once
 from pycutlass.cache.door import wait_for
 from pycutlass.cache.store import Entry, Store
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
@@ -55,14 +55,14 @@ class KernelCache:
 
     def get(self, key: str) -> Artifact | None:
         """Return the artifact under `key`, or None. A damaged one is deleted with a line in the log."""
-        return self._first(lambda store: store.get(key))
+        return self._used(lambda store: store.get(key))
 
     def find(self, /, **fields: str) -> Artifact | None:
         """Return the newest artifact whose fields have all of these values, or None.
 
         So a machine without a compiler, which cannot make the key, finds a kernel that was imported.
         """
-        return self._first(lambda store: store.find(fields))
+        return self._used(lambda store: store.find(fields))
 
     def put(self, artifact: Artifact) -> None:
         """Keep `artifact`: on disk, or in memory for this process where the disk does not take it.
@@ -86,15 +86,13 @@ class KernelCache:
         if not key.isalnum():
             raise ArgumentError(f"a key is made of hexadecimal digits, and {key!r} is not")
 
-        def waiting() -> None:
-            _log.info("waiting for another builder of kernel %s", key[:12])
-
+        waiting = once(lambda: _log.info("waiting for another builder of kernel %s", key[:12]))
         with contextlib.ExitStack() as held:
             held.enter_context(self._only_thread(key, waiting))
             try:
                 if self._disk.run(lambda store: store.writable):
                     held.enter_context(self._disk.exclusive(key, waiting))
-            except OSError as error:
+            except (CacheError, OSError) as error:
                 message = f"{self.path.parent} cannot hold locks, so two processes may build one kernel: {error}"
                 self._disk.say("locks", message)
             yield
@@ -122,7 +120,9 @@ class KernelCache:
 
     def entries(self) -> list[Entry]:
         """Return what is in the cache, on disk and in memory, the most recently used first."""
-        listed = [*(self._disk.run(Store.entries) or []), *(self._in_memory(Store.entries) if self._memory else [])]
+        on_disk, uses = self._disk.run(Store.entries) or [], self._disk.uses()
+        used = [replace(entry, last_used=max(entry.last_used, uses.get(entry.key, 0.0))) for entry in on_disk]
+        listed = [*used, *(self._in_memory(Store.entries) if self._memory else [])]
         return sorted(listed, key=lambda entry: entry.last_used, reverse=True)
 
     def info(self) -> Info:
@@ -204,7 +204,7 @@ class KernelCache:
         """
         bundle = _path("path", path)
         chosen = self.entries() if keys is None else self._selected(keys)
-        found = {entry.key: self.get(entry.key) for entry in chosen}
+        found = {entry.key: self._stored(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]
         if not artifacts:
             raise CacheError(f"there is no kernel to export in {self.path}; compile one first")
@@ -228,7 +228,7 @@ class KernelCache:
         """
         result = Imported([], [], [])
         for artifact in read_bundle(_path("path", path)):
-            if self.get(artifact.key) is not None:
+            if self._stored(artifact.key) is not None:
                 result.present.append(artifact.key)
             else:
                 (result.added if self._put(artifact) else result.in_memory).append(artifact.key)
@@ -237,6 +237,16 @@ class KernelCache:
     def close(self) -> None:
         """Close the database. The next use opens it again; what is only in memory stays."""
         self._disk.close()
+
+    def _stored(self, key: str) -> Artifact | None:
+        """Return the artifact under `key` without calling that a use."""
+        return self._first(lambda store: store.get(key))
+
+    def _used(self, ask: Callable[[Store], Artifact | None]) -> Artifact | None:
+        artifact = self._first(ask)
+        if artifact is not None:
+            self._disk.note_use(artifact.key)
+        return artifact
 
     def _first(self, ask: Callable[[Store], _T | None]) -> _T | None:
         answer = self._disk.run(ask)
@@ -262,6 +272,7 @@ class KernelCache:
         keys = [entry.key for entry in entries]
         if keys:
             self._disk.run(lambda store: store.delete(keys))
+            self._disk.forget_uses(keys)
         if self._memory:
             self._in_memory(lambda store: store.delete(keys))
         left = {entry.key for entry in self.entries()}.intersection(keys)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import time
 import weakref
@@ -28,15 +29,22 @@ __all__ = ["Entry", "Store", "StoreError", "journal_for"]
 
 _log = logging.getLogger("pycutlass")
 _BUSY_MS = 10_000
-_USE_IS_NEWS_AFTER = 3600.0  # seconds; a get writes at most this often
 _MOUNTS = Path("/proc/self/mountinfo")
 # WAL needs memory that all processes share, which other hosts of these file systems do not.
 _NETWORK = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gpfs", "lustre", "nfs", "nfs4", "smb3"}
 )
 
-_LISTED = "key, name, target, fields, report, CAST(size AS INTEGER), CAST(created AS REAL), CAST(last_used AS REAL)"
-_LOADED = "name, target, fields, report, digest, CAST(last_used AS REAL), cubin, host"
+# What a damaged row holds, an entry can hold: no number is missing, and none of the texts is bytes.
+_LISTED = ", ".join(
+    [
+        "key",
+        *(f"COALESCE(CAST({column} AS TEXT), '')" for column in ("name", "target", "fields", "report")),
+        "MAX(COALESCE(CAST(size AS INTEGER), 0), 0)",
+        *(f"COALESCE(CAST({column} AS REAL), 0)" for column in ("created", "last_used")),
+    ]
+)
+_LOADED = "name, target, fields, report, digest, cubin, host"
 _ARTIFACTS = f"artifact_v{SCHEMA}"
 _MEMOS = f"memo_v{SCHEMA}"
 # The blobs come last: SQLite reads a row from its beginning, so listing does not touch them.
@@ -108,7 +116,6 @@ class Store:
         for row in self._run(f"SELECT {_LOADED} FROM {_ARTIFACTS} WHERE key = ?", key):
             artifact = _decoded(key, *row)
             if artifact is not None:
-                self._note_use(key, last_used=row[5])
                 return artifact
             _log.warning("kernel %s in the cache is damaged: its content differs from its digest; deleted", key[:12])
             if self.writable:
@@ -156,8 +163,8 @@ class Store:
         """Return what is here, the most recently used first."""
         listing = f"SELECT {_LISTED} FROM {_ARTIFACTS} ORDER BY last_used DESC, created DESC, rowid DESC"
         return [
-            Entry(key, name, target, _mapping(fields), _mapping(report), *rest)
-            for key, name, target, fields, report, *rest in self._run(listing)
+            Entry(key, name, target, _mapping(fields), _mapping(report), size, _moment(created), _moment(last_used))
+            for key, name, target, fields, report, size, created, last_used in self._run(listing)
         ]
 
     def delete(self, keys: Collection[str]) -> bool:
@@ -199,16 +206,6 @@ class Store:
     def _probe(self) -> None:
         for statement in _PROBES:
             self._run(statement)
-
-    def _note_use(self, key: str, last_used: float) -> None:
-        """Write down that `key` is in use: seldom, and never waiting for another process."""
-        now = time.time()
-        if not self.writable or abs(now - last_used) < _USE_IS_NEWS_AFTER:
-            return
-        self._run("PRAGMA busy_timeout = 0")
-        with contextlib.suppress(StoreError):
-            self._run(f"UPDATE {_ARTIFACTS} SET last_used = ? WHERE key = ?", now, key)
-        self._run(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
     def _run(self, statement: str, *values: object) -> list[Any]:
         """Return the rows of `statement`: all that SQLite does goes through here, and so do its errors."""
@@ -278,13 +275,18 @@ def _connect(database: str) -> sqlite3.Connection:
 
 def _decoded(key: str, *row: Any) -> Artifact | None:
     """Return the artifact of a row, or None if the row is not what was put there."""
-    name, target, fields, report, digest, _, cubin, host = row
+    name, target, fields, report, digest, cubin, host = row
     try:
         blobs = zlib.decompress(cubin), zlib.decompress(host)
         artifact = Artifact(key, name, target, json.loads(fields), *blobs, json.loads(report))
         return artifact if artifact.digest == digest else None
     except (AttributeError, RecursionError, TypeError, ValueError, zlib.error):  # a damaged row may hold anything
         return None
+
+
+def _moment(seconds: float) -> float:
+    """Return a time for a listing: a damaged row may hold one that never comes."""
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def _mapping(text: str) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cached import FIELDS, TEXT, edit, kernel
+from cached import FIELDS, TEXT, edit, kernel, warnings_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycutlass.cache import Artifact, KernelCache, make_key
-from pycutlass.cache.door import holding, wait_for
+from pycutlass.cache.door import holding, stopped_holder, wait_for
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 
 
@@ -243,17 +244,44 @@ def test_threads_share_a_cache(cache: KernelCache) -> None:
 # Use, removal, pruning
 
 
-def test_use_is_written_down_once_an_hour(cache: KernelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_use_is_written_down(cache: KernelCache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
+    other = KernelCache(directory)  # of another process
 
     def used_at(moment: float) -> float:
         now[0] = moment
         assert cache.get(kernel().key) is not None
-        return cache.entries()[0].last_used
+        return other.entries()[0].last_used
 
     cache.put(kernel())
-    assert [used_at(moment) for moment in (1000.0, 4000.0, 4700.0, 8000.0)] == [1000.0, 1000.0, 4700.0, 4700.0]
+    assert [used_at(moment) for moment in (1000.0, 1001.5, 1002.0, 8000.0)] == [1000.0, 1001.5, 1002.0, 8000.0]
+    now[0] = 9000.0
+    assert cache.find(kernel=kernel().fields["kernel"]) == kernel()
+    assert other.entries()[0].last_used == 9000.0
+    other.close()
+
+
+def test_what_is_looked_at_is_not_used(cache: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    cache.put(kernel())
+    monkeypatch.setattr(time, "time", lambda: 2000.0)
+    cache.export(tmp_path / "bundle")
+    cache.import_(tmp_path / "bundle")
+    cache.verify(), cache.info()
+    assert cache.entries()[0].last_used == 1000.0
+
+
+def test_prune_goes_by_the_last_use_however_short_ago(cache: KernelCache, directory: Path) -> None:
+    for number in range(3):
+        cache.put(kernel(number))
+    assert cache.get(kernel(0).key) is not None
+    size = cache.entries()[0].size
+    assert [entry.name for entry in KernelCache(directory).prune(size + 99)] == ["cutlass_gemm_1", "cutlass_gemm_2"]
+    assert [entry.name for entry in cache.entries()] == ["cutlass_gemm_0"]
+    assert [path.name for path in (directory / "uses").iterdir()] == [kernel(0).key]
+    cache.remove("cutlass_gemm_0")
+    assert list((directory / "uses").iterdir()) == []
 
 
 def test_writing_down_the_use_waits_for_nobody(
@@ -429,7 +457,42 @@ def test_what_is_no_list_of_selectors_is_refused(cache: KernelCache, tmp_path: P
         cache.remove(5)
 
 
-def test_waiting_is_said_once() -> None:
-    answers, said = iter([None, None, None, None, None, "done"]), []
+def test_waiting_is_said_again_and_again() -> None:
+    answers, said = iter([None] * 8 + ["done"]), []
     assert wait_for(lambda: next(answers), lambda: said.append(1), patience=0.002) == "done"
-    assert said == [1]
+    assert len(said) >= 2
+
+
+def test_a_builder_that_is_stopped_is_named(
+    cache: KernelCache, directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped by Ctrl-Z, say, and would keep everyone waiting without a word."""
+    program = (
+        "import sys, time; from pycutlass.cache import KernelCache\n"
+        f"with KernelCache({str(directory)!r}).building({kernel().key!r}):\n"
+        "    print('holding', flush=True); time.sleep(60)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"holding\n"
+        waiting = threading.Thread(target=lambda: cache.building(kernel().key).__enter__(), daemon=True)
+        waiting.start()
+        time.sleep(2.2)
+        assert warnings_in(caplog) == []
+        holder.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 20
+        while not warnings_in(caplog) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(2.2)
+        holder.kill()
+        waiting.join(timeout=20)
+        assert not waiting.is_alive()
+    (message,) = warnings_in(caplog)
+    assert f"process {holder.pid} holds" in message and f"kill -CONT {holder.pid}" in message
+
+
+def test_a_lock_of_a_process_that_is_gone_names_nobody(tmp_path: Path) -> None:
+    for content in ("", "x y", "999999999 1", f"{os.getpid()} 1", f"{os.getpid()}"):
+        (tmp_path / "lock").write_text(content)
+        assert stopped_holder(tmp_path / "lock") is None
+    assert stopped_holder(tmp_path / "missing") is None
