@@ -4,6 +4,7 @@
 #   make test       all tests that need no GPU
 #   make thorough   the rules of tiles: many more examples, and kernels emulated for MINUTES=10
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
+#   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
 #   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
 #   make clean      delete everything that these made
 #
@@ -12,6 +13,8 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 MINUTES ?= 10
+SEED ?= 1
+OUT ?= results
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -19,7 +22,7 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
 CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h)
 
-.PHONY: help demo test thorough test-gpu lint format clean
+.PHONY: help demo test thorough test-gpu fuzz-gpu lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +43,12 @@ thorough: $(VENV)/.dev
 test-gpu:
 	$(PYTHON) -c 'from pycutlass import device; device.require()'
 	$(PYTHON) -m pytest tests/gpu tests/examples tests/unit/test_docs.py::test_page_on_a_gpu $(PYTEST_ARGS)
+
+# Ends with a table; counts and failures are in $(OUT)/fuzz-$(SEED).json. FUZZ_ARGS="--case 1:17:3" runs one case again.
+fuzz-gpu: MINUTES = 6
+fuzz-gpu:
+	$(PYTHON) -c 'from pycutlass import device; device.require()'
+	$(PYTHON) -m tools.fuzz --seed $(SEED) --minutes $(MINUTES) --out $(OUT) $(FUZZ_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -132,7 +132,11 @@ class _Built:
             raise pycutlass.errors.ArgumentError(str(support))
         self.places: dict[str, Place] = {}
         conv = cutlass.conv
-        extents = (conv.implicit_gemm_tensor_a_extent, conv.implicit_gemm_tensor_b_extent, conv.implicit_gemm_tensor_c_extent)
+        extents = (
+            conv.implicit_gemm_tensor_a_extent,
+            conv.implicit_gemm_tensor_b_extent,
+            conv.implicit_gemm_tensor_c_extent,
+        )
         a, b, d = (tuple(extent(operation.conv_kind, self._size)) for extent in extents)
         A, exact_a = self._operand("A", operation.A, a, 0)
         B, exact_b = self._operand("B", operation.B, b, 1)

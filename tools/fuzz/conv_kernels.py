@@ -41,7 +41,9 @@ def fprop(random: Random) -> Any:
 
 def fprop_groups(random: Random) -> Any:
     """Return one of channels in groups."""
-    return _conv(random, _Operator.fprop, random.choice(_USUAL), random.choice(_KINDS), mode=random.choice(list(GroupMode)))
+    return _conv(
+        random, _Operator.fprop, random.choice(_USUAL), random.choice(_KINDS), mode=random.choice(list(GroupMode))
+    )
 
 
 def fprop_int8(random: Random) -> Any:
@@ -79,9 +81,7 @@ def _conv(
     stages = 2 if kind == "turing" or single else random.choice((2, 3, 3, 4, 5))
     stride_support = random.choice(list(StrideSupport))
     strided_dgrad = operator is _Operator.dgrad and stride_support is StrideSupport.Strided
-    A, B, C = (
-        TensorDescription(*of) for of in zip((operand, operand, output), layouts, alignments, strict=True)
-    )
+    A, B, C = (TensorDescription(*of) for of in zip((operand, operand, output), layouts, alignments, strict=True))
     return pycutlass.Conv2dOperation(
         operator,
         algorithm,

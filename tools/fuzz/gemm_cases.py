@@ -66,7 +66,13 @@ def draw_gemm(random: Random, operation: Any, functor: Any, modes: list[str], *,
     size = extents(random, operation, small=small)
     if mode == "gemm" and not small and random.random() < 0.1:  # many tiles for the swizzle, or for stream-K
         size = (size[0] * random.randint(1, 6), size[1] * random.randint(1, 6), min(size[2], 256))
-    count = 1 if mode == "gemm" else random.choice((1, 2, 2, 3, 5)) if mode in ("batched", "array") else random.randint(2, 6)
+    count = (
+        1
+        if mode == "gemm"
+        else random.choice((1, 2, 2, 3, 5))
+        if mode in ("batched", "array")
+        else random.randint(2, 6)
+    )
     math = operation.tile_description.math_instruction
     numbers = draw_numbers(random, math.accumulator, math.a, functor, size[2])
     batched = mode in ("batched", "array") and operation.A.order.interleave == 1
@@ -105,7 +111,9 @@ def extents(random: Random, operation: Any, *, small: bool) -> tuple[int, int, i
     return sized(random, m, unit_m, most), sized(random, n, unit_n, most), sized(random, 2 * k, unit_k, longest)
 
 
-def launch_gemm(problem: GemmProblem, operation: Any, reduction: Any, device: str) -> tuple[Any, list[Target], dict[str, Place]]:
+def launch_gemm(
+    problem: GemmProblem, operation: Any, reduction: Any, device: str
+) -> tuple[Any, list[Target], dict[str, Place]]:
     """Return a function that launches and waits, the Ds, and the operands; raise what the arguments raise."""
     built = _Built(problem, operation, reduction, device)
     return built.launch, built.targets, built.places

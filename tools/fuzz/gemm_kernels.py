@@ -55,10 +55,15 @@ _SWIZZLES = (*_IDENTITY, cutlass.IdentitySwizzle1, cutlass.HorizontalSwizzle, cu
 _GROUP_SWIZZLES = (*_IDENTITY, cutlass.HorizontalSwizzle)
 
 #: What is written, by the accumulator, and what the epilogue may compute in: the usual ones more often.
-_OUTPUTS = {_F64: (_F64,), _F32: (_F32, _F16, _BF16, _S8), _F16: (_F16, _F32, _BF16), _S32: (_S32, _S8, _F32, _F16, _BF16)}
+_OUTPUTS = {
+    _F64: (_F64,),
+    _F32: (_F32, _F16, _BF16, _S8),
+    _F16: (_F16, _F32, _BF16),
+    _S32: (_S32, _S8, _F32, _F16, _BF16),
+}
 _COMPUTED = {_F64: (_F64,), _F32: (_F32, _F32, _F32, _F16), _F16: (_F16, _F32), _S32: (_F32, _F32, _S32)}
 #: Accumulators of one thread beyond which few kernels are drawn: they spill, and take minutes to compile.
-_MANY_ACCUMULATORS = 256
+_MANY_ACCUMULATORS = 128
 
 
 def half(random: Random) -> Any:
@@ -178,7 +183,11 @@ def drawn_math(random: Random, kind: str) -> pycutlass.MathInstruction:
 def drawn_tile(random: Random, math: pycutlass.MathInstruction, stages: int) -> pycutlass.TileDescription:
     """Return a tile: that of one warp, times so many warps."""
     m, n, k = math.instruction_shape or (1, 1, 1)
-    warps = (random.choice((1, 1, 2, 2, 3, 4, 8)), random.choice((1, 1, 2, 2, 3, 4)), random.choice((1,) * 6 + (2, 2, 4)))
+    warps = (
+        random.choice((1, 1, 2, 2, 3, 4, 8)),
+        random.choice((1, 1, 2, 2, 3, 4)),
+        random.choice((1,) * 6 + (2, 2, 4)),
+    )
     if not math.is_tensor_op:
         warps, m, n = (*warps[:2], 1), 8, 8
     extents = (
@@ -187,7 +196,7 @@ def drawn_tile(random: Random, math: pycutlass.MathInstruction, stages: int) -> 
         warps[2] * k * random.choice((2, 2, 2, 4, 4, 8, 3) if math.is_tensor_op else (8, 8, 8, 16, 4)),
     )
     tile = pycutlass.TileDescription(extents, stages, warps, math)
-    if extents[0] * extents[1] > _MANY_ACCUMULATORS * tile.num_threads and random.random() < 0.9:
+    if extents[0] * extents[1] > _MANY_ACCUMULATORS * tile.num_threads and random.random() < 0.95:
         raise DescriptionError("drawn again: it would take minutes to compile")
     return tile
 
@@ -229,10 +238,12 @@ def _gemm(
     elif operand is _F64:
         alignments[:2] = [1, 1]
     single = any(alignment * math.a.bits < 32 for alignment in alignments[:2])  # cp.async moves 4 bytes at least
-    stages = 2 if capability == 75 or single or (math.a.is_integer and not math.is_tensor_op) else random.choice((2, 3, 3, 4, 5, 6))
-    A, B, C = (
-        TensorDescription(*of) for of in zip((operand, operand, output), layouts, alignments, strict=True)
+    stages = (
+        2
+        if capability == 75 or single or (math.a.is_integer and not math.is_tensor_op)
+        else random.choice((2, 3, 3, 4, 5, 6))
     )
+    A, B, C = (TensorDescription(*of) for of in zip((operand, operand, output), layouts, alignments, strict=True))
     return pycutlass.GemmOperationUniversal(
         capability or random.choice((80, 80, 80, 86, 89, 90)),
         drawn_tile(random, math, stages),
@@ -248,7 +259,11 @@ def _hopper_parts(random: Random) -> tuple[Any, ...]:
     operand, output = random.choice((_F16, _BF16)), random.choice((_F16, _BF16, _F32))
     math = pycutlass.MathInstruction(None, operand, operand, _F32, _TENSOR_OP)
     tile = pycutlass.TileDescription(
-        (random.choice((64, 128, 128, 192, 256)), 16 * random.randint(1, 16), random.choice((64, 64, 64, 32, 128, 16, 96))),
+        (
+            random.choice((64, 128, 128, 192, 256)),
+            16 * random.randint(1, 16),
+            random.choice((64, 64, 64, 32, 128, 16, 96)),
+        ),
         random.choice((None, None, 2, 3, 4, 5, 6, 8)),
         None,
         math,

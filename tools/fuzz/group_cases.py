@@ -80,7 +80,13 @@ class _One:
     """The tensors of one problem."""
 
     def __init__(
-        self, random: Random, problem: GroupProblem, operation: Any, device: str, size: tuple[int, int, int], number: int
+        self,
+        random: Random,
+        problem: GroupProblem,
+        operation: Any,
+        device: str,
+        size: tuple[int, int, int],
+        number: int,
     ) -> None:
         m, n, k = size
         self._random, self._device, self._numbers, self._number = random, device, problem.numbers, number

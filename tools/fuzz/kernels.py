@@ -13,7 +13,7 @@ from typing import Any
 from pycutlass.errors import DescriptionError
 from tools.fuzz import conv_kernels, gemm_kernels
 
-__all__ = ["FAMILIES", "Exhausted", "Kernel", "draw_kernel"]
+__all__ = ["FAMILIES", "ExhaustedError", "Kernel", "draw_kernel"]
 
 #: How often a family is drawn, and how. A Hopper-native kernel takes five times as long to compile as others.
 FAMILIES: dict[str, tuple[float, Callable[[Random], Any]]] = {
@@ -41,7 +41,7 @@ _MOST_DRAWS = 20_000
 _WITH_REDUCTION = 0.12
 
 
-class Exhausted(Exception):
+class ExhaustedError(Exception):
     """Every description of a family was refused."""
 
 
@@ -84,7 +84,7 @@ def draw_kernel(seed: int, index: int, family: str | None = None) -> Kernel:
 
     Raises
     ------
-    Exhausted
+    ExhaustedError
         All descriptions were refused.
     """
     random = Random(f"{seed}:{index}")
@@ -97,7 +97,7 @@ def draw_kernel(seed: int, index: int, family: str | None = None) -> Kernel:
         except DescriptionError:
             continue
         return Kernel(seed, index, family, operation, _reduction(random, operation), refused)
-    raise Exhausted(f"{family}: {_MOST_DRAWS} descriptions in a row were refused")
+    raise ExhaustedError(f"{family}: {_MOST_DRAWS} descriptions in a row were refused")
 
 
 def _reduction(random: Random, operation: Any) -> Any:
@@ -107,7 +107,7 @@ def _reduction(random: Random, operation: Any) -> Any:
         return None
     for _ in range(20):
         try:
-            operation.partial  # noqa: B018: raises where the accumulator's type cannot be written
+            assert operation.partial  # raises where the accumulator's type cannot be written
             return gemm_kernels.reduction(random, operation)
         except DescriptionError:
             continue

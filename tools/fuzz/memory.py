@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import torch
 
@@ -28,7 +27,9 @@ class Place:
         The tensor; its values are undefined at first.
     """
 
-    def __init__(self, device: str, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int) -> None:
+    def __init__(
+        self, device: str, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int
+    ) -> None:
         size = dtype.itemsize
         span = 1 + sum((extent - 1) * step for extent, step in zip(shape, strides, strict=True))
         elements = _GUARD_BYTES // size + offset + span + _GUARD_BYTES // size
@@ -99,9 +100,7 @@ def conv_place(
     """Return memory for a tensor of `extent` (N, H, W, C); pixels may be further apart than their channels."""
     _, h, w, c = extent
     step = c if packed else c + _gap(random, description)
-    return Place(
-        device, dtype_of(description), extent, (h * w * step, w * step, step, 1), _offset(random, description)
-    )
+    return Place(device, dtype_of(description), extent, (h * w * step, w * step, step, 1), _offset(random, description))
 
 
 def _gap(random: Random, description: TensorDescription) -> int:

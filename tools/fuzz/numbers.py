@@ -53,7 +53,7 @@ def draw_numbers(random: Random, accumulator: Element, operand: Element, functor
     integers = operand.is_integer or compute.is_integer or random.random() < 0.6
     if accumulator.short == "f16":
         radius = 2 if k < 1200 else 1
-    elif operand.is_integer and not compute.short == "f16" and output.short != "f16":
+    elif operand.is_integer and compute.short != "f16" and output.short != "f16":
         radius = random.choice((1, 4, 16, 127))
     else:
         radius = random.choice((1, 3, 4))
@@ -66,7 +66,9 @@ def draw_numbers(random: Random, accumulator: Element, operand: Element, functor
         alpha = 2.0 ** round(math.log2(40 / max(size, 1)))
     if compute.is_integer:
         alpha, beta = float(random.choice((1, 1, -1, 2, 0))), float(random.choice((0, 0, 1, -1, 3)))
-    extra = () if functor.activation is None else tuple(random.choice((0.25, 0.5, 0.2)) for _ in functor.activation.extra)
+    extra = (
+        () if functor.activation is None else tuple(random.choice((0.25, 0.5, 0.2)) for _ in functor.activation.extra)
+    )
     return Numbers(integers, radius, (alpha, beta, *extra), random.randrange(2**40))
 
 

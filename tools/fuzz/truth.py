@@ -4,12 +4,12 @@ Nothing here is taken from `pycutlass.reference`. Where all numbers are small in
 whatever order it is made, D must be equal; for other numbers the bound follows from the types and from the size of the
 sums, by these facts:
 
-* A sum of n products of random sign is a random walk of size P, the root of the sum of their squares. Rounded to nearest
-  n times, it is off by less than 4 eps sqrt(n) P: the tail of such a sum is exponential, and 4 leaves one element in
-  10^13.
+* A sum of n products of random sign is a random walk of size P, the root of the sum of their squares. Rounded to
+  nearest n times, it is off by less than 4 eps sqrt(n) P: the tail of such a sum is exponential, and 4 leaves one
+  element in 10^13.
 * Tensor cores cut an f32 sum off instead, which adds up: 2 eps P for each step.
-* Operands that are rounded on their way (f32 and tf32 by tensor cores) are off by d each, so that a sum is off by 2 d of
-  itself, and by 6 d P at random.
+* Operands that are rounded on their way (f32 and tf32 by tensor cores) are off by d each, so that a sum is off by 2 d
+  of itself, and by 6 d P at random.
 * The epilogue rounds alpha, the accumulator, two products and their sum, in its compute type.
 * Serial split-K rounds to D's type after each slice.
 """
@@ -190,9 +190,7 @@ def _exact_epilogue(functor: EpilogueFunctor, reached: Tensor, alpha: float, bet
     step = min(steps, default=1.0)
     held = [functor.compute] + ([functor.output] if serial else [])
     # Where D is the narrower, C is rounded already, and what comes from the accumulator is not rounded before the sum.
-    return _largest(reached) / step <= min(map(_integers_up_to, held)) and (
-        step >= 1 or not functor.compute.is_integer
-    )
+    return _largest(reached) / step <= min(map(_integers_up_to, held)) and (step >= 1 or not functor.compute.is_integer)
 
 
 def _epilogue_error(functor: EpilogueFunctor, scaled: Tensor, added: Tensor, walk: Tensor, slices: int) -> Tensor:
@@ -235,5 +233,3 @@ def _integers_up_to(kind: Element) -> float:
 
 def _largest(values: Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
-
-
