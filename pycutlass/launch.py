@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from pycutlass import _core, device, kernel
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, DeviceError, PoolError
 from pycutlass.library import TensorDescription
+from pycutlass.log import say_once
 from pycutlass.memory import DeviceBuffer, retire
 from pycutlass.operation import Operation
 from pycutlass.tensor import TensorView, current_stream_source
@@ -37,8 +37,6 @@ __all__ = [
 
 _OPERANDS = ("A", "B", "C", "D")
 _GRID_LIMIT = 65535  # along y and z
-
-_log = logging.getLogger("pycutlass")
 
 
 class Operand(Protocol):
@@ -183,6 +181,11 @@ class DeviceLaunch:
         self._host_D.unpack(packed)
 
     @property
+    def launched(self) -> bool:
+        """Whether there was a launch."""
+        return self.call.launched
+
+    @property
     def ends_elsewhere(self) -> bool:
         """Whether there was a launch on a stream of the caller's, which the tensors' library does not know of."""
         return self.call.explicit_end is not None
@@ -300,18 +303,24 @@ class HostLaunch:
     """A problem on the host, by its reference: what there is without a GPU."""
 
     ends_elsewhere = False
-    _said = False  # the sentence below is worth saying once a process, not once a launch
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, operation: Operation, problem: Problem) -> None:
+        self._operation = operation
         self._problem = problem
+        #: Whether there was a launch.
+        self.launched = False
 
     def run(self, stream: Any = None) -> None:
         """Compute D. There are no streams here; `stream` is ignored."""
-        if not HostLaunch._said:
-            HostLaunch._said = True
-            reason = _core.driver_problem() or "the driver sees no GPU"
-            _log.warning("no GPU (%s): operations are executed on the host by pycutlass.reference", reason)
+        reason = _core.driver_problem() or "the driver sees no GPU"
+        say_once(f"no GPU ({reason}): operations are executed on the host by pycutlass.reference", cause="no GPU")
+        if not self._operation.artifacts:
+            say_once(
+                f"{self._operation.procedural_name()} runs on the host without having been compiled, which no GPU will "
+                f"do: call pycutlass.compiler.add_module([operation]) first"
+            )
         self._problem.compute()
+        self.launched = True
 
     def update(self, problem: Problem) -> None:
         """Take other operands of the same shapes."""

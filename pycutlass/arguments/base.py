@@ -129,7 +129,7 @@ class Arguments(ABC):
         if device.available():
             return DeviceLaunch(self._launched, problem, ordinal_of(problem.operands))
         check_on_host(problem)
-        return HostLaunch(problem)
+        return HostLaunch(self._launched, problem)
 
     def _check_place(self, problem: Problem) -> None:
         """Raise unless `problem` is where the present execution works."""

@@ -281,7 +281,7 @@ class GemmGroupedArguments(Arguments):
         if device.available():
             return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands))
         check_on_host(problem)
-        return HostLaunch(problem)
+        return HostLaunch(self.operation, problem)
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         return check_scalars(self.operation.epilogue_functor, output_op)

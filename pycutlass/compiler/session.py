@@ -15,14 +15,13 @@ from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target
 from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
 from pycutlass.errors import ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
+from pycutlass.log import logger, say_once
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable, KernelSource
 from pycutlass.toolchain import Processes
 from pycutlass.toolkit import own_headers_digest, sweep_scratch
 
 __all__ = ["add_module", "backend", "nvcc", "nvrtc"]
-
-_log = logging.getLogger("pycutlass")
 
 
 def add_module(
@@ -114,12 +113,11 @@ class _Wanted:
 
 
 class _Session:
-    """What stays between two calls: the chosen backend, the open cache, and what was said in the log already."""
+    """What stays between two calls: the chosen backend and the open cache."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache: KernelCache | None = None
-        self._said: set[str] = set()
         self.backend: str | None = None
 
     def cache(self) -> KernelCache:
@@ -129,14 +127,6 @@ class _Session:
             if self._cache is None or self._cache.path.parent != directory:
                 self._cache = KernelCache(directory)
             return self._cache
-
-    def say_once(self, level: int, text: str) -> None:
-        """Write a line into the log, unless it was written before."""
-        with self._lock:
-            new = text not in self._said
-            self._said.add(text)
-        if new:
-            _log.log(level, "%s", text)
 
 
 # One per process, since a script chooses its backend once for all modules, as `pycutlass.compiler.nvrtc()` says, and
@@ -178,7 +168,7 @@ def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
     if missing and config.flag("PYCUTLASS_NO_COMPILE"):
         raise _forbidden(missing, tools)
     if missing:
-        _log.info("compiling %d of %d kernels", len(missing), len(wanted))
+        logger.info("compiling %d of %d kernels", len(missing), len(wanted))
         sweep_scratch()
     jobs = [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
     built = dict(zip(missing, run_all(jobs, make_processes()), strict=True)) if jobs else {}
@@ -187,11 +177,11 @@ def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
 
 def _find_tools(cache: KernelCache) -> Tools:
     tools = find_tools(_session.backend, cache.memo)
-    _session.say_once(
-        logging.INFO, f"kernels are compiled by {tools.fields['device_compiler']} and {tools.fields['host_compiler']}"
+    say_once(
+        f"kernels are compiled by {tools.fields['device_compiler']} and {tools.fields['host_compiler']}", logging.INFO
     )
     for note in tools.notes:
-        _session.say_once(logging.WARNING, note)
+        say_once(note)
     return tools
 
 
@@ -204,9 +194,8 @@ def _build_once(want: _Wanted, tools: Tools, cache: KernelCache, processes: Proc
             artifact = build(want.source, want.target, tools, processes)
             cache.put(artifact)
             report = BuildReport.from_json(artifact.report)
-            _log.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
-            for problem in report.problems():
-                _log.warning("%s for %s: %s", want.source.name, want.target, problem)
+            logger.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
+            _warn(artifact, report.problems())
     return artifact
 
 
@@ -219,7 +208,7 @@ def _find_without_compiler(
     missing = [f"{want.source.name} for {want.target}" for want, artifact in found.items() if artifact is None]
     if missing:
         raise ToolkitError(f"{error}\nAnd the cache {cache.path} does not have {', '.join(missing)}.") from error
-    _session.say_once(logging.INFO, f"kernels come from the cache alone. {error}")
+    say_once(f"kernels come from the cache alone. {error}", logging.INFO)
     return {want: artifact for want, artifact in found.items() if artifact}
 
 
@@ -236,12 +225,20 @@ def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
 
 
 def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
-    """Refuse kernels with a problem in strict mode, also those that were built before it was on."""
-    judged = [(artifact.name, BuildReport.from_json(artifact.report).problems()) for artifact in artifacts]
-    listed = [f"  {name}: {problem}" for name, problems in judged for problem in problems]
+    """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
+    judged = [(artifact, BuildReport.from_json(artifact.report).problems()) for artifact in artifacts]
+    listed = [f"  {artifact.name}: {problem}" for artifact, problems in judged for problem in problems]
     if strict and listed:
         bad = sum(bool(problems) for _, problems in judged)
         raise BuildReportError(
             "\n".join([f"strict mode refuses {bad} of {len(judged)} kernels:", *listed])
             + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
         )
+    for artifact, problems in judged:
+        _warn(artifact, problems)
+
+
+def _warn(artifact: Artifact, problems: Iterable[str]) -> None:
+    """Say what is wrong with a kernel, once a process: whoever uses it should know, not only who compiled it."""
+    for problem in problems:
+        say_once(f"{artifact.name} for {artifact.target}: {problem}")

@@ -24,6 +24,12 @@ settings.register_profile("thorough", settings.get_profile("unit"), max_examples
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "unit"))
 
 
+@pytest.fixture(autouse=True)
+def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said once a process is said once a test."""
+    monkeypatch.setattr("pycutlass.log._said", set())
+
+
 @pytest.fixture(scope="module")
 def without_gpu() -> Iterator[None]:
     """Operations are executed on the host, also on a machine with a GPU."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -248,9 +248,23 @@ for _ in range(2):
     operation.run(arguments)
 """
     said = run_python(program.format(folder=str(__file__).rsplit("/", 1)[0])).splitlines()
-    assert len(said) == 1
+    assert len(said) == 2
     assert said[0].startswith("pycutlass WARNING no GPU (")
     assert said[0].endswith("operations are executed on the host by pycutlass.reference")
+    assert said[1].startswith("pycutlass WARNING cutlass_sm80_simt_sgemm_f32_f32_128x128_8x4_")
+    assert said[1].endswith("call pycutlass.compiler.add_module([operation]) first")
+
+
+def test_an_operation_that_was_compiled_is_not_said_to_lack_that(caplog):
+    operation = ampere("f32_simt", swizzle=cutlass.IdentitySwizzle2)
+    given = matrices(operation)
+    arguments = GemmArguments(operation, (M, N, K), given["A"], given["B"], None, given["D"])
+    operation.artifacts["sm_80"] = cast(Any, object())
+    operation.run(arguments)
+    assert "without having been compiled" not in caplog.text
+    del operation.artifacts["sm_80"]
+    operation.run(arguments)
+    assert "without having been compiled" in caplog.text
 
 
 # Batches, slices and bias vectors

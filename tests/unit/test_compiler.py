@@ -291,7 +291,7 @@ def test_a_bad_kernel_is_logged_and_refused_in_strict_mode(caplog, builds, monke
     operation = Operation("kernel_a", body=ON_THE_STACK)
     compiler.add_module([operation])
     assert operation.artifacts["sm_80"].report["stack_bytes"] >= 256
-    assert "stack frame of 256 bytes" in caplog.text
+    assert caplog.text.count("stack frame of 256 bytes") == 1
     strict = Operation("kernel_a", body=ON_THE_STACK)
     for ask in (lambda: compiler.add_module([strict], strict=True), lambda: compiler.add_module([strict])):
         monkeypatch.setenv("PYCUTLASS_STRICT", "1")
@@ -301,6 +301,16 @@ def test_a_bad_kernel_is_logged_and_refused_in_strict_mode(caplog, builds, monke
     compiler.add_module([strict], strict=False)
     assert "sm_80" in strict.artifacts
     assert builds == ["kernel_a"], "whether a kernel is refused is not part of its key"
+
+
+def test_a_bad_kernel_is_logged_when_it_comes_from_the_cache(caplog, builds, monkeypatch):
+    compiler.add_module([Operation("kernel_a", body=ON_THE_STACK)])
+    monkeypatch.setattr("pycutlass.log._said", set())  # as another process would begin
+    caplog.clear()
+    for _ in range(2):
+        compiler.add_module([Operation("kernel_a", body=ON_THE_STACK)])
+    assert builds == ["kernel_a"]
+    assert caplog.text.count("kernel_a for sm_80: each thread has a stack frame of 256 bytes") == 1
 
 
 def test_a_good_kernel_passes_strict_mode():

@@ -19,7 +19,7 @@ ROOT = Path(pycutlass.__file__).parent
 #: Rooms by floor, the ground floor first. A module may import from its own room and from lower floors; imports for
 #: type checkers count as well.
 FLOORS: tuple[str, ...] = (
-    "_core errors config report integers",
+    "_core errors config report integers log",
     "types cutlass device enums tensor cache toolkit cubin interleave",
     "instruction source memory",
     "library",
