@@ -14,6 +14,7 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction, items_of, triple
 from pycutlass.integers import whole
+from pycutlass.log import say_once
 from pycutlass.types import Element, Layout, element, layout
 
 __all__ = ["TensorDescription", "TileDescription"]
@@ -228,7 +229,7 @@ class TensorDescription:
         ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``; for convolutions ``cutlass.TensorNHWC``.
     alignment : int
         Elements that every pointer, row and leading dimension is aligned to; a power of two. More than one 128-bit
-        access holds is reduced to that, as the original did.
+        access holds is reduced to that, as the original did, and the log says so.
 
     Raises
     ------
@@ -251,7 +252,12 @@ class TensorDescription:
         alignment = whole(self.alignment)
         if alignment is None or alignment < 1 or alignment & (alignment - 1):
             raise DescriptionError(f"alignment must be a power of two of elements, got {self.alignment!r}")
-        object.__setattr__(self, "alignment", min(alignment, 128 // described.bits))
+        most = 128 // described.bits
+        if alignment > most:
+            say_once(
+                f"alignment {alignment} of {described} is more than one access of 128 bits holds: it is taken as {most}"
+            )
+        object.__setattr__(self, "alignment", min(alignment, most))
 
     @property
     def type(self) -> Element:

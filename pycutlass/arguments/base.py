@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, NoReturn, SupportsIndex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 from pycutlass import device
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import DeviceLaunch, HostLaunch, Problem, check_on_host, ordinal_of
+from pycutlass.log import say_once
 from pycutlass.operands import Matrix
 from pycutlass.operation import Operation
 
-__all__ = ["Arguments", "LaunchConfig", "check_scalars", "check_writable", "kept", "refuse_unknown"]
+if TYPE_CHECKING:
+    from pycutlass.arguments.split_k import HostPlanes, PartialSums
+
+__all__ = [
+    "Arguments",
+    "LaunchConfig",
+    "check_scalars",
+    "check_writable",
+    "kept",
+    "refuse_unknown",
+    "say_without_gradient",
+]
 
 
 @dataclass(frozen=True)
@@ -36,13 +50,20 @@ class Arguments(ABC):
     operation: Operation
     output_op: EpilogueScalars
 
-    def _start(self, launched: Operation, given: dict[str, Any], output_op: EpilogueScalars) -> None:
+    #: What users call the operand that is added, and the operation in their script.
+    _SOURCE: ClassVar[str] = "C"
+    #: Where the launch writes partial sums, which a reduction ends.
+    _partials: PartialSums | HostPlanes | None = None
+
+    def _start(self, launched: Operation, given: dict[str, Any], output_op: EpilogueScalars | None) -> None:
         """Check everything and make the launch of `launched`; called at the end of a family's constructor."""
         self._launched = launched
-        self.output_op = output_op
+        self._has_scalars = output_op is not None
+        self._check_use(given, output_op)
+        self.output_op = self._check_scalars(output_op)
         #: What the user gave and the launch reads or writes, by operand.
         self._given = given
-        self._execution = self._prepare(self._problem(given, output_op))
+        self._execution = self._prepare(self._problem(given, self.output_op))
         # Looked up once: these are the hot path of operation.run and of update.
         self._run = self._execution.run
         self._try_exchange = self._execution.try_exchange
@@ -50,6 +71,29 @@ class Arguments(ABC):
     @abstractmethod
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
         """Return the problem with every operand checked."""
+
+    @property
+    def _makes_partial_sums(self) -> bool:
+        """Whether the launch leaves C, D and the scalars to a reduction."""
+        return False
+
+    def _check_use(self, given: Mapping[str, Any], output_op: EpilogueScalars | None) -> None:
+        """Refuse what would be left out of the result, or say so where scripts of the original give it anyway."""
+        say_without_gradient(given)
+        if self._makes_partial_sums:
+            unused = [name for name in ("C", "D") if given.get(name) is not None]
+            unused += ["output_op"] if output_op is not None else []
+            if unused:
+                say_once(
+                    f"parallel split-K writes partial sums to arguments.ptr_D and uses no C, D or output_op: "
+                    f"{', '.join(unused)} of {type(self).__name__} belong to the ReductionArguments that follow",
+                    cause=f"parallel split-K of {type(self).__name__}",
+                )
+        elif given.get("C") is not None and output_op is None and not self._has_scalars:
+            raise ArgumentError(
+                f"{self._SOURCE} is given without output_op, and beta is 0 then: it would not be read. Pass "
+                f"output_op=operation.epilogue_type(1.0, 1.0) to add it, or {self._SOURCE}=None."
+            )
 
     def _taken(self, operand: Any) -> Any:
         """Return an operand as the arguments keep it."""
@@ -82,6 +126,7 @@ class Arguments(ABC):
         if output_op is None and self._try_exchange(A, B, C, D):
             self._given.update(given)
             return
+        self._check_use(given, output_op)
         scalars = self.output_op if output_op is None else self._check_scalars(output_op)
         merged = {**self._given, **given}
         problem = self._problem(merged, scalars)
@@ -90,6 +135,13 @@ class Arguments(ABC):
         self._execution.update(problem)
         self._run = self._execution.run
         self._given, self.output_op = merged, scalars
+        self._has_scalars |= output_op is not None
+
+    @property
+    def launched(self) -> bool:
+        """Whether there was a launch with these arguments."""
+        execution = self.__dict__.get("_execution")
+        return execution is not None and bool(execution.launched)
 
     def sync(self) -> None:
         """Wait until the last launch has finished, on its own stream only, and bring a numpy D back."""
@@ -115,6 +167,8 @@ class Arguments(ABC):
     def __del__(self) -> None:
         execution = self.__dict__.get("_execution")
         if execution is not None:
+            if self._partials is not None:
+                self._partials.written |= self.launched
             execution.release((*self._given.values(), self.output_op))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -170,7 +224,24 @@ def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> 
         )
     if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off
         pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
-    return scalars
+    return scalars if scalars.compute is functor.compute else replace(scalars, compute=functor.compute)
+
+
+def say_without_gradient(given: Mapping[str, Any]) -> None:
+    """Say that D has no gradient where an operand asks for one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name in ("A", "B", "C"):
+        tensors = given.get(name)
+        for tensor in tensors if isinstance(tensors, list | tuple) else (tensors,):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                say_once(
+                    f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
+                    f"{name}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around the call.",
+                    cause="no gradient",
+                )
+                return
 
 
 def check_writable(target: Matrix) -> None:

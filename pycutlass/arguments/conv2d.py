@@ -103,8 +103,8 @@ class Conv2dArguments(Arguments):
         the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias
         of one element for each channel of D. Interleaved kernels take what `pycutlass.reorder_filter` returns as B.
     output_op : EpilogueScalars, optional
-        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default. ``SplitKMode.Parallel`` leaves the
-        scalars, C and D to the reduction.
+        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default, which a C is refused with.
+        ``SplitKMode.Parallel`` leaves C, D and the scalars to the reduction.
     split_k_mode : cutlass.conv.SplitKMode
         ``Serial`` (slices take turns adding to D, in D's type) or ``Parallel`` (their sums go to a workspace, `ptr_D`,
         in the accumulator's type, and a `ReductionOperation` adds them up).
@@ -166,17 +166,24 @@ class Conv2dArguments(Arguments):
             raise ArgumentTypeError(f"operation must be a Conv2dOperation, got {type(operation).__name__}")
         self.operation = operation
         self.split_k_mode = _split_k_mode(split_k_mode)
-        self.problem_size = self._checked_size(problem_size, split_k_slices)
-        self.split_k_slices = self.problem_size.split_k_slices
+        self._size = self._checked_size(problem_size, split_k_slices)
+        self.split_k_slices = self._size.split_k_slices
         if self.split_k_mode is not _Mode.Parallel:
             check_serial(operation, self.split_k_slices)
         self.bias = check_bias(bias)
-        self._partials: PartialSums | HostPlanes | None = None
-        launched = operation.partial if self.split_k_mode is _Mode.Parallel else operation
-        self._start(launched, {"A": A, "B": B, "C": C, "D": D}, self._check_scalars(output_op))
-        self.operation = operation
+        launched = operation.partial if self._makes_partial_sums else operation
+        self._start(launched, {"A": A, "B": B, "C": C, "D": D}, output_op)
+
+    @property
+    def problem_size(self) -> _core.Conv2dProblemSize:
+        """A copy of the problem, with the slices of split-K: what is done to it changes no launch."""
+        return self._size.reset_split_k_slices(self.split_k_slices)
 
     # Checks
+
+    @property
+    def _makes_partial_sums(self) -> bool:
+        return self.split_k_mode is _Mode.Parallel
 
     def _checked_size(self, given: Any, split_k_slices: int | None) -> _core.Conv2dProblemSize:
         """Return a copy of the problem, with the slices of split-K, that the operation supports."""
@@ -207,7 +214,7 @@ class Conv2dArguments(Arguments):
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Conv2dProblem:
         """Return the problem with every operand checked."""
         operands = {name: self._tensor(name, given) for name in "AB"}
-        if self.split_k_mode is _Mode.Parallel:
+        if self._makes_partial_sums:
             return self._partial_problem(operands)
         operands["D"] = self._tensor("D", given)
         if scalars.needs_source:
@@ -218,10 +225,10 @@ class Conv2dArguments(Arguments):
             operands["C"] = self._tensor("C", given)
         self._check_target(operands["D"])
         check_overlaps(operands)
-        return Conv2dProblem(self.operation, self.problem_size, self.split_k_mode, operands, scalars)
+        return Conv2dProblem(self.operation, self._size, self.split_k_mode, operands, scalars)
 
     def _tensor(self, name: str, given: dict[str, Any]) -> Matrix:
-        operation, tensor, extent = self.operation, given[name], _extent(name, self.operation, self.problem_size)
+        operation, tensor, extent = self.operation, given[name], _extent(name, self.operation, self._size)
         role = _ROLES[operation.conv_kind][name]
         if tensor is None:
             raise ArgumentError(f"operand {name}, the {role}, is missing: give a tensor of {extent}")
@@ -254,7 +261,7 @@ class Conv2dArguments(Arguments):
 
     def _check_target(self, target: Matrix) -> None:
         if not target.view.writable:
-            extent = _extent("D", self.operation, self.problem_size)
+            extent = _extent("D", self.operation, self._size)
             raise ArgumentError(
                 f"operand D is a read-only {target.view.library} array, and the result is written to it: pass "
                 f"np.empty({extent}, {target.description.type.dtype_name!r})"
@@ -262,11 +269,11 @@ class Conv2dArguments(Arguments):
 
     def _partial_problem(self, operands: dict[str, Matrix]) -> Conv2dProblem:
         """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
-        partial, size = self.operation.partial, self.problem_size
+        partial, size = self.operation.partial, self._size
         product = _core.implicit_gemm_problem_size(partial.conv_kind, size)
         if self._partials is None:
             make = PartialSums if device.available() else HostPlanes
-            self._partials = make(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands))
+            self._partials = make(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands), self)
         n, h, w, c = _extent("D", partial, size)
         planes = replace(self._partials.operand(), rows=n * h * w, columns=c, ld=c)
         scalars = partial.epilogue_type(1.0, 0.0)

@@ -98,8 +98,8 @@ class GemmArguments(Arguments):
     gemm_mode : cutlass.gemm.Mode
         ``Gemm`` (with serial split-K where `split_k_slices` > 1), ``GemmSplitKParallel``, ``Batched`` or ``Array``.
     output_op : EpilogueScalars, optional
-        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default. ``GemmSplitKParallel`` leaves the
-        scalars to the reduction.
+        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default, which a C is refused with.
+        ``GemmSplitKParallel`` leaves C, D and the scalars to the reduction.
     split_k_slices : int
         Slices of K, for ``Gemm`` and ``GemmSplitKParallel``.
     batch : int
@@ -177,17 +177,19 @@ class GemmArguments(Arguments):
                 f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={self.problem_size.k()}: use "
                 f"LinearCombinationClamp"
             )
-        scalars = self._check_scalars(output_op)
-        self._partials: PartialSums | HostPlanes | None = None
-        launched = _partial(operation) if self.gemm_mode == _Mode.GemmSplitKParallel else operation
+        launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
-        self._start(launched, given, scalars)
+        self._start(launched, given, output_op)
 
     # Checks
 
+    @property
+    def _makes_partial_sums(self) -> bool:
+        return bool(self.gemm_mode == _Mode.GemmSplitKParallel)
+
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> GemmProblem:
         """Return the problem with every operand checked."""
-        if self.gemm_mode == _Mode.GemmSplitKParallel:
+        if self._makes_partial_sums:
             return self._partial_problem(given)
         operation, (m, n, k) = self.operation, self._size
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
@@ -234,7 +236,7 @@ class GemmArguments(Arguments):
         }
         if self._partials is None:
             make = PartialSums if device.available() else HostPlanes
-            self._partials = make(partial.C, m, n, self.split_k_slices, operands)
+            self._partials = make(partial.C, m, n, self.split_k_slices, operands, self)
         operands["D"] = self._partials.operand()
         scalars = partial.epilogue_type(1.0, 0.0)
         return self._make_problem(partial, self.split_k_slices, operands, scalars)

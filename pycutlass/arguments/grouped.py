@@ -41,7 +41,8 @@ class GemmGroupedArguments(Arguments):
         where beta is 0, C[i] may be D[i] itself, and may be a bias: a vector of N elements (row-major C) or M elements
         (column-major C).
     output_op : EpilogueScalars, optional
-        ``operation.epilogue_type(alpha, beta)``, for all problems; alpha 1 and beta 0 by default.
+        ``operation.epilogue_type(alpha, beta)``, for all problems; alpha 1 and beta 0 by default, which C is refused
+        with.
     bias : bool, optional
         Take every C[i] as a bias. A tensor with just the elements of one is recognised without it.
 
@@ -97,7 +98,7 @@ class GemmGroupedArguments(Arguments):
         sizes = check_sizes(self.operation, problem_sizes)
         self.problem_count = len(sizes)
         given = {"problem_sizes": sizes, "A": kept(A), "B": kept(B), "C": kept(C), "D": kept(D)}
-        self._start(self.operation, given, self._check_scalars(output_op))
+        self._start(self.operation, given, output_op)
 
     @classmethod
     def from_device(
@@ -164,7 +165,7 @@ class GemmGroupedArguments(Arguments):
         arguments.problem_count = check_count("problem_count", problem_count)
         tables = {"problem_sizes": problem_sizes, "A": ptr_A, "B": ptr_B, "C": ptr_C, "D": ptr_D}
         strides = {"lda": lda, "ldb": ldb, "ldc": ldc, "ldd": ldd}
-        arguments._start(operation, {**tables, **strides}, arguments._check_scalars(output_op))
+        arguments._start(operation, {**tables, **strides}, output_op)
         return arguments
 
     def update(
@@ -222,6 +223,7 @@ class GemmGroupedArguments(Arguments):
                 given["D"] = D
             return
         tensors = {name: t for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
+        self._check_use(tensors, output_op)
         merged = {**self._given, **tensors}
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
@@ -229,11 +231,13 @@ class GemmGroupedArguments(Arguments):
             if output_op is None and not on_device and self._try_resize(merged, A, B, C, D):
                 return
         self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
+        self._has_scalars |= output_op is not None
 
     @property
     def problem_sizes(self) -> Any:
-        """M, N, K of each problem: an int32 array of shape (problems, 3), or the table on the device."""
-        return self._given["problem_sizes"]
+        """M, N, K of each problem: a copy, as an int32 array of shape (problems, 3); or the table on the device."""
+        sizes = self._given["problem_sizes"]
+        return sizes.copy() if self._most_tiles is None else sizes
 
     @property
     def total_tiles(self) -> int:

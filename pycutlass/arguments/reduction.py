@@ -87,7 +87,7 @@ class ReductionArguments(Arguments):
     destination, source : tensor
         D and C. `source` may be None where beta is 0, and may be a bias vector.
     output_op : EpilogueScalars, optional
-        ``reduction.epilogue_type(alpha, beta, ...)``; alpha 1 and beta 0 by default.
+        ``reduction.epilogue_type(alpha, beta, ...)``; alpha 1 and beta 0 by default, which a source is refused with.
     bias : bool, optional
         Take `source` as a bias; recognised by its number of elements without it.
 
@@ -119,6 +119,7 @@ class ReductionArguments(Arguments):
     """
 
     operation: ReductionOperation
+    _SOURCE = "source"
 
     def __init__(
         self,
@@ -140,8 +141,19 @@ class ReductionArguments(Arguments):
         self.problem_size = _extents(problem_size)
         self.partitions = check_count("partitions", partitions)
         self.bias = check_bias(bias)
-        given = {"A": workspace, "C": source, "D": destination}
-        self._start(operation, given, self._check_scalars(output_op))
+        self._planes: PartialSums | HostPlanes | None = None
+        self._start(operation, {"A": workspace, "C": source, "D": destination}, output_op)
+        del self._run  # until the first launch, which is that of the class
+
+    def _run(self, stream: Any = None) -> None:
+        """Launch for the first time: partial sums that no launch has written would be taken for zeros."""
+        if self._planes is not None and not self._planes.written:
+            raise ArgumentError(
+                "the partial sums have not been computed yet: run the operation that makes them before its reduction, "
+                "gemm.run(arguments) and then reduction.run(reduction_arguments)"
+            )
+        self.__dict__["_run"] = self._execution.run
+        self._run(stream)
 
     def update(
         self, *, A: Any = None, B: Any = None, C: Any = None, D: Any = None, output_op: EpilogueScalars | None = None
@@ -172,6 +184,7 @@ class ReductionArguments(Arguments):
                 "output_op"
             )
         super().update(A=A, C=C, D=D, output_op=output_op)
+        self.__dict__.pop("_run", None)  # which may be of other partial sums now
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         return check_scalars(self._functor, output_op)

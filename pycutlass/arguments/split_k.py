@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from typing import Protocol
 
 import numpy as np
 
@@ -20,11 +21,16 @@ from pycutlass.types import element
 __all__ = ["HostPlanes", "PartialSums", "check_serial", "check_slices", "planes_at"]
 
 
-class PartialSums:
-    """Device memory for the partial sums.
+class _Maker(Protocol):
+    """The arguments of the GEMM or convolution that makes partial sums."""
 
-    CUTLASS rounds the length of a slice up to whole cache lines, so fewer slices than asked may have work. Planes that
-    no slice writes stay zero, and the reduction may add them all.
+    @property
+    def launched(self) -> bool:
+        """Whether there was a launch with them."""
+
+
+class _Planes:
+    """What is known of partial sums wherever they are.
 
     Attributes
     ----------
@@ -34,9 +40,42 @@ class PartialSums:
         Products that each sum has over all slices.
     """
 
+    shape: tuple[int, int, int]
+    k: int
+
+    def __init__(self, maker: _Maker) -> None:
+        self._maker = weakref.ref(maker)
+        self._written = False
+
+    @property
+    def written(self) -> bool:
+        """Whether the arguments that they were made for have been launched."""
+        maker = self._maker()
+        return self._written or (maker is not None and maker.launched)
+
+    @written.setter
+    def written(self, value: bool) -> None:
+        """Keep what the arguments say at their end."""
+        self._written = value
+
+
+class PartialSums(_Planes):
+    """Device memory for the partial sums.
+
+    CUTLASS rounds the length of a slice up to whole cache lines, so fewer slices than asked may have work. Planes that
+    no slice writes stay zero, and the reduction may add them all.
+    """
+
     def __init__(
-        self, description: TensorDescription, rows: int, columns: int, slices: int, operands: dict[str, Operand]
+        self,
+        description: TensorDescription,
+        rows: int,
+        columns: int,
+        slices: int,
+        operands: dict[str, Operand],
+        maker: _Maker,
     ) -> None:
+        super().__init__(maker)
         self._description, self._rows, self._columns, self._slices = description, rows, columns, slices
         self.shape = (slices, rows, columns)
         self.k = _products(operands, columns)
@@ -59,12 +98,19 @@ class PartialSums:
         return Matrix("D", self._description, self.view, self._rows, self._columns, line, self._slices, step)
 
 
-class HostPlanes:
+class HostPlanes(_Planes):
     """The same on a machine without a GPU, where the reference fills one plane and leaves zeros in the others."""
 
     def __init__(
-        self, description: TensorDescription, rows: int, columns: int, slices: int, operands: dict[str, Operand]
+        self,
+        description: TensorDescription,
+        rows: int,
+        columns: int,
+        slices: int,
+        operands: dict[str, Operand],
+        maker: _Maker,
     ) -> None:
+        super().__init__(maker)
         self.shape = (slices, rows, columns)
         self.k = _products(operands, columns)
         self._description, self._rows, self._columns = description, rows, columns

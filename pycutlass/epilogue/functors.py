@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.epilogue.activations import Activation, check_activation
-from pycutlass.epilogue.scalars import EpilogueScalars, pack
+from pycutlass.epilogue.scalars import EpilogueScalars, computed, pack
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.integers import whole
 from pycutlass.types import Element, element
@@ -184,7 +184,7 @@ class EpilogueFunctor:
         dtype = compute or self.compute.dtype
         alpha, beta, *extra = scalars
         result = np.asarray(alpha, dtype) * self._converted(accumulator, self.accumulator).astype(dtype)
-        if beta != 0:
+        if computed(self.compute, beta) != 0:
             assert source is not None
             result = result + np.asarray(beta, dtype) * self._converted(source, self.output).astype(dtype)
         return self.finish(np.asarray(result), *extra)

@@ -6,10 +6,12 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.types import Element
 
-__all__ = ["EpilogueScalars", "pack"]
+__all__ = ["EpilogueScalars", "computed", "pack"]
 
 #: The scalars that kernels read from device memory; include/pycutlass/epilogue.h passes all others by value.
 _ON_DEVICE = ("alpha", "beta")
@@ -34,8 +36,8 @@ class EpilogueScalars:
 
     values: tuple[float, ...]
     pointers: tuple[int, ...]
-    owners: tuple[Any, ...] = ()
-    compute: Element | None = None
+    owners: tuple[Any, ...]
+    compute: Element
 
     @property
     def alpha_is_known(self) -> bool:
@@ -44,8 +46,8 @@ class EpilogueScalars:
 
     @property
     def needs_source(self) -> bool:
-        """Whether C may be read: beta is not the number zero."""
-        return bool(self.pointers[1]) or self.values[1] != 0
+        """Whether C may be read: beta is in device memory, or a number that is not zero in the compute type."""
+        return bool(self.pointers[1]) or computed(self.compute, self.values[1]) != 0
 
 
 def pack(compute: Element, *named: tuple[str, Any]) -> EpilogueScalars:
@@ -53,6 +55,17 @@ def pack(compute: Element, *named: tuple[str, Any]) -> EpilogueScalars:
     packed = [_scalar(compute, name, value) for name, value in named]
     values, pointers, owners = zip(*packed, strict=True)
     return EpilogueScalars(values, pointers, owners, compute)
+
+
+def computed(compute: Element, number: float) -> float:
+    """Return a scalar as kernels have it: rounded to the compute type, by way of f32 to f16 (include/.../epilogue.h).
+
+    So a beta of 1e-60 is 0 where an epilogue computes in f32, and C is not read.
+    """
+    with np.errstate(over="ignore"):
+        if compute.bits <= 16:
+            number = float(np.float32(number))
+        return float(compute.dtype.type(number)) if not compute.is_integer else number
 
 
 def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
@@ -69,16 +82,30 @@ def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
         if not 0 < pointer < 2**64:
             raise ArgumentTypeError(f"{name} is the address {pointer}, which is no device memory; pass a number")
         return 0.0, pointer, value
-    try:
-        number = float(value if hasattr(value, "__float__") else operator.index(value))  # float() reads text as well
-    except (TypeError, ValueError):
-        kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in _ON_DEVICE else "a number"
-        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from None
-    except OverflowError:  # of an int, which may have any number of digits
-        raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
+    number = _number(name, value)
     if compute.is_integer:
         _check_integer(compute, name, number)
     return number, 0, None
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a real number of any library."""
+    if isinstance(value, complex) or "complex" in str(getattr(value, "dtype", "")):
+        raise ArgumentTypeError(
+            f"{name} must be a number without an imaginary part, got {type(value).__name__} {value!r}: epilogues "
+            f"compute in real numbers. Pass {name}.real if that is what is meant."
+        )
+    masked = type(value).__module__.startswith("numpy.ma")  # what is masked would be made 0 or NaN
+    try:
+        if masked:
+            raise TypeError
+        plain = value.detach() if hasattr(value, "detach") else value  # of torch, which may record what is done with it
+        return float(plain if hasattr(plain, "__float__") else operator.index(plain))  # float() reads text as well
+    except OverflowError:  # of an int, which may have any number of digits
+        raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
+    except Exception:  # whatever a library raises for what is no single number
+        kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in _ON_DEVICE else "a number"
+        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from None
 
 
 def _check_integer(compute: Element, name: str, number: float) -> None:

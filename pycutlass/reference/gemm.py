@@ -59,17 +59,16 @@ def gemm(
     """
     math = operation.tile_description.math_instruction
     functor = operation.epilogue_functor
-    source = None if beta == 0 or C is None else C
     scalars = (alpha, beta, *extra)
     if operation.B.order.interleave > 1:
         # An interleaved kernel takes B with its columns reordered: pycutlass.reorder_column.
         B = B.reshape(*B.shape[:-1], B.shape[-1] // 32, 4, 4, 2).swapaxes(-3, -2).reshape(B.shape)
     if exact:
         accumulator = multiplied(A, math).astype(np.float64) @ multiplied(B, math).astype(np.float64)
-        return functor.reference(accumulator, source, scalars, np.dtype(np.float64))
+        return functor.reference(accumulator, C, scalars, np.dtype(np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         accumulator = _accumulate(multiplied(A, math), multiplied(B, math), math)
-        return functor.output.round(functor.reference(accumulator, source, scalars))
+        return functor.output.round(functor.reference(accumulator, C, scalars))
 
 
 def multiplied(operand: Array, math: MathInstruction) -> Array:

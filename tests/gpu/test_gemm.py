@@ -85,7 +85,8 @@ def test_beta_zero_reads_nothing_of_c(name: str) -> None:
     A, B = random_matrix(operation.A, m, k), random_matrix(operation.B, k, n)
     for C in (None, poisoned(operation.C, m, n)):
         D = poisoned(operation.C, m, n)
-        arguments = pycutlass.GemmArguments(operation, (m, n, k), A, B, C, D)
+        beta_is_zero = operation.epilogue_type(1.0, 0.0)
+        arguments = pycutlass.GemmArguments(operation, (m, n, k), A, B, C, D, output_op=beta_is_zero)
         operation.run(arguments)
         arguments.sync()
         assert_matches(operation, A, B, None, D)

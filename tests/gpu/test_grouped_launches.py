@@ -340,7 +340,7 @@ def test_a_graph_keeps_its_table_when_the_arguments_outgrow_it(name: str) -> Non
         small.operation.run(arguments)
     arguments.update(problem_sizes=large.sizes, A=large.A, B=large.B, C=large.C, D=large.D)
     others = [torch.full((2**16,), 7, dtype=torch.uint8, device="cuda") for _ in range(8)]
-    held = GemmGroupedArguments(small.operation, small.sizes, small.A, small.B, small.C, small.D)  # of the same pool
+    held = GemmGroupedArguments(small.operation, small.sizes, small.A, small.B, None, small.D)  # of the same pool
     small.poison()
     small.operation.run(arguments)
     graph.replay()

@@ -39,8 +39,10 @@ class Group:
         self.D = [poisoned(operation.C, m, n) for m, n, _ in self.sizes]
 
     def arguments(self, *scalars: float, **changed: Any) -> GemmGroupedArguments:
-        given: dict[str, Any] = {"problem_sizes": self.sizes, "A": self.A, "B": self.B, "C": self.C, "D": self.D}
-        given["output_op"] = self.operation.epilogue_type(*scalars) if scalars else None
+        """Return arguments, without C where there are no scalars to add it by."""
+        given: dict[str, Any] = {"problem_sizes": self.sizes, "A": self.A, "B": self.B, "C": None, "D": self.D}
+        if scalars:
+            given |= {"C": self.C, "output_op": self.operation.epilogue_type(*scalars)}
         return GemmGroupedArguments(self.operation, **{**given, **changed})
 
     def run(self, *scalars: float, **changed: Any) -> GemmGroupedArguments:

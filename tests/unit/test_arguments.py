@@ -108,7 +108,7 @@ def test_sizes_of_every_kind(kind, layouts, sizes, seed, scalars):
 
 def test_hopper_kernels():
     operation = hopper()
-    given_ = matrices(operation, 128, 136, 72)
+    given_ = {**matrices(operation, 128, 136, 72), "C": None}
     arguments = GemmArguments(operation, (128, 136, 72), **given_, raster_order=RasterOrder.AlongN)
     operation.run(arguments)
     assert_close(operation, given_["D"], expected(operation, given_["A"], given_["B"], None), 72)
@@ -136,7 +136,7 @@ def test_c_is_not_read_where_beta_is_zero(kind, C):
 
 def test_alpha_is_one_and_beta_zero_by_default():
     operation = ampere()
-    given_ = matrices(operation)
+    given_ = {**matrices(operation), "C": None}
     arguments = GemmArguments(operation=operation, problem_size=cutlass.gemm.GemmCoord(M, N, K), **given_)
     operation.run(arguments)
     assert_close(operation, given_["D"], expected(operation, given_["A"], given_["B"], None), K)
@@ -180,7 +180,7 @@ def test_a_and_b_may_be_the_same_memory():
 
 def test_running_again_reads_the_memory_again():
     operation = ampere("f32_simt")
-    given_ = matrices(operation)
+    given_ = {**matrices(operation), "C": None}
     arguments = GemmArguments(operation, (M, N, K), **given_)
     operation.run(arguments)
     given_["A"] *= 2
@@ -190,7 +190,7 @@ def test_running_again_reads_the_memory_again():
 
 
 def test_equal_operations_run_each_others_arguments():
-    given_ = matrices(ampere())
+    given_ = {**matrices(ampere()), "C": None}
     arguments = GemmArguments(ampere(), (M, N, K), **given_)
     ampere().run(arguments)
     assert not np.isnan(given_["D"]).any()
@@ -200,7 +200,7 @@ def test_equal_operations_run_each_others_arguments():
 
 def test_addresses_and_leading_dimensions_under_their_old_names():
     operation = ampere("f32_simt")
-    given_ = matrices(operation)
+    given_ = {**matrices(operation), "C": None}
     given_["A"] = padded(operation, "A", given_["A"])
     arguments = GemmArguments(operation, (M, N, K), **given_)
     assert (arguments.ptr_A, arguments.lda) == (given_["A"].ctypes.data, K + 8)
@@ -309,7 +309,7 @@ def test_batches_of_separate_tensors():
 
 def test_slices_of_k_give_the_same_sum():
     operation = ampere("f32_simt")
-    given_ = matrices(operation)
+    given_ = {**matrices(operation), "C": None}
     operation.run(GemmArguments(operation, (M, N, K), **given_, split_k_slices=2))
     assert_close(operation, given_["D"], expected(operation, given_["A"], given_["B"], None), K)
 

@@ -314,7 +314,7 @@ def test_an_update_to_beta_without_c_changes_nothing():
 
 def test_an_update_that_makes_d_overlap_changes_nothing():
     square = 16
-    given_ = matrices(OPERATION, square, square, square)
+    given_ = {**matrices(OPERATION, square, square, square), "C": None}
     arguments = GemmArguments(OPERATION, (square, square, square), **given_)
     before = state(arguments)
     with pytest.raises(ArgumentError, match="D overlaps A"):

@@ -17,6 +17,7 @@ from pycutlass import (
     LinearCombinationGeneric,
     cutlass,
 )
+from pycutlass.arguments.base import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 F16 = LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
@@ -71,6 +72,41 @@ def test_alpha_is_one_and_beta_zero_by_default():
     assert not scalars.needs_source
 
 
+def test_a_number_that_records_gradients_is_a_number():
+    assert F16.epilogue_type(torch.tensor(2.0, requires_grad=True)).values[0] == 2.0
+
+
+@pytest.mark.parametrize("value", [1j, np.complex128(2), torch.tensor(1 + 1j)], ids=repr)
+def test_complex_scalars_are_told_what_is_wrong_with_them(value):
+    with pytest.raises(ArgumentTypeError, match=r"beta must be a number without an imaginary part.*Pass beta\.real"):
+        F16.epilogue_type(1.0, value)
+
+
+#: The least number that is no zero in a compute type, by way of f32 to f16.
+LEAST = {"f16": 2.0**-25 * (1 + 2.0**-23), "f32": 2.0**-150 * (1 + 2.0**-52), "f64": 5e-324}
+
+
+@pytest.mark.parametrize("compute", LEAST)
+def test_c_is_read_where_beta_is_not_zero_in_the_compute_type(compute):
+    functor = LinearCombination(TAG[compute], 1)
+    least = LEAST[compute]
+    assert functor.epilogue_type(1.0, least).needs_source
+    assert functor.epilogue_type(1.0, -least).needs_source
+    below = np.nextafter(least, 0) if compute != "f16" else 2.0**-25 * (1 + 2.0**-25)  # which f32 makes a tie
+    assert not functor.epilogue_type(1.0, below).needs_source
+    assert functor.reference(np.ones(2), None, (2.0, float(below))).tolist() == [2.0, 2.0]
+    poison = np.full(2, np.nan)
+    exact = functor.reference(np.ones(2), poison, (2.0, float(below)), np.dtype(np.float64))
+    assert exact.tolist() == [2.0, 2.0]
+
+
+def test_the_operation_decides_whether_beta_is_zero():
+    wide, narrow = LinearCombination(cutlass.float64, 1), F16
+    scalars = wide.epilogue_type(1.0, 1e-60)
+    assert scalars.needs_source
+    assert not check_scalars(narrow, scalars).needs_source
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_f64_scalars_stay_f64(alpha):
     functor = LinearCombination(cutlass.float64, 1)
@@ -97,7 +133,12 @@ def test_device_scalars_of_another_kind_are_refused(tensor):
 
 
 @pytest.mark.parametrize(
-    "value", ["2.0", b"1", None, [1.0], 1j, np.ones(2), np.ones(1), torch.ones(2), object()], ids=repr
+    "value",
+    [
+        *("2.0", b"1", None, [1.0], 1j, np.ones(2), np.ones(1), torch.ones(2), torch.ones((), device="meta"), object()),
+        *(np.complex64(1), np.array(1 + 2j), torch.tensor(1j), np.ma.masked, np.ma.masked_array(2.0, True)),
+    ],
+    ids=repr,
 )
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_what_is_no_number_is_refused(name, value):

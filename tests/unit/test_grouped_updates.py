@@ -137,7 +137,7 @@ def arguments_target(given: dict[str, Any], number: int, like: NDArray[Any]) -> 
 
 def test_other_tables_take_the_place_of_the_first():
     group = Group(grouped("f32_simt"), [(4, 6, 3), (5, 2, 7)])
-    arguments = GemmGroupedArguments.from_device(group.operation, **tables(group))
+    arguments = GemmGroupedArguments.from_device(group.operation, **tables(group, ptr_C=None, ldc=None))
     other = Group(group.operation, group.sizes, seed=5)
     given = tables(other)
     arguments.update(A=given["ptr_A"], B=given["ptr_B"], D=given["ptr_D"], output_op=group.operation.epilogue_type(2.0))

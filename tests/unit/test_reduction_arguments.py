@@ -170,7 +170,7 @@ def test_a_workspace_of_other_sums_is_refused():
     with pytest.raises(
         ArgumentTypeError, match=r"operand workspace must be float16.*got a workspace tensor of float32"
     ):
-        workspace.make(operation=half, output_op=None)
+        workspace.make(operation=half, source=None, output_op=None)
 
 
 @pytest.mark.parametrize("made", [ROW, COLUMN], ids=["made by rows", "made by columns"])
