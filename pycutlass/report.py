@@ -93,13 +93,16 @@ class BuildReport:
 
         Raises
         ------
-        KeyError
-            If something is missing.
+        ValueError
+            If something is missing, or is not what it should be.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        optional = {"dynamic_shared_bytes"}  # kernels in a cache may be older than it
-        values = {name: mapping[name] for name in known if name in mapping or name not in optional}
-        return cls(**{**values, "warnings": tuple(values["warnings"])})
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            if field.name in mapping:
+                values[field.name] = _checked(field.name, str(field.type), mapping[field.name])
+            elif field.default is dataclasses.MISSING:  # kernels in a cache may be older than what has a default
+                raise ValueError(f"{field.name} is missing")
+        return cls(**values)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as what JSON can carry."""
@@ -126,6 +129,18 @@ class BuildReport:
             f"{self.registers} registers, {f'{spills} bytes of spills' if spills else 'no spills'}, "
             f"{self.cubin_bytes:,} bytes, {max(self.seconds_device, self.seconds_host):.1f} s"
         )
+
+
+def _checked(name: str, kind: str, value: Any) -> Any:
+    """Return a field of a report as it is kept, if JSON gave the `kind` of value that it holds."""
+    if kind == "tuple[str, ...]" and isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return tuple(value)
+    if kind in ("int", "float") and not isinstance(value, bool) and isinstance(value, int | float) and value >= 0:
+        if kind == "float" or isinstance(value, int):
+            return value
+    elif kind in ("bool", "str") and type(value).__name__ == kind:
+        return value
+    raise ValueError(f"{name} is {value!r}")
 
 
 # Both nvcc and NVRTC pass on what ptxas prints; a line may begin with blanks or with "ptxas   .".

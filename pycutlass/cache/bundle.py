@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import secrets
+import stat
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.errors import CacheError
+from pycutlass.report import BuildReport
 
 __all__ = ["read_bundle", "write_bundle"]
 
 _FORMAT = "pycutlass-bundle-1"
 _MANIFEST = "manifest.json"
 _KEY = re.compile(r"[0-9a-f]{64}")
+# What a bundle may unpack to. Real kernels shrink to a fifth; a file that was made to fill memory, to a thousandth.
+_LARGEST_KERNEL = 64 << 20  # of each side
+_MANIFEST_SHARE = 16 << 10  # for each file in the bundle
+_LARGEST_MANIFEST = 32 << 20
+_MOST_TIMES_ITS_SIZE = 64
 _STAMP = (1980, 1, 1, 0, 0, 0)  # the time of day must not be in the bytes; this is the earliest that zip can write
 # What zipfile, zlib and json raise on a file that is damaged, cut off, encrypted or of another kind.
 _UNREADABLE = (EOFError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -43,20 +52,17 @@ def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
         members |= {f"{artifact.key}.cubin": artifact.cubin, f"{artifact.key}.host": artifact.host}
     if not path.name:
         raise CacheError(f"the bundle cannot be written to {str(path)!r}: that is a directory. Give a file name.")
-    partial = path.with_name(path.name + ".partial")
     try:
-        with zipfile.ZipFile(partial, "w") as archive:
+        _refuse_what_is_no_file(path)
+        with _replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
             for name, content in members.items():
                 archive.writestr(_member(name), content)
-        partial.replace(path)
     except (OSError, ValueError) as error:  # ValueError: what no file can be called
-        with contextlib.suppress(OSError, ValueError):
-            partial.unlink()
         raise CacheError(f"the bundle {path} cannot be written: {error}") from error
 
 
-def read_bundle(path: Path) -> list[Artifact]:
-    """Return the kernels of the bundle `path`, every one of them checked.
+def read_bundle(path: Path) -> Iterator[Artifact]:
+    """Yield the kernels of the bundle `path`, once every one of them has been checked; one is in memory at a time.
 
     Raises
     ------
@@ -64,8 +70,12 @@ def read_bundle(path: Path) -> list[Artifact]:
         If it is not a whole bundle, or if a kernel is not what its key and its digest say; the message names it.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _kernels(path, archive)
+        with _opened(path) as file, zipfile.ZipFile(file) as archive:
+            descriptions = _descriptions(path, os.fstat(file.fileno()).st_size, archive)
+            for entry in descriptions:
+                _artifact(path, archive, entry)
+            for entry in descriptions:  # again: the file may have changed in the meantime
+                yield _artifact(path, archive, entry)
     except CacheError:
         raise
     except _UNREADABLE as error:
@@ -75,8 +85,55 @@ def read_bundle(path: Path) -> list[Artifact]:
         ) from error
 
 
-def _kernels(path: Path, archive: zipfile.ZipFile) -> list[Artifact]:
-    manifest = json.loads(archive.read(_MANIFEST))
+def _refuse_what_is_no_file(path: Path) -> None:
+    """Raise `CacheError` if something stands where the bundle is to be that a file must not replace."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise CacheError(f"the bundle cannot be written to {path}: that is {kind}. Give the name of a file.")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a new file beside `path`, which takes its place if all goes well and is gone otherwise."""
+    partial = path.with_name(f".pycutlass-export-{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a bundle for reading; a pipe would never end, and a device may never."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise CacheError(f"{path} cannot be read as a bundle of kernels: it is not a file")
+    return file
+
+
+def _descriptions(path: Path, size: int, archive: zipfile.ZipFile) -> list[dict[str, Any]]:
+    """Return what the manifest says of each kernel, if the bundle holds just these and none too large."""
+    members = archive.infolist()
+    total = sum(member.file_size for member in members)
+    if total > _MOST_TIMES_ITS_SIZE * size + (1 << 20):
+        raise CacheError(
+            f"{path} would unpack to {total:,} bytes, more than {_MOST_TIMES_ITS_SIZE} times its {size:,}: no bundle "
+            f"of kernels does"
+        )
+    manifest = json.loads(_read(path, archive, _MANIFEST, min(_MANIFEST_SHARE * len(members), _LARGEST_MANIFEST)))
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else manifest
         raise CacheError(f"{path} is not a bundle that this version reads: it needs {_FORMAT!r} and found {found!r}")
@@ -85,7 +142,16 @@ def _kernels(path: Path, archive: zipfile.ZipFile) -> list[Artifact]:
     if sorted(archive.namelist()) != expected:
         odd = sorted(set(archive.namelist()) ^ set(expected)) or ["one name twice"]
         raise CacheError(f"{path} does not hold the files of its manifest and nothing else: {', '.join(odd)}")
-    return [_artifact(path, archive, entry) for entry in descriptions]
+    return descriptions
+
+
+def _read(path: Path, archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return the content of a member of at most `most` bytes; what the archive says of its size may be wrong."""
+    with archive.open(name) as member:
+        content = member.read(most + 1)
+    if len(content) > most:
+        raise CacheError(f"{path}: {name} is larger than the {most:,} bytes that it may have")
+    return content
 
 
 def _checked_descriptions(path: Path, kernels: Any) -> list[dict[str, Any]]:
@@ -98,13 +164,19 @@ def _checked_descriptions(path: Path, kernels: Any) -> list[dict[str, Any]]:
             raise CacheError(f"{path}: entry {number} of the manifest does not have {', '.join(sorted(shape))}")
         if not _KEY.fullmatch(entry["key"]) or not all(isinstance(text, str) for text in entry["fields"].values()):
             raise CacheError(f"{path}: entry {entry['key']!r} of the manifest has a key or fields of another form")
+        try:
+            BuildReport.from_json(entry["report"])
+        except ValueError as error:
+            raise CacheError(
+                f"{path}: kernel {entry['key']} ({entry['name']}) has no whole build report: {error}"
+            ) from error
     return kernels
 
 
 def _artifact(path: Path, archive: zipfile.ZipFile, entry: dict[str, Any]) -> Artifact:
     key = entry["key"]
-    contents = (archive.read(f"{key}.cubin"), archive.read(f"{key}.host"))
-    artifact = Artifact(key, entry["name"], entry["target"], entry["fields"], *contents, entry["report"])
+    cubin, host = (_read(path, archive, f"{key}.{part}", _LARGEST_KERNEL) for part in ("cubin", "host"))
+    artifact = Artifact(key, entry["name"], entry["target"], entry["fields"], cubin, host, entry["report"])
     if make_key(artifact.fields) != key:
         raise CacheError(f"{path}: kernel {key} ({artifact.name}) has fields of the key {make_key(artifact.fields)}")
     if artifact.digest != entry["digest"]:

@@ -226,7 +226,7 @@ def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
 
 def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
     """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
-    judged = [(artifact, BuildReport.from_json(artifact.report).problems()) for artifact in artifacts]
+    judged = [(artifact, _problems(artifact)) for artifact in artifacts]
     listed = [f"  {artifact.name}: {problem}" for artifact, problems in judged for problem in problems]
     if strict and listed:
         bad = sum(bool(problems) for _, problems in judged)
@@ -242,3 +242,10 @@ def _warn(artifact: Artifact, problems: Iterable[str]) -> None:
     """Say what is wrong with a kernel, once a process: whoever uses it should know, not only who compiled it."""
     for problem in problems:
         say_once(f"{artifact.name} for {artifact.target}: {problem}")
+
+
+def _problems(artifact: Artifact) -> list[str]:
+    try:
+        return BuildReport.from_json(artifact.report).problems()
+    except ValueError as error:
+        return [f"its build report in the cache is not whole, so nothing is known of it: {error}"]

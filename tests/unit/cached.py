@@ -11,8 +11,10 @@ import pytest
 from hypothesis import strategies as st
 
 from pycutlass.cache import Artifact, make_key
+from pycutlass.report import BuildReport
 
 FIELDS = {"kernel": "0" * 64, "headers": "1" * 64, "target": "sm_90a", "flags": '-O3 -DX="a b"'}
+REPORT = BuildReport(168, 0, 0, 0, 0, 1024, False, ("a warning",), 9.5, 4.5, 40_000, "nvcc 13.0.88", 98_304).as_json()
 TEXT = st.text(st.characters(), max_size=8)  # lone surrogates included: paths may hold them
 
 
@@ -27,7 +29,7 @@ def kernel(number: int = 0, size: int = 3000, **fields: str) -> Artifact:
         fields=labelled,
         cubin=noise.randbytes(size),
         host=noise.randbytes(size // 2),
-        report={"registers": 100 + number, "seconds": {"device": 9.5}, "notes": ["a", None]},
+        report={**REPORT, "registers": 100 + number},
     )
 
 

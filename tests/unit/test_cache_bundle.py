@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cached import FIELDS, edit, kernel
+from cached import FIELDS, REPORT, edit, kernel
 
 from pycutlass.cache import KernelCache
 from pycutlass.cache.bundle import read_bundle
@@ -115,7 +122,90 @@ def test_a_bundle_that_cannot_be_written(cache: KernelCache, tmp_path: Path) -> 
     for path in (tmp_path / "missing" / "kernels.zip", tmp_path / "taken"):
         with pytest.raises(CacheError, match="cannot be written"):
             cache.export(path)
-    assert not list(tmp_path.glob("*.partial"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "taken"]
+
+
+def test_files_beside_the_bundle_stay(cache: KernelCache, tmp_path: Path) -> None:
+    cache.put(kernel())
+    (tmp_path / "kernels.zip.partial").write_text("mine")
+    cache.export(tmp_path / "kernels.zip")
+    assert (tmp_path / "kernels.zip.partial").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "kernels.zip", "kernels.zip.partial"]
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "socket", "device", "directory"])
+def test_a_bundle_replaces_nothing_but_a_file(cache: KernelCache, tmp_path: Path, kind: str) -> None:
+    cache.put(kernel())
+    (tmp_path / "precious").write_text("mine")
+    path = tmp_path / "kernels.zip"
+    if kind.startswith("link"):
+        path.symlink_to(tmp_path / ("nothing" if "nothing" in kind else "precious"))
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with contextlib.chdir(tmp_path), socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(path.name)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path = Path(os.devnull)
+    before = path.lstat()
+    with pytest.raises(CacheError, match=f"that is a {kind.split()[0]}. Give the name of a file"):
+        cache.export(path)
+    assert path.lstat().st_mode == before.st_mode and path.lstat().st_ino == before.st_ino
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not list(tmp_path.glob(".pycutlass*"))
+
+
+def test_a_bundle_has_the_mode_of_other_files(cache: KernelCache, tmp_path: Path) -> None:
+    cache.put(kernel())
+    before = os.umask(0o027)
+    try:
+        cache.export(tmp_path / "kernels.zip")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "kernels.zip").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_export_that_is_interrupted_leaves_the_old_bundle(
+    cache: KernelCache, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = bundle.read_bytes()
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.export(bundle)
+    assert bundle.read_bytes() == old
+    assert not list(bundle.parent.glob(".pycutlass*"))
+
+
+def test_exporters_to_one_file_do_not_tear_it(cache: KernelCache, tmp_path: Path) -> None:
+    """Readers meet one whole bundle or the other at every moment."""
+    for number in range(6):
+        cache.put(kernel(number, size=30_000))
+    path, stop, problems = tmp_path / "kernels.zip", threading.Event(), []
+    whole = [{f"cutlass_gemm_{number}" for number in part} for part in (range(6), range(2))]
+
+    def export(names: set[str]) -> None:
+        while not stop.is_set():
+            cache.export(path, sorted(names))
+
+    cache.export(path)
+    threads = [threading.Thread(target=export, args=(names,)) for names in whole for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(60):
+        names = {artifact.name for artifact in read_bundle(path)}
+        if names not in whole:
+            problems.append(names)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["cache", "kernels.zip"]
 
 
 def test_a_cache_in_memory_takes_a_bundle_too(bundle: Path, tmp_path: Path) -> None:
@@ -142,7 +232,15 @@ FORGERIES: dict[str, Callable[[dict[str, bytes]], Mapping[str, bytes] | None]] =
     "cubin": lambda members: {k: b"forged" if k == sorted(members)[2] else v for k, v in members.items()},
     "name": change_entry(name="forged"),
     "target": change_entry(target="sm_80"),
-    "report": change_entry(report={}),
+    "report": change_entry(report=REPORT | {"registers": 1}),
+    "empty report": change_entry(report={}),
+    "report without registers": change_entry(report={k: v for k, v in REPORT.items() if k != "registers"}),
+    "report without warnings": change_entry(report={k: v for k, v in REPORT.items() if k != "warnings"}),
+    "report with text for registers": change_entry(report=REPORT | {"registers": "255"}),
+    "report with true for registers": change_entry(report=REPORT | {"registers": True}),
+    "report with spills below 0": change_entry(report=REPORT | {"spill_load_bytes": -1}),
+    "report with one text for warnings": change_entry(report=REPORT | {"warnings": "none"}),
+    "report with 1 for a flag": change_entry(report=REPORT | {"wgmma_serialized": 1}),
     "digest": change_entry(digest="0" * 64),
     "fields": change_entry(fields=FIELDS | {"flags": "-O0"}),
     "fields and digest": with_manifest(with_other_fields),
@@ -209,7 +307,7 @@ def test_no_flipped_byte_in_a_bundle_makes_a_wrong_kernel(tmp_path: Path, seed: 
         content[noise.randrange(len(content))] ^= 1 << noise.randrange(8)
     bundle.write_bytes(content)
     try:
-        kernels = read_bundle(bundle)
+        kernels = list(read_bundle(bundle))
     except CacheError:
         return
     assert kernels == [kernel(size=200)]
@@ -240,3 +338,69 @@ def test_a_bundle_has_a_name(cache: KernelCache, name: str) -> None:
         cache.export(name)
     with pytest.raises(CacheError, match=r"null byte"):
         cache.export("bundle\0")
+
+
+# Bundles that are made to fill memory.
+
+
+def write_bomb(path: Path, members: Mapping[str, int], claimed: int | None = None) -> None:
+    """Write a zip file of zeros: names and sizes, or the size that it claims for each."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, size in members.items():
+            with archive.open(name, "w") as member:
+                for _ in range(size >> 20):
+                    member.write(bytes(1 << 20))
+    if claimed is not None:
+        content = bytearray(path.read_bytes())
+        for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+            at = -1
+            while (at := content.find(mark, at + 1)) >= 0:
+                struct.pack_into("<I", content, at + offset, claimed)
+        path.write_bytes(content)
+
+
+READS = """
+import resource, sys
+from pathlib import Path
+from pycutlass.cache.bundle import read_bundle
+from pycutlass.errors import CacheError
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    list(read_bundle(Path(sys.argv[1])))
+except CacheError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("claimed", [None, 1000], ids=["honest", "lying"])
+@pytest.mark.parametrize("member", ["manifest.json", "0" * 64 + ".cubin"])
+def test_a_bundle_that_would_fill_memory_is_refused(tmp_path: Path, member: str, claimed: int | None) -> None:
+    """1.2 GiB of zeros are 1.2 MB in a zip file; the process that reads it may take 1 GiB in all."""
+    path = tmp_path / "kernels.zip"
+    write_bomb(path, {"manifest.json": 0, member: 1200 << 20}, claimed)
+    assert path.stat().st_size < 4 << 20
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", READS, path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(path) in done.stdout
+
+
+def test_a_kernel_beyond_every_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(KernelCache(tmp_path / "cache")) as cache:
+        cache.put(kernel())
+        cache.export(tmp_path / "kernels.zip")
+        monkeypatch.setattr("pycutlass.cache.bundle._LARGEST_KERNEL", 2999)
+        with pytest.raises(CacheError, match=r"\.cubin is larger than the 2,999 bytes that it may have"):
+            cache.import_(tmp_path / "kernels.zip")
+
+
+@pytest.mark.parametrize("path", [os.devnull, "/dev/zero"])
+def test_a_device_is_no_bundle(cache: KernelCache, path: str) -> None:
+    with pytest.raises(CacheError, match="it is not a file"):
+        cache.import_(path)
+
+
+def test_a_pipe_is_no_bundle(cache: KernelCache, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CacheError, match="it is not a file"):
+        cache.import_(tmp_path / "pipe")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cached import REPORT
 
 from pycutlass import __version__, cli, config
 from pycutlass.cache import Artifact, KernelCache, make_key
@@ -48,9 +49,7 @@ def kernels(run: Run) -> list[Artifact]:
     cache, made = KernelCache(), []
     for number, target in enumerate(["sm_80", "sm_90a", "sm_90a"]):
         fields = {"kernel": str(number), "target": target}
-        made.append(
-            Artifact(make_key(fields), f"gemm_[{number}]", target, fields, os.urandom(40_000), b"", {"registers": 9})
-        )
+        made.append(Artifact(make_key(fields), f"gemm_[{number}]", target, fields, os.urandom(40_000), b"", REPORT))
         cache.put(made[-1])
     cache.close()
     return made
@@ -71,7 +70,7 @@ def test_ls_and_info_print_json(run: Run, kernels: list[Artifact], tmp_path: Pat
     listed = json.loads(run("cache", "ls", "--json").out)
     assert {entry["key"] for entry in listed} == {kernel.key for kernel in kernels}
     assert listed[0]["fields"] == kernels[2].fields
-    assert listed[0]["report"] == {"registers": 9}
+    assert listed[0]["report"] == REPORT
     facts = json.loads(run("cache", "info", "--json").out)
     assert facts["kernels"] == 3
     assert facts["directory"] == str(tmp_path / "cache")
