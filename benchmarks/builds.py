@@ -84,7 +84,7 @@ class LaunchFloor:
         how = (call.shared_bytes, call.launches_with_pdl, call.params_address)
 
         def loop(calls: int) -> None:
-            self.launch(call.function, dims, *how, call.current_stream, calls)
+            self.launch(call.function, dims, *how, call.current_stream.handle, calls)
 
         return loop
 

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     log.setLevel(logging.INFO)
     operation = COMPILED[options.kernel]()
     if device.available():
-        _core.activate(0)
+        _core.memory_info(0)  # makes the context
     if options.wait:
         print("ready", flush=True)
         sys.stdin.readline()

@@ -5,8 +5,7 @@
 
 #include <array>
 #include <map>
-#include <memory>
-#include <mutex>
+#include <optional>
 
 namespace py = pybind11;
 
@@ -44,6 +43,7 @@ Loaded load() {
   PYCUTLASS_LOAD(cuDeviceGetName)
   PYCUTLASS_LOAD(cuDeviceGetAttribute)
   PYCUTLASS_LOAD(cuDevicePrimaryCtxRetain)
+  PYCUTLASS_LOAD(cuDevicePrimaryCtxGetState)
   PYCUTLASS_LOAD(cuCtxGetCurrent)
   PYCUTLASS_LOAD(cuCtxSetCurrent)
   PYCUTLASS_LOAD(cuCtxGetDevice)
@@ -63,6 +63,7 @@ Loaded load() {
   PYCUTLASS_LOAD(cuMemcpyDtoHAsync)
   PYCUTLASS_LOAD(cuMemsetD8Async)
   PYCUTLASS_LOAD(cuStreamSynchronize)
+  PYCUTLASS_LOAD(cuStreamGetCtx)
   PYCUTLASS_LOAD(cuStreamIsCapturing)
   PYCUTLASS_LOAD(cuThreadExchangeStreamCaptureMode)
   PYCUTLASS_LOAD(cuStreamWaitEvent)
@@ -92,15 +93,6 @@ int device_count() {
   if (!driver_problem().empty()) return 0;
   int count = 0;
   return driver().cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
-}
-
-/// Whether the driver knows host memory: it is page-locked then.
-bool is_known(void const* memory) {
-  unsigned kind = 0;
-  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-  void* answer = &kind;
-  auto address = reinterpret_cast<CUdeviceptr>(memory);
-  return driver().cuPointerGetAttributes(1, &asked, &answer, address) == CUDA_SUCCESS && kind != 0;
 }
 
 CUdevice device_handle(int ordinal) {
@@ -137,49 +129,76 @@ void check(CUresult code, char const* call) {
 
 CUcontext primary_context(int ordinal) {
   // Retained for the life of the process, as torch and cupy do: releasing it would tear down their state as well.
-  static std::mutex mutex;
   static std::map<int, CUcontext> contexts;
-  std::lock_guard<std::mutex> guard(mutex);
   auto found = contexts.find(ordinal);
   if (found != contexts.end()) return found->second;
   CUcontext context = nullptr;
-  check(driver().cuDevicePrimaryCtxRetain(&context, device_handle(ordinal)), "cuDevicePrimaryCtxRetain");
+  CUdevice const device = device_handle(ordinal);
+  // Two threads that come here at the same time get the same one, retained twice.
+  check(unlocked([&] { return driver().cuDevicePrimaryCtxRetain(&context, device); }), "cuDevicePrimaryCtxRetain");
   return contexts[ordinal] = context;
 }
 
-ContextScope::ContextScope(CUcontext context) {
-  driver().cuCtxGetCurrent(&previous_);
-  if (previous_ == context) return;
-  check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
-  changed_ = true;
+ContextScope::ContextScope(CUcontext context) { check(enter(context), "cuCtxSetCurrent"); }
+
+CUresult ContextScope::enter(CUcontext context) noexcept {
+  CUresult const code = driver().cuCtxGetCurrent(&previous_);
+  if (code != CUDA_SUCCESS || previous_ == context) return code;
+  CUresult const entered = driver().cuCtxSetCurrent(context);
+  changed_ = entered == CUDA_SUCCESS;
+  return entered;
 }
 
 ContextScope::~ContextScope() {
   if (changed_) driver().cuCtxSetCurrent(previous_);
 }
 
-Event::Event() { check(driver().cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate"); }
+namespace {
 
-void Event::record(CUstream stream) { check(driver().cuEventRecord(event_, stream), "cuEventRecord"); }
+/// A ContextScope for a `with` statement of Python.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int ordinal) : ordinal_(ordinal) {}
+  void enter() { scope_.emplace(primary_context(ordinal_)); }
+  void exit(py::args const&) { scope_.reset(); }
 
-Event::~Event() { driver().cuEventDestroy(event_); }
+ private:
+  int ordinal_;
+  std::optional<ContextScope> scope_;
+};
 
-bool Event::done() const {
-  CUresult const code = driver().cuEventQuery(event_);
-  return code != CUDA_ERROR_NOT_READY &&
-         code != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // while another thread captures
+CUresult ask_pointer(uintptr_t pointer, int& ordinal, unsigned& kind) {
+  std::array<CUpointer_attribute, 2> asked = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  std::array<void*, 2> answers = {&kind, &ordinal};
+  return driver().cuPointerGetAttributes(2, asked.data(), answers.data(), static_cast<CUdeviceptr>(pointer));
 }
 
-bool is_capturing(CUstream stream) {
-  if (stream == nullptr || stream == CU_STREAM_LEGACY) return false;  // these cannot be captured
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  check(driver().cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing");
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+/// Ordinal of the GPU that knows `pointer`, or -1. Any context will do to ask in. Where none is current it is one that
+/// exists: without one there is no memory that could be known.
+int pointer_device(uintptr_t pointer) {
+  int ordinal = -1;
+  unsigned kind = 0;  // stays 0 where the driver does not know the pointer, which is no error to this call
+  CUcontext current = nullptr;
+  check(driver().cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+  for (int device = 0; !current && device < device_count(); ++device) {
+    unsigned flags = 0;
+    int active = 0;
+    check(driver().cuDevicePrimaryCtxGetState(device_handle(device), &flags, &active), "cuDevicePrimaryCtxGetState");
+    if (active) current = primary_context(device);
+  }
+  if (!current) return -1;
+  ContextScope scope(current);
+  check(ask_pointer(pointer, ordinal, kind), "cuPointerGetAttributes");
+  return kind ? ordinal : -1;
 }
+
+}  // namespace
 
 void bind_driver(py::module_& m) {
-  py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point on a stream.")
-      .def_property_readonly("done", &Event::done, "Whether everything before it has run.");
+  py::class_<DeviceScope>(m, "DeviceScope", "With it, a GPU's primary context is current in the calling thread.")
+      .def(py::init<int>(), py::arg("ordinal"))
+      .def("__enter__", &DeviceScope::enter)
+      .def("__exit__", &DeviceScope::exit);
   m.def("driver_problem", &driver_problem, "Why there is no CUDA driver, or '' where there is one.");
   m.def("device_count", &device_count, "Number of GPUs; 0 without a driver.");
   m.def(
@@ -218,9 +237,6 @@ void bind_driver(py::module_& m) {
       },
       "Ordinal of the calling thread's current GPU; 0 where none is current.");
   m.def(
-      "activate", [](int ordinal) { check(driver().cuCtxSetCurrent(primary_context(ordinal)), "cuCtxSetCurrent"); },
-      py::arg("ordinal"), "Make a GPU's primary context current in the calling thread.");
-  m.def(
       "memory_info",
       [](int ordinal) {
         ContextScope scope(primary_context(ordinal));
@@ -229,86 +245,8 @@ void bind_driver(py::module_& m) {
         return py::make_tuple(free, total);
       },
       py::arg("ordinal"), "Free and total bytes of a GPU.");
-  m.def(
-      "pointer_device",
-      [](uintptr_t pointer) {
-        int ordinal = -1;
-        unsigned kind = 0;  // stays 0 where the driver does not know the pointer, which is no error to this call
-        std::array<CUpointer_attribute, 2> asked = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-        std::array<void*, 2> answers = {&kind, &ordinal};
-        check(driver().cuPointerGetAttributes(2, asked.data(), answers.data(), static_cast<CUdeviceptr>(pointer)),
-              "cuPointerGetAttributes");
-        return kind ? ordinal : -1;
-      },
-      py::arg("pointer"), "Ordinal of the GPU that knows `pointer`, or -1 where the driver does not know it.");
-  m.def(
-      "copy_to_device",
-      [](uintptr_t target, py::buffer source, uintptr_t stream) {
-        py::buffer_info info = source.request();
-        auto bytes = static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize);
-        auto on = reinterpret_cast<CUstream>(stream);
-        // From page-locked memory, which the driver knows, it reads on after this call.
-        bool const waits = is_known(info.ptr) && !is_capturing(on);
-        CUresult code;
-        {
-          py::gil_scoped_release release;  // a host callback ahead on the stream may want the interpreter
-          code = driver().cuMemcpyHtoDAsync(static_cast<CUdeviceptr>(target), info.ptr, bytes, on);
-          if (code == CUDA_SUCCESS && waits) code = driver().cuStreamSynchronize(on);
-        }
-        check(code, "cuMemcpyHtoDAsync");
-      },
-      py::arg("target"), py::arg("source"), py::arg("stream"),
-      "Copy a contiguous host buffer to device memory; it may change when this returns, but under capture.");
-  m.def(
-      "copy_to_host",
-      [](py::buffer target, uintptr_t source, uintptr_t stream) {
-        py::buffer_info info = target.request(/*writable=*/true);
-        auto bytes = static_cast<size_t>(info.size) * static_cast<size_t>(info.itemsize);
-        CUresult code;
-        {
-          py::gil_scoped_release release;  // into pageable memory it waits for the stream
-          code = driver().cuMemcpyDtoHAsync(info.ptr, static_cast<CUdeviceptr>(source), bytes,
-                                            reinterpret_cast<CUstream>(stream));
-        }
-        check(code, "cuMemcpyDtoHAsync");
-      },
-      py::arg("target"), py::arg("source"), py::arg("stream"), "Copy device memory to a contiguous host buffer.");
-  m.def(
-      "fill",
-      [](uintptr_t target, int value, size_t bytes, uintptr_t stream) {
-        check(driver().cuMemsetD8Async(static_cast<CUdeviceptr>(target), static_cast<unsigned char>(value), bytes,
-                                       reinterpret_cast<CUstream>(stream)),
-              "cuMemsetD8Async");
-      },
-      py::arg("target"), py::arg("value"), py::arg("bytes"), py::arg("stream"), "Set bytes of device memory.");
-  m.def(
-      "synchronize",
-      [](uintptr_t stream) {
-        CUresult code;
-        {
-          py::gil_scoped_release release;
-          code = driver().cuStreamSynchronize(reinterpret_cast<CUstream>(stream));
-        }
-        check(code, "cuStreamSynchronize");
-      },
-      py::arg("stream"), "Wait for everything on one stream.");
-  m.def(
-      "is_capturing",
-      [](uintptr_t stream) {
-        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-        CUresult code = driver().cuStreamIsCapturing(reinterpret_cast<CUstream>(stream), &status);
-        return code == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;  // one that is gone is not captured
-      },
-      py::arg("stream"), "Whether a stream is being captured into a graph.");
-  m.def(
-      "order",
-      [](uintptr_t first, uintptr_t second) {
-        Event event;  // the driver keeps it until the wait has been served
-        event.record(reinterpret_cast<CUstream>(first));
-        check(driver().cuStreamWaitEvent(reinterpret_cast<CUstream>(second), event.handle(), 0), "cuStreamWaitEvent");
-      },
-      py::arg("first"), py::arg("second"), "Make stream `second` wait for what is on stream `first` now.");
+  m.def("pointer_device", &pointer_device, py::arg("pointer"),
+        "Ordinal of the GPU that knows `pointer`, or -1 where the driver does not know it.");
 }
 
 }  // namespace pycutlass

@@ -1,10 +1,20 @@
 // The CUDA driver, found at run time. Nothing is linked: the extension imports on a machine without a driver, and says
 // so only when a driver function is needed.
+//
+// Two rules hold for every call of it:
+//
+// - Locks. No lock, the interpreter's or one of ours, is held across a call that may wait for the device or for room in
+//   the driver's queue: launches, copies, fills, records and waits of events, synchronize, the first use of a context,
+//   page-locked memory, loading and unloading. What they wait for may be a host callback that wants the interpreter.
+//   `unlocked` makes such calls. Calls that only read or write the driver's own tables keep the lock. So what C++ keeps
+//   is guarded by the interpreter's lock alone, and is in order whenever that is let go.
+// - Contexts. No call leaves another context current than it found, or any where there was none: `ContextScope`.
 #pragma once
 
 #include <cuda.h>
 #include <pybind11/pybind11.h>
 
+#include <new>
 #include <string>
 
 namespace pycutlass {
@@ -18,6 +28,7 @@ struct Driver {
   decltype(&::cuDeviceGetName) cuDeviceGetName;
   decltype(&::cuDeviceGetAttribute) cuDeviceGetAttribute;
   decltype(&::cuDevicePrimaryCtxRetain) cuDevicePrimaryCtxRetain;
+  decltype(&::cuDevicePrimaryCtxGetState) cuDevicePrimaryCtxGetState;
   decltype(&::cuCtxGetCurrent) cuCtxGetCurrent;
   decltype(&::cuCtxSetCurrent) cuCtxSetCurrent;
   decltype(&::cuCtxGetDevice) cuCtxGetDevice;
@@ -37,6 +48,7 @@ struct Driver {
   decltype(&::cuMemcpyDtoHAsync) cuMemcpyDtoHAsync;
   decltype(&::cuMemsetD8Async) cuMemsetD8Async;
   decltype(&::cuStreamSynchronize) cuStreamSynchronize;
+  decltype(&::cuStreamGetCtx) cuStreamGetCtx;
   decltype(&::cuStreamIsCapturing) cuStreamIsCapturing;
   decltype(&::cuThreadExchangeStreamCaptureMode) cuThreadExchangeStreamCaptureMode;
   decltype(&::cuStreamWaitEvent) cuStreamWaitEvent;
@@ -60,6 +72,13 @@ void check(CUresult code, char const* call);
 /// Throws pycutlass.errors.<type>(message).
 [[noreturn]] void raise_error(char const* type, std::string const& message);
 
+/// Calls the driver without the interpreter's lock, which the caller holds.
+template <typename Body>
+CUresult unlocked(Body body) {
+  pybind11::gil_scoped_release release;
+  return body();
+}
+
 /// The primary context of device `ordinal`, retained once for the life of the process.
 CUcontext primary_context(int ordinal);
 
@@ -67,31 +86,30 @@ CUcontext primary_context(int ordinal);
 class ContextScope {
  public:
   explicit ContextScope(CUcontext context);
+  /// For destructors, and calls that do no harm in another context: an error leaves the present one current.
+  ContextScope(CUcontext context, std::nothrow_t) noexcept { enter(context); }
   ~ContextScope();
   ContextScope(ContextScope const&) = delete;
   ContextScope& operator=(ContextScope const&) = delete;
 
  private:
+  CUresult enter(CUcontext context) noexcept;
+
   CUcontext previous_ = nullptr;
   bool changed_ = false;
 };
 
-/// Whether what is done on `stream` is captured into a graph, not run.
-bool is_capturing(CUstream stream);
-
-/// A point on a stream.
-class Event {
+/// While a stream is captured, calls that might wait for the device end the capture with an error, whichever thread
+/// makes them. Those in this scope do not touch what is captured, and are let through.
+class RelaxedCapture {
  public:
-  Event();
-  ~Event();
-  void record(CUstream stream);
-  Event(Event const&) = delete;
-  Event& operator=(Event const&) = delete;
-  bool done() const;
-  CUevent handle() const { return event_; }
+  RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(RelaxedCapture const&) = delete;
+  RelaxedCapture& operator=(RelaxedCapture const&) = delete;
 
  private:
-  CUevent event_ = nullptr;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
 /// Adds the driver functions that Python calls to the module.

@@ -54,7 +54,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   bool update(py::handle a, py::handle b, py::handle c, py::handle d) override;
   bool resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given);
   void run(py::handle stream) override;
-  void join(uintptr_t stream);
+  void join(Stream const& stream);
 
   /// Whether the last launch went to a stream that the caller named.
   bool was_named() const override { return launch_was_named_; }
@@ -68,7 +68,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   }
 
  protected:
-  void prepare(CUstream stream) override;
+  void prepare(Stream const& stream, bool capturing) override;
 
  private:
   size_t scratch_offset() const { return (image_.size() + kAlignment - 1) / kAlignment * kAlignment; }
@@ -79,7 +79,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   OperandList const& packed(size_t operand) const;
   bool overlapping(bool other_targets);
   bool fits_table();
-  void follow_last_launch(CUstream stream);
+  void follow_last_launch(Stream const& stream);
 
   /// Sizes and operands of all problems.
   struct Group {
@@ -101,7 +101,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   std::vector<Pinned> captured_;
   bool capturing_ = false, captured_ever_ = false;  // the last launch, and any
   // Where the last launch that was no capture went, or the last work of the host for one.
-  CUstream last_ = nullptr;
+  Stream last_;
   bool has_last_ = false, last_was_named_ = false;
   bool launch_was_named_ = false;
 };
@@ -109,7 +109,6 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
 GroupedCall::~GroupedCall() {
   if (!has_last_) return;
   try {
-    ContextScope scope(kernel().context());
     if (last_was_named_) {
       outbox_.close(explicit_end());
     } else {
@@ -314,20 +313,18 @@ void GroupedCall::run(py::handle stream) {
 }
 
 /// Puts work of the host on `stream` between the launches: behind the last one, and before the next.
-void GroupedCall::join(uintptr_t stream) {
-  ContextScope scope(kernel().context());
-  follow_last_launch(reinterpret_cast<CUstream>(stream));
-  last_ = reinterpret_cast<CUstream>(stream);
+void GroupedCall::join(Stream const& stream) {
+  follow_last_launch(stream);
+  last_ = stream;
   has_last_ = true;
   last_was_named_ = false;
 }
 
 /// Brings the table up to date on the stream of the coming launch, which must not meet another one: both would write
 /// to the scratch memory.
-void GroupedCall::prepare(CUstream stream) {
-  if (image_.empty() && !scratch_bytes()) return Call::prepare(stream);
-  ContextScope scope(kernel().context());
-  capturing_ = is_capturing(stream);
+void GroupedCall::prepare(Stream const& stream, bool capturing) {
+  if (image_.empty() && !scratch_bytes()) return Call::prepare(stream, capturing);
+  capturing_ = capturing;
   if (capturing_) {
     captured_ever_ = true;
     if (!image_.empty()) captured_.push_back(send_captured(table_, image_.data(), image_.size(), stream));
@@ -342,15 +339,13 @@ void GroupedCall::prepare(CUstream stream) {
 }
 
 /// Orders `stream` behind the last launch where that was on another one: it reads the table, or has brought it.
-void GroupedCall::follow_last_launch(CUstream stream) {
+void GroupedCall::follow_last_launch(Stream const& stream) {
   if (!has_last_ || last_ == stream) return;
   if (last_was_named_) {  // that stream may be gone, its event is not
-    check(driver().cuStreamWaitEvent(stream, explicit_end()->handle(), 0), "cuStreamWaitEvent");
-    return;
+    stream.wait_for(*explicit_end());
+  } else {
+    stream.follow(last_);
   }
-  Event event;
-  event.record(last_);
-  check(driver().cuStreamWaitEvent(stream, event.handle(), 0), "cuStreamWaitEvent");
 }
 
 }  // namespace

@@ -93,12 +93,14 @@ DeviceKernel::DeviceKernel(std::shared_ptr<HostLibrary> host, py::bytes const& c
                            int ordinal)
     : host_(std::move(host)), context_(primary_context(ordinal)), ordinal_(ordinal) {
   ContextScope scope(context_);
-  check(driver().cuLibraryLoadData(&library_, std::string_view(cubin).data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
-        "cuLibraryLoadData");
+  char const* const image = std::string_view(cubin).data();
+  check(
+      unlocked([&] { return driver().cuLibraryLoadData(&library_, image, nullptr, nullptr, 0, nullptr, nullptr, 0); }),
+      "cuLibraryLoadData");
   try {
     prepare(name);
   } catch (...) {
-    driver().cuLibraryUnload(library_);
+    unlocked([this] { return driver().cuLibraryUnload(library_); });
     throw;
   }
 }
@@ -107,7 +109,7 @@ void DeviceKernel::prepare(std::string const& name) {
   CUkernel kernel = nullptr;
   check(driver().cuLibraryGetKernel(&kernel, library_, name.c_str()), "cuLibraryGetKernel");
   // Resolving the function for this context loads the code now, not at the first launch, which may be under capture.
-  check(driver().cuKernelGetFunction(&function_, kernel), "cuKernelGetFunction");
+  check(unlocked([&] { return driver().cuKernelGetFunction(&function_, kernel); }), "cuKernelGetFunction");
 
   size_t offset = 0, bytes = 0;
   check(driver().cuFuncGetParamInfo(function_, 0, &offset, &bytes), "cuFuncGetParamInfo");
@@ -142,10 +144,12 @@ void DeviceKernel::prepare(std::string const& name) {
 }
 
 DeviceKernel::~DeviceKernel() {
-  if (library_) driver().cuLibraryUnload(library_);
+  ContextScope scope(context_, std::nothrow);
+  unlocked([this] { return driver().cuLibraryUnload(library_); });
 }
 
 int DeviceKernel::attribute(CUfunction_attribute which) const {
+  ContextScope scope(context_);
   int value = 0;
   check(driver().cuFuncGetAttribute(&value, which, function_), "cuFuncGetAttribute");
   return value;

@@ -11,37 +11,10 @@ namespace {
 
 enum Operand { kA, kB, kC, kD };
 
-/// The handle of a stream given as an integer or as an object of torch, cupy, cuda.core or whoever has a stream.
-CUstream stream_handle(py::handle stream) {
-  if (PyLong_Check(stream.ptr())) {
-    size_t const handle = PyLong_AsSize_t(stream.ptr());
-    if (!PyErr_Occurred()) return reinterpret_cast<CUstream>(handle);
-    PyErr_Clear();
-    raise_error("ArgumentTypeError", "stream is " + std::string(py::str(stream)) +
-                                         ", which is no handle of a stream: that is an address, or 0, 1 or 2. Pass "
-                                         "torch.cuda.current_stream() or None for the current stream.");
-  }
-  if (py::hasattr(stream, "__cuda_stream__")) {
-    py::tuple version_and_handle = stream.attr("__cuda_stream__")();
-    return reinterpret_cast<CUstream>(version_and_handle[1].cast<uintptr_t>());
-  }
-  for (char const* name : {"cuda_stream", "ptr", "handle"}) {
-    if (py::hasattr(stream, name)) return reinterpret_cast<CUstream>(stream.attr(name).cast<uintptr_t>());
-  }
-  if (py::hasattr(stream, "__int__")) {
-    return reinterpret_cast<CUstream>(py::int_(py::reinterpret_borrow<py::object>(stream)).cast<uintptr_t>());
-  }
-  raise_error("ArgumentTypeError",
-              "stream must be an integer handle or have __cuda_stream__, got " +
-                  std::string(py::str(py::type::handle_of(stream).attr("__name__"))) +
-                  ". Pass torch.cuda.current_stream(), cupy.cuda.get_current_stream() or None for the current stream.");
-}
-
 }  // namespace
 
-void StreamSource::follow_library(dlpack::ExchangeApi const* api, int ordinal) {
+void StreamSource::follow_library(dlpack::ExchangeApi const* api) {
   api_ = api;
-  ordinal_ = ordinal;
   callable_ = py::object();
 }
 
@@ -50,7 +23,7 @@ void StreamSource::follow_callable(py::object callable) {
   callable_ = std::move(callable);
 }
 
-CUstream StreamSource::current() const {
+CUstream StreamSource::current_handle() const {
   if (api_) {
     void* stream = nullptr;
     if (api_->current_work_stream(dlpack::kCUDA, ordinal_, &stream) != 0) throw py::error_already_set();
@@ -61,7 +34,10 @@ CUstream StreamSource::current() const {
 }
 
 Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_t record_bytes)
-    : kernel_(std::move(kernel)), record_(record) {
+    : kernel_(std::move(kernel)),
+      record_(record),
+      stream_(kernel_->context(), kernel_->ordinal()),
+      launch_stream_(kernel_->context(), nullptr) {
   record_->struct_size = record_bytes;
   record_->device = kernel_->ordinal();
   record_->sm_count = kernel_->sm_count();
@@ -100,11 +76,12 @@ void Call::set_workspace(uintptr_t pointer) { record_->workspace = reinterpret_c
 void Call::follow_library(py::object const& tensor_type) {
   dlpack::ExchangeApi const* api = exchange_api(tensor_type);
   if (!api) raise_error("ArgumentTypeError", "the tensor type has no __dlpack_c_exchange_api__");
-  stream_.follow_library(api, kernel_->ordinal());
+  stream_.follow_library(api);
 }
 
 int Call::plan() {
-  int status = kernel_->host().plan(record_, params_, &result_);
+  ContextScope scope(kernel_->context());  // CUTLASS's host code asks for the current device, and makes tensor maps
+  int const status = kernel_->host().plan(record_, params_, &result_);
   config_.gridDimX = result_.grid[0];
   config_.gridDimY = result_.grid[1];
   config_.gridDimZ = result_.grid[2];
@@ -148,41 +125,23 @@ bool Call::update(py::handle a, py::handle b, py::handle c, py::handle d) {
   return fits;
 }
 
-void Call::run(py::handle stream) {
-  if (stream.is_none()) {
-    launch(stream_.current());
-  } else {
-    run_on(stream_handle(stream));
-  }
-}
-
-void Call::run_on(CUstream stream) {
-  // The tensors' library does not know of this stream. An event after the launch tells when their memory may go.
-  ContextScope scope(kernel_->context());
-  bool const capturing = is_capturing(stream);
-  launch(stream);
-  if (capturing) return;  // a captured graph's tensors belong to whoever owns the graph
-  explicit_stream_ = last_ = stream;
-  has_last_ = last_was_named_ = true;
-  // What was given up waits for its own event; recording that one again would postpone it for ever.
-  if (!explicit_end_ || explicit_end_.use_count() > 1) explicit_end_ = std::make_shared<Event>();
-  explicit_end_->record(stream);
+void Call::run(py::handle given) {
+  bool const named = !given.is_none();
+  Stream const stream = named ? named_stream(given, kernel_->context(), kernel_->ordinal()) : stream_.current();
+  ContextScope scope(stream.context());
+  launch(stream, named, stream.is_capturing());
 }
 
 /// Two launches of one call write the same D, and the same semaphores of split-K. On a stream that the caller names,
 /// which the tensors' library cannot order, and where there are semaphores, the later one waits for the earlier.
-void Call::prepare(CUstream stream) {
+void Call::prepare(Stream const& stream, bool capturing) {
   marks_end_ = false;
   if (!explicit_end_ && !workspace_bytes()) return;
   if (has_last_ && last_ == stream && !last_was_named_ && !workspace_bytes()) return;  // it has waited already
-  ContextScope scope(kernel_->context());
-  if (is_capturing(stream)) return;  // a graph cannot wait for what is outside it
-  auto wait_for = [stream](std::shared_ptr<Event> const& end) {
-    if (end) check(driver().cuStreamWaitEvent(stream, end->handle(), 0), "cuStreamWaitEvent");
-  };
+  if (capturing) return;  // a graph cannot wait for what is outside it
   if (!has_last_ || last_ != stream) {
-    if (explicit_stream_ != stream) wait_for(explicit_end_);
-    wait_for(end_);
+    if (explicit_end_ && explicit_stream_ != stream) stream.wait_for(*explicit_end_);
+    if (end_) stream.wait_for(*end_);
   }
   last_ = stream;
   has_last_ = true;
@@ -190,33 +149,41 @@ void Call::prepare(CUstream stream) {
   marks_end_ = workspace_bytes() != 0;
 }
 
-void Call::launch(CUstream stream) {
-  prepare(stream);
-  config_.hStream = stream;
-  Driver const& cuda = driver();
-  CUcontext context = nullptr;
-  cuda.cuCtxGetCurrent(&context);
-  CUresult code = CUDA_SUCCESS;
+void Call::launch(Stream const& stream, bool named, bool capturing) {
+  prepare(stream, capturing);
   if (result_.clear_bytes) {
-    ContextScope scope(kernel_->context());
-    auto begin = reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset;
-    check(cuda.cuMemsetD8Async(begin, 0, result_.clear_bytes, stream), "cuMemsetD8Async");
+    stream.fill(reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset, 0, result_.clear_bytes);
   }
-  if (context == kernel_->context()) {
-    // The launch blocks while the driver's queue is full; a host callback on that queue may want the interpreter.
-    py::gil_scoped_release release;
-    code = cuda.cuLaunchKernelEx(&config_, kernel_->function(), arguments_, nullptr);
-  } else {
-    ContextScope scope(kernel_->context());
-    py::gil_scoped_release release;
-    code = cuda.cuLaunchKernelEx(&config_, kernel_->function(), arguments_, nullptr);
-  }
+  // The tensors' library does not know of a stream that is named: an event after the launch tells when their memory may
+  // go. What is captured belongs to whoever owns the graph.
+  std::shared_ptr<Event> const explicit_end = named && !capturing ? next_explicit_end(stream) : nullptr;
+  if (marks_end_ && !end_) end_ = std::make_shared<Event>(stream.context());
+  std::array<Event const*, 2> const ends = {marks_end_ ? end_.get() : nullptr, explicit_end.get()};
+  CUlaunchConfig config = config_;
+  config.hStream = stream.handle();
+  CUresult launched = CUDA_SUCCESS, recorded = CUDA_SUCCESS;
+  unlocked([&] {
+    launched = driver().cuLaunchKernelEx(&config, kernel_->function(), arguments_, nullptr);
+    for (Event const* end : ends) {
+      if (end && launched == CUDA_SUCCESS && recorded == CUDA_SUCCESS) {
+        recorded = driver().cuEventRecord(end->handle(), stream.handle());
+      }
+    }
+    return launched;
+  });
   launched_ = true;
-  if (code != CUDA_SUCCESS) check(code, "cuLaunchKernelEx");
-  if (!marks_end_) return;
-  ContextScope scope(kernel_->context());
-  if (!end_) end_ = std::make_shared<Event>();
-  end_->record(stream);
+  launch_stream_ = stream;
+  check(launched, "cuLaunchKernelEx");
+  check(recorded, "cuEventRecord");
+  if (!explicit_end) return;
+  explicit_end_ = explicit_end;
+  explicit_stream_ = last_ = stream;
+  has_last_ = last_was_named_ = true;
+}
+
+/// What was given up waits for its own event; recording that one again would postpone it for ever.
+std::shared_ptr<Event> Call::next_explicit_end(Stream const& stream) const {
+  return explicit_end_ && explicit_end_.use_count() == 1 ? explicit_end_ : std::make_shared<Event>(stream.context());
 }
 
 pycutlass_operand const& Call::operand(int index) const {
@@ -303,12 +270,10 @@ void bind_call(py::module_& m) {
 void bind_launch(py::module_& m) {
   using namespace pycutlass;
   bind_driver(m);
+  bind_stream(m);
   bind_kernel(m);
   bind_tensor_form(m);
   bind_call(m);
-  m.def(
-      "stream_handle", [](py::handle stream) { return reinterpret_cast<uintptr_t>(stream_handle(stream)); },
-      py::arg("stream"), "Integer handle of a stream object.");
   m.attr("MAX_SCALARS") = PYCUTLASS_MAX_SCALARS;
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 

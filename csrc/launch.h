@@ -8,6 +8,7 @@
 
 #include "kernel.h"
 #include "operand_slot.h"
+#include "stream.h"
 
 namespace pycutlass {
 
@@ -15,13 +16,17 @@ namespace pycutlass {
 /// default stream.
 class StreamSource {
  public:
-  void follow_library(dlpack::ExchangeApi const* api, int ordinal);
+  StreamSource(CUcontext context, int ordinal) : context_(context), ordinal_(ordinal) {}
+  void follow_library(dlpack::ExchangeApi const* api);
   void follow_callable(pybind11::object callable);
-  CUstream current() const;
+  Stream current() const { return {context_, current_handle()}; }
 
  private:
+  CUstream current_handle() const;
+
+  CUcontext context_;
+  int ordinal_;
   dlpack::ExchangeApi const* api_ = nullptr;
-  int ordinal_ = 0;
   pybind11::object callable_;
 };
 
@@ -54,8 +59,8 @@ class Call {
   CUlaunchConfig const& config() const { return config_; }
   uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_); }
   uintptr_t function() const { return reinterpret_cast<uintptr_t>(kernel_->function()); }
-  uintptr_t last_stream() const { return reinterpret_cast<uintptr_t>(config_.hStream); }
-  uintptr_t current_stream() const { return reinterpret_cast<uintptr_t>(stream_.current()); }
+  Stream last_stream() const { return launch_stream_; }
+  Stream current_stream() const { return stream_.current(); }
   bool launched() const { return launched_; }
   /// Whether the last launch went to a stream that the caller named; one that was captured is none.
   virtual bool was_named() const { return last_was_named_; }
@@ -66,12 +71,12 @@ class Call {
  protected:
   DeviceKernel const& kernel() const { return *kernel_; }
   /// What is done on the stream of the coming launch, before it: that one waits for earlier launches elsewhere.
-  virtual void prepare(CUstream stream);
+  virtual void prepare(Stream const& stream, bool capturing);
 
  private:
   void set_attributes();
-  void run_on(CUstream stream);
-  void launch(CUstream stream);
+  void launch(Stream const& stream, bool named, bool capturing);
+  std::shared_ptr<Event> next_explicit_end(Stream const& stream) const;
 
   std::shared_ptr<DeviceKernel> kernel_;
   pycutlass_call* record_;
@@ -83,13 +88,14 @@ class Call {
   bool pdl_allowed_ = false;
   void* arguments_[1];
   bool launched_ = false;
+  Stream launch_stream_;  // of the last launch
   // Where the last launch that was no capture went, as far as somebody may have to wait for it.
-  CUstream last_ = nullptr;
+  Stream last_;
   bool has_last_ = false, last_was_named_ = false;
   // Marks its end where it has a workspace: the stream may be gone when the next launch has to wait.
   std::shared_ptr<Event> end_;
   bool marks_end_ = false;  // whether the coming launch is to be marked
-  CUstream explicit_stream_ = nullptr;
+  Stream explicit_stream_;
   std::shared_ptr<Event> explicit_end_;
   alignas(128) unsigned char params_[PYCUTLASS_MAX_PARAMS];
 };

@@ -1,12 +1,10 @@
 #include "staging.h"
 
-#include <pybind11/pybind11.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-namespace py = pybind11;
+#include "driver.h"
 
 namespace pycutlass {
 namespace {
@@ -24,99 +22,73 @@ std::vector<PinnedBlock*>& spare_blocks() {
   return *blocks;
 }
 
-Pinned take_block(size_t bytes) {
+Pinned take_block(size_t bytes, CUcontext context) {
   std::vector<PinnedBlock*>& spare = spare_blocks();
-  auto found = std::find_if(spare.begin(), spare.end(), [bytes](PinnedBlock* block) { return block->serves(bytes); });
-  if (found == spare.end()) return Pinned(new PinnedBlock(bytes));
+  auto serves = [=](PinnedBlock const* block) { return block->serves(bytes, context); };
+  auto found = std::find_if(spare.begin(), spare.end(), serves);
+  if (found == spare.end()) return Pinned(new PinnedBlock(bytes, context));
   Pinned block(*found);
   spare.erase(found);
   return block;
 }
 
-void copy(CUdeviceptr target, void const* source, size_t bytes, CUstream stream) {
-  CUresult code;
-  {
-    // The copy blocks while the driver's queue is full; a host callback on that queue may want the interpreter.
-    py::gil_scoped_release release;
-    code = driver().cuMemcpyHtoDAsync(target, source, bytes, stream);
-  }
-  check(code, "cuMemcpyHtoDAsync");
-}
-
-/// While a thread captures, calls that might wait for the device are refused to it. Those in this scope do not touch
-/// what is captured.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(RelaxedCapture const&) = delete;
-  RelaxedCapture& operator=(RelaxedCapture const&) = delete;
-
- private:
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
-
 }  // namespace
 
-PinnedBlock::PinnedBlock(size_t bytes) : bytes_(64 << 10) {
+PinnedBlock::PinnedBlock(size_t bytes, CUcontext context) : bytes_(64 << 10), context_(context) {
   while (bytes_ < bytes) bytes_ *= 2;
-  driver().cuCtxGetCurrent(&context_);
-  check(driver().cuMemHostAlloc(&data_, bytes_, CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+  ContextScope scope(context);
+  RelaxedCapture relaxed;
+  check(unlocked([this] { return driver().cuMemHostAlloc(&data_, bytes_, CU_MEMHOSTALLOC_PORTABLE); }),
+        "cuMemHostAlloc");
 }
 
-bool PinnedBlock::serves(size_t bytes) const {
-  CUcontext current = nullptr;
-  driver().cuCtxGetCurrent(&current);
-  return bytes <= bytes_ && current == context_ && (!last_copy_ || last_copy_->done());
+bool PinnedBlock::serves(size_t bytes, CUcontext context) const {
+  return bytes <= bytes_ && context == context_ && (!last_copy_ || last_copy_->done());
 }
 
-void PinnedBlock::mark(CUstream stream) {
-  if (!last_copy_ || last_copy_.use_count() > 1) last_copy_ = std::make_shared<Event>();
-  last_copy_->record(stream);
+void PinnedBlock::mark(Stream const& stream) {
+  if (!last_copy_ || last_copy_.use_count() > 1) last_copy_ = std::make_shared<Event>(context_);
+  stream.record(*last_copy_);
 }
 
 void GiveBack::operator()(PinnedBlock* block) const { spare_blocks().push_back(block); }
 
-void send(CUdeviceptr target, void const* source, size_t bytes, CUstream stream) {
-  if (bytes <= kTakenAtOnce) return copy(target, source, bytes, stream);
-  Pinned block = take_block(bytes);
+void send(CUdeviceptr target, void const* source, size_t bytes, Stream const& stream) {
+  if (bytes <= kTakenAtOnce) return stream.copy_in(target, source, bytes);
+  Pinned block = take_block(bytes, stream.context());
   std::memcpy(block->data(), source, bytes);
-  copy(target, block->data(), bytes, stream);
+  stream.copy_in(target, block->data(), bytes);
   block->mark(stream);
 }
 
-void Outbox::send(CUdeviceptr target, void const* source, size_t bytes, CUstream stream) {
+void Outbox::send(CUdeviceptr target, void const* source, size_t bytes, Stream const& stream) {
   if (!make_room(bytes, stream)) return pycutlass::send(target, source, bytes, stream);
   void* place = static_cast<unsigned char*>(blocks_[now_]->data()) + used_;
   used_ += bytes;
   std::memcpy(place, source, bytes);
-  copy(target, place, bytes, stream);
+  stream.copy_in(target, place, bytes);
 }
 
-bool Outbox::make_room(size_t bytes, CUstream stream) {
+bool Outbox::make_room(size_t bytes, Stream const& stream) {
   if (bytes > kOutboxBlock / 4) return false;
   if (blocks_[now_] && used_ + bytes <= kOutboxBlock) return true;
   Pinned& other = blocks_[1 - now_];
   if (!other) {
-    RelaxedCapture relaxed;
-    other = take_block(kOutboxBlock);
-  } else if (!other->serves(kOutboxBlock)) {
+    other = take_block(kOutboxBlock, stream.context());
+  } else if (!other->serves(kOutboxBlock, stream.context())) {
     return false;  // the device is far behind
   }
-  if (blocks_[now_]) blocks_[now_]->mark(stream);
-  now_ = 1 - now_;
+  size_t const full = now_;
+  now_ = 1 - now_;  // before the mark, which lets the interpreter's lock go
   used_ = 0;
+  if (blocks_[full]) blocks_[full]->mark(stream);
   return true;
 }
 
-Pinned send_captured(CUdeviceptr target, void const* source, size_t bytes, CUstream stream) {
-  Pinned block;
-  {
-    RelaxedCapture relaxed;
-    block = take_block(bytes);
-  }
+Pinned send_captured(CUdeviceptr target, void const* source, size_t bytes, Stream const& stream) {
+  Pinned block = take_block(bytes, stream.context());
   std::memcpy(block->data(), source, bytes);
-  copy(target, block->data(), bytes, stream);
+  stream.copy_in(target, block->data(), bytes);
   return block;
 }
 

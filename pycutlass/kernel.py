@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from pycutlass import _core, device
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["load", "select"]
 
 # Loaded code is a property of the process and the GPU, not of whoever described the kernel: equal operations share it.
+# No lock: loading may wait for the GPU. Of threads that load a kernel at the same time the first wins.
 _loaded: dict[tuple[str, int], _core.DeviceKernel] = {}
-_lock = threading.Lock()
 
 
 def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
@@ -32,13 +31,12 @@ def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
         The GPU cannot run it.
     """
     artifact = select(operation, ordinal)
-    with _lock:
-        kernel = _loaded.get((artifact.key, ordinal))
-        if kernel is None:
-            host = _core.HostLibrary(artifact.host)
-            kernel = _core.DeviceKernel(host, artifact.cubin, artifact.name, ordinal)
-            _loaded[artifact.key, ordinal] = kernel
-        return kernel
+    kernel = _loaded.get((artifact.key, ordinal))
+    if kernel is None:
+        host = _core.HostLibrary(artifact.host)
+        made = _core.DeviceKernel(host, artifact.cubin, artifact.name, ordinal)
+        kernel = _loaded.setdefault((artifact.key, ordinal), made)
+    return kernel
 
 
 def select(operation: Operation, ordinal: int) -> Artifact:

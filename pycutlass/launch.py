@@ -136,7 +136,7 @@ class DeviceLaunch:
         self._buffers: dict[str, DeviceBuffer] = {}
         self._host_D: Operand | None = None
         self._libraries: Mapping[str, type] = {}
-        self._joined: list[Callable[[], int]] = []
+        self._joined: list[Callable[[], _core.Stream]] = []
         #: Buffers that were too small for an update. They go last: captured graphs may still use them.
         self._outgrown: list[DeviceBuffer] = []
         self.update(problem)
@@ -173,11 +173,11 @@ class DeviceLaunch:
         """Wait for the stream of the last launch; bring D back where it is host memory."""
         stream = self.call.last_stream
         if self._host_D is None or not self.call.launched:
-            _core.synchronize(stream)
+            stream.synchronize()
             return
         packed = np.empty(self._host_D.packed_bytes, np.uint8)
         _core.copy_to_host(packed, self._buffers["D"].pointer, stream)
-        _core.synchronize(stream)
+        stream.synchronize()
         self._host_D.unpack(packed)
 
     @property
@@ -224,8 +224,8 @@ class DeviceLaunch:
         before = call.current_stream
         self._joined, self._libraries = follow_streams(call, libraries, self.ordinal), libraries
         after = call.current_stream
-        if after != before and (call.launched or self._buffers) and not _core.is_capturing(after):
-            _core.order(before, after)
+        if after != before and (call.launched or self._buffers) and not after.is_capturing():
+            after.follow(before)
 
     def _let_go(self, *buffers: DeviceBuffer) -> None:
         """Give buffers back behind the last launch that uses them."""
@@ -270,7 +270,6 @@ class DeviceLaunch:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""
         held = self._buffers.get(name)
         if held is None or held.size < size:
-            _core.activate(self.ordinal)
             self._buffers[name] = DeviceBuffer(self.ordinal, size, self.call.current_stream)
             if held is not None:
                 self._outgrown.append(held)
@@ -387,7 +386,7 @@ def check_on_host(problem: Problem) -> None:
         )
 
 
-def follow_streams(call: Any, libraries: Mapping[str, type], ordinal: int) -> list[Callable[[], int]]:
+def follow_streams(call: Any, libraries: Mapping[str, type], ordinal: int) -> list[Callable[[], _core.Stream]]:
     """Make `call` follow the current stream of the tensors' library; return those of further libraries.
 
     `libraries` has the type of a tensor of each.
@@ -400,25 +399,29 @@ def follow_streams(call: Any, libraries: Mapping[str, type], ordinal: int) -> li
         call.follow_library(tensor_type)
     else:
         call.follow_callable(current_stream_source(known[0], ordinal))
-    return [current_stream_source(name, ordinal) for name in known[1:]]
+    return [functools.partial(_current_stream, current_stream_source(name, ordinal), ordinal) for name in known[1:]]
+
+
+def _current_stream(source: Callable[[], int], ordinal: int) -> _core.Stream:
+    return _core.Stream(ordinal, source())
 
 
 def run_joined(
-    call: _core.Call, joined: Sequence[Callable[[], int]], has_buffers: bool = False, stream: Any = None
+    call: _core.Call, joined: Sequence[Callable[[], _core.Stream]], has_buffers: bool = False, stream: Any = None
 ) -> None:
     """Launch on the first library's stream, ordered against the current streams of the others.
 
     On a named stream, against the first library's as well where buffers were filled there.
     """
     filled = call.current_stream
-    launched = filled if stream is None else _core.stream_handle(stream)
+    launched = filled if stream is None else _core.named_stream(stream, filled.ordinal)
     streams = {*(source() for source in joined), *([filled] if has_buffers else [])}
-    others = [handle for handle in streams if handle != launched]
-    for handle in others:
-        _core.order(handle, launched)
+    others = [other for other in streams if other != launched]
+    for other in others:
+        launched.follow(other)
     call.run(stream)
-    for handle in others:
-        _core.order(launched, handle)
+    for other in others:
+        other.follow(launched)
 
 
 def _run_with_buffers(call: _core.Call, stream: Any = None) -> None:
@@ -430,10 +433,11 @@ def _run_with_buffers(call: _core.Call, stream: Any = None) -> None:
     if stream is None:
         call.run(None)
         return
-    named, filled = _core.stream_handle(stream), call.current_stream
-    if named == filled or _core.is_capturing(named):
+    filled = call.current_stream
+    named = _core.named_stream(stream, filled.ordinal)
+    if named == filled or named.is_capturing():
         call.run(stream)
         return
-    _core.order(filled, named)
+    named.follow(filled)
     call.run(stream)
-    _core.order(named, filled)
+    filled.follow(named)

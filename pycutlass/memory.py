@@ -8,13 +8,13 @@ here touches RMM's process-wide current resource unless the user asks for it wit
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PoolError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError
 from pycutlass.integers import whole
 
 __all__ = [
@@ -63,19 +63,20 @@ class MemoryPool:
     def __init__(self, ordinal: int, init_pool_size: int, max_pool_size: int) -> None:
         self.init_pool_size, self.max_pool_size = _checked_sizes(init_pool_size, max_pool_size)
         self.ordinal = ordinal
-        import rmm.mr
+        # RMM works on the current GPU, and makes GPU 0 current where there is none.
+        with _core.DeviceScope(ordinal):
+            import rmm.mr
 
-        _core.activate(ordinal)
-        try:
-            pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), self.init_pool_size, self.max_pool_size)
-        except MemoryError as error:
-            free, total = _core.memory_info(ordinal)
-            raise DeviceError(
-                f"GPU {ordinal} cannot reserve a pool of {self.init_pool_size:,} bytes: {free:,} of {total:,} bytes "
-                f"are free. Ask for a smaller init_pool_size."
-            ) from error
-        self._pool = pool
-        self.mr = rmm.mr.TrackingResourceAdaptor(pool)
+            try:
+                pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), self.init_pool_size, self.max_pool_size)
+            except MemoryError as error:
+                free, total = _core.memory_info(ordinal)
+                raise DeviceError(
+                    f"GPU {ordinal} cannot reserve a pool of {self.init_pool_size:,} bytes: {free:,} of {total:,} "
+                    f"bytes are free. Ask for a smaller init_pool_size."
+                ) from error
+            self._pool = pool
+            self.mr = rmm.mr.TrackingResourceAdaptor(pool)
 
     def get_allocated_size(self) -> int:
         """Return the bytes in use."""
@@ -85,8 +86,8 @@ class MemoryPool:
         """Return the bytes that the pool has taken from the GPU."""
         return int(self._pool.pool_size())
 
-    def allocate(self, size: int, stream: int) -> int:
-        """Return the address of `size` bytes, usable on `stream`.
+    def allocate(self, size: int, stream: _core.Stream) -> int:
+        """Return the address of `size` bytes, usable on `stream`, which belongs to this GPU.
 
         Raises
         ------
@@ -94,33 +95,37 @@ class MemoryPool:
             The pool cannot hold them; the message has the sizes asked, used and allowed.
         """
         try:
-            return int(self.mr.allocate(size, _rmm_stream(stream)))
+            with _core.DeviceScope(self.ordinal):
+                return int(self.mr.allocate(size, _rmm_stream(stream.handle)))
         except MemoryError as error:
             raise PoolError(size, self.get_allocated_size(), self.max_pool_size) from error
 
-    def deallocate(self, pointer: int, size: int, stream: int) -> None:
+    def deallocate(self, pointer: int, size: int, stream: _core.Stream) -> None:
         """Give memory back, once what is on `stream` now has run."""
-        self.mr.deallocate(pointer, size, _rmm_stream(stream))
+        with _core.DeviceScope(self.ordinal):
+            self.mr.deallocate(pointer, size, _rmm_stream(stream.handle))
 
 
 class DeviceBuffer:
     """Device memory that goes back to its pool when it is no longer referenced.
 
-    `stream` is where it was last used: giving it back is ordered behind that.
+    `stream` is where it was last used: giving it back is ordered behind that. By default it is the legacy default
+    stream of its GPU.
     """
 
-    def __init__(self, ordinal: int, size: int, stream: int = 0) -> None:
+    def __init__(self, ordinal: int, size: int, stream: _core.Stream | None = None) -> None:
         self.size = size
-        self.stream = stream
         self.pointer = 0
+        self.stream = _core.Stream(ordinal) if stream is None else stream
         self._pool = pool_of(ordinal)
         _let_go()
-        self.pointer = self._pool.allocate(max(size, 1), stream)
+        self.pointer = self._pool.allocate(max(size, 1), self.stream)
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # When the process ends the pool's memory goes with it, and nothing can be imported or called any more.
         if self.pointer and not _is_finalizing():
-            self._pool.deallocate(self.pointer, max(self.size, 1), self.stream)
+            with contextlib.suppress(DriverError):  # of a driver that has ended, and the memory with it
+                self._pool.deallocate(self.pointer, max(self.size, 1), self.stream)
             self.pointer = 0
 
 
@@ -139,9 +144,9 @@ class _HostPool(MemoryPool):
         return 0
 
 
-# One pool a GPU for the whole process, since its point is that everybody takes from the same one.
+# One pool a GPU for the whole process, since its point is that everybody takes from the same one. No lock: making a
+# pool may wait for the GPU. Of threads that make one at the same time the first wins.
 _pools: dict[int, MemoryPool] = {}
-_lock = threading.Lock()
 
 
 def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> MemoryPool:
@@ -165,30 +170,29 @@ def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> Memo
     if not device.available():
         return _HostPool(*sizes)
     ordinal = device.current()
-    with _lock:
-        present = _pools.get(ordinal)
-        if present is not None:
-            if (present.init_pool_size, present.max_pool_size) == sizes:
-                return present
-            used = present.get_allocated_size()
-            if used:
-                raise ArgumentError(
-                    f"GPU {ordinal} has a pool of at most {present.max_pool_size:,} bytes with {used:,} in use: call "
-                    f"get_memory_pool before the first arguments are made, or free those first"
-                )
-            del _pools[ordinal]
-        return _pools.setdefault(ordinal, MemoryPool(ordinal, *sizes))
+    present = _pools.get(ordinal)
+    if present is not None:
+        if (present.init_pool_size, present.max_pool_size) == sizes:
+            return present
+        used = present.get_allocated_size()
+        if used:
+            raise ArgumentError(
+                f"GPU {ordinal} has a pool of at most {present.max_pool_size:,} bytes with {used:,} in use: call "
+                f"get_memory_pool before the first arguments are made, or free those first"
+            )
+        with _core.DeviceScope(ordinal):
+            del _pools[ordinal], present  # its memory goes back before the other pool takes some
+    return _pools.setdefault(ordinal, MemoryPool(ordinal, *sizes))
 
 
 def pool_of(ordinal: int) -> MemoryPool:
     """Return the pool of GPU `ordinal`, made with default sizes where nobody has made one."""
-    with _lock:
-        pool = _pools.get(ordinal)
-        if pool is None:
-            free, _ = _core.memory_info(ordinal)
-            limit = int(free * _DEFAULT_SHARE)
-            pool = _pools[ordinal] = MemoryPool(ordinal, min(_DEFAULT_INITIAL, limit), max(limit, 256))
-        return pool
+    pool = _pools.get(ordinal)
+    if pool is None:
+        free, _ = _core.memory_info(ordinal)
+        limit = int(free * _DEFAULT_SHARE)
+        pool = _pools.setdefault(ordinal, MemoryPool(ordinal, min(_DEFAULT_INITIAL, limit), max(limit, 256)))
+    return pool
 
 
 def get_allocated_size() -> int:
@@ -272,10 +276,12 @@ def _bytes(name: str, size: Any) -> int:
 
 
 def _make_current() -> None:
+    ordinal = device.current()
+    pool = pool_of(ordinal)
     import rmm.mr
 
-    ordinal = device.current()
-    rmm.mr.set_per_device_resource(ordinal, pool_of(ordinal).mr)
+    with _core.DeviceScope(ordinal):
+        rmm.mr.set_per_device_resource(ordinal, pool.mr)
 
 
 def _rmm_stream(handle: int) -> Any:

@@ -66,12 +66,12 @@ class GroupedLaunch(DeviceLaunch):
         """Wait for the stream of the last launch; bring every D back that is host memory."""
         stream = self.call.last_stream
         if not self._host_parts or not self.call.launched:
-            _core.synchronize(stream)
+            stream.synchronize()
             return
         buffer = self._buffers["D"]
         packed = np.empty(buffer.size, np.uint8)
         _core.copy_to_host(packed, buffer.pointer, stream)
-        _core.synchronize(stream)
+        stream.synchronize()
         for target, offset in self._host_parts:
             target.unpack(packed[offset : offset + target.packed_bytes])
 
@@ -96,7 +96,6 @@ class GroupedLaunch(DeviceLaunch):
         if not grown:
             return
         stream = self._host_stream()
-        _core.activate(self.ordinal)
         made = {name: DeviceBuffer(self.ordinal, size, stream) for name, size in grown.items()}
         old = [self._buffers[name] for name in grown if name in self._buffers]
         self._let_go(*old)
@@ -132,10 +131,10 @@ class GroupedLaunch(DeviceLaunch):
         self.call.join(stream)
         _core.copy_to_device(pointer, packed, stream)
 
-    def _host_stream(self) -> int:
+    def _host_stream(self) -> _core.Stream:
         """Return the stream on which memory is taken and filled: the current one, which must not be under capture."""
         stream = self.call.current_stream
-        if _core.is_capturing(stream):
+        if stream.is_capturing():
             raise ArgumentError(
                 "a group needs device memory for its table and for numpy operands, which cannot be had while a graph "
                 "is captured: make the arguments, or give them more or larger problems, before the capture begins"

@@ -143,11 +143,11 @@ def _products(operands: dict[str, Operand], columns: int) -> int:
     return B.rows * B.columns // columns
 
 
-def _current_stream(operands: dict[str, Operand], ordinal: int) -> int:
+def _current_stream(operands: dict[str, Operand], ordinal: int) -> _core.Stream:
     """Return the stream that a launch without a named one goes to: the same choice as `pycutlass.launch` makes."""
     libraries = {operand.view.library for operand in operands.values()}
     first = next((name for name in ("torch", "cupy") if name in libraries), "")
-    return current_stream_source(first, ordinal)()
+    return _core.Stream(ordinal, current_stream_source(first, ordinal)())
 
 
 def check_serial(operation: GemmOperationUniversal | Conv2dOperation, slices: int) -> None:

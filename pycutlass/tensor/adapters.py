@@ -53,7 +53,7 @@ def current_stream_source(library: str, device: int) -> Callable[[], int]:
         return lambda: int(torch.cuda.current_stream(device).cuda_stream)
     if library == "cupy":
         get_current_stream = sys.modules["cupy"].cuda.get_current_stream
-        return lambda: int(get_current_stream().ptr)
+        return lambda: int(get_current_stream(device).ptr)  # without a device, the stream of the current one
     return lambda: 0  # whoever has no notion of a current stream means the legacy default stream
 
 

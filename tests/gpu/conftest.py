@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.gpu)
             if not device.available():
                 item.add_marker(pytest.mark.skip(reason="needs a GPU: run make test-gpu on a machine with one"))
+            elif item.path.name == "test_two_gpus.py" and device.count() < 2:
+                item.add_marker(pytest.mark.skip(reason="needs two GPUs: run make test-gpu on a machine with them"))
     yield  # -m, which sees the marks, and -k choose first: what they leave is shared out
     config.stash[_SELECTED] = list(items)
     shard = config.getoption("shard", None)  # there is no such option where these are not the tests that were named
@@ -69,10 +71,12 @@ def memory_is_given_back() -> object:
     import gc
 
     import pycutlass
+    from pycutlass import memory
 
     yield
     gc.collect()
     assert pycutlass.get_allocated_size() == 0
+    assert [pool.get_allocated_size() for pool in memory._pools.values() if pool.get_allocated_size()] == []
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,14 +99,17 @@ def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
     from cases import OPERATIONS
     from conv_cases import OPERATIONS as CONVOLUTIONS
     from conv_cases import SPLIT, reduction
-    from grouped_cases import GROUPED
+    from grouped_cases import BY_SCHEDULER, GROUPED
     from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS
 
     named, files = {name for item in items for name in _named(item)}, {item.path.name for item in items}
     alone: list[Operation] = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
     alone += [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
     alone += CONVOLUTIONS.values() if "test_conv2d.py" in files else ()
-    alone += GROUPED.values() if any(file.startswith("test_grouped") for file in files) else ()
+    if any(file.startswith("test_grouped") for file in files):
+        alone += GROUPED.values()
+    elif "test_two_gpus.py" in files and device.count() > 1:
+        alone += [GROUPED[name] for name in BY_SCHEDULER]
     yield [INTERLEAVED_KERNEL, *alone]
     split = [name for name in REDUCTIONS if name in named or name in _IN_MODES]
     pairs: list[Operation] = [kernel for name in split for kernel in (KERNELS[name], REDUCTIONS[name])]

@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 from collections import deque
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -72,7 +73,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rmm.mr", mr)
     monkeypatch.setattr(_core, "device_count", lambda: 1)
     monkeypatch.setattr(_core, "current_device", lambda: 0)
-    monkeypatch.setattr(_core, "activate", lambda ordinal: None)
+    monkeypatch.setattr(_core, "DeviceScope", lambda ordinal: nullcontext())
+    monkeypatch.setattr(_core, "Stream", lambda ordinal: SimpleNamespace(ordinal=ordinal, handle=0))
     monkeypatch.setattr(_core, "memory_info", lambda ordinal: (FREE, 2 * FREE))
     monkeypatch.setattr(memory, "_rmm_stream", lambda handle: handle)
     monkeypatch.setattr(memory, "_pools", {})
@@ -228,9 +230,9 @@ def test_a_pool_that_is_full_says_how_full():
 @pytest.mark.usefixtures("gpu")
 def test_a_buffer_goes_back_behind_its_last_stream():
     pool = pycutlass.get_memory_pool(0, 1 << 20)
-    buffer = memory.DeviceBuffer(0, 64, stream=11)
+    buffer = memory.DeviceBuffer(0, 64, SimpleNamespace(handle=11))
     assert buffer.pointer in pool.mr.alive
-    buffer.stream = 22
+    buffer.stream = SimpleNamespace(handle=22)
     del buffer
     gc.collect()
     assert pool.mr.streams == [11, 22]

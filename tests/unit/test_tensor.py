@@ -39,8 +39,10 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> type:
             self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
             self.data = SimpleNamespace(ptr=pointer, device_id=device)
 
-    stream = SimpleNamespace(ptr=0xABC0)
-    cupy = SimpleNamespace(ndarray=ndarray, cuda=SimpleNamespace(get_current_stream=lambda: stream))
+    def get_current_stream(device: int) -> SimpleNamespace:
+        return SimpleNamespace(ptr=0xABC0 + device)
+
+    cupy = SimpleNamespace(ndarray=ndarray, cuda=SimpleNamespace(get_current_stream=get_current_stream))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return ndarray
 
@@ -240,6 +242,7 @@ def test_the_current_stream_of_torch(monkeypatch):
 def test_the_current_stream_of_cupy(monkeypatch):
     fake_cupy(monkeypatch)
     assert current_stream_source("cupy", 0)() == 0xABC0
+    assert current_stream_source("cupy", 3)() == 0xABC3, "that of the tensors' GPU, whichever is current"
 
 
 @pytest.mark.parametrize("library", ["numpy", "dlpack", "pointer"])

@@ -1,0 +1,203 @@
+#include "stream.h"
+
+#include <functional>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "driver.h"
+
+namespace py = pybind11;
+
+namespace pycutlass {
+namespace {
+
+bool is_default(CUstream handle) {
+  return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+}
+
+/// Whether the driver knows host memory: it is page-locked then.
+bool is_known(void const* memory) {
+  unsigned kind = 0;
+  CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void* answer = &kind;
+  auto address = reinterpret_cast<CUdeviceptr>(memory);
+  return driver().cuPointerGetAttributes(1, &asked, &answer, address) == CUDA_SUCCESS && kind != 0;
+}
+
+/// The GPU that a stream belongs to, as far as anybody says so; -1 where nobody does.
+int device_of(py::handle stream, CUstream handle, CUcontext context, int ordinal) {
+  if (is_default(handle)) {  // the driver would say that it is the current one
+    bool const says = py::hasattr(stream, "cuda_stream") && py::hasattr(stream, "device_index");
+    return says ? stream.attr("device_index").cast<int>() : -1;
+  }
+  CUcontext owner = nullptr;
+  if (driver().cuStreamGetCtx(handle, &owner) != CUDA_SUCCESS) return -1;  // the launch will say what is wrong with it
+  if (owner == context) return ordinal;
+  ContextScope scope(owner);
+  CUdevice device = 0;
+  return driver().cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+}
+
+}  // namespace
+
+Event::Event(CUcontext context) : context_(context) {
+  ContextScope scope(context);
+  check(driver().cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+}
+
+Event::~Event() {
+  ContextScope scope(context_, std::nothrow);
+  driver().cuEventDestroy(event_);
+}
+
+bool Event::done() const {
+  ContextScope scope(context_);
+  RelaxedCapture relaxed;
+  CUresult const code = driver().cuEventQuery(event_);
+  return code != CUDA_ERROR_NOT_READY && code != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+int Stream::ordinal() const {
+  ContextScope scope(context_);
+  CUdevice device = 0;
+  check(driver().cuCtxGetDevice(&device), "cuCtxGetDevice");
+  return device;
+}
+
+bool Stream::is_capturing() const {
+  if (handle_ == nullptr || handle_ == CU_STREAM_LEGACY) return false;  // these cannot be captured
+  ContextScope scope(context_);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(driver().cuStreamIsCapturing(handle_, &status), "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void Stream::synchronize() const {
+  ContextScope scope(context_);
+  check(unlocked([this] { return driver().cuStreamSynchronize(handle_); }), "cuStreamSynchronize");
+}
+
+void Stream::copy_in(CUdeviceptr target, void const* source, size_t bytes) const {
+  ContextScope scope(context_);
+  check(unlocked([=] { return driver().cuMemcpyHtoDAsync(target, source, bytes, handle_); }), "cuMemcpyHtoDAsync");
+}
+
+void Stream::copy_out(void* target, CUdeviceptr source, size_t bytes) const {
+  ContextScope scope(context_);
+  check(unlocked([=] { return driver().cuMemcpyDtoHAsync(target, source, bytes, handle_); }), "cuMemcpyDtoHAsync");
+}
+
+void Stream::fill(CUdeviceptr target, unsigned char value, size_t bytes) const {
+  ContextScope scope(context_);
+  check(unlocked([=] { return driver().cuMemsetD8Async(target, value, bytes, handle_); }), "cuMemsetD8Async");
+}
+
+void Stream::record(Event const& event) const {
+  ContextScope scope(context_);
+  check(unlocked([&] { return driver().cuEventRecord(event.handle(), handle_); }), "cuEventRecord");
+}
+
+void Stream::wait_for(Event const& event) const {
+  ContextScope scope(context_);
+  check(unlocked([&] { return driver().cuStreamWaitEvent(handle_, event.handle(), 0); }), "cuStreamWaitEvent");
+}
+
+void Stream::follow(Stream const& first) const {
+  Event event(first.context());  // the driver keeps it until the wait has been served
+  first.record(event);
+  wait_for(event);
+}
+
+CUstream stream_handle(py::handle stream) {
+  if (PyLong_Check(stream.ptr())) {
+    size_t const handle = PyLong_AsSize_t(stream.ptr());
+    if (!PyErr_Occurred()) return reinterpret_cast<CUstream>(handle);
+    PyErr_Clear();
+    raise_error("ArgumentTypeError", "stream is " + std::string(py::str(stream)) +
+                                         ", which is no handle of a stream: that is an address, or 0, 1 or 2. Pass "
+                                         "torch.cuda.current_stream() or None for the current stream.");
+  }
+  if (py::hasattr(stream, "__cuda_stream__")) {
+    py::tuple version_and_handle = stream.attr("__cuda_stream__")();
+    return reinterpret_cast<CUstream>(version_and_handle[1].cast<uintptr_t>());
+  }
+  for (char const* name : {"cuda_stream", "ptr", "handle"}) {
+    if (py::hasattr(stream, name)) return reinterpret_cast<CUstream>(stream.attr(name).cast<uintptr_t>());
+  }
+  if (py::hasattr(stream, "__int__")) {
+    return reinterpret_cast<CUstream>(py::int_(py::reinterpret_borrow<py::object>(stream)).cast<uintptr_t>());
+  }
+  raise_error("ArgumentTypeError",
+              "stream must be an integer handle or have __cuda_stream__, got " +
+                  std::string(py::str(py::type::handle_of(stream).attr("__name__"))) +
+                  ". Pass torch.cuda.current_stream(), cupy.cuda.get_current_stream() or None for the current stream.");
+}
+
+Stream named_stream(py::handle stream, CUcontext context, int ordinal) {
+  CUstream const handle = stream_handle(stream);
+  int const device = device_of(stream, handle, context, ordinal);
+  if (device >= 0 && device != ordinal) {
+    raise_error("ArgumentError", "the stream belongs to GPU " + std::to_string(device) + ", the operands are on GPU " +
+                                     std::to_string(ordinal) +
+                                     ": a launch goes to a stream of its own GPU. Pass torch.cuda.current_stream(" +
+                                     std::to_string(ordinal) + "), or None for the current one there.");
+  }
+  return {context, handle};
+}
+
+void bind_stream(py::module_& m) {
+  py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point on a stream.")
+      .def_property_readonly("done", &Event::done, "Whether everything before it has run.");
+  py::class_<Stream>(m, "Stream", "A stream of one GPU.")
+      .def(py::init([](int ordinal, uintptr_t handle) {
+             return Stream(primary_context(ordinal), reinterpret_cast<CUstream>(handle));
+           }),
+           py::arg("ordinal"), py::arg("handle") = 0)
+      .def_property_readonly("ordinal", &Stream::ordinal)
+      .def_property_readonly("handle", [](Stream const& self) { return reinterpret_cast<uintptr_t>(self.handle()); })
+      .def(
+          "__eq__",
+          [](Stream const& self, py::handle other) {
+            return py::isinstance<Stream>(other) && self == other.cast<Stream const&>();
+          },
+          py::arg("other"))
+      .def("__hash__", [](Stream const& self) { return std::hash<void const*>()(self.handle()); })
+      .def("is_capturing", &Stream::is_capturing, "Whether it is being captured into a graph.")
+      .def("synchronize", &Stream::synchronize, "Wait for everything on it.")
+      .def("follow", &Stream::follow, py::arg("first"), "Make it wait for what is on stream `first` now.");
+  m.def(
+      "stream_handle", [](py::handle stream) { return reinterpret_cast<uintptr_t>(stream_handle(stream)); },
+      py::arg("stream"), "Integer handle of a stream object.");
+  m.def(
+      "named_stream",
+      [](py::handle stream, int ordinal) { return named_stream(stream, primary_context(ordinal), ordinal); },
+      py::arg("stream"), py::arg("ordinal"), "The stream that a handle or an object means on a GPU.");
+  m.def(
+      "copy_to_device",
+      [](uintptr_t target, py::buffer const& source, Stream const& stream) {
+        py::buffer_info info = source.request();
+        ContextScope scope(stream.context());
+        // From page-locked memory, which the driver knows, it reads on after the copy has been queued.
+        bool const waits = is_known(info.ptr) && !stream.is_capturing();
+        stream.copy_in(static_cast<CUdeviceptr>(target), info.ptr, static_cast<size_t>(info.size * info.itemsize));
+        if (waits) stream.synchronize();
+      },
+      py::arg("target"), py::arg("source"), py::arg("stream"),
+      "Copy a contiguous host buffer to device memory; it may change when this returns, but under capture.");
+  m.def(
+      "copy_to_host",
+      [](py::buffer const& target, uintptr_t source, Stream const& stream) {
+        py::buffer_info info = target.request(/*writable=*/true);
+        stream.copy_out(info.ptr, static_cast<CUdeviceptr>(source), static_cast<size_t>(info.size * info.itemsize));
+      },
+      py::arg("target"), py::arg("source"), py::arg("stream"), "Copy device memory to a contiguous host buffer.");
+  m.def(
+      "fill",
+      [](uintptr_t target, int value, size_t bytes, Stream const& stream) {
+        stream.fill(static_cast<CUdeviceptr>(target), static_cast<unsigned char>(value), bytes);
+      },
+      py::arg("target"), py::arg("value"), py::arg("bytes"), py::arg("stream"), "Set bytes of device memory.");
+}
+
+}  // namespace pycutlass

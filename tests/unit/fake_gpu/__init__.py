@@ -1,0 +1,58 @@
+"""GPUs that are none: programs that run on a stand-in for the CUDA driver (driver.cpp) with kernels of the host.
+
+``run(program)`` starts a process that finds the stand-in where libcuda.so.1 is looked for. What such programs need is
+in `fake_gpu.inside`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pycutlass import toolkit
+
+__all__ = ["FAMILIES", "run"]
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parents[2]
+FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host")  # in the order of kernels.cpp
+
+
+@functools.cache
+def _built() -> tempfile.TemporaryDirectory[str]:
+    """Compile the driver and the kernels, once for all tests of a process."""
+    directory = tempfile.TemporaryDirectory(prefix="pycutlass-fake-gpu-")
+    common = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    driver = [*common, "-fvisibility=default", "-isystem", str(toolkit.find_nvrtc().include), str(_HERE / "driver.cpp")]
+    commands = [[*driver, "-o", f"{directory.name}/libcuda.so.1"]]
+    for number, name in enumerate(FAMILIES):
+        kernel = [f"-DFAMILY={number}", f"-I{_ROOT / 'pycutlass/include'}", str(_HERE / "kernels.cpp")]
+        commands.append([*common, *kernel, "-o", f"{directory.name}/{name}.so"])
+    for command in commands:
+        subprocess.run(command, check=True, timeout=120)
+    return directory
+
+
+def run(program: str, gpus: int = 2, seconds: float = 60) -> str:
+    """Run `program` with so many GPUs and return what it printed.
+
+    It fails where the program does, or where anything was asked of the driver that would have been wrong.
+    """
+    directory = _built().name
+    variables = {
+        "LD_LIBRARY_PATH": directory,
+        "FAKE_GPUS": str(gpus),
+        "PYTHONPATH": os.pathsep.join((str(_ROOT), str(_HERE.parent))),
+        "PYTHONWARNINGS": "error",
+    }
+    command = [sys.executable, "-X", "faulthandler", "-c", f"from fake_gpu.inside import *\n{program}\nfinish()"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, check=False, env={**os.environ, **variables}
+    )
+    assert done.returncode == 0, f"ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.stderr == ""
+    return done.stdout
