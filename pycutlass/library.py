@@ -17,7 +17,17 @@ from pycutlass.integers import whole
 from pycutlass.log import say_once
 from pycutlass.types import Element, Layout, element, layout
 
-__all__ = ["TensorDescription", "TileDescription"]
+__all__ = ["CLEAN_ACCUMULATORS", "TensorDescription", "TileDescription"]
+
+#: Rows of a Hopper-native tile, by schedule: warp groups have multiples of 64.
+_NATIVE_ROWS = {
+    KernelSchedule.Cooperative: (128, 256),
+    KernelSchedule.Pingpong: (64, 128, 192, 256),
+}
+#: Registers of the 240 of a Hopper-native kernel's thread that sums can have, and those with which ptxas spills none.
+#: Built with CUDA 13.0 for C of 16 bits, 192 were clean, 208 spilled a few bytes, and from 216 on ptxas made each wgmma
+#: wait for the one before. C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled.
+_MOST_ACCUMULATORS, CLEAN_ACCUMULATORS = 224, 192
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class TileDescription:
     cluster_shape : sequence of 2 or 3 int, optional
         Threadblocks of one cluster along M and N. Naming it asks for a Hopper-native kernel.
     kernel_schedule : KernelSchedule, optional
-        Hopper-native kernels only; by default cooperative where the tile has 128 rows or more.
+        Hopper-native kernels only; by default cooperative where the tile has 128 or 256 rows, else pingpong.
 
     Raises
     ------
@@ -167,7 +177,7 @@ class TileDescription:
             )
         schedule = self.kernel_schedule
         if schedule is None:
-            schedule = KernelSchedule.Cooperative if m >= 128 else KernelSchedule.Pingpong
+            schedule = KernelSchedule.Pingpong if m == 192 or m < 128 else KernelSchedule.Cooperative
             object.__setattr__(self, "kernel_schedule", schedule)
         if not isinstance(schedule, KernelSchedule):
             raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {schedule!r}")
@@ -183,11 +193,12 @@ class TileDescription:
             object.__setattr__(self, "stages", stages)
 
     def _check_native_extents(self, m: int, n: int, k: int, schedule: KernelSchedule) -> None:
-        allowed_m = (64, 128, 192, 256) if schedule is KernelSchedule.Pingpong else (128, 256)
+        allowed_m = _NATIVE_ROWS[schedule]
         if m not in allowed_m:
+            other = next((other for other, rows in _NATIVE_ROWS.items() if m in rows), None)
             raise DescriptionError(
                 f"threadblock_shape M={m} does not fit {schedule!r}, which takes {', '.join(map(str, allowed_m))}"
-                + ("; KernelSchedule.Pingpong takes 64" if schedule is KernelSchedule.Cooperative else "")
+                + ("" if other is None else f"; {other!r} takes {m}")
             )
         if n % 16 or not 16 <= n <= 256:
             raise DescriptionError(
@@ -200,14 +211,19 @@ class TileDescription:
                 f"threadblock_shape K={k} must be a multiple of {step} for {self.math_instruction.a}; "
                 f"the nearest is {_nearest_multiple(k, step)}"
             )
-        # Accumulators of one consumer warp group (128 threads) live in at most 255 registers of each thread.
-        consumers = 2 if schedule is KernelSchedule.Cooperative else 1
-        registers = m * n // (128 * consumers)
-        if registers > 224:
+        registers = self.accumulator_registers
+        if registers > _MOST_ACCUMULATORS:
             raise DescriptionError(
                 f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
-                f"about 224 to give: use at most {224 * 128 * consumers // m // 16 * 16} columns, or the other schedule"
+                f"{_MOST_ACCUMULATORS} to give at most, and {CLEAN_ACCUMULATORS} without spills: use at most "
+                f"{CLEAN_ACCUMULATORS * n // registers // 16 * 16} columns"
             )
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers of a Hopper-native kernel's thread that hold sums, of the 128 threads of each warp group."""
+        m, n, _ = self.threadblock_shape
+        return m * n // (256 if self.kernel_schedule is KernelSchedule.Cooperative else 128)
 
     def __repr__(self) -> str:
         warps = None if self.warp_count is None else list(self.warp_count)

@@ -289,7 +289,7 @@ class Conv2dOperation(Operation):
         rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
         rules.check_ampere(self.compute_capability, tile, A, B, C)
         self._check_loads()
-        rules.check_shared_memory(self.compute_capability, tile)
+        rules.check_shared_memory(self.compute_capability, tile, A, B, C)
 
     def _check_layouts(self) -> None:
         layouts = (self.A.layout, self.B.layout, self.C.layout)

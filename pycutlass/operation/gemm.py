@@ -193,7 +193,7 @@ class GemmOperationUniversal(Operation):
 
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
-        return self._native_body() if self.is_native else self._ampere_body()
+        return self.native_body(self.tile_description.stages) if self.is_native else self._ampere_body()
 
     def _ampere_body(self) -> str:
         tile, math = self.tile_description, self.tile_description.math_instruction
@@ -211,19 +211,20 @@ class GemmOperationUniversal(Operation):
             f"    {self.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp}>;\n"
         )
 
-    def _native_body(self) -> str:
+    def native_body(self, stages: int | None, header: str = "gemm_sm90.h", template: str = "GemmSm90") -> str:
+        """Return the C++ of a Hopper-native kernel; without `stages`, CUTLASS chooses how many there are."""
         tile, math = self.tile_description, self.tile_description.math_instruction
         schedule = tile.kernel_schedule or KernelSchedule.Cooperative
         return (
-            '#include "pycutlass/gemm_sm90.h"\n\n'
-            "using Operation = pycutlass::GemmSm90<\n"
+            f'#include "pycutlass/{header}"\n\n'
+            f"using Operation = pycutlass::{template}<\n"
             f"    {tensor_text(self.A)},\n"
             f"    {tensor_text(self.B)},\n"
             f"    {tensor_text(self.C)},\n"
             f"    {math.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
             f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
             f"    {self.epilogue_functor.emit_fusion()},\n"
-            f"    pycutlass::{schedule.name}, {tile.stages or 0}>;\n"
+            f"    pycutlass::{schedule.name}, {stages or 0}>;\n"
         )
 
     def _check(self) -> None:
@@ -238,9 +239,10 @@ class GemmOperationUniversal(Operation):
         if self.is_native:
             rules.check_native(self.compute_capability, math, self.A, self.B, self.C)
             self.epilogue_functor.emit_fusion()  # refuses functors that Hopper-native kernels lack
+            rules.warn_of_spills(tile, self.C)
         else:
             rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
-        rules.check_shared_memory(self.compute_capability, tile)
+        rules.check_shared_memory(self.compute_capability, tile, self.A, self.B, self.C)
 
 
 def math_name(tile: TileDescription) -> str:

@@ -9,8 +9,10 @@ from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operation import rules
 from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
+from pycutlass.operation.shared_memory import chosen_stages, native_stages
 from pycutlass.types import Element
 
 __all__ = ["GemmOperationGrouped"]
@@ -132,9 +134,10 @@ class GemmOperationGrouped(Operation):
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
         if self.is_native:
-            return (
-                self.single.body().replace("gemm_sm90.h", "gemm_grouped_sm90.h").replace("GemmSm90", "GemmGroupedSm90")
-            )
+            tile = self.tile_description
+            stages = native_stages(tile, self.C, grouped=True)
+            chosen = tile.stages is None and stages == chosen_stages(tile, self.C, grouped=True)
+            return self.single.native_body(None if chosen else stages, "gemm_grouped_sm90.h", "GemmGroupedSm90")
         each = self.single.body().replace("using Operation =", "using Problem =")
         schedule = _SCHEDULES[self.precompute_mode]
         return (
@@ -162,3 +165,6 @@ class GemmOperationGrouped(Operation):
                 f"a Hopper-native group has no swizzle: use cutlass.IdentitySwizzle1, got "
                 f"cutlass.{self.swizzling_functor.__name__}"
             )
+        rules.check_shared_memory(
+            self.compute_capability, self.tile_description, self.A, self.B, self.C, self.precompute_mode
+        )

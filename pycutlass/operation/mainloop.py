@@ -11,6 +11,7 @@ from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operation.shared_memory import simt_padding, simt_threads
 
 __all__ = ["check_mainloop", "shares_evenly"]
 
@@ -168,10 +169,10 @@ def _check_simt(
 def _simt_lanes(math: MathInstruction, tile: TileDescription) -> tuple[int, int]:
     """Return how many elements along M and N a thread takes at once, after checking that they divide its tile.
 
-    A warp has 8x4 threads where its tile is taller than wide, else 4x8 (gemm/threadblock/default_mma_core_simt.h).
+    The iterators of a warp assert that (gemm/warp/mma_simt_tile_iterator.h).
     """
     m, n, _ = tile.warp_shape
-    threads = (8, 4) if m > n else (4, 8)
+    threads = simt_threads(tile)
     most = 4 if math.a.is_integer else 128 // math.a.bits
     lanes = []
     for axis, extent, along in zip("MN", (m, n), threads, strict=True):
@@ -203,8 +204,7 @@ def _check_simt_loads(name: str, operand: TensorDescription, tile: TileDescripti
 
 def _check_simt_transpose(name: str, operand: TensorDescription, tile: TileDescription, lane: int) -> None:
     """Check the padding by which an operand that is contiguous along K is turned in shared memory."""
-    k, words = tile.threadblock_shape[2], operand.type.bits // 32
-    padding = 32 // k // words if tile.stages == 2 else k // 32  # default_mma_core_simt.h and default_mma_core_sm80.h
+    k, padding = tile.threadblock_shape[2], simt_padding(tile)
     if padding % lane:
         remedy = "K=8" if tile.stages == 2 else "K below 32"
         raise DescriptionError(

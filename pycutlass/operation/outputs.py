@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operation.shared_memory import simt_threads
 
-__all__ = ["check_output"]
+__all__ = ["check_output", "with_other_warps"]
 
 _LANES = 32
 #: Adjacent rows of a warp's tile that are written at a time: half of an instruction's 16.
@@ -66,8 +67,7 @@ def _why_not_interleaved(tile: TileDescription, columns: int) -> str:
 
 def _why_not_simt(tile: TileDescription) -> str:
     """Each warp writes whole rows, single elements side by side (default_thread_map_simt.h)."""
-    high = tile.stages == 2 and tile.warp_shape[0] > tile.warp_shape[1]
-    rows = 8 if high else 4  # of a warp's threads (default_mma_core_simt.h, default_mma_core_sm80.h)
+    rows, _ = simt_threads(tile)
     if tile.threadblock_shape[1] % _LANES:
         return (
             f"the warps of a SIMT kernel write {_LANES} adjacent elements of operand C at a time, and N must be a "
@@ -141,7 +141,7 @@ def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
 
 def _remedies(tile: TileDescription, C: TensorDescription, loads: Callable[[TileDescription], bool]) -> list[str]:
     """Return changes of which each is enough: another alignment or other warps, and only then all together."""
-    others = [other for other in _with_other_warps(tile) if loads(other)]
+    others = [other for other in with_other_warps(tile) if loads(other)]
     found = [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
     found += [f"warp_count {list(_warps(other))}" for other in others if not _why_not(other, C)][:1]
     if found:
@@ -163,7 +163,7 @@ def _alignments(tile: TileDescription, C: TensorDescription) -> list[int]:
     return [operand.alignment for operand in described if not _why_not(tile, operand)]
 
 
-def _with_other_warps(tile: TileDescription) -> Iterator[TileDescription]:
+def with_other_warps(tile: TileDescription) -> Iterator[TileDescription]:
     """Yield the same tile with other warps, as many or fewer, which share A and B as evenly as the present ones."""
     total = tile.num_threads // _LANES
     counts = [(m, n, k) for m, n, k in itertools.product(range(1, total + 1), repeat=3) if total % (m * n * k) == 0]

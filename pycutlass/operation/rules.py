@@ -5,16 +5,30 @@ Each raises DescriptionError with the rule, the two values that disagree, and wh
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pycutlass import _core
+from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
-from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.library import CLEAN_ACCUMULATORS, TensorDescription, TileDescription
+from pycutlass.log import say_once
 from pycutlass.operation.base import SHARED_MEMORY_LIMIT
 from pycutlass.operation.mainloop import check_mainloop
-from pycutlass.operation.outputs import check_output
+from pycutlass.operation.outputs import check_output, with_other_warps
+from pycutlass.operation.shared_memory import (
+    ampere_bytes,
+    epilogue_bytes,
+    grouped_bytes,
+    mainloop_bytes,
+    native_bytes,
+    native_stages,
+)
 
 __all__ = [
     "check_ampere",
@@ -23,6 +37,7 @@ __all__ = [
     "check_operand_types",
     "check_shared_memory",
     "expect",
+    "warn_of_spills",
 ]
 
 _Kind = TypeVar("_Kind")
@@ -111,6 +126,20 @@ def check_native(
             )
 
 
+def warn_of_spills(tile: TileDescription, C: TensorDescription) -> None:
+    """Log a warning where a Hopper-native tile leaves the epilogue too few registers."""
+    clean = CLEAN_ACCUMULATORS - (24 if C.type.bits > 16 else 0)
+    if tile.accumulator_registers > clean:
+        columns = clean * tile.threadblock_shape[1] // tile.accumulator_registers // 16 * 16
+        m, n, _ = tile.threadblock_shape
+        say_once(
+            f"a {m}x{n} tile needs {tile.accumulator_registers} accumulator registers in each thread under "
+            f"{tile.kernel_schedule!r}, and beyond {clean} of them for C of {C.type} the kernel may be slower: "
+            f"registers spill, and from 216 on instructions wait for each other; {columns} columns are the most that "
+            f"do not"
+        )
+
+
 def check_ampere(
     compute_capability: int,
     tile: TileDescription,
@@ -132,16 +161,80 @@ def check_ampere(
     check_output(tile, C, loads)
 
 
-def check_shared_memory(compute_capability: int, tile: TileDescription) -> None:
-    """Check that the pipeline's stages fit in the shared memory of the target."""
+def check_shared_memory(
+    compute_capability: int,
+    tile: TileDescription,
+    A: TensorDescription,
+    B: TensorDescription,
+    C: TensorDescription,
+    group: SchedulerMode | None = None,
+) -> None:
+    """Check that a kernel, or one for a `group` of problems, fits in the shared memory of the target."""
     limit = SHARED_MEMORY_LIMIT[compute_capability]
-    needed = tile.stage_bytes() * (tile.stages or 2)
-    if needed > limit:
-        raise DescriptionError(
-            f"{tile.stages or 2} stages of {list(tile.threadblock_shape)} need {needed:,} bytes of shared memory, "
-            f"compute capability {compute_capability} has {limit:,} for one threadblock: use at most "
-            f"{limit // tile.stage_bytes()} stages, or a smaller threadblock_shape"
-        )
+    needed = _shared_bytes(tile, A, B, C, group)
+    if needed <= limit:
+        return
+
+    def works(other: TileDescription) -> bool:
+        """Whether `other` can be recommended in place of `tile`."""
+        if _shared_bytes(other, A, B, C, group) > limit:
+            return False
+        return other.is_native or _is_ampere(compute_capability, other, A, B, C)
+
+    stages = tile.stages or 2
+    shape = list(tile.threadblock_shape)
+    what = f"{stages} stages of {shape} need"
+    if not tile.is_native and epilogue_bytes(tile, C) > mainloop_bytes(tile, A, B):
+        what = f"the epilogue of threadblock_shape {shape}, warp_count {list(tile.warp_count or ())}, needs"
+    beside = ", those of the epilogue included," if tile.is_native else ""
+    raise DescriptionError(
+        f"{what} {needed:,} bytes of shared memory{beside} and compute capability {compute_capability} has {limit:,} "
+        f"for one threadblock: use {' or '.join(_that_fit(tile, works)) or 'a smaller threadblock_shape'}"
+    )
+
+
+def _shared_bytes(
+    tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription, group: SchedulerMode | None
+) -> int:
+    """Return the bytes of shared memory of a kernel; of one that has 2 stages where fewer than that would fit."""
+    if tile.is_native:
+        stages = max(2, native_stages(tile, C, grouped=group is not None))
+        return native_bytes(tile, C, stages, grouped=group is not None)
+    kernel = ampere_bytes(tile, A, B, C)
+    return kernel if group is None else grouped_bytes(kernel, tile.num_threads, group is SchedulerMode.Host)
+
+
+def _is_ampere(
+    compute_capability: int, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
+) -> bool:
+    try:
+        check_ampere(compute_capability, tile, A, B, C)
+    except DescriptionError:
+        return False
+    return True
+
+
+def _that_fit(tile: TileDescription, works: Callable[[TileDescription], bool]) -> Iterator[str]:
+    """Yield changes of which each is enough: fewer stages, other warps, a smaller tile."""
+    fewer = (replace(tile, stages=stages) for stages in range((tile.stages or 2) - 1, 1, -1))
+    for other in itertools.islice(filter(works, fewer), 1):
+        yield f"at most {other.stages} stages" if other.stages != 2 else "2 stages"
+    if not tile.is_native:
+        for other in itertools.islice(filter(works, with_other_warps(tile)), 1):
+            yield f"warp_count {list(other.warp_count or ())}"
+    for other in itertools.islice(filter(works, _smaller(tile)), 1):
+        yield f"threadblock_shape {list(other.threadblock_shape)}"
+
+
+def _smaller(tile: TileDescription) -> Iterator[TileDescription]:
+    """Yield the tile with its extents divided by powers of two, the largest first."""
+    m, n, k = tile.threadblock_shape
+    divided = ((m // a, n // b, k // c) for a, b, c in itertools.product((1, 2, 4, 8, 16), repeat=3))
+    for shape in sorted(divided, key=lambda shape: -math.prod(shape)):
+        try:
+            yield replace(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
 
 
 def _check_matrix(name: str, operand: TensorDescription) -> None:

@@ -130,7 +130,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (
         native_parts(),
         {"tile_description": replace(HOPPER_TILE, stages=5)},
-        ["5 stages", "245,760 bytes", "232,448", "at most 4"],
+        ["5 stages", "279,552 bytes", "232,448", "at most 4"],
     ),
 ]
 

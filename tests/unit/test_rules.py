@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pycutlass import (
     GemmOperationUniversal,
+    KernelSchedule,
     LinearCombination,
     LinearCombinationClamp,
     LinearCombinationGeneric,
@@ -209,8 +210,13 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["SIMT", "K=5 makes 5 instructions", "even number"]),
     (
         "simt",
-        tile("simt", threadblock_shape=(192, 64, 8), warp_count=(4, 2, 1)),
+        tile("simt", threadblock_shape=(192, 64, 8), warp_count=(4, 2, 1), stages=2),
         ["warp tile of 48x32", "6 elements along M", "M=48 a multiple of 32"],
+    ),
+    (  # which nvcc refused: with more stages, the threads of a tall tile lie as those of any other
+        "simt",
+        tile("simt", threadblock_shape=(256, 224, 8), warp_count=(2, 2, 1), stages=6),
+        ["warp tile of 128x112", "14 elements along N", "takes 4 at a time", "N=112 a multiple of 32"],
     ),
     (
         "int8 simt",
@@ -319,6 +325,21 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f16", tile("f16", stages=11), ["11 stages", "180,224 bytes", "166,912", "at most 10 stages"]),
     ("turing", tile("turing", threadblock_shape=(512, 128, 32)), ["2 stages", "81,920 bytes", "75 has 65,536"]),
     ("hopper", tile("hopper", stages=5), ["5 stages", "compute capability 90", "at most 4 stages"]),
+    (
+        "hopper",
+        tile("hopper", threadblock_shape=(128, 96, 128), stages=4, cluster_shape=(2, 2)),
+        ["4 stages of [128, 96, 128]", "254,976 bytes", "the epilogue included", "use at most 3 stages"],
+    ),
+    (
+        "hopper",
+        native_parts((256, 192, 128), output="f32"),
+        ["2 stages of [256, 192, 128]", "compute capability 90", "use threadblock_shape [256, 192, 64]"],
+    ),
+    (
+        "f16",
+        parts("f16_out32", tile=(256, 256, 32), warps=(16, 1, 1)),
+        ["the epilogue of threadblock_shape [256, 256, 32], warp_count [16, 1, 1]", "270,336 bytes", "use warp_count"],
+    ),
 ]
 
 
@@ -359,6 +380,32 @@ def test_every_rule_is_broken_above(module):
     assert [lines.start for lines in raised if not broken & {*lines}] == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "schedule", "output", "columns"),
+    [
+        ((256, 192, 64), "Cooperative", "f16", None),
+        ((256, 208, 64), "Cooperative", "f16", 192),
+        ((128, 208, 64), "Pingpong", "f16", 192),
+        ((192, 128, 64), "Pingpong", "f16", None),
+        ((192, 144, 64), "Pingpong", "f16", 128),
+        ((256, 160, 64), "Cooperative", "f32", None),
+        ((256, 192, 64), "Cooperative", "f32", 160),
+        ((192, 128, 64), "Pingpong", "f32", 112),
+    ],
+)
+def test_a_tile_that_spills_is_warned_of(shape, schedule, output, columns, caplog):
+    schedule = KernelSchedule[schedule]
+    GemmOperationUniversal(**native_parts(shape, (1, 1), schedule, output=output))
+    said = [record.getMessage() for record in caplog.records]
+    if columns is None:
+        assert said == []
+        return
+    assert len(said) == 1 and f"{shape[0]}x{shape[1]} tile" in said[0] and f"{columns} columns are" in said[0]
+    caplog.clear()
+    GemmOperationUniversal(**native_parts((shape[0], columns, 64), (1, 1), schedule, output=output))
+    assert caplog.records == []
+
+
 # What the messages recommend is valid
 
 
@@ -373,7 +420,7 @@ def test_a_tile_is_made_or_refused_with_a_reason(kind, layouts, rows, k, stages)
     try:
         operation = GemmOperationUniversal(**parts(kind, layouts, tile=(*rows, k), stages=stages))
     except DescriptionError as error:
-        assert "threadblock_shape" in str(error) or "cannot share evenly" in str(error)
+        assert any(w in str(error) for w in ("threadblock_shape", "cannot share evenly", "bytes of shared memory"))
     else:
         tile = operation.tile_description
         assert tile.stages * tile.stage_bytes() <= 163 << 10

@@ -1,0 +1,165 @@
+"""The bytes of shared memory that descriptions count, against the size of CUTLASS's structures."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from typing import Any
+
+import pytest
+import tiles
+from convolutions import STRIDED, UNITY, Algorithm, conv, dgrad, f16, f32, f64, fprop, s8, s32, tf32, wgrad
+from descriptions import COLUMN, ROW, SIMT, ampere, hopper
+from host import WHOLE, constants
+
+from pycutlass import GemmOperationGrouped, KernelSchedule, SchedulerMode, cutlass
+from pycutlass.errors import DescriptionError
+from pycutlass.operation import shared_memory
+
+pytestmark = pytest.mark.compile
+
+#: Kernels of one program: each takes a compiler about a second.
+TOGETHER = 20
+
+
+def text_of(operations: list[Any]) -> str:
+    """Return a program with all the kernels, as Operation0, Operation1, ..."""
+    includes: set[str] = set()
+    bodies = []
+    for i, operation in enumerate(operations):
+        lines = operation.body().splitlines()
+        includes.update(line for line in lines if line.startswith("#include"))
+        body = "\n".join(line for line in lines if not line.startswith("#include"))
+        bodies.append(re.sub(r"\b(Operation|Problem)(?= =|,)", rf"\g<1>{i}", body))
+    return "\n".join([*sorted(includes), *bodies])
+
+
+def counted(operation: Any) -> list[int]:
+    """Return the bytes that are counted: of mainloop, epilogue and kernel, or of a Hopper-native kernel."""
+    tile = operation.tile_description
+    grouped = isinstance(operation, GemmOperationGrouped)
+    if tile.is_native:
+        stages = shared_memory.native_stages(tile, operation.C, grouped=grouped)
+        return [shared_memory.native_bytes(tile, operation.C, stages, grouped=grouped)]
+    A, B, C = operation._product() if hasattr(operation, "_product") else (operation.A, operation.B, operation.C)
+    kernel = shared_memory.ampere_bytes(tile, A, B, C)
+    if grouped:
+        scheduled = operation.precompute_mode is SchedulerMode.Host
+        kernel = shared_memory.grouped_bytes(kernel, tile.num_threads, scheduled)
+    return [shared_memory.mainloop_bytes(tile, A, B), shared_memory.epilogue_bytes(tile, C), kernel]
+
+
+def compare(operations: list[Any]) -> None:
+    """Compare what the descriptions count with what the structures have."""
+    for begin in range(0, len(operations), TOGETHER):
+        some = operations[begin : begin + TOGETHER]
+        expressions = []
+        for i, operation in enumerate(some):
+            if not operation.tile_description.is_native:
+                kernel = f"Operation{i}::Kernel"
+                expressions += [
+                    f"sizeof({kernel}::Mma::SharedStorage)",
+                    # Storage is aligned to 16 bytes; that of an interleaved epilogue is empty.
+                    f"sizeof({kernel}::Epilogue::SharedStorage)",
+                ]
+            expressions.append(f"Operation{i}::kSharedBytes")
+        found = iter(constants(text_of(some), expressions))
+        wrong = []
+        for operation in some:
+            count = counted(operation)
+            have = list(itertools.islice(found, len(count)))
+            rounded = [-(-bytes_ // 16) * 16 if bytes_ > 1 else 1 for bytes_ in count]
+            if have != rounded:
+                wrong.append((operation, have, rounded))
+        assert wrong == []
+
+
+def draw_ampere(drawn: random.Random) -> Any:
+    operation = tiles.draw(drawn)
+    if drawn.random() < 0.7:
+        return operation
+    value = (*operation._value()[:6], cutlass.IdentitySwizzle1, drawn.choice(list(SchedulerMode)))
+    try:
+        return GemmOperationGrouped(*value)
+    except DescriptionError:
+        return draw_ampere(drawn)
+
+
+def draw_native(drawn: random.Random, rows: int | None = None, columns: int | None = None) -> Any:
+    while True:
+        shape = rows or drawn.choice((64, 128, 192, 256)), columns or drawn.randrange(16, 257, 16)
+        try:
+            operation = hopper(
+                tile=(*shape, drawn.choice((16, 32, 48, 64, 80, 96, 128, 160))),
+                cluster=(drawn.choice((1, 2)), drawn.choice((1, 2))),
+                schedule=drawn.choice(list(KernelSchedule)),
+                stages=drawn.choice((None, None, 2, 3, 4, 5, 7, 9)),
+                output=drawn.choice(("f16", "f32")),
+            )
+            return operation if drawn.random() < 0.5 else GemmOperationGrouped(*operation._value())
+        except DescriptionError:
+            continue
+
+
+def draw_convolution(drawn: random.Random) -> Any:
+    while True:
+        types = drawn.choice(((f16, f32, f16), (f16, f32, f32), (tf32, f32, f32), (f64,) * 3, (s8, s32, s8)))
+        try:
+            return conv(
+                drawn.choice((fprop, dgrad, wgrad)),
+                drawn.choice([algorithm.name for algorithm in Algorithm]),
+                drawn.choice((types, (f32,) * 3)),
+                stride=drawn.choice((STRIDED, UNITY)),
+                opcode=drawn.choice((cutlass.OpClass.TensorOp, SIMT)),
+                shape=(drawn.choice((32, 64, 128, 256)), drawn.choice((32, 64, 128, 256)), drawn.choice((8, 16, 32))),
+                warps=(drawn.choice((1, 2, 4)), drawn.choice((1, 2, 4)), 1),
+                stages=drawn.choice((2, 3, 4)),
+            )
+        except DescriptionError:
+            continue
+
+
+def test_ampere_kernels(drawn: random.Random) -> None:
+    known = [
+        ampere("f16_out32", tile=(256, 128, 32), warps=(8, 1, 1)),  # where the epilogue takes more than the mainloop
+        ampere("f32_simt", (ROW, COLUMN, ROW), stages=2),
+    ]
+    compare([*known, *(draw_ampere(drawn) for _ in range(400 if WHOLE else 6))])
+
+
+def test_hopper_kernels(drawn: random.Random) -> None:
+    if WHOLE:
+        for rows, columns in itertools.product((64, 128, 192, 256), range(16, 257, 16)):
+            if rows * columns <= 128 * 224 or rows in (128, 256):
+                compare([draw_native(drawn, rows, columns) for _ in range(4)])
+    too_many = hopper(tile=(128, 112, 64), cluster=(1, 1))  # of stages, if CUTLASS chose them for a group
+    compare([GemmOperationGrouped(*too_many._value()), *(draw_native(drawn) for _ in range(4))])
+
+
+def test_convolutions(drawn: random.Random) -> None:
+    compare([draw_convolution(drawn) for _ in range(100 if WHOLE else 2)])
+
+
+def test_a_tile_without_stages_fits() -> None:
+    fewer = 0
+    for rows, columns, k, schedule, output in itertools.product(
+        (64, 128, 192, 256), range(16, 257, 16), (16, 32, 64, 96, 160), KernelSchedule, ("f16", "f32")
+    ):
+        try:
+            operation = hopper(tile=(rows, columns, k), cluster=(1, 1), schedule=schedule, output=output)
+        except DescriptionError:
+            continue
+        tile, C = operation.tile_description, operation.C
+        for grouped in (False, True):
+            stages = shared_memory.native_stages(tile, C, grouped=grouped)
+            assert shared_memory.native_bytes(tile, C, stages, grouped=grouped) <= shared_memory.NATIVE_LIMIT
+            fewer += stages != shared_memory.chosen_stages(tile, C, grouped=grouped)
+    assert fewer
+
+
+def test_a_group_whose_stages_would_not_fit_names_fewer() -> None:
+    """As CUTLASS would choose them, this one took 232,960 bytes."""
+    made = hopper(tile=(128, 112, 64), cluster=(1, 1))
+    assert "Cooperative, 0>" in made.body()
+    assert "Cooperative, 6>" in GemmOperationGrouped(*made._value()).body()
