@@ -16,7 +16,7 @@ __all__ = ["SCHEMA", "Artifact", "canonical", "hashed", "make_key"]
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact:
     """One compiled kernel, as bytes.
 
@@ -42,9 +42,14 @@ class Artifact:
     name: str
     target: str
     fields: Mapping[str, str] = field(hash=False)
-    cubin: bytes = field(repr=False)
-    host: bytes = field(repr=False)
+    cubin: bytes
+    host: bytes
     report: Mapping[str, Any] = field(hash=False)
+
+    def __repr__(self) -> str:
+        registers = f"{self.report['registers']} registers, " if "registers" in self.report else ""
+        sizes = f"{len(self.cubin):,} and {len(self.host):,} bytes"
+        return f"<Artifact {self.key[:12]}: {self.name} for {self.target}, {registers}{sizes}>"
 
     @property
     def digest(self) -> str:

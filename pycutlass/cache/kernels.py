@@ -185,7 +185,27 @@ class KernelCache:
         problems = self._disk.run(Store.problems)
         return [f"the database {self.path} cannot be used; see the log"] if problems is None else problems
 
-    def export(self, path: str | os.PathLike[str], keys: Iterable[str] | None = None) -> list[Entry]:
+    def load(self, selector: str) -> list[Artifact]:
+        """Return the kernels with this name or beginning of a key, to look at them: that is not a use.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `selector` is no string.
+        CacheError
+            If it fits no kernel.
+        """
+        found = (self._stored(entry.key) for entry in self._selected([selector]))
+        return [artifact for artifact in found if artifact is not None]
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        keys: Iterable[str] | None = None,
+        *,
+        prefix: str = "",
+        target: str | None = None,
+    ) -> list[Entry]:
         """Write kernels to one file that `import_` reads, and return what they are.
 
         Parameters
@@ -194,16 +214,29 @@ class KernelCache:
             The bundle to write; the same kernels give the same bytes.
         keys : Iterable[str], optional
             Names or beginnings of keys. Default: all kernels.
+        prefix : str
+            Of these, only kernels whose names begin with this.
+        target : str, optional
+            And only those that were built for this, for example ``"sm_90a"``.
 
         Raises
         ------
         ArgumentTypeError
-            If `path` is no path, or `keys` no list of strings.
+            If `path` is no path, `keys` no list of strings, or `prefix` or `target` no string.
         CacheError
             If a key fits no kernel, if there is no kernel or a damaged one, or if the file cannot be written.
         """
         bundle = _path("path", path)
-        chosen = self.entries() if keys is None else self._selected(keys)
+        if not isinstance(prefix, str) or not isinstance(target, str | None):
+            raise ArgumentTypeError(f"prefix and target must be strings; got {prefix!r} and {target!r}")
+        listed = self.entries() if keys is None else self._selected(keys)
+        chosen = [entry for entry in listed if entry.name.startswith(prefix) and target in (None, entry.target)]
+        if listed and not chosen:
+            there = ", ".join(sorted({entry.target for entry in listed if entry.name.startswith(prefix)})) or "none"
+            raise CacheError(
+                f"no kernel in {self.path} has a name that begins with {prefix!r} and was built for "
+                f"{target or 'any target'}; with such names it has kernels for {there}"
+            )
         found = {entry.key: self._stored(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]
         if not artifacts:

@@ -43,7 +43,8 @@ def build(source: KernelSource, target: str, tools: Tools, processes: Processes)
         cubin_bytes=len(device.binary),
         compiler=fields["device_compiler"],
     )
-    return Artifact(key, source.name, target, fields, device.binary, host.binary, report.as_json())
+    about = {**report.as_json(), "source": source.text}  # for those who look at the kernel later
+    return Artifact(key, source.name, target, fields, device.binary, host.binary, about)
 
 
 def _both_sides(

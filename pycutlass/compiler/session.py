@@ -14,7 +14,7 @@ from pycutlass.compiler.build import build
 from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target
 from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
-from pycutlass.errors import ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
 from pycutlass.log import logger, say_once
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable, KernelSource
@@ -25,7 +25,7 @@ __all__ = ["add_module", "backend", "nvcc", "nvrtc"]
 
 
 def add_module(
-    operations: Iterable[Compilable], *, target: str | None = None, strict: bool | None = None
+    operations: Iterable[Compilable], *, target: str | Sequence[str] | None = None, strict: bool | None = None
 ) -> list[Artifact]:
     """Give every operation its compiled kernel, from the cache where it is there, else from the compilers.
 
@@ -36,23 +36,25 @@ def add_module(
     ----------
     operations : iterable of operations
         What to compile; the result is also kept in ``operation.artifacts[target]``.
-    target : str, optional
-        What to build for, for example ``"sm_80"``. Default: ``PYCUTLASS_TARGET``, else the present GPU, else what the
-        operation was written for.
+    target : str or sequence of str, optional
+        What to build for, for example ``"sm_80"``, or several, ``["sm_80", "sm_90"]``. Default: ``PYCUTLASS_TARGET``,
+        else the present GPU, else what the operation was written for (a reduction is built for what the others of the
+        call are built for).
     strict : bool, optional
         Whether register spills, a stack frame or serialised wgmma are errors. Default: ``PYCUTLASS_STRICT``.
 
     Returns
     -------
     list[Artifact]
-        One for each operation, in order.
+        One for each operation, in order; of several targets, one for each target of the first operation, then of the
+        second, and so on.
 
     Raises
     ------
     ArgumentError
-        If an operation cannot be built for the target.
+        If an operation cannot be built for a target, or there is none in a list of them.
     ArgumentTypeError
-        If `operations` holds something else, `target` is no string, or `strict` not True or False.
+        If `operations` holds something else, `target` is no string and no list of them, or `strict` not True or False.
     BuildReportError
         In strict mode, if a kernel is not as fast as it should be.
     CompileError
@@ -66,13 +68,15 @@ def add_module(
     if strict is not None and not isinstance(strict, bool):
         raise ArgumentTypeError(f"strict must be True, False or None for what PYCUTLASS_STRICT says; got {strict!r}")
     parts = _checked([part for operation in operations for part in _parts(operation, operations)])
-    wanted = [_Wanted(source, choose_target(source, target)) for source in (part.source() for part in parts)]
-    artifacts = _obtain(list(dict.fromkeys(wanted)))
+    wanted = _wanted(parts, target)
+    artifacts = _obtain(list(dict.fromkeys(want for wants in wanted for want in wants)))
     _judge(artifacts.values(), config.flag("PYCUTLASS_STRICT") if strict is None else strict)
-    for part, want in zip(parts, wanted, strict=True):
-        part.artifacts[want.target] = artifacts[want]
-    made = {id(part): artifacts[want] for part, want in zip(parts, wanted, strict=True)}
-    return [made[id(operation)] for operation in operations]
+    made: dict[int, list[Artifact]] = {}
+    for part, wants in zip(parts, wanted, strict=True):
+        part.artifacts.update((want.target, artifacts[want]) for want in wants)
+        made[id(part)] = [artifacts[want] for want in wants]
+    several = target is not None and not isinstance(target, str)
+    return [artifact for operation in operations for artifact in made[id(operation)][0 if several else -1 :]]
 
 
 def backend() -> str:
@@ -110,6 +114,37 @@ class _Wanted:
 
     source: KernelSource
     target: str
+
+
+def _wanted(parts: Sequence[Compilable], target: str | Sequence[str] | None) -> list[list[_Wanted]]:
+    """Return what each of `parts` is built for: the targets that are named, or else one, or those that it follows."""
+    sources = [part.source() for part in parts]
+    if target is not None and not isinstance(target, str):
+        targets = _listed(target)
+        return [[_Wanted(source, choose_target(source, one)) for one in targets] for source in sources]
+    wanted = [[_Wanted(source, choose_target(source, target))] for source in sources]
+    follows = [getattr(part, "follows", False) for part in parts]
+    leading = {
+        want.target
+        for source, wants, behind in zip(sources, wanted, follows, strict=True)
+        for want in wants
+        if not (behind or source.native)  # what one architecture alone runs has no kernels behind it
+    }
+    return [
+        [_Wanted(source, one) for one in sorted(leading)] if behind and leading else wants
+        for source, wants, behind in zip(sources, wanted, follows, strict=True)
+    ]
+
+
+def _listed(targets: Sequence[str]) -> list[str]:
+    """Return several targets as a list, or say what is wrong with it."""
+    if not isinstance(targets, list | tuple) or not all(isinstance(one, str) for one in targets):
+        raise ArgumentTypeError(
+            f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got {targets!r}"
+        )
+    if not targets:
+        raise ArgumentError("target is an empty list: name what to build for, or leave target out")
+    return list(dict.fromkeys(targets))
 
 
 class _Session:
@@ -207,20 +242,35 @@ def _find_without_compiler(
     found = {want: cache.find(**portable_fields(want.source, want.target, headers)) for want in wanted}
     missing = [f"{want.source.name} for {want.target}" for want, artifact in found.items() if artifact is None]
     if missing:
-        raise ToolkitError(f"{error}\nAnd the cache {cache.path} does not have {', '.join(missing)}.") from error
+        at_hand = _at_hand(cache, [want for want, artifact in found.items() if artifact is None], headers)
+        message = f"{error}\nAnd the cache {cache.path} does not have {', '.join(missing)}.{at_hand}"
+        raise ToolkitError(message, absent=True) from error
     say_once(f"kernels come from the cache alone. {error}", logging.INFO)
     return {want: artifact for want, artifact in found.items() if artifact}
 
 
+def _at_hand(cache: KernelCache, missing: Sequence[_Wanted], headers: str) -> str:
+    """Return a sentence for each kernel that the cache has for other targets, or from other compilers."""
+    entries, sentences = cache.entries(), []
+    for want in missing:
+        fields = portable_fields(want.source, want.target, headers)
+        del fields["target"]
+        targets = sorted({entry.target for entry in entries if fields.items() <= entry.fields.items()})
+        if targets:
+            other = " (made by other compilers)" if want.target in targets else ""
+            sentences.append(f" It has {want.source.name} for {', '.join(targets)}{other}.")
+    return "".join(sentences)
+
+
 def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
-    first = missing[0]
+    first, cache = missing[0], _session.cache()
     fields = tools.key_fields(first.source, first.target)
     listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
     names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
     return NotCompiledError(
-        f"PYCUTLASS_NO_COMPILE is set and the cache {_session.cache().path} lacks {len(missing)} kernels: {names}. "
-        f"The first would have the key {make_key(fields)}, made from\n{listed}\nUnset the variable to compile them, or "
-        f"import a cache that has them."
+        f"PYCUTLASS_NO_COMPILE is set and the cache {cache.path} lacks {len(missing)} kernels: {names}."
+        f"{_at_hand(cache, missing, fields['headers'])} The first would have the key {make_key(fields)}, made from\n"
+        f"{listed}\nUnset the variable to compile them, or import a cache that has them."
     )
 
 

@@ -78,6 +78,8 @@ class ReductionOperation(Operation):
     )
 
     compute_capability = 75
+    #: It runs behind a GEMM or convolution, so `add_module` builds it for what those of the same call are built for.
+    follows: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ remembers the answer, and no library is loaded or imported.
 
 from __future__ import annotations
 
+from pycutlass.toolkit.disassembly import instruction_mix
 from pycutlass.toolkit.files import (
     Memo,
     cuda_release,
@@ -44,6 +45,7 @@ __all__ = [
     "find_nvrtc",
     "find_tool",
     "findings",
+    "instruction_mix",
     "is_file",
     "own_headers_digest",
     "own_include",

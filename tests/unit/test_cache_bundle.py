@@ -104,6 +104,28 @@ def test_some_kernels_can_be_exported(cache: KernelCache, bundle: Path) -> None:
         cache.export(bundle, ["cutlass_gemm_9"])
 
 
+def test_an_export_is_filtered_by_prefix_and_target(cache: KernelCache, tmp_path: Path) -> None:
+    for number, target in enumerate(["sm_80", "sm_90a", "sm_80"]):
+        cache.put(kernel(number, target=target))
+    path = tmp_path / "kernels.zip"
+
+    def exported(*keys: str, **filters: str) -> list[str]:
+        cache.export(path, keys or None, **filters)
+        return sorted(artifact.name for artifact in read_bundle(path))
+
+    assert exported(target="sm_80") == ["cutlass_gemm_0", "cutlass_gemm_2"]
+    assert exported(prefix="cutlass_gemm_1") == ["cutlass_gemm_1"]
+    assert exported(prefix="cutlass", target="sm_90a") == ["cutlass_gemm_1"]
+    assert exported("cutlass_gemm_0", "cutlass_gemm_1", target="sm_80") == ["cutlass_gemm_0"]
+    with pytest.raises(CacheError, match="built for sm_86; with such names it has kernels for sm_80, sm_90a"):
+        cache.export(path, prefix="cutlass", target="sm_86")
+    with pytest.raises(CacheError, match=r"begins with 'x' .*kernels for none"):
+        cache.export(path, prefix="x")
+    for wrong in ({"prefix": 5}, {"target": ["sm_80"]}, {"prefix": None}):
+        with pytest.raises(ArgumentTypeError, match="prefix and target must be strings"):
+            cache.export(path, **wrong)
+
+
 def test_a_damaged_kernel_is_not_exported(cache: KernelCache, directory: Path, bundle: Path, tmp_path: Path) -> None:
     edit(directory, "UPDATE artifact_v1 SET host = x'00' WHERE name = 'cutlass_gemm_1'")
     with pytest.raises(CacheError, match="cutlass_gemm_1"):

@@ -123,10 +123,57 @@ def test_a_class_is_no_operation():
         compiler.add_module([Operation("k"), pycutlass.ReductionOperation])
 
 
-@pytest.mark.parametrize("target", [80, b"sm_80", ["sm_80"], 0, [], {}, False], ids=repr)
-def test_a_target_is_a_string(target):
-    with pytest.raises(ArgumentTypeError, match=re.escape(f"'sm_80', or None for the present GPU; got {target!r}")):
+@pytest.mark.parametrize("target", [80, b"sm_80", ["sm_80", 90], 0, {}, {"sm_80"}, False, [None]], ids=repr)
+def test_a_target_is_a_string_or_a_list_of_them(target):
+    rule = f"'sm_80', a list of them, or None for the present GPU; got {target!r}"
+    with pytest.raises(ArgumentTypeError, match=re.escape(rule)):
         compiler.add_module([Operation("k")], target=target)
+
+
+def test_several_targets_in_one_call(builds):
+    first, second = Operation("kernel_a"), Operation("kernel_b")
+    artifacts = compiler.add_module([first, second], target=["sm_80", "sm_90"])
+    assert [(artifact.name, artifact.target) for artifact in artifacts] == [
+        (name, target) for name in ("kernel_a", "kernel_b") for target in ("sm_80", "sm_90")
+    ]
+    assert first.artifacts == dict(zip(("sm_80", "sm_90"), artifacts[:2], strict=True))
+    assert len(builds) == 4
+    assert compiler.add_module([first], target=("sm_90",)) == artifacts[1:2]
+    assert len(builds) == 4
+    with pytest.raises(ArgumentError, match="target is an empty list"):
+        compiler.add_module([first], target=[])
+    with pytest.raises(ArgumentError, match="target is sm_75"):
+        compiler.add_module([first], target=["sm_80", "sm_75"])
+
+
+def test_a_reduction_is_built_for_what_its_gemms_are_built_for(monkeypatch):
+    def reduction() -> Operation:
+        behind = Operation("reduction", compute_capability=75)
+        behind.follows = True
+        return behind
+
+    assert pycutlass.ReductionOperation.follows and not hasattr(pycutlass.GemmOperationUniversal, "follows")
+    alone, behind, hopper = reduction(), reduction(), Operation("hopper", compute_capability=90, native=True)
+    assert [artifact.target for artifact in compiler.add_module([alone])] == ["sm_75"]
+    gemm = Operation("gemm")
+    assert [artifact.target for artifact in compiler.add_module([gemm, behind, hopper])] == ["sm_80", "sm_80", "sm_90a"]
+    assert set(behind.artifacts) == {"sm_80"}
+    both = reduction()
+    made = compiler.add_module([gemm, Operation("later", compute_capability=86), both])
+    assert [artifact.target for artifact in made] == ["sm_80", "sm_86", "sm_86"] and set(both.artifacts) == {
+        "sm_80",
+        "sm_86",
+    }
+    named = reduction()
+    assert [artifact.target for artifact in compiler.add_module([gemm, named], target="sm_90")] == ["sm_90", "sm_90"]
+    monkeypatch.setattr("pycutlass.device.current_target", lambda: "sm_90")
+    assert [artifact.target for artifact in compiler.add_module([gemm, reduction()])] == ["sm_90", "sm_90"]
+
+
+def test_an_artifact_is_shown_in_a_line():
+    [artifact] = compiler.add_module([Operation("kernel_a")])
+    assert repr(artifact).startswith(f"<Artifact {artifact.key[:12]}: kernel_a for sm_80, ")
+    assert "registers" in repr(artifact) and len(repr(artifact)) < 120
 
 
 @pytest.mark.parametrize("strict", ["no", 0, 1, [], "1"], ids=repr)

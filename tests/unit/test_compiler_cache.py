@@ -95,6 +95,21 @@ def test_without_a_compiler_the_cache_is_searched_for_the_text(monkeypatch, buil
         compiler.add_module([Operation("kernel_b")])
 
 
+def test_a_miss_names_the_targets_that_the_cache_has(monkeypatch):
+    compiler.add_module([Operation("kernel_a")], target=["sm_90", "sm_80"])
+    compiler.add_module([Operation("kernel_b")], target="sm_86")
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")
+    with pytest.raises(NotCompiledError, match=r"kernel_a for sm_86\. It has kernel_a for sm_80, sm_90\. The first"):
+        compiler.add_module([Operation("kernel_a")], target="sm_86")
+    monkeypatch.setenv("CXX", "g++ -DX")
+    with pytest.raises(NotCompiledError, match=r"It has kernel_a for sm_80, sm_90 \(made by other compilers\)"):
+        compiler.add_module([Operation("kernel_a")], target="sm_80")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ToolkitError, match=r"does not have kernel_a for sm_86\. It has kernel_a for sm_80, sm_90\.$"):
+        compiler.add_module([Operation("kernel_a")], target="sm_86")
+
+
 # Every field of the key counts.
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
+import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from pycutlass import __version__, config, toolkit
 from pycutlass.cache import Entry, KernelCache
+from pycutlass.cli.inspection import facts_of, printed
+from pycutlass.cli.table import table
 from pycutlass.errors import PyCutlassError
 
 __all__ = ["app", "main"]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+_GET_CACHE = "kernels stay in memory; set PYCUTLASS_CACHE_DIR to a directory of your own"
 
 app = typer.Typer(
     help="Compiled CUTLASS kernels: their cache, and what they need.",
@@ -38,11 +46,34 @@ Kernels = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Nam
 
 def main() -> None:
     """Run the command line; exit with 1, and a sentence on stderr, where something is wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
     try:
-        app(prog_name="pycutlass")
+        try:
+            app(prog_name="pycutlass")
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where it can be said that the disk is full
     except PyCutlassError as error:
-        typer.echo(f"pycutlass: {error}", err=True)
+        _fail(str(error))
+    except BrokenPipeError:  # who reads it has seen enough
+        _fail("")
+    except OSError as error:
+        _fail(f"not everything could be written: {error.strerror or error}")
+
+
+def _fail(message: str) -> NoReturn:
+    """Exit with 1, also where neither stream takes anything any more."""
+    with contextlib.suppress(OSError, ValueError):
+        if message:
+            typer.echo(f"pycutlass: {message}", err=True)
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
         sys.exit(1)
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # what is left in it is lost, and said to be
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
 
 
 @cache.command()
@@ -90,9 +121,14 @@ def prune(
 
 
 @cache.command()
-def export(file: Path, kernels: Kernels = None) -> None:
+def export(
+    file: Path,
+    kernels: Kernels = None,
+    prefix: Annotated[str, typer.Option(help="Only kernels whose names begin with this.")] = "",
+    target: Annotated[str | None, typer.Option(help="Only kernels for this target, for example sm_90a.")] = None,
+) -> None:
     """Write kernels to one file for other machines; default: all."""
-    _report(f"written to {file}", KernelCache().export(file, kernels or None))
+    _report(f"written to {file}", KernelCache().export(file, kernels or None, prefix=prefix, target=target))
 
 
 @cache.command("import")
@@ -124,20 +160,45 @@ def verify() -> None:
 
 
 @app.command()
-def doctor() -> None:
+def inspect(
+    kernel: Annotated[str, typer.Argument(help="Its name, or the beginning of its key.")], as_json: AsJson = False
+) -> None:
+    """Show a kernel of the cache: source, stages, registers, spills, machine instructions."""
+    cache = KernelCache()
+    facts = [facts_of(artifact, cache.memo) for artifact in cache.load(kernel)]
+    if as_json:
+        _print_json(facts)
+        return
+    for number, one in enumerate(facts):
+        if number:
+            typer.echo("")
+        _print_table(("", ""), printed(one))
+        typer.echo(
+            "\n" + (one["source"].rstrip() or "Its source was not kept; kernels that are built now have theirs.")
+        )
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
     """Show what kernels need and whether it is here.
 
     Exits with 1 if kernels cannot be built.
     """
-    found = [*toolkit.findings(), _cache_finding()]
-    _print_table(("", "what", "found", "remedy"), [_diagnosis(finding) for finding in found])
+    found = [*toolkit.findings(), toolkit.safely(_cache_finding, "kernel cache", _GET_CACHE, required=False)]
+    if as_json:
+        _print_json([asdict(finding) for finding in found])
+    else:
+        _print_table(("", "what", "found", "remedy"), [_diagnosis(finding) for finding in found])
     if any(finding.required and not finding.ok for finding in found):
         raise typer.Exit(1)
 
 
 @app.command()
-def env() -> None:
+def env(as_json: AsJson = False) -> None:
     """Show the environment variables that PyCUTLASS reads."""
+    if as_json:
+        _print_json([{**asdict(variable), "value": config.text(variable.name)} for variable in config.VARIABLES])
+        return
     rows = [(v.name, config.text(v.name) or "", v.default, v.meaning) for v in config.VARIABLES]
     _print_table(("variable", "now", "default", "meaning"), rows)
 
@@ -176,17 +237,11 @@ def _diagnosis(finding: toolkit.Finding) -> tuple[str, str, str, str]:
     return verdict, finding.name, finding.value + tried, finding.remedy
 
 
-def _print_table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=any(titles), header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a name are not markup
-    Console().print(table)
+def _print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table, folded where the output is a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    for line in table(titles, [*rows], width):
+        typer.echo(line)
 
 
 def _print_json(value: object) -> None:
@@ -204,7 +259,13 @@ def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
         raise typer.BadParameter(f"a size is a number and one of B, kB, MB, GB, KiB, MiB, GiB; {text!r} is not")
-    return int(Decimal(match[1]) * _UNITS[match[2].upper()])  # which has no largest number
+    count = Decimal(match[1]) * _UNITS[match[2].upper()]  # which has no largest number
+    if not match[2] and 0 < count < 1024:
+        raise typer.BadParameter(
+            f"{text!r} has no unit, and is too little for a kernel in bytes: say {match[1]}MiB or {match[1]}GiB, or 0 "
+            f"to delete all"
+        )
+    return int(count)
 
 
 def _size(count: int) -> str:
