@@ -8,6 +8,7 @@ cubin, it writes the PTX, with the suffix ``.ptx``.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import sys
 from pathlib import Path
@@ -29,10 +30,10 @@ def main(library: str, source: str, output: str, *flags: str) -> int:
         print(f"{name} is compiled with the alignment of cuda.h")
     text = Path(source).read_bytes()
     created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text, source.encode(), len(headers), _strings(texts), _strings(names)
+        ctypes.byref(program), text, os.fsencode(source), len(headers), _strings(texts), _strings(names)
     )
     _check(nvrtc, "nvrtcCreateProgram", created)
-    options = _strings([flag.encode() for flag in flags])
+    options = _strings([os.fsencode(flag) for flag in flags])
     status = nvrtc.nvrtcCompileProgram(program, len(flags), options)
     print(_product(nvrtc, program, "ProgramLog").rstrip(b"\0\n ").decode(errors="replace"))
     if status:

@@ -305,10 +305,11 @@ class KernelCache:
         keys = [entry.key for entry in entries]
         if keys:
             self._disk.run(lambda store: store.delete(keys))
-            self._disk.forget_uses(keys)
         if self._memory:
             self._in_memory(lambda store: store.delete(keys))
-        left = {entry.key for entry in self.entries()}.intersection(keys)
+        present = {entry.key for entry in self.entries()}
+        self._disk.forget_uses(self._disk.uses().keys() - present)
+        left = present.intersection(keys)
         if left:
             raise CacheError(
                 f"{len(left)} kernels cannot be deleted, because {self.path} cannot be written (the log says why); "

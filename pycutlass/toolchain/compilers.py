@@ -37,7 +37,7 @@ __all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Product", "reproduce"]
 
 _GIB = 1 << 30
 _NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
-_ITSELF = re.compile(r"g\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
+_ITSELF = re.compile(r"[gc]\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
 
 
 @dataclass(frozen=True)

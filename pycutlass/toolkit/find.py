@@ -175,7 +175,7 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     """Return the host compiler's command, or None, and what was tried."""
     named = config.text("CXX")
     command = _words("CXX", named) if named else ["g++"]
-    _refuse_include_directories(named or "", command)
+    _refuse_what_no_key_knows(named or "", command)
     program = shutil.which(command[0])
     tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
@@ -216,13 +216,19 @@ def _words(variable: str, text: str) -> list[str]:
     return words
 
 
-def _refuse_include_directories(named: str, command: list[str]) -> None:
-    option = next((word for word in command[1:] if word.startswith(_ADDS_HEADERS)), None)
-    if option:
-        raise ToolkitError(
-            f"CXX is {named!r}, and {option} adds headers that a kernel's cache key does not know: a change in them "
-            f"would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where headers are."
-        )
+def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
+    """Raise for options of ``CXX`` that mean another kernel at another time, or on another machine."""
+    for option in command[1:]:
+        if option.startswith(_ADDS_HEADERS):
+            raise ToolkitError(
+                f"CXX is {named!r}, and {option} adds headers that a kernel's cache key does not know: a change in "
+                f"them would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where headers are."
+            )
+        if option.startswith("-m") and option.endswith("=native"):
+            raise ToolkitError(
+                f"CXX is {named!r}, and what {option} means differs from one machine to the next, which a kernel's "
+                f"cache key does not know. Name the processor, for example -march=x86-64-v3."
+            )
 
 
 def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:

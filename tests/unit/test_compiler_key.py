@@ -96,6 +96,18 @@ def test_headers_of_the_host_command_alone_are_refused(monkeypatch, option):
         toolkit.find_host_compiler()
 
 
+@pytest.mark.parametrize("option", ["-march=native", "-mtune=native", "-mcpu=native"])
+def test_the_processor_of_one_machine_is_refused(monkeypatch, option):
+    """An imported kernel would be found under the same key, and end in an illegal instruction."""
+    monkeypatch.setenv("CXX", f"g++ {option}")
+    with pytest.raises(
+        ToolkitError, match=f"what {option} means differs from one machine to the next.* -march=x86-64-v3"
+    ):
+        compiler.add_module([Operation("kernel_a")])
+    monkeypatch.setenv("CXX", "g++ -march=x86-64")
+    toolkit.find_host_compiler()
+
+
 def test_nvcc_is_told_the_compiler_and_neither_its_launcher_nor_its_options(tmp_path):
     for command, compiler_proper in (
         (("/usr/bin/g++",), "g++"),
@@ -258,6 +270,15 @@ def test_an_incomplete_cutlass_is_refused(cutlass, lacks):
     with pytest.raises(ToolkitError, match=f"CUTLASS_PATH is .*there is no {lacks} in it") as caught:
         compiler.add_module([Operation("kernel_a")])
     assert not caught.value.absent
+
+
+def test_headers_in_a_place_that_is_no_utf_8(monkeypatch, tmp_path):
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    place.symlink_to(toolkit.find_cutlass().root)
+    before = key_now()
+    monkeypatch.setenv("CUTLASS_PATH", str(place))
+    assert key_now() == before
+    compiler.add_module([Operation("kernel_a", body="params.out[0] = 3;")])
 
 
 # What was named and does not work, beside a cache that has the kernel.
