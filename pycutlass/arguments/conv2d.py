@@ -79,7 +79,9 @@ class Conv2dProblem(Problem):
             for name, operand in self.operands.items()
             if name != "D"
         }
-        result = conv2d(self.operation, self.size, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values)
+        serial = self.split_k_mode is not _Mode.Parallel
+        A, B, C = arrays["A"], arrays["B"], arrays.get("C")
+        result = conv2d(self.operation, self.size, A, B, C, *self.scalars.values, serial=serial)
         self.operands["D"].store(result)
 
 

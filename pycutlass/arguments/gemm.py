@@ -71,7 +71,10 @@ class GemmProblem(Problem):
     def compute(self) -> None:
         """Execute the reference on the host."""
         arrays = {name: operand.host_array() for name, operand in self.operands.items()}
-        result = reference.gemm(self.operation, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values)
+        slices = reference.serial_slices(self.operation, self.size[2], self.count) if self.mode == _Mode.Gemm else []
+        result = reference.gemm(
+            self.operation, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values, slices=slices
+        )
         self.operands["D"].store(result)
 
 

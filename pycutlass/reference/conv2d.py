@@ -30,6 +30,7 @@ def conv2d(
     beta: float = 0.0,
     *extra: float,
     exact: bool = False,
+    serial: bool = False,
 ) -> Array:
     """Return D = epilogue(convolution of A and B, C).
 
@@ -47,6 +48,9 @@ def conv2d(
         Scalars of the epilogue.
     exact : bool
         Sum in f64 and leave D unrounded in f64: the oracle.
+    serial : bool
+        Let the slices of `problem_size` take turns, each adding its sum to what those before it have left in D, in D's
+        type. The oracle has no slices.
 
     Returns
     -------
@@ -57,7 +61,8 @@ def conv2d(
         return _grouped(operation, problem_size, A, B, C, (alpha, beta, *extra), exact)
     rows, columns = implicit_gemm(operation.conv_kind, problem_size, A, B)
     source = C if C is None or C.ndim == 1 else C.reshape(rows.shape[0], columns.shape[1])
-    product = gemm(cast(Any, operation), rows, columns, source, alpha, beta, *extra, exact=exact)
+    slices = _serial_slices(operation, problem_size) if serial else []
+    product = gemm(cast(Any, operation), rows, columns, source, alpha, beta, *extra, exact=exact, slices=slices)
     return product.reshape(tuple(_core.implicit_gemm_tensor_c_extent(operation.conv_kind, problem_size)))
 
 
@@ -68,6 +73,22 @@ def implicit_gemm(kind: _core.ConvOperator, p: _core.Conv2dProblemSize, A: Array
     if kind is _Operator.dgrad:
         return _gathered(A, *_sources(p)), B.transpose(1, 2, 0, 3).reshape(-1, p.C)
     return A.reshape(-1, p.K).T, _gathered(B, *_taps(p))
+
+
+def _serial_slices(operation: Conv2dOperation, p: _core.Conv2dProblemSize) -> list[Array]:
+    """Return the indices of K that each slice of a serial split-K sums up; [] where there is one slice.
+
+    The slices deal out the channels of all taps, and for wgrad the pixels, by the K of a tile at a time
+    (cutlass/conv/conv2d_problem_size.h, implicit_gemm_k_iterations).
+    """
+    count, step = p.split_k_slices, operation.tile_description.threadblock_shape[2]
+    if count == 1:
+        return []
+    if operation.conv_kind is _Operator.wgrad:
+        dealt = np.arange(p.N * p.P * p.Q) // step
+    else:
+        dealt = np.tile(np.arange(p.C if operation.conv_kind is _Operator.fprop else p.K) // step, p.R * p.S)
+    return [np.flatnonzero(dealt % count == number) for number in range(count)]
 
 
 def _grouped(

@@ -6,20 +6,22 @@ the hardware rounds them, products are summed in the accumulator's type, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pycutlass import _core
 from pycutlass.enums import MathOperation
+from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.instruction import MathInstruction
 from pycutlass.types import ELEMENTS, Element
 
 if TYPE_CHECKING:
     from pycutlass.operation import GemmOperationUniversal
 
-__all__ = ["gemm", "multiplied", "tolerance"]
+__all__ = ["gemm", "multiplied", "serial_slices", "tolerance"]
 
 _ELEMENT = {row.short: row for row in ELEMENTS}
 
@@ -37,6 +39,7 @@ def gemm(
     beta: float = 0.0,
     *extra: float,
     exact: bool = False,
+    slices: Sequence[Any] = (),
 ) -> Array:
     """Return D = epilogue(A x B, C).
 
@@ -51,6 +54,9 @@ def gemm(
     exact : bool
         Sum in f64 and leave D unrounded in f64: the oracle. Operands are rounded as ever, since that is what the
         kernel is asked to multiply.
+    slices : sequence of indices of K, optional
+        What each slice of a serial split-K sums up, as `serial_slices` returns it. Each adds its sum to what the slices
+        before it have left in D, in D's type. The oracle has no slices.
 
     Returns
     -------
@@ -66,9 +72,28 @@ def gemm(
     if exact:
         accumulator = multiplied(A, math).astype(np.float64) @ multiplied(B, math).astype(np.float64)
         return functor.reference(accumulator, C, scalars, np.dtype(np.float64))
+    A, B = multiplied(A, math), multiplied(B, math)
     with np.errstate(over="ignore", invalid="ignore"):
-        accumulator = _accumulate(multiplied(A, math), multiplied(B, math), math)
-        return functor.output.round(functor.reference(accumulator, C, scalars))
+        parts = ((A[..., part], B[..., part, :]) for part in slices) if slices else ((A, B),)
+        return _in_turns(functor, [_accumulate(*part, math) for part in parts], C, scalars)
+
+
+def serial_slices(operation: GemmOperationUniversal, k: int, count: int) -> list[slice]:
+    """Return the range of K that each slice of a serial split-K sums up; [] where there is one slice.
+
+    CUTLASS rounds their length up to whole cache lines of 128 bytes where the lines of A or B are made of these, else
+    to 128 bits, so that fewer slices than asked may have work (cutlass/gemm/kernel/params_universal_base.h).
+    """
+    if count == 1 or operation.is_stream_k:  # stream-K keeps partial sums in the accumulator's type
+        return []
+    A, B = operation.A, operation.B
+    lines = [1024 // each.type.bits for each in (A, B)]
+    along_k = (A.layout is _core.RowMajor, B.layout is _core.ColumnMajor)
+    whole_lines = any(each and k % line == 0 for each, line in zip(along_k, lines, strict=True))
+    step = max(lines) if whole_lines else max(128 // A.type.bits, 128 // B.type.bits)
+    length = -(-k // count)
+    length = -(-length // step) * step
+    return [slice(start, start + length) for start in range(0, k, length)]
 
 
 def multiplied(operand: Array, math: MathInstruction) -> Array:
@@ -143,9 +168,21 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
     return rounding + (1 + rounding) * relative, (1 + rounding) * (float(absolute) + approximated)
 
 
+def _in_turns(
+    functor: EpilogueFunctor, accumulators: Sequence[Array], C: Array | None, scalars: tuple[float, ...]
+) -> Array:
+    """Return D of slices that take turns: each reads what the one before it wrote, and the last one activates."""
+    *before, last = accumulators
+    silent = functor if functor.activation is None else functor.without_activation()
+    alpha, beta, *extra = scalars
+    for accumulator in before:
+        C, beta = functor.output.round(silent.reference(accumulator, C, (alpha, beta))), 1.0
+    return functor.output.round(functor.reference(last, C, (alpha, beta, *extra)))
+
+
 def _accumulate(A: Array, B: Array, math: MathInstruction) -> Array:
     if math.accumulator.is_integer:
-        return math.accumulator.round(A @ B)  # sums of s8 products are exact in f64; the instruction saturates
+        return _integer_sum(A, B, math)
     if math.accumulator.short != "f16":
         return np.asarray(A @ B)
     # An f16 accumulator is rounded after every instruction.
@@ -155,6 +192,21 @@ def _accumulate(A: Array, B: Array, math: MathInstruction) -> Array:
         partial = A[..., start : start + step] @ B[..., start : start + step, :]
         total = (total + partial).astype(np.float16).astype(np.float32)
     return total.astype(np.float16)
+
+
+def _integer_sum(A: Array, B: Array, math: MathInstruction) -> Array:
+    """Return A x B in int32: each instruction saturates, or leaves out the bits that int32 lacks.
+
+    Sums of s8 products are exact in f64, and leave int32 above a K of 131,071 at the earliest.
+    """
+    least, most = math.accumulator.limits
+    if math.math_operation is not MathOperation.multiply_add_saturate or A.shape[-1] * 2**14 <= most:
+        return (A @ B).astype(np.int64).astype(np.int32)
+    step = (math.instruction_shape or (1, 1, 32))[2]
+    total = np.zeros((), np.float64)
+    for start in range(0, A.shape[-1], step):
+        total = np.clip(total + A[..., start : start + step] @ B[..., start : start + step, :], least, most)
+    return np.asarray(total).astype(np.int32)
 
 
 def _rounder(short: str) -> Callable[[Array], Array]:

@@ -27,6 +27,7 @@ from convolutions import (
     problem,
     problems,
     reduction,
+    wgrad,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +76,23 @@ def test_the_reference_is_torchs_convolution(kind, p, scalars):
     expected = scalars[0] * torch_convolution(kind, p, A, B) + scalars[1] * C
     assert D.dtype == np.float64 and D.shape == C.shape
     np.testing.assert_allclose(D, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("slices", "last"), [(1, 2051), (2, 2051), (3, 2050)])
+@pytest.mark.parametrize("name", ["f16_fprop_optimized", "f16_dgrad_optimized", "f16_wgrad_optimized"])
+def test_slices_take_turns_to_round(name, slices, last):
+    """Tiles of 32 channels (for wgrad, of pixels) are dealt to the slices in turn, for all taps."""
+    operation = OPERATIONS[name]
+    pixels, channels = (96, 8) if operation.conv_kind is wgrad else (1, 96)
+    p = size(N=1, H=1, W=pixels, C=channels, K=channels, R=1, S=1)
+    A, B, _, D = tensors(operation, p)
+    A[...], B[...] = 1, 0
+    along = {fprop: B[0, 0, 0], dgrad: B[:, 0, 0, 0], wgrad: B[0, 0, :, 0]}[operation.conv_kind]
+    along[[0, 32, 64]] = 2048, 1, 2
+    arguments = Conv2dArguments(operation, p, A, B, None, D, split_k_slices=slices)
+    operation.run(arguments)
+    one = D.reshape(-1, D.shape[-1])[0, 0]
+    assert one == np.float16(last)  # of two slices, the first has 2048 + 2; of three, 2048 + 1 is a tie
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "interleaved" not in name])

@@ -6,11 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from descriptions import BY_SHORT_NAME, KINDS, ampere, as_multiplied, expected, hopper, random_matrix
+from descriptions import (
+    BY_SHORT_NAME,
+    COLUMN,
+    KINDS,
+    ROW,
+    ampere,
+    as_multiplied,
+    expected,
+    hopper,
+    parts,
+    random_matrix,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycutlass import MathOperation, reference
+import pycutlass
+from pycutlass import GemmArguments, MathOperation, TensorDescription, cutlass, reference
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
 
 FAST = [MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16, MathOperation.multiply_add_fast_f32]
 OPERATIONS = {
@@ -193,3 +207,86 @@ def test_the_output_is_rounded_once(output, small):
     A, B = np.array([[1.0, small]], np.float16), np.array([[1.0], [1.0]], np.float16)
     rounded = BY_SHORT_NAME[output].round(np.array([[1 + small]]))
     assert np.array_equal(reference.gemm(operation, A, B, None), rounded)
+
+
+# Slices that take turns
+
+
+@pytest.mark.parametrize(
+    ("k", "count", "layouts", "lengths"),
+    [
+        (24, 3, (ROW, COLUMN, ROW), [8, 8, 8]),
+        (25, 3, (ROW, COLUMN, ROW), [16, 9]),
+        (128, 4, (ROW, COLUMN, ROW), [64, 64]),  # whole cache lines
+        (128, 4, (ROW, ROW, ROW), [64, 64]),
+        (128, 4, (COLUMN, COLUMN, COLUMN), [64, 64]),
+        (128, 4, (COLUMN, ROW, ROW), [32, 32, 32, 32]),
+        (128, 1, (ROW, COLUMN, ROW), []),
+    ],
+)
+def test_slices_are_those_of_cutlass(k, count, layouts, lengths):
+    found = reference.serial_slices(ampere("f16", layouts), k, count)
+    assert [len(range(k)[part]) for part in found] == lengths
+    assert [number for part in found for number in range(k)[part]] == (list(range(k)) if lengths else [])
+
+
+def test_stream_k_has_no_slices_in_the_output_type():
+    operation = ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK)
+    assert reference.serial_slices(operation, 512, 4) == []
+
+
+def test_slices_round_to_the_output_type_in_turn():
+    operation = ampere("f16", alignment=1, stages=2)
+    A, B, D = np.ones((1, 24), np.float16), np.zeros((24, 1), np.float16), np.empty((1, 1), np.float16)
+    B[:8], B[8], B[16] = 256, 1, 1  # 2048 + 1 + 1, and 2049 is no f16
+    for slices, expected_, with_source in ((1, 2050, 2052), (3, 2048, 2048)):
+        operation.run(GemmArguments(operation, (1, 1, 24), A, B, None, D, split_k_slices=slices))
+        assert D[0, 0] == expected_
+        operation.run(  # C is scaled by the first slice alone
+            GemmArguments(
+                *(operation, (1, 1, 24), A, B, np.full_like(D, 2), D),
+                split_k_slices=slices,
+                output_op=operation.epilogue_type(1.0, 0.5),
+            )
+        )
+        assert D[0, 0] == with_source  # 2051, which is a tie; and three ties one after the other
+
+
+def test_only_the_last_slice_activates():
+    described = parts("f32_simt")
+    described["epilogue_functor"] = pycutlass.LinearCombinationGeneric(pycutlass.relu(), cutlass.float32, 1)
+    operation = pycutlass.GemmOperationUniversal(**described)
+    A, B = np.ones((1, 8), np.float32), np.array([[-1.0] * 4 + [2.0] * 4], np.float32).T
+    D = np.empty((1, 1), np.float32)
+    operation.run(GemmArguments(operation, (1, 1, 8), A, B, None, D, split_k_slices=2))
+    assert D[0, 0] == 4
+
+
+# Integers that int32 lacks
+
+
+def int8(kind: str, **options: Any) -> Any:
+    s8, s32 = cutlass.int8, cutlass.int32
+    described = parts(kind, types=("s8", "s32", "s32"), **options)
+    described |= {name: TensorDescription(s8, described[name].layout, 4) for name in "AB"}
+    described["epilogue_functor"] = pycutlass.LinearCombination(s32, described["C"].alignment, s32, s32)
+    return pycutlass.GemmOperationUniversal(**described)
+
+
+@pytest.mark.parametrize("k", [131_072, 135_200])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_beyond_int32(k, sign):
+    """Tensor cores saturate, instruction by instruction; CUDA cores leave out the bits that int32 lacks."""
+    saturating = int8("f16", instruction=(16, 8, 32), tile=(64, 64, 64), math=MathOperation.multiply_add_saturate)
+    wrapping = int8("f32_simt", instruction=(1, 1, 4), tile=(64, 64, 32), warps=(2, 2, 1), stages=2)
+    A, B = np.full((1, k), -128, np.int8), np.full((k, 2), -128 * sign if sign == 1 else 127, np.int8)
+    B[-64:, 1] = 0
+    B[-32:, 1] = 127 if sign == 1 else -128  # turns round at the end
+    last = -128 * B[-32:].astype(np.int64).sum(axis=0)
+    whole = -128 * B.astype(np.int64).sum(axis=0)
+    least, most = -(2**31), 2**31 - 1
+    expected_ = np.clip(np.clip(whole - last, least, most) + last, least, most)
+    assert reference.gemm(saturating, A, B, None).tolist() == [expected_.tolist()]
+    assert reference.gemm(wrapping, A, B, None).tolist() == [whole.astype(np.int32).tolist()]
+    if k > 131_072:
+        assert abs(whole).min() > 2**31
