@@ -1,6 +1,7 @@
 """Activations: what an epilogue applies last. Each spells its C++ and carries its reference.
 
-The formulas are those of cutlass/epilogue/thread/activation.h.
+What is more than a comparison and a product is written in include/pycutlass/activation.h: CUTLASS's own approximate,
+and lose their digits in f16.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass.errors import DescriptionError
-from pycutlass.types import element
+from pycutlass.types import Element, element
 
 __all__ = [
     "Activation",
@@ -48,10 +49,12 @@ class Activation(ABC):
 
     #: Class template in C++.
     tag: ClassVar[str] = ""
-    #: Relative and absolute error of CUTLASS's approximation (``tanh.approx.f32``, ``ex2.approx``: CUDA's PTX ISA).
-    error: ClassVar[float] = 0.0
+    #: What the C++ is right to, relative to the result and absolute, in epsilons of the type that it is computed in:
+    #: roundings, and the errors that CUDA's manual states of ``exp``, ``tanh``, ``erf`` and ``erfc``.
+    relative_error: ClassVar[float] = 0.0
+    absolute_error: ClassVar[float] = 0.0
     #: Whether it is the same function of integers. The others need fractions: in integers, CUTLASS's code does not
-    #: compile (tanh, sigmoid, silu, gelu), or divides and scales without them (hardswish, leaky_relu).
+    #: compile, or scales without them (leaky_relu).
     of_integers: ClassVar[bool] = False
     #: Names and defaults of scalars behind alpha and beta.
     extra: ClassVar[tuple[tuple[str, float], ...]] = ()
@@ -64,10 +67,22 @@ class Activation(ABC):
         """Return the class template's name in C++."""
         return self.tag
 
+    @classmethod
+    def error(cls, compute: Element) -> tuple[float, float]:
+        """Return the relative and the absolute error that the C++ may have in a compute type.
+
+        f16 is computed in f32 and rounded once. Results that are no normal numbers may lose digits.
+        """
+        if not cls.relative_error:
+            return 0.0, 0.0
+        epsilon = min(compute.epsilon, 2.0**-23)
+        rounding = compute.epsilon / 2 if compute.epsilon > epsilon else 0.0
+        return rounding + cls.relative_error * epsilon, cls.absolute_error * epsilon
+
     @staticmethod
     @abstractmethod
     def numpy(x: Any) -> Array:
-        """Return the activation of `x`."""
+        """Return the activation of `x`, in its type."""
 
     def __repr__(self) -> str:
         inside = "" if self.element_compute is None else str(element(self.element_compute))
@@ -142,13 +157,13 @@ class tanh(Activation):
     array([0.    , 0.7616])
     """
 
-    tag = "cutlass::epilogue::thread::Tanh"
-    error = 2.0**-10
+    tag = "pycutlass::Tanh"
+    relative_error = 4.0
 
     @staticmethod
     def numpy(x: Any) -> Array:
         """Return tanh(x)."""
-        return np.asarray(np.tanh(x))
+        return _in_f64(np.tanh, x)
 
 
 class sigmoid(Activation):
@@ -161,14 +176,13 @@ class sigmoid(Activation):
     array([0.5   , 0.7311])
     """
 
-    tag = "cutlass::epilogue::thread::Sigmoid"
-    error = 2.0**-10
+    tag = "pycutlass::Sigmoid"
+    relative_error = 4.0
 
     @staticmethod
     def numpy(x: Any) -> Array:
         """Return 1 / (1 + exp(-x))."""
-        x = np.asarray(x)
-        return np.asarray((1 + np.tanh(x / 2)) / 2)  # the same function, without overflow
+        return _in_f64(_sigmoid, x)
 
 
 class silu(Activation):
@@ -181,13 +195,13 @@ class silu(Activation):
     array([0.    , 0.7311])
     """
 
-    tag = "cutlass::epilogue::thread::SiLu"
-    error = 2.0**-10
+    tag = "pycutlass::SiLu"
+    relative_error = 5.0
 
     @staticmethod
     def numpy(x: Any) -> Array:
         """Return x * sigmoid(x)."""
-        return np.asarray(np.asarray(x) * sigmoid.numpy(x))
+        return _in_f64(lambda x: x * _sigmoid(x), x)
 
 
 class hardswish(Activation):
@@ -200,13 +214,13 @@ class hardswish(Activation):
     array([-0.   ,  1.125,  4.   ])
     """
 
-    tag = "cutlass::epilogue::thread::HardSwish"
+    tag = "pycutlass::HardSwish"
+    relative_error = 3.0
 
     @staticmethod
     def numpy(x: Any) -> Array:
         """Return x * min(max(x + 3, 0), 6) / 6."""
-        x = np.asarray(x)
-        return np.asarray(x * np.clip(x + 3, 0, 6) / 6)
+        return _in_f64(lambda x: x * np.clip(x + 3, 0, 6) / 6, x)
 
 
 class gelu(Activation):
@@ -219,14 +233,13 @@ class gelu(Activation):
     array([0.    , 0.8413])
     """
 
-    tag = "cutlass::epilogue::thread::GELU"
-    error = 2.0**-20  # 1 + erf(x) cancels for negative x
+    tag = "pycutlass::Gelu"
+    relative_error = absolute_error = 5.0
 
     @staticmethod
     def numpy(x: Any) -> Array:
         """Return x / 2 * (1 + erf(x / sqrt(2)))."""
-        x = np.asarray(x)
-        return np.asarray(0.5 * x * (1 + _erf(x * math.sqrt(0.5))), dtype=x.dtype)
+        return _in_f64(lambda x: x / 2 * _erfc(x * -math.sqrt(0.5)), x)
 
 
 class gelu_tanh(Activation):
@@ -239,18 +252,36 @@ class gelu_tanh(Activation):
     array([0.    , 0.8412])
     """
 
-    tag = "cutlass::epilogue::thread::GELU_taylor"
-    error = 2.0**-9
+    tag = "pycutlass::GeluTanh"
+    relative_error = absolute_error = 5.0
 
     @staticmethod
     def numpy(x: Any) -> Array:
         """Return x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
-        x = np.asarray(x)
-        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), dtype=x.dtype)
+        return _in_f64(_gelu_tanh, x)
+
+
+def _in_f64(function: Callable[[Array], Array], x: Any) -> Array:
+    """Return `function` of `x`, computed in f64 and rounded once to the type of `x`; of integers, left in f64."""
+    x = np.asarray(x)
+    with np.errstate(all="ignore"):  # infinity times zero is NaN, here and on a GPU
+        result = function(x.astype(np.float64))
+        return np.asarray(result if x.dtype.kind in "iub" else result.astype(x.dtype))
+
+
+def _sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)) without overflow, and with the digits of small results."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, small, 1.0) / (1 + small))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    """Return x / 2 * (1 + tanh(u)), which is x * sigmoid(2 u)."""
+    return np.asarray(x * _sigmoid(math.sqrt(8 / math.pi) * x * (1 + 0.044715 * x * x)))
 
 
 # NumPy has no error function; the C library's, one element at a time, is exact and fast enough for a reference.
-_erf: Callable[[Array], Array] = np.vectorize(math.erf, otypes=[np.float64])
+_erfc: Callable[[Array], Array] = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def check_activation(activation: Any) -> Activation:

@@ -130,8 +130,7 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
       (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021).
     * 3xTF32 leaves out the products of the small halves.
     * alpha * accumulator and beta * C may cancel: their own rounding, in the compute type, stays.
-    * CUTLASS approximates some activations (``tanh.approx``): their error comes whole, relative and absolute, beside
-      the output's half. None has a slope above 1.13.
+    * Activations have errors of their own, relative and absolute (`Activation.error`). None has a slope above 1.13.
     * Serial split-K rounds to the output's type after every slice. The last rounding is the one above; those before it
       are relative to sums that the result may be far smaller than, so they are absolute.
     * What is wrong before the output is rounded is larger afterwards, by at most the rounding's own share of it.
@@ -162,10 +161,12 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
     absolute += functor.compute.epsilon * (4 * walk + 8)
     if slices > 1:
         absolute += 2 * slices * functor.output.epsilon * (walk + 4)
-    approximated = 0.0 if functor.activation is None else functor.activation.error
+    relative = 4 * functor.compute.epsilon + _F64_ROUNDING
+    if functor.activation is not None:
+        errors = functor.activation.error(functor.compute)
+        relative, absolute = relative + errors[0], absolute + errors[1]
     rounding = functor.output.epsilon / 2
-    relative = 4 * functor.compute.epsilon + approximated + _F64_ROUNDING
-    return rounding + (1 + rounding) * relative, (1 + rounding) * (float(absolute) + approximated)
+    return rounding + (1 + rounding) * relative, (1 + rounding) * float(absolute)
 
 
 def _in_turns(

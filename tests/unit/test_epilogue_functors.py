@@ -7,10 +7,12 @@ import math
 import pickle
 import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from activations import BOUNDED, points, too_wrong
 from descriptions import BY_SHORT_NAME, TAG, ampere
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,15 @@ def test_the_compute_type_decides_the_precision(activation, short):
     assert np.abs(result - exact).max() <= 24 * row.epsilon
 
 
+@pytest.mark.parametrize("activation", BOUNDED)
+@pytest.mark.parametrize("short", ["f16", "f32", "f64"])
+def test_the_reference_is_right_to_what_is_stated(activation, short):
+    x = points(short)
+    functor = generic(activation, short)
+    result = functor.reference(x[None], None, functor.epilogue_type().values)[0]
+    assert too_wrong(activation, short, x, result) == []
+
+
 @every_activation
 def test_large_numbers_are_no_trouble(activation):
     """Neither overflow nor NaN: warnings are errors here."""
@@ -186,14 +197,14 @@ def test_the_source_broadcasts_and_is_not_read_for_nothing(functor):
 
 
 @every_activation
-def test_an_approximation_is_in_the_tolerance(activation):
+def test_the_error_of_an_activation_is_in_the_tolerance(activation):
     made = {**ampere("f32_simt").__dict__}
     fields = ("compute_capability", "tile_description", "A", "B", "C")
     functor = LinearCombinationGeneric(activation, cutlass.float32, 1)
     operation = pycutlass.GemmOperationUniversal(*(made[field] for field in fields), functor)
     relative, absolute = reference.tolerance(operation, 64)
     plain = reference.tolerance(ampere("f32_simt"), 64)
-    assert (relative - plain[0], absolute - plain[1]) == pytest.approx((activation.error, activation.error))
+    assert (relative - plain[0], absolute - plain[1]) == pytest.approx(activation.error(BY_SHORT_NAME["f32"]))
 
 
 # Values and text
@@ -224,7 +235,7 @@ def test_no_two_functors_have_one_text():
         (FastLinearCombinationClamp(TAG["s8"], 8), "FastLinearCombinationClamp<int8_t, 8>"),
         (
             LinearCombinationGeneric(pycutlass.gelu, TAG["bf16"], 8, TAG["f32"], TAG["f32"]),
-            "LinearCombinationGeneric<cutlass::epilogue::thread::GELU, cutlass::bfloat16_t, 8, float, float>",
+            "LinearCombinationGeneric<pycutlass::Gelu, cutlass::bfloat16_t, 8, float, float>",
         ),
     ],
     ids=repr,
@@ -233,12 +244,16 @@ def test_text(functor, text):
     assert functor.emit() == f"cutlass::epilogue::thread::{text}"
 
 
-def test_the_names_are_those_of_cutlass():
+def test_the_names_are_those_of_the_headers():
     headers = find_cutlass().root / "include" / "cutlass" / "epilogue" / "thread"
     declared = "\n".join(path.read_text() for path in headers.glob("*.h"))
     for functor in all_functors():
         for name in re.findall(r"cutlass::epilogue::thread::(\w+)", functor.emit()):
             assert re.search(rf"\b(struct|class) {name}\b", declared), name
+    own = (Path(pycutlass.__file__).parent / "include" / "pycutlass" / "activation.h").read_text()
+    for functor in all_functors():
+        for name in re.findall(r"pycutlass::(\w+)", functor.emit()):
+            assert f"struct {name} : activation::Each<{name}, T>" in own, name
 
 
 @every_activation

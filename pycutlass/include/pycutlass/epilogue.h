@@ -2,6 +2,7 @@
 #pragma once
 
 #include "pycutlass/abi.h"
+#include "pycutlass/activation.h"
 #include "pycutlass/prelude.h"
 
 #include <cutlass/cutlass.h>

@@ -1,0 +1,91 @@
+"""The C++ of activations, compiled for the host, against as many digits as it takes.
+
+A GPU has functions of its own for exp, tanh, erf and erfc, whose errors CUDA's manual states: tests/gpu.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from activations import BOUNDED, exact_of, points, too_wrong
+
+from pycutlass import toolkit
+from pycutlass.compiler.tools import find_tools
+
+pytestmark = pytest.mark.compile
+
+SPELLED = {"f16": "cutlass::half_t", "f32": "float", "f64": "double"}
+PROGRAM = """
+#include "pycutlass/activation.h"
+
+#include <cstdio>
+#include <vector>
+
+/// Reads numbers, and writes what becomes of them one by one and in arrays of four, which should be the same.
+template <typename T, template <typename> class Activation>
+int apply(char const* from, char const* to) {
+  std::FILE* file = std::fopen(from, "rb");
+  std::vector<T> numbers(1 << 20);
+  numbers.resize(std::fread(numbers.data(), sizeof(T), numbers.size(), file) / 4 * 4);
+  std::fclose(file);
+  for (size_t i = 0; i < numbers.size(); i += 4) {
+    cutlass::Array<T, 4> four;
+    for (int j = 0; j < 4; ++j) four[j] = numbers[i + j];
+    auto const together = Activation<cutlass::Array<T, 4>>{}(four);
+    for (int j = 0; j < 4; ++j) {
+      T const alone = Activation<T>{}(numbers[i + j]);
+      if (alone == alone && !(alone == together[j])) return 1;
+      numbers[i + j] = together[j];
+    }
+  }
+  file = std::fopen(to, "wb");
+  std::fwrite(numbers.data(), sizeof(T), numbers.size(), file);
+  return std::fclose(file);
+}
+
+int main(int count, char** given) {
+  switch (std::atoi(given[1])) {
+%s
+  }
+  return 2;
+}
+"""
+CASES = [(activation, short) for activation in BOUNDED for short in SPELLED]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("activations")
+    lines = [
+        f"    case {number}: return apply<{SPELLED[short]}, {activation.tag}>(given[2], given[3]);"
+        for number, (activation, short) in enumerate(CASES)
+    ]
+    (directory / "program.cpp").write_text(PROGRAM % "\n".join(lines))
+    includes = [f"-I{path}" for path in find_tools("nvcc", toolkit.without_memo).host.includes]
+    command = [*toolkit.find_host_compiler(), "-std=c++17", "-O2", "-w", *includes, "program.cpp", "-o", "program"]
+    built = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-4000:]
+    return directory / "program"
+
+
+@pytest.mark.parametrize(("activation", "short"), CASES, ids=lambda each: getattr(each, "__name__", each))
+def test_the_cpp_is_right_to_what_is_stated(activation: Any, short: str, program: Path) -> None:
+    x = points(short)
+    x.tofile(program.parent / "from")
+    number = str(CASES.index((activation, short)))
+    subprocess.run([program, number, program.parent / "from", program.parent / "to"], check=True)
+    found = np.fromfile(program.parent / "to", x.dtype)
+    assert too_wrong(activation, short, x, found) == []
+
+
+def test_a_wrong_function_is_found() -> None:
+    """By as much as CUTLASS's approximations are."""
+    for activation in BOUNDED:
+        for short in SPELLED:
+            x = points(short)
+            right = np.array(exact_of(activation, x), np.float64)
+            assert too_wrong(activation, short, x, (right * (1 + 2.0**-10)).astype(x.dtype)) != []
