@@ -20,6 +20,7 @@ from pycutlass.operation import Operation
 _SELECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent / "unit"))  # for activations.py
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

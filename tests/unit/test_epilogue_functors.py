@@ -113,6 +113,13 @@ def test_the_reference_is_right_to_what_is_stated(activation, short):
     assert too_wrong(activation, short, x, result) == []
 
 
+def test_the_guide_states_the_errors():
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "epilogues.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| .* \| ?(\d*) \| ?(\d*) ?\|$", guide, re.M)
+    stated = {name: (float(relative or 0), float(absolute or 0)) for name, relative, absolute in rows}
+    assert stated == {each.__name__: (each.relative_error, each.absolute_error) for each in ACTIVATIONS}
+
+
 @every_activation
 def test_large_numbers_are_no_trouble(activation):
     """Neither overflow nor NaN: warnings are errors here."""
