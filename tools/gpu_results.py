@@ -5,7 +5,8 @@ Every part leaves its result, with its log and every sample, in the output direc
 in docs/gpu-results/, and the page is written from what is there: parts may be run by separate calls, each bounded in
 time, and a result replaces the one that was there before. A part that fails, is interrupted or cannot be started is
 reported as such. With ``--render`` nothing is run: results that another machine left in the output directory are taken
-in. Where matplotlib is installed, the page has figures, which are written to images/ beside it.
+in. So are those of `make fuzz-gpu`, which this program does not run. Where matplotlib is installed, the page has
+figures, which are written to images/ beside it.
 
     python tools/gpu_results.py --out results --only tests,launch --budget 540
     python tools/gpu_results.py --out results --only sanitizer --shards 8
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a script's own directory is on the path, not the checkout that it belongs to
 
 from benchmarks import common  # noqa: E402
+from tools.gpu_fuzz import fuzz_outcome, keep_runs, read_runs  # noqa: E402
 from tools.gpu_page import KEPT_LINES, Result, outcome, render  # noqa: E402
 from tools.gpu_plot import SPEEDS, draw  # noqa: E402
 from tools.gpu_reports import merge_sanitizer, merge_tests, read_counts, read_initcheck, read_junit, read_sanitizer  # noqa: E402
@@ -86,11 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = {} if options.render else _run_parts(options)
     kept = options.page.with_suffix("")  # beside the page
     keep_results(options.out, kept, options.commit)
-    results = read_results(kept)
+    keep_runs(options.out, kept / "fuzz.json", options.commit)
+    results, fuzz = read_results(kept), read_runs(kept / "fuzz.json")
     titles = {part.name: part.title for part in PARTS}
-    options.page.write_text(render(results, titles, draw(results, options.page)), encoding="utf-8")
+    options.page.write_text(render(results, titles, draw(results, options.page), fuzz), encoding="utf-8")
     print(f"== written: {options.page}")
-    outcomes = outcomes or {name: outcome(result) for name, result in results.items()}
+    fuzzed = {"fuzz": fuzz_outcome(fuzz)} if fuzz else {}
+    outcomes = outcomes or {name: outcome(result) for name, result in results.items()} | fuzzed
     return 0 if all(outcome == "passed" for outcome in outcomes.values()) else 1
 
 

@@ -92,7 +92,7 @@ def test_every_mode_is_drawn(drawn: list[kernels.Kernel]) -> None:
     cases = [draw_case(kernel, number) for kernel in drawn[:600] for number in range(2)]
     assert {case.mode for case in cases} == {*("gemm", "serial", "parallel", "batched", "array", "grouped", "conv")}
     assert {case.problem.source for case in cases} == {
-        *("none", "nan", "matrix", "shared", "bias", "biases", "in place")
+        *("none", "nan", "nan in place", "matrix", "shared", "bias", "biases", "in place")
     }
 
 

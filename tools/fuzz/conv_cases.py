@@ -10,7 +10,7 @@ import torch
 
 import pycutlass
 from pycutlass import GroupMode, StrideSupport, cutlass
-from tools.fuzz.gemm_cases import scalars_of
+from tools.fuzz.gemm_cases import scalars_of, scalars_on_device
 from tools.fuzz.memory import Place, conv_place, flat_place, vector_place
 from tools.fuzz.numbers import Numbers, draw_numbers
 from tools.fuzz.outcome import Target
@@ -72,6 +72,8 @@ def draw_conv(random: Random, operation: Any, functor: Any, modes: list[str], *,
         stride = random.choice(((1, 1), (2, 2), (1, 2), (3, 2)))
         dilation = (1, 1) if operation.is_strided_dgrad else dilation
     r, s = random.choice(((1, 1), (3, 3), (3, 3), (1, 3), (2, 4), (5, 5), (7, 7)))
+    if functor.most_k:
+        r, s = 1, 1  # more taps make more products than that
     padding = (random.randint(0, r), random.randint(0, s))
     least = [max(1, d * (t - 1) + 1 - 2 * p) for d, t, p in zip(dilation, (r, s), padding, strict=True)]
     h, w = (extent + random.randint(0, 5 if small else 18) for extent in least)
@@ -82,9 +84,10 @@ def draw_conv(random: Random, operation: Any, functor: Any, modes: list[str], *,
     numbers = draw_numbers(random, math.accumulator, math.a, functor, longest[operation.conv_kind])
     biased = operation.conv_kind is not _Operator.wgrad and not operation.is_interleaved
     zero = numbers.scalars[1] == 0
-    source = random.choice(("none", "nan", "nan") if zero else ("matrix", "matrix", "in place", *(["bias"] * biased)))
+    unread, read = ("none", "nan", "nan", "nan in place"), ("matrix", "matrix", "in place", *(["bias"] * biased))
+    source = random.choice(unread if zero else read)
     slices = 1 if mode == "conv" else random.randint(2, 5)
-    on_device = (random.random() < 0.15, random.random() < 0.15)
+    on_device = scalars_on_device(random, source)
     return ConvProblem(
         mode, size, random.random() < 0.3, groups, slices, numbers, source, on_device, random.randrange(2**40)
     )
@@ -209,12 +212,12 @@ class _Built:
         if kind == "bias":
             place = vector_place(self._random, self._device, self._C, extent[3])
         else:
-            place = stored if kind == "in place" else self._place(extent)
+            place = stored if kind.endswith("in place") else self._place(extent)
         exact = None
-        if kind != "nan":
+        if not kind.startswith("nan"):
             self._problem.numbers.fill(place.view, 2)
             exact = place.view.double() if kind == "bias" else self._read(place.view, extent).double()
-        if kind != "in place":
+        if place is not stored:
             place.keep()
             self.places["C"] = place
         return self._given(place), exact

@@ -15,7 +15,7 @@ from tools.fuzz.numbers import Numbers, draw_numbers, sized
 from tools.fuzz.outcome import Target
 from tools.fuzz.truth import expected
 
-__all__ = ["GemmProblem", "draw_gemm", "extents", "launch_gemm", "scalars_of", "sources"]
+__all__ = ["GemmProblem", "draw_gemm", "extents", "launch_gemm", "scalars_of", "scalars_on_device", "sources"]
 
 _MODES = {
     "gemm": cutlass.gemm.Mode.Gemm,
@@ -41,7 +41,8 @@ class GemmProblem:
     numbers : Numbers
         Of the operands, and the scalars.
     source : str
-        What C is: "none", "nan" (where beta is 0), "matrix", "shared" by a batch, "bias", "biases" or "in place".
+        What C is: "none", "nan" or "nan in place" (where beta is 0), "matrix", "shared" by a batch, "bias", "biases" or
+        "in place".
     on_device : tuple of bool
         Whether alpha and beta lie in device memory.
     options : dict
@@ -83,7 +84,7 @@ def draw_gemm(random: Random, operation: Any, functor: Any, modes: list[str], *,
             "launch_with_pdl": random.choice((True, False)),
         }
     source = random.choice(sources(operation, numbers, shared=batched and mode == "batched"))
-    on_device = (random.random() < 0.15, random.random() < 0.15)
+    on_device = scalars_on_device(random, source)
     return GemmProblem(mode, size, count, numbers, source, on_device, options, random.randrange(2**40))
 
 
@@ -92,8 +93,13 @@ def sources(operation: Any, numbers: Numbers, *, shared: bool = False) -> list[s
     plain = operation.A.order.interleave == 1
     biases = (["bias"] + (["shared", "biases"] if shared else [])) if plain else []
     if numbers.scalars[1] == 0:
-        return ["none", "nan", "nan"]
+        return ["none", "nan", "nan", "nan in place"]
     return ["matrix", "matrix", "in place", *biases]
+
+
+def scalars_on_device(random: Random, source: str) -> tuple[bool, bool]:
+    """Return whether alpha and beta lie in device memory; beta needs a C there, for the host does not know it."""
+    return random.random() < 0.15, source != "none" and random.random() < 0.15
 
 
 def extents(random: Random, operation: Any, *, small: bool) -> tuple[int, int, int]:
@@ -158,7 +164,8 @@ class _Built:
         self._problem.numbers.fill(place.view, turn)
         place.keep()
         self.places[name] = place
-        self._exact[name] = place.view.double()
+        exact = place.view.double()
+        self._exact[name] = exact.expand(self._batch, *exact.shape) if shared and self._batch else exact
         return self._listed(place.view)
 
     def _listed(self, tensor: torch.Tensor) -> Any:
@@ -199,18 +206,18 @@ class _Built:
         if kind in ("bias", "biases"):
             many = self._batch if kind == "biases" or self._problem.mode == "array" else None
             place = vector_place(self._random, device, C, line, many)
-        elif kind == "in place":
+        elif kind.endswith("in place"):
             place = stored
         else:
             batch = None if kind == "shared" else self._batch
             place = matrix_place(self._random, device, C, m, n, batch)
-        if kind != "nan":
+        if not kind.startswith("nan"):
             numbers.fill(place.view, 2)
             exact = place.view.double()
             if kind in ("bias", "biases"):
                 exact = exact.unsqueeze(-2 if C.is_row_major else -1)
             self._exact["C"] = exact
-        if kind != "in place":
+        if place is not stored:
             place.keep()
             self.places["C"] = place
         if self._problem.mode == "array":
@@ -219,10 +226,10 @@ class _Built:
 
     def _packed_source(self, m: int, n: int, stored: Place) -> Any:
         place = stored
-        if self._problem.source != "in place":
+        if not self._problem.source.endswith("in place"):
             place = flat_place(self._random, self._device, self._C, m * n * (self._batch or 1))
             self.places["C"] = place
-        if self._problem.source != "nan":
+        if not self._problem.source.startswith("nan"):
             self._problem.numbers.fill(place.view, 2)
             self._exact["C"] = self._unpacked(place.view, m, n).double()
         place.keep()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import pycutlass
-from tools.fuzz.gemm_cases import extents, scalars_of, sources
+from tools.fuzz.gemm_cases import extents, scalars_of, scalars_on_device, sources
 from tools.fuzz.memory import Place, flat_place, matrix_place, vector_place
 from tools.fuzz.numbers import Numbers, draw_numbers
 from tools.fuzz.outcome import Target
@@ -42,7 +42,7 @@ def draw_group(random: Random, operation: Any, *, small: bool) -> GroupProblem:
     longest = max(k for _, _, k in sizes)
     numbers = draw_numbers(random, math.accumulator, math.a, operation.epilogue_functor, max(1, longest))
     source = random.choice(sources(operation, numbers))
-    on_device = (random.random() < 0.15, random.random() < 0.15)
+    on_device = scalars_on_device(random, source)
     return GroupProblem(tuple(sizes), numbers, source, on_device, random.randrange(2**40))
 
 
@@ -108,6 +108,8 @@ class _One:
         elif problem.source == "in place":
             self._numbers.fill(stored.view, 3 * number + 2)
             source, self.given["C"] = read(stored.view).double(), stored.view
+        elif problem.source == "nan in place":
+            self.given["C"] = stored.view
         elif problem.source in ("matrix", "nan"):
             place = flat_place(random, device, C, m * n) if is_packed else matrix_place(random, device, C, m, n)
             if problem.source == "nan":

@@ -63,7 +63,7 @@ class Session:
     def run(self) -> None:
         """Do it."""
         self._begun = time.monotonic()
-        self._index, self._names = 0, set[str]()
+        self._index, self._names, self._built = 0, set[str](), set[str]()
         self._waiting: deque[_Work] = deque()
         self._dead_starts, self._told = 0, self._begun
         options = self.options
@@ -124,8 +124,7 @@ class Session:
     def _feed_builders(self) -> None:
         if not self.options.compiles:
             if len(self._waiting) < 2 * len(self._runners.members) and (kernel := self._next_kernel()):
-                self.tally.count(kernel.family, "kernels")
-                self._waiting.append(_Work(kernel, []))
+                self._accept(kernel, [])
             return
         for builder in self._builders.idle():
             kernel = self._next_kernel() if self._draws else None
@@ -158,8 +157,12 @@ class Session:
         if error:
             self._fail_build(kernel, error)
         else:
-            self.tally.count(kernel.family, "kernels")
-            self._waiting.append(_Work(kernel, artifacts))
+            self._accept(kernel, artifacts)
+
+    def _accept(self, kernel: Kernel, artifacts: list[Any]) -> None:
+        self.tally.count(kernel.family, "kernels")
+        self._built.add(kernel.name)
+        self._waiting.append(_Work(kernel, artifacts))
 
     def _fail_build(self, kernel: Kernel | None, reason: str) -> None:
         if kernel is not None:
@@ -267,6 +270,7 @@ class Session:
             "seconds": round(self.seconds, 1),
             "gpus": len(self.options.gpus),
             "families": {name: dict(counts) for name, counts in self.tally.families.items()},
+            "kernels": " ".join(sorted(name[-12:] for name in self._built)),
             "modes": dict(self.tally.modes),
             "refusals": dict(self.tally.refusals.most_common(40)),
             "failures": self.tally.failures,
