@@ -17,8 +17,9 @@ sys.path.append(str(ROOT))  # the tools are not installed with the package
 
 torch = pytest.importorskip("torch")
 
-from pycutlass import instruction  # noqa: E402
+from pycutlass import LinearCombination, MathInstruction, MathOperation, cutlass, instruction  # noqa: E402
 from pycutlass.errors import AlignmentError, ArgumentTypeError, DescriptionError, DriverError  # noqa: E402
+from pycutlass.types import ELEMENTS  # noqa: E402
 from tools.fuzz import kernels, outcome, session, tally  # noqa: E402
 from tools.fuzz.cases import draw_case, run_case  # noqa: E402
 from tools.fuzz.conv_cases import launch_conv  # noqa: E402
@@ -26,7 +27,9 @@ from tools.fuzz.gemm_cases import launch_gemm  # noqa: E402
 from tools.fuzz.group_cases import launch_group  # noqa: E402
 from tools.fuzz.kernels import FAMILIES, draw_kernel  # noqa: E402
 from tools.fuzz.outcome import Outcome  # noqa: E402
+from tools.fuzz.truth import compare, expected  # noqa: E402
 
+TAG = {row.short: row.tag for row in ELEMENTS}
 LAUNCH = {"grouped": launch_group, "conv": launch_conv, "gemm": launch_gemm}
 
 
@@ -231,6 +234,33 @@ def test_bounds_are_far_below_the_results() -> None:
             continue
         usual = float(truth.value.square().mean().sqrt())
         assert float(truth.error.max()) <= 0.1 * usual, case
+
+
+_SERIAL = [("s32", 0.3), ("s32", 0.5), ("f16", 0.7), ("bf16", 1.0)]
+
+
+@pytest.mark.parametrize(("output", "alpha"), _SERIAL)
+def test_serial_slices_may_round_each(output: str, alpha: float) -> None:
+    """What three slices make, each of which is rounded to D's type, passes; what is further off does not."""
+    if output == "s32":
+        operand, accumulator, shape, operation = "s8", "s32", (16, 8, 32), MathOperation.multiply_add_saturate
+    else:
+        operand, accumulator, shape, operation = "f16", "f32", (16, 8, 16), MathOperation.multiply_add
+    types = (TAG[operand], TAG[operand], TAG[accumulator])
+    math = MathInstruction(shape, *types, cutlass.OpClass.TensorOp, operation)
+    functor = LinearCombination(TAG[output], 4, TAG[accumulator], cutlass.float32)
+    generator = torch.Generator().manual_seed(5)
+    A, B = (torch.randint(-9, 10, each, generator=generator).double() for each in ((40, 96), (96, 48)))
+    how = {"integers": True, "products": 96, "slices": 3}
+    truth = expected(math, functor, torch.matmul, (A, B), None, (alpha, 0.0), serial=True, **how)
+    dtype, D = truth.rounded().dtype, torch.zeros((40, 48), dtype=torch.float64)
+    for begin in range(0, 96, 32):
+        D = D + alpha * (A[:, begin : begin + 32] @ B[begin : begin + 32])
+        D = (D.round() if output == "s32" else D).to(dtype).double()
+    assert compare(truth, D.to(dtype)) == ""
+    worst = int(truth.value.abs().argmin())
+    D.view(-1)[worst] += 100
+    assert "1 of" in compare(truth, D.to(dtype))
 
 
 def test_only_our_refusals_are_no_failures() -> None:

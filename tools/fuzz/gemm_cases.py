@@ -166,11 +166,18 @@ class _Built:
         self.places[name] = place
         exact = place.view.double()
         self._exact[name] = exact.expand(self._batch, *exact.shape) if shared and self._batch else exact
-        return self._listed(place.view)
+        return self._listed(description, place.view)
 
-    def _listed(self, tensor: torch.Tensor) -> Any:
-        """Return a batch as a list, for arrays; some as the device's table of addresses would need packed ones."""
-        return list(tensor.unbind()) if self._problem.mode == "array" else tensor
+    def _listed(self, description: Any, tensor: torch.Tensor) -> Any:
+        """Return a batch as a list, for arrays; some whose lines are packed as a table of addresses on the device."""
+        if self._problem.mode != "array":
+            return tensor
+        matrices = list(tensor.unbind())
+        _, rows, columns = tensor.shape
+        line, ld = (columns, tensor.stride(1)) if description.is_row_major else (rows, tensor.stride(2))
+        if self._device == "cpu" or line != ld or self._random.random() < 0.5:
+            return matrices
+        return torch.tensor([each.data_ptr() for each in matrices], dtype=torch.int64, device=self._device)
 
     def _interleaved(self, name: str, rows: int, columns: int, turn: int) -> Any:
         """Return an interleaved operand, packed: one, one after the other, or a list of them."""
@@ -190,7 +197,7 @@ class _Built:
             place = flat_place(self._random, self._device, self._C, m * n * (self._batch or 1))
             return self._packed_views(place.view, m * n), place
         place = matrix_place(self._random, self._device, self._C, m, n, self._batch)
-        return self._listed(place.view), place
+        return self._listed(self._C, place.view), place
 
     def _packed_views(self, flat: torch.Tensor, elements: int) -> Any:
         return list(flat.split(elements)) if self._problem.mode == "array" else flat

@@ -11,7 +11,7 @@ sums, by these facts:
 * Operands that are rounded on their way (f32 and tf32 by tensor cores) are off by d each, so that a sum is off by 2 d
   of itself, and by 6 d P at random.
 * The epilogue rounds alpha, the accumulator, two products and their sum, in its compute type.
-* Serial split-K rounds to D's type after each slice.
+* Serial split-K rounds to D's type after each slice: to integers by a half at most.
 """
 
 from __future__ import annotations
@@ -189,8 +189,9 @@ def _exact_epilogue(functor: EpilogueFunctor, reached: Tensor, alpha: float, bet
         return False  # no power of two
     step = min(steps, default=1.0)
     held = [functor.compute] + ([functor.output] if serial else [])
-    # Where D is the narrower, C is rounded already, and what comes from the accumulator is not rounded before the sum.
-    return _largest(reached) / step <= min(map(_integers_up_to, held)) and (step >= 1 or not functor.compute.is_integer)
+    if step < 1 and any(kind.is_integer for kind in held):
+        return False
+    return _largest(reached) / step <= min(map(_integers_up_to, held))
 
 
 def _epilogue_error(functor: EpilogueFunctor, scaled: Tensor, added: Tensor, walk: Tensor, slices: int) -> Tensor:
@@ -200,7 +201,8 @@ def _epilogue_error(functor: EpilogueFunctor, scaled: Tensor, added: Tensor, wal
     if functor.compute.short == "f16":
         error = error + 2.0**-23  # its least steps
     if slices > 1:
-        error = error + slices * functor.output.epsilon * between
+        each = 0.5 if functor.output.is_integer else functor.output.epsilon * between
+        error = error + (slices - 1) * each
     return error
 
 
