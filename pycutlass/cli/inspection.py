@@ -15,7 +15,6 @@ from pycutlass.toolkit import Memo
 __all__ = ["facts_of", "printed"]
 
 _STAGES = re.compile(r"_\d+x\d+_\d+x(\d+|auto)(?:_|$)")  # tile and stages, as `TileDescription` spells them in a name
-_MOST_SHOWN = 24  # instructions
 
 
 def facts_of(artifact: Artifact, memo: Memo) -> dict[str, Any]:
@@ -40,17 +39,15 @@ def facts_of(artifact: Artifact, memo: Memo) -> dict[str, Any]:
 
 def printed(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Return `facts` as a table for people, but for the source."""
-    known = {field.name for field in dataclasses.fields(BuildReport)}
-    report = {label: value for label, value in facts["report"].items() if label in known}
+    order = [field.name for field in dataclasses.fields(BuildReport) if field.name in facts["report"]]
     rows = [(label, facts[label]) for label in ("name", "key", "target", "stages") if facts[label]]
-    for label, value in report.items():
+    for label in order:
+        value = facts["report"][label]
         shown = "; ".join(value) or "none" if isinstance(value, list) else f"{value:,}" if _is_count(value) else value
         rows.append((label.replace("_", " "), str(shown)))
     mix = facts["instructions"]
-    shown = [f"{name} {count:,}" for name, count in list(mix.items())[:_MOST_SHOWN]]
-    further = sum(list(mix.values())[_MOST_SHOWN:])
-    rest = [f"and {further:,} of {len(mix) - _MOST_SHOWN} other kinds"] if further else []
-    rows.append(("instructions", facts["instructions_note"] or f"{sum(mix.values()):,}: {', '.join([*shown, *rest])}"))
+    shown = ", ".join(f"{name} {count:,}" for name, count in mix.items())
+    rows.append(("instructions", facts["instructions_note"] or f"{sum(mix.values()):,}: {shown}"))
     return rows
 
 
