@@ -69,6 +69,9 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
 
  protected:
   void prepare(Stream const& stream, bool capturing) override;
+  void check_unmoved() const override;
+  void count_writes() const override;
+  py::list storages() const override;
 
  private:
   size_t scratch_offset() const { return (image_.size() + kAlignment - 1) / kAlignment * kAlignment; }
@@ -152,7 +155,7 @@ void GroupedCall::set_entries(size_t operand, OperandRule const& rule, py::buffe
     list.place(i, {entry[0], entry[1], entry[2], entry[3]}, static_cast<int64_t>(entry[4]));
   }
   list.rule = rule;
-  list.remember(tensors);
+  list.remember(tensors, operand == kD);
   targets_known_ = false;
 }
 
@@ -242,7 +245,7 @@ bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d)
   TableLayout const layout(group_.sizes.size() / 3);
   for_each_given([&](size_t i) { pack_pointers(layout, i); });
   stale_ = std::max(stale_, layout.changing_bytes());
-  for_each_given([&](size_t i) { group_.operands[i].tensors = py::reinterpret_borrow<py::object>(given[i]); });
+  for_each_given([&](size_t i) { group_.operands[i].keep(given[i]); });
   return true;
 }
 
@@ -305,6 +308,23 @@ bool GroupedCall::overlapping(bool other_targets) {
     if (find_overlap(targets_, written, group_.operands[i].spans, i == kC).first >= 0) return true;
   }
   return false;
+}
+
+void GroupedCall::check_unmoved() const {
+  Call::check_unmoved();
+  for (size_t i = 0; i < kOperands; ++i) group_.operands[i].check_unmoved("ABCD"[i]);
+}
+
+void GroupedCall::count_writes() const {
+  for (TensorGuard const& guard : group_.operands[kD].guards) guard.count_write();
+}
+
+py::list GroupedCall::storages() const {
+  py::list storages = Call::storages();
+  for (OperandList const& operand : group_.operands) {
+    for (TensorGuard const& guard : operand.guards) storages.append(guard.storage());
+  }
+  return storages;
 }
 
 void GroupedCall::run(py::handle stream) {

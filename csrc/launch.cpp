@@ -43,7 +43,7 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
   record_->sm_count = kernel_->sm_count();
   record_->sm_occupancy = kernel_->occupancy();
   pycutlass_operand* operands[] = {&record_->A, &record_->B, &record_->C, &record_->D};
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].attach(operands[i]);
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].attach(operands[i], i == kD);
 
   pycutlass_kernel_info const& info = kernel_->host().info();
   if (info.call_bytes != record_bytes) raise_error("CacheError", "the kernel takes another family's call record");
@@ -61,7 +61,34 @@ void Call::set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_s
   slots_.at(static_cast<size_t>(index)).set(pointer, ld, batch_stride, bytes, alignment);
 }
 
-void Call::remember(int index, py::object tensor) { slots_.at(static_cast<size_t>(index)).remember(std::move(tensor)); }
+void Call::remember(int index, py::object tensor, std::string name) {
+  slots_.at(static_cast<size_t>(index)).remember(std::move(tensor), std::move(name));
+}
+
+void Call::watch(py::object const& tensor, std::string name, bool written) {
+  TensorGuard guard;
+  guard.watch(tensor, written);
+  watched_.push_back({std::move(name), std::move(guard)});
+}
+
+void Call::check_unmoved() const {
+  for (OperandSlot const& slot : slots_) slot.check_unmoved();
+  for (Watched const& each : watched_) {
+    if (!each.guard.unmoved()) each.guard.raise_moved(each.name);
+  }
+}
+
+void Call::count_writes() const {
+  slots_[kD].guard().count_write();
+  for (Watched const& each : watched_) each.guard.count_write();
+}
+
+py::list Call::storages() const {
+  py::list storages;
+  for (OperandSlot const& slot : slots_) storages.append(slot.guard().storage());
+  for (Watched const& each : watched_) storages.append(each.guard.storage());
+  return storages;
+}
 
 void Call::set_scalars(py::sequence const& values, py::sequence const& pointers) {
   for (size_t i = 0; i < PYCUTLASS_MAX_SCALARS; ++i) {
@@ -150,6 +177,7 @@ void Call::prepare(Stream const& stream, bool capturing) {
 }
 
 void Call::launch(Stream const& stream, bool named, bool capturing) {
+  check_unmoved();
   prepare(stream, capturing);
   if (result_.clear_bytes) {
     stream.fill(reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset, 0, result_.clear_bytes);
@@ -175,7 +203,9 @@ void Call::launch(Stream const& stream, bool named, bool capturing) {
   launch_stream_ = stream;
   check(launched, "cuLaunchKernelEx");
   check(recorded, "cuEventRecord");
+  count_writes();
   if (!explicit_end) return;
+  if (storages_.is_none()) storages_ = storages();
   explicit_end_ = explicit_end;
   explicit_stream_ = last_ = stream;
   has_last_ = last_was_named_ = true;
@@ -228,7 +258,9 @@ void bind_call(py::module_& m) {
   py::class_<Call>(m, "Call", "A kernel ready to be launched any number of times.")
       .def("set_operand", &Call::set_operand, py::arg("index"), py::arg("pointer"), py::arg("ld"),
            py::arg("batch_stride"), py::arg("bytes"), py::arg("alignment"))
-      .def("remember", &Call::remember, py::arg("index"), py::arg("tensor"))
+      .def("remember", &Call::remember, py::arg("index"), py::arg("tensor"), py::arg("name"))
+      .def("unwatch", &Call::unwatch)
+      .def("watch", &Call::watch, py::arg("tensor"), py::arg("name"), py::arg("written"))
       .def("set_scalars", &Call::set_scalars, py::arg("values"), py::arg("pointers"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
       .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
@@ -248,6 +280,7 @@ void bind_call(py::module_& m) {
       .def_property_readonly("launched", &Call::launched)
       .def_property_readonly("was_named", &Call::was_named)
       .def_property_readonly("explicit_end", &Call::explicit_end)
+      .def("take_storages", &Call::take_storages)
       .def(
           "operand",
           [](Call const& self, int index) {
@@ -273,6 +306,7 @@ void bind_launch(py::module_& m) {
   bind_stream(m);
   bind_kernel(m);
   bind_tensor_form(m);
+  bind_tensor_guard(m);
   bind_call(m);
   m.attr("MAX_SCALARS") = PYCUTLASS_MAX_SCALARS;
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;

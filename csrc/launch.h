@@ -5,6 +5,9 @@
 
 #include <array>
 #include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "kernel.h"
 #include "operand_slot.h"
@@ -39,7 +42,10 @@ class Call {
   Call& operator=(Call const&) = delete;
 
   void set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment);
-  void remember(int index, pybind11::object tensor);
+  void remember(int index, pybind11::object tensor, std::string name);
+  /// Watches a tensor that the record points to in another way, by a table of addresses.
+  void watch(pybind11::object const& tensor, std::string name, bool written);
+  void unwatch() { watched_.clear(); }
   void set_scalars(pybind11::sequence const& values, pybind11::sequence const& pointers);
   void set_workspace(uintptr_t pointer);
   /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
@@ -67,11 +73,20 @@ class Call {
   pycutlass_operand const& operand(int index) const;
   /// Marks the end of the last launch on a stream that the caller named; null where there was none.
   std::shared_ptr<Event> explicit_end() const { return explicit_end_; }
+  /// What keeps the memory alive that launches on such streams use, whatever becomes of the tensors. It is the caller's
+  /// then.
+  pybind11::object take_storages() { return std::exchange(storages_, pybind11::none()); }
 
  protected:
   DeviceKernel const& kernel() const { return *kernel_; }
   /// What is done on the stream of the coming launch, before it: that one waits for earlier launches elsewhere.
   virtual void prepare(Stream const& stream, bool capturing);
+  /// Throws ArgumentError where a tensor's memory was moved since it was given.
+  virtual void check_unmoved() const;
+  /// Tells autograd what the launch writes to.
+  virtual void count_writes() const;
+  /// What keeps the memory of the tensors alive.
+  virtual pybind11::list storages() const;
 
  private:
   void set_attributes();
@@ -81,6 +96,11 @@ class Call {
   std::shared_ptr<DeviceKernel> kernel_;
   pycutlass_call* record_;
   std::array<OperandSlot, 4> slots_;
+  struct Watched {
+    std::string name;
+    TensorGuard guard;
+  };
+  std::vector<Watched> watched_;
   StreamSource stream_;
   pycutlass_plan_result result_{};
   CUlaunchConfig config_{};
@@ -97,6 +117,7 @@ class Call {
   bool marks_end_ = false;  // whether the coming launch is to be marked
   Stream explicit_stream_;
   std::shared_ptr<Event> explicit_end_;
+  pybind11::object storages_ = pybind11::none();
   alignas(128) unsigned char params_[PYCUTLASS_MAX_PARAMS];
 };
 

@@ -27,6 +27,7 @@ void OperandList::resize(size_t count) {
   lds.assign(count, 0);
   spans.assign(count, Span{});
   forms.assign(count, TensorForm());
+  guards.assign(count, TensorGuard());
   tensors = py::none();
 }
 
@@ -36,10 +37,12 @@ void OperandList::place(size_t problem, Span const& span, int64_t ld) {
   spans.at(problem) = span;
 }
 
-void OperandList::remember(py::tuple const& given) {
+void OperandList::remember(py::tuple const& given, bool written) {
   for (size_t i = 0; i < forms.size(); ++i) {
     py::object const tensor = given[i];
-    if (!tensor.is_none()) forms[i].remember(tensor);
+    if (tensor.is_none()) continue;
+    forms[i].remember(tensor);
+    guards[i].watch(tensor, written);
   }
   tensors = given;
 }
@@ -49,6 +52,7 @@ bool OperandList::read(py::handle given) {
   for (size_t i = 0; i < forms.size(); ++i) {
     py::handle const tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
     if (!forms[i].read(tensor, next[i]) || (next[i] & (rule.alignment_bytes() - 1)) != 0) return false;
+    if (!guards[i].allows(tensor)) return false;
   }
   return true;
 }
@@ -56,6 +60,19 @@ bool OperandList::read(py::handle given) {
 void OperandList::exchange() {
   pointers.swap(next);
   for (size_t i = 0; i < spans.size(); ++i) spans[i].begin = pointers[i];
+}
+
+void OperandList::keep(py::handle given) {
+  tensors = py::reinterpret_borrow<py::object>(given);
+  for (size_t i = 0; i < guards.size(); ++i) {
+    guards[i].exchange(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+  }
+}
+
+void OperandList::check_unmoved(char letter) const {
+  for (size_t i = 0; i < guards.size(); ++i) {
+    if (!guards[i].unmoved()) guards[i].raise_moved(letter + ("[" + std::to_string(i) + "]"));
+  }
 }
 
 bool OperandList::remembers_all() const {
@@ -70,9 +87,12 @@ bool OperandList::take(OperandList const& like, py::handle given, OperandExtents
   rule = like.rule;
   for (size_t i = 0; i < count; ++i) {
     TensorView view;
-    if (!known.view(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)), view)) return false;
+    py::handle const tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+    if (!known.view(tensor, view) || !like.guards.front().allows(tensor)) return false;
     if (!take_one(i, view, extents.rows(i), extents.columns(i))) return false;
     forms[i] = known.with_extents(view);
+    guards[i] = like.guards.front();
+    guards[i].exchange(tensor);
   }
   tensors = py::reinterpret_borrow<py::object>(given);
   return true;
@@ -120,7 +140,7 @@ void bind_operand_list(py::module_& m) {
         OperandList known, taken;
         known.resize(1);
         known.rule = rule;
-        known.remember(py::make_tuple(like));
+        known.remember(py::make_tuple(like), false);
         OperandExtents const extents{sizes, 0, 1};
         if (!known.remembers_all() || !taken.take(known, tensors, extents)) return py::none();
         py::list entries;

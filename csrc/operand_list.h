@@ -8,6 +8,7 @@
 
 #include "overlap.h"
 #include "tensor_form.h"
+#include "tensor_guard.h"
 
 namespace pycutlass {
 
@@ -38,18 +39,23 @@ struct OperandList {
   std::vector<int64_t> lds;
   std::vector<Span> spans;
   std::vector<TensorForm> forms;
+  std::vector<TensorGuard> guards;
   OperandRule rule;
   pybind11::object tensors;  // what the pointers point into: a tuple, with None for what is not kept alive here
 
   void resize(size_t count);
   void place(size_t problem, Span const& span, int64_t ld);
-  /// Keeps the tensors alive, and knows their forms.
-  void remember(pybind11::tuple const& given);
+  /// Keeps the tensors alive, and knows their forms. `written`: launches write to them.
+  void remember(pybind11::tuple const& given, bool written);
 
   /// Whether there is a tensor of the remembered form for every problem; if so, `next` has their addresses.
   bool read(pybind11::handle given);
   /// Goes over to what was read; once more goes back.
   void exchange();
+  /// Keeps the tensors that were read in place of those before them.
+  void keep(pybind11::handle given);
+  /// Throws ArgumentError where the memory of a tensor was moved since it was given; `letter` is what operand this is.
+  void check_unmoved(char letter) const;
 
   /// Whether every problem has a tensor whose form is remembered.
   bool remembers_all() const;

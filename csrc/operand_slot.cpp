@@ -9,20 +9,24 @@ void OperandSlot::set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint6
   bytes_ = bytes;
   alignment_ = alignment;
   form_ = TensorForm();
+  guard_.clear();
   tensor_ = py::object();
 }
 
-void OperandSlot::remember(py::object tensor) {
+void OperandSlot::remember(py::object tensor, std::string name) {
   form_.remember(tensor);
+  guard_.watch(tensor, written_);
+  name_ = std::move(name);
   tensor_ = std::move(tensor);
 }
 
 bool OperandSlot::try_exchange(py::handle tensor) {
   uintptr_t pointer = 0;
-  if (!form_.read(tensor, pointer) || pointer % alignment_ != 0) return false;
+  if (!form_.read(tensor, pointer) || pointer % alignment_ != 0 || !guard_.allows(tensor)) return false;
   previous_pointer_ = reinterpret_cast<uintptr_t>(record_->data);
   previous_ = std::move(tensor_);
   tensor_ = py::reinterpret_borrow<py::object>(tensor);
+  guard_.exchange(tensor);
   record_->data = reinterpret_cast<void*>(pointer);
   return true;
 }
@@ -30,6 +34,7 @@ bool OperandSlot::try_exchange(py::handle tensor) {
 void OperandSlot::restore() {
   if (!previous_) return;
   tensor_ = std::move(previous_);
+  guard_.exchange(tensor_);
   record_->data = reinterpret_cast<void*>(previous_pointer_);
 }
 

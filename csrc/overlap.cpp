@@ -10,16 +10,53 @@ namespace py = pybind11;
 
 namespace pycutlass {
 
+namespace {
+
+__extension__ using Wide = __int128;  // products of two distances in memory
+
+Wide rounded_up(Wide value, Wide step) { return (value + step - 1) / step; }
+
+Wide remainder(Wide value, Wide modulus) { return (value % modulus + modulus) % modulus; }
+
+/// The least i >= 0 for which (step * i) mod modulus lies in [low, high], or -1; 0 <= low <= high < modulus. As in
+/// Euclid's algorithm, the question is asked again of smaller numbers: which multiple of the modulus is reached when.
+Wide first_within(Wide step, Wide modulus, Wide low, Wide high) {
+  step %= modulus;
+  if (low == 0) return 0;
+  if (step == 0) return -1;
+  Wide const before_the_first_turn = rounded_up(low, step);
+  if (step * before_the_first_turn <= high) return before_the_first_turn;
+  Wide const turns = first_within(modulus, step, remainder(-high, step), remainder(-low, step));
+  return turns < 0 ? -1 : rounded_up(low + modulus * turns, step);
+}
+
+}  // namespace
+
+/// How many lines begin before `offset` bytes behind the first.
+int64_t Span::lines_before(int64_t offset) const {
+  if (offset <= 0) return 0;
+  return pitch ? static_cast<int64_t>(std::min<Wide>(count(), rounded_up(offset, static_cast<Wide>(pitch)))) : 1;
+}
+
 bool Span::overlaps(Span const& other) const {
   if (begin >= other.end() || other.begin >= end()) return false;
-  uint64_t const least = !pitch ? other.pitch : !other.pitch ? pitch : std::min(pitch, other.pitch);
-  if (least && pitch % least == 0 && other.pitch % least == 0) {
-    // How far this one's lines begin behind the other's; the difference wraps around, which the remainder must not see.
-    uint64_t const ahead =
-        begin >= other.begin ? (begin - other.begin) % least : (least - (other.begin - begin) % least) % least;
-    if (ahead >= other.line && ahead + line <= least) return false;
-  }
-  return true;
+  auto const length = static_cast<int64_t>(line), other_length = static_cast<int64_t>(other.line);
+  auto const step = static_cast<int64_t>(pitch), other_step = static_cast<int64_t>(other.pitch);
+  // Of this one's lines, some begin before all lines of the other, some between two of them, and some behind the last.
+  int64_t const offset = static_cast<int64_t>(begin - other.begin);
+  int64_t const last = (other.count() - 1) * other_step;
+  int64_t const between = lines_before(-offset), behind = lines_before(last - offset);
+  auto distance = [&](int64_t number) { return offset + number * step; };
+  if (between > 0 && distance(between - 1) > -length) return true;
+  if (behind < count() && distance(behind) < last + other_length) return true;
+  if (between >= behind) return false;
+  // One that begins between two meets the line before it, or the one behind it, by where in a pitch it begins.
+  if (length + other_length > other_step) return true;
+  Wide const low = remainder(Wide(1) - length - distance(between), other_step);
+  Wide const high = remainder(Wide(other_length) - 1 - distance(between), other_step);
+  if (low > high) return true;  // the first does: 0 is within
+  Wide const hit = first_within(step, other_step, low, high);
+  return hit >= 0 && hit < behind - between;
 }
 
 bool Span::operator==(Span const& other) const {

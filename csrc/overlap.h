@@ -18,10 +18,13 @@ struct Span {
   uint64_t pitch = 0;
 
   uint64_t end() const { return begin + bytes; }
-  /// Exact where both have the same pitch, or one of them has a single line: columns of one allocation do not overlap.
-  /// Else lines that interleave count as overlapping.
+  /// Whether the two share a byte. Lines that interleave, as columns of one allocation do, need not.
   bool overlaps(Span const& other) const;
   bool operator==(Span const& other) const;
+
+ private:
+  int64_t count() const { return pitch ? static_cast<int64_t>((bytes - line) / pitch) + 1 : 1; }
+  int64_t lines_before(int64_t offset) const;
 };
 
 /// Bytes from the first to the last of some matrices; none where `end` is not behind `begin`.

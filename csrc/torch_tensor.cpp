@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstring>
 #include <type_traits>
 
 namespace py = pybind11;
@@ -20,11 +19,9 @@ TorchReader::TorchReader() {
               find(sizes_, "aoti_torch_get_sizes") && find(strides_, "aoti_torch_get_strides") &&
               find(dtype_, "aoti_torch_get_dtype") && find(device_type_, "aoti_torch_get_device_type") &&
               find(device_index_, "aoti_torch_get_device_index");
-}
-
-/// Since torch 2.11 a Python tensor has its at::Tensor behind the head that all Python objects have.
-TorchReader::Handle TorchReader::handle_of(py::handle tensor) {
-  return reinterpret_cast<char*>(tensor.ptr()) + sizeof(PyObject);
+  find(requires_grad_, "_ZNK3c1010TensorImpl13requires_gradEv");
+  find(is_inference_, "_ZN2at6native12is_inferenceERKNS_6TensorE");
+  find(bump_version_, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE");
 }
 
 TorchReader const* TorchReader::for_type_of(py::handle tensor) {
@@ -33,10 +30,28 @@ TorchReader const* TorchReader::for_type_of(py::handle tensor) {
   if (!reader.complete_) return nullptr;
   size_t const needed = sizeof(PyObject) + sizeof(uintptr_t);
   if (static_cast<size_t>(Py_TYPE(tensor.ptr())->tp_basicsize) < needed) return nullptr;
-  uintptr_t held = 0;
-  std::memcpy(&held, handle_of(tensor), sizeof held);
   // A tensor tells the address of its implementation.
-  return held == tensor.attr("_cdata").cast<uintptr_t>() ? &reader : nullptr;
+  return word_at(handle_of(tensor)) == tensor.attr("_cdata").cast<uintptr_t>() ? &reader : nullptr;
+}
+
+TorchReader::Place TorchReader::ask_place(py::handle tensor) {
+  py::object const storage = tensor.attr("untyped_storage")();
+  return {tensor.attr("_cdata").cast<uintptr_t>(), storage.attr("_cdata").cast<uintptr_t>(),
+          storage.attr("data_ptr")().cast<uintptr_t>(), storage.attr("nbytes")().cast<int64_t>()};
+}
+
+bool TorchReader::requires_grad(py::handle tensor) const {
+  if (!requires_grad_) return tensor.attr("requires_grad").cast<bool>();
+  return requires_grad_(reinterpret_cast<void const*>(word_at(handle_of(tensor))));
+}
+
+bool TorchReader::is_inference(py::handle tensor) const {
+  return is_inference_ ? is_inference_(handle_of(tensor)) : tensor.attr("is_inference")().cast<bool>();
+}
+
+void TorchReader::increment_version(py::handle tensor) const {
+  if (bump_version_) return bump_version_(handle_of(tensor));
+  py::module_::import("torch.autograd.graph").attr("increment_version")(tensor);
 }
 
 bool TorchReader::read(py::handle tensor, View& view) const {

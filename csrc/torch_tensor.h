@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace pycutlass {
 
@@ -26,6 +27,33 @@ class TorchReader {
   /// Whether `tensor` could be read.
   bool read(pybind11::handle tensor, View& view) const;
 
+  /// Where a tensor's implementation, its storage and the storage's memory are, and how many bytes that has.
+  struct Place {
+    uintptr_t impl, storage, memory;
+    int64_t bytes;
+  };
+  /// What `tensor` says of its place when it is asked through Python.
+  static Place ask_place(pybind11::handle tensor);
+  /// The place of `tensor`, read from its objects: a group has hundreds of tensors to look at before each launch, and
+  /// functions take twice as long. Only where a tensor of its type was found to have what `ask_place` says right there.
+  static Place read_place(pybind11::handle tensor) {
+    uintptr_t const impl = word_at(handle_of(tensor)), storage = word_at(impl + kStorage);
+    return {impl, storage, word_at(storage + kMemory), static_cast<int64_t>(word_at(storage + kBytes))};
+  }
+  /// Whether `tensor` still has that place.
+  static bool has_place(pybind11::handle tensor, Place const& place) {
+    return word_at(handle_of(tensor)) == place.impl && word_at(place.impl + kStorage) == place.storage &&
+           word_at(place.storage + kMemory) == place.memory &&
+           static_cast<int64_t>(word_at(place.storage + kBytes)) == place.bytes;
+  }
+
+  /// Whether autograd follows what is done with the tensor.
+  bool requires_grad(pybind11::handle tensor) const;
+  /// Whether the tensor was made in inference mode, and so has no version.
+  bool is_inference(pybind11::handle tensor) const;
+  /// Tells autograd that the tensor's memory was written to.
+  void increment_version(pybind11::handle tensor) const;
+
  private:
   // To these functions a tensor is a pointer to an at::Tensor, and that is a pointer to the implementation.
   using Handle = void*;
@@ -33,13 +61,28 @@ class TorchReader {
   using Getter = int32_t (*)(Handle, T*);
 
   TorchReader();
-  static Handle handle_of(pybind11::handle tensor);
+  /// Since torch 2.11 a Python tensor has its at::Tensor behind the head that all Python objects have.
+  static Handle handle_of(pybind11::handle tensor) { return reinterpret_cast<char*>(tensor.ptr()) + sizeof(PyObject); }
+  static uintptr_t word_at(void const* address) {
+    uintptr_t word;
+    std::memcpy(&word, address, sizeof word);
+    return word;
+  }
+  static uintptr_t word_at(uintptr_t address) { return word_at(reinterpret_cast<void const*>(address)); }
+
+  // Behind the table of virtual functions and the counts of references: in c10::TensorImpl the storage, in
+  // c10::StorageImpl the memory with what frees it and its device, and then its bytes.
+  static constexpr uintptr_t kStorage = 16, kMemory = 16, kBytes = 48;
 
   bool complete_ = false;
   Getter<void*> data_ = nullptr;
   Getter<int64_t> rank_ = nullptr;
   Getter<int64_t*> sizes_ = nullptr, strides_ = nullptr;
   Getter<int32_t> dtype_ = nullptr, device_type_ = nullptr, device_index_ = nullptr;
+  // Functions of C++ that take one reference to an object; null where this torch has none of that name.
+  bool (*requires_grad_)(void const* impl) = nullptr;
+  bool (*is_inference_)(void const* tensor) = nullptr;
+  void (*bump_version_)(void const* tensor) = nullptr;
 };
 
 }  // namespace pycutlass

@@ -22,15 +22,17 @@ from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.memory import DeviceBuffer, retire
 from pycutlass.operation import Operation
-from pycutlass.tensor import TensorView, current_stream_source
+from pycutlass.tensor import Guard, TensorView, current_stream_source, guard
 
 __all__ = [
     "DeviceLaunch",
     "HostLaunch",
+    "NoLaunch",
     "Operand",
     "Problem",
     "check_on_host",
     "follow_streams",
+    "guards",
     "ordinal_of",
     "run_joined",
 ]
@@ -53,6 +55,10 @@ class Operand(Protocol):
     @property
     def view(self) -> TensorView:
         """The memory."""
+
+    @property
+    def parts(self) -> Sequence[Operand]:
+        """What it is made of, with a tensor each."""
 
     @property
     def ld(self) -> int:
@@ -109,6 +115,11 @@ class Problem(ABC):
     scalars: EpilogueScalars
 
     @property
+    def is_empty(self) -> bool:
+        """Whether D has no elements, so that there is nothing to launch."""
+        return False
+
+    @property
     @abstractmethod
     def what(self) -> str:
         """The problem in words, for messages."""
@@ -135,6 +146,7 @@ class DeviceLaunch:
         self._operation = operation
         self._buffers: dict[str, DeviceBuffer] = {}
         self._host_D: Operand | None = None
+        self._host_guards: list[tuple[str, Guard]] = []
         self._libraries: Mapping[str, type] = {}
         self._joined: list[Callable[[], _core.Stream]] = []
         #: Buffers that were too small for an update. They go last: captured graphs may still use them.
@@ -160,7 +172,7 @@ class DeviceLaunch:
         """Bring a problem of the same size into the call record and make the kernel's parameters."""
         call = self.call
         with self._following(problem):
-            call.set_scalars(problem.scalars.values, problem.scalars.pointers)
+            self._set_scalars(problem.scalars)
             for name, operand in problem.operands.items():
                 self._place(name, operand)
             problem.configure(call)
@@ -175,6 +187,8 @@ class DeviceLaunch:
         if self._host_D is None or not self.call.launched:
             stream.synchronize()
             return
+        for name, each in self._host_guards:
+            each.check(name)
         packed = np.empty(self._host_D.packed_bytes, np.uint8)
         _core.copy_to_host(packed, self._buffers["D"].pointer, stream)
         stream.synchronize()
@@ -193,7 +207,7 @@ class DeviceLaunch:
     def give_up(self, owners: tuple[Any, ...]) -> None:
         """Let go of `owners`: not before a launch on a stream of the caller's has finished with them."""
         if self.call.explicit_end is not None:
-            retire(owners, self.call.explicit_end)
+            retire((*owners, self.call.take_storages()), self.call.explicit_end)
 
     def release(self, owners: tuple[Any, ...]) -> None:
         """Let go of everything, ordered behind the last launch."""
@@ -236,6 +250,14 @@ class DeviceLaunch:
         if end is not None and not end.done:
             retire(buffers, end)
 
+    def _set_scalars(self, scalars: EpilogueScalars) -> None:
+        """Bring alpha, beta and the rest into the record."""
+        self.call.unwatch()
+        self.call.set_scalars(scalars.values, scalars.pointers)
+        for name, pointer, owner in zip(("alpha", "beta"), scalars.pointers, scalars.owners, strict=False):
+            if pointer:
+                self.call.watch(owner, name, False)
+
     def _place(self, name: str, operand: Operand) -> None:
         """Point the record at an operand. Host memory gets a buffer, and is copied to it unless it is D."""
         index, alignment = _OPERANDS.index(name), operand.description.alignment_bytes
@@ -255,13 +277,16 @@ class DeviceLaunch:
             self._buffers[f"sums {name}"] = operand.view.owner
         self.call.set_operand(index, pointer, ld, step, size, alignment)
         if operand.view.device is not None and addresses is None:
-            self.call.remember(index, operand.view.owner)
+            self.call.remember(index, operand.view.owner, operand.name)
+        elif operand.view.device is not None:
+            for part in operand.parts:
+                self.call.watch(part.view.owner, part.name, name == "D")
 
     def _copy_in(self, name: str, operand: Operand) -> int:
         """Return the address of the buffer of a host operand, filled unless it is D."""
         pointer = self._buffer(name, operand.packed_bytes)
         if name == "D":
-            self._host_D = operand
+            self._host_D, self._host_guards = operand, guards({name: operand})
         else:
             _core.copy_to_device(pointer, operand.packed(), self.call.current_stream)
         return pointer
@@ -298,6 +323,42 @@ class DeviceLaunch:
         self.call.set_workspace(pointer)
 
 
+class NoLaunch:
+    """A problem whose D has no elements: a grid would have no threadblocks, which CUDA refuses."""
+
+    ends_elsewhere = False
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        #: Whether it was run.
+        self.launched = False
+
+    def run(self, stream: Any = None) -> None:
+        """Do nothing; `stream` is ignored."""
+        self.launched = True
+
+    def update(self, problem: Problem) -> None:
+        """Take other operands of the same shapes."""
+        self.problem = problem
+
+    def operand(self, name: str) -> tuple[int, int]:
+        """Return the address and the leading dimension of an operand."""
+        operand = self.problem.operands.get(name)
+        return (0, 0) if operand is None else (operand.view.pointer, operand.ld)
+
+    def try_exchange(self, *operands: Any) -> bool:
+        """Return False: there is no shortcut around `update`."""
+        return False
+
+    def sync(self) -> None:
+        """Do nothing: nothing was launched."""
+
+    def give_up(self, owners: tuple[Any, ...]) -> None:
+        """Do nothing: nothing is in flight."""
+
+    release = give_up
+
+
 class HostLaunch:
     """A problem on the host, by its reference: what there is without a GPU."""
 
@@ -306,6 +367,7 @@ class HostLaunch:
     def __init__(self, operation: Operation, problem: Problem) -> None:
         self._operation = operation
         self._problem = problem
+        self._guards = guards(problem.operands)
         #: Whether there was a launch.
         self.launched = False
 
@@ -318,12 +380,16 @@ class HostLaunch:
                 f"{self._operation.procedural_name()} runs on the host without having been compiled, which no GPU will "
                 f"do: call pycutlass.compiler.add_module([operation]) first"
             )
+        for name, each in self._guards:
+            each.check(name)
         self._problem.compute()
+        for _, each in self._guards:
+            each.count_write()
         self.launched = True
 
     def update(self, problem: Problem) -> None:
         """Take other operands of the same shapes."""
-        self._problem = problem
+        self._problem, self._guards = problem, guards(problem.operands)
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension of an operand."""
@@ -341,6 +407,13 @@ class HostLaunch:
         """Do nothing: nothing is in flight."""
 
     release = give_up
+
+
+def guards(operands: Mapping[str, Operand]) -> list[tuple[str, Guard]]:
+    """Return what watches the tensors of all operands, with their names; launches write to those of D."""
+    parts = [(name[0] == "D", part) for name, operand in operands.items() for part in operand.parts]
+    watching = [(part.name, guard(part.view, written=written)) for written, part in parts]
+    return [(name, each) for name, each in watching if each is not None]
 
 
 def ordinal_of(operands: Mapping[str, Operand]) -> int:

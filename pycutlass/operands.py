@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,7 @@ __all__ = [
     "check_count",
     "check_dtype",
     "check_extents",
-    "check_overlap",
+    "empty_matrix",
     "is_vector",
     "matrix",
     "vector",
@@ -63,6 +65,11 @@ class Matrix:
     ld: int
     batch: int = 1
     batch_stride: int = 0
+
+    @property
+    def parts(self) -> tuple[Matrix, ...]:
+        """What it is made of, with a tensor each."""
+        return (self,)
 
     @property
     def line(self) -> int:
@@ -183,6 +190,35 @@ def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, co
     return result
 
 
+def empty_matrix(
+    name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1
+) -> Matrix:
+    """Return an operand without elements: neither its address nor its strides mean anything.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Another element type, or no tensor at all.
+    ArgumentError
+        Other extents. A C may also be a bias.
+    """
+    view = wrap(name, tensor)
+    check_dtype(name, description, view)
+    packed = Matrix(name, description, view, rows, columns, 0)
+    shape = view.shape
+    if shape is not None and name[0] not in "Cs":
+        known = {(rows, columns), (0,), (1, rows, columns), (batch, rows, columns)}
+        if tuple(shape) not in known and not (
+            len(shape) > 2 and shape[-1] == columns and math.prod(shape[:-1]) == rows
+        ):
+            wanted = (rows, columns) if batch == 1 else (batch, rows, columns)
+            raise ArgumentError(
+                f"operand {name} must have shape {wanted}, and so no elements, for this problem size; got shape "
+                f"{tuple(shape)}"
+            )
+    return Matrix(name, description, view, rows, columns, packed.line)
+
+
 def vector(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> Matrix:
     """Return a bias: a vector along the contiguous direction of the layout, which stands for equal lines of a matrix.
 
@@ -245,36 +281,6 @@ def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
                 f"{name} has {letter}={extent:,}: rounded up to tiles of {step} it leaves the 32 bits that kernels "
                 f"count in; use at most {most:,}"
             )
-
-
-def check_overlap(target: Matrix, source: Matrix) -> None:
-    """Raise ArgumentError where writing `target` would change `source` while it is read.
-
-    Exact where both have the same step between lines, or one of them has a single line. Otherwise interleaved operands
-    are refused even if they share no element.
-    """
-    width, other_width = (m.line * m.description.type.bits // 8 for m in (target, source))
-    begin, other_begin = target.view.pointer, source.view.pointer
-    if begin >= other_begin + source.bytes or other_begin >= begin + target.bytes:
-        return
-    steps = {step * m.description.type.bits // 8 for m in (target, source) for step in _line_steps(m)}
-    pitch = min(steps, default=0)
-    if pitch and all(step % pitch == 0 for step in steps):
-        # Column ranges of one allocation interleave in memory without sharing an element.
-        offset = (begin - other_begin) % pitch
-        if offset >= other_width and offset + width <= pitch:
-            return
-    raise ArgumentError(
-        f"{target.name} overlaps {source.name} in memory ({target.name} at {begin:#x} with {target.bytes:,} bytes, "
-        f"{source.name} at {other_begin:#x} with {source.bytes:,} bytes): a GEMM cannot write over what it still "
-        f"reads. Give {target.name} memory of its own."
-    )
-
-
-def _line_steps(operand: Matrix) -> list[int]:
-    """Return steps whose sums are the distances between the lines of an operand."""
-    steps = [operand.ld] if operand.lines > 1 else []
-    return steps + ([operand.batch_stride] if operand.matrices > 1 else [])
 
 
 def check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:
@@ -354,8 +360,10 @@ def _strided(packed: Matrix) -> Matrix:
         if shape[0] != packed.batch:
             _wrong_shape(packed)
         batch_stride, shape, strides = strides[0], shape[1:], strides[1:]
-    if len(shape) == 3 and shape[0] == 1:
-        shape, strides = shape[1:], strides[1:]
+    if len(shape) > 2 and all(extent == 1 for extent in shape[:-2]):
+        shape, strides = shape[-2:], strides[-2:]
+    if len(shape) > 2 and name[0] != "B" and shape[-1] == packed.columns and math.prod(shape[:-1]) == packed.rows:
+        shape, strides = (packed.rows, packed.columns), (_row_step(packed), strides[-1])
     if shape != (packed.rows, packed.columns):
         _wrong_shape(packed)
     ld = _leading_dimension(packed, strides)
@@ -373,6 +381,20 @@ def _wrong_shape(packed: Matrix) -> NoReturn:
         f"operand {packed.name} must have shape {shape}, or be flat with {elements} elements, for this problem size; "
         f"got shape {tuple(packed.view.shape)}"
     )
+
+
+def _row_step(packed: Matrix) -> int:
+    """Return how many elements rows are apart in a tensor of more than two dimensions; all but the last are rows."""
+    shape, strides = packed.view.shape, packed.view.strides
+    assert shape is not None and strides is not None
+    kept = [(extent, step) for extent, step in zip(shape[:-1], strides[:-1], strict=True) if extent != 1]
+    for (_, outer), (extent, inner) in itertools.pairwise(kept):
+        if outer != extent * inner:
+            raise ArgumentError(
+                f"operand {packed.name} of shape {tuple(shape)} stands for a matrix of {packed.rows} rows, which must "
+                f"be a constant step apart; it has strides {tuple(strides)}. Take it as a batch (Mode.Batched)."
+            )
+    return kept[-1][1] if kept else strides[-2]
 
 
 def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
@@ -404,11 +426,23 @@ def _check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
     if packed.name != "D" or packed.batch == 1:
         return
     span = (packed.lines - 1) * ld + packed.line
-    if batch_stride < span and (batch_stride < packed.line or batch_stride * packed.batch > ld):
+    if batch_stride < span and _meet(packed, ld, batch_stride):
         raise ArgumentError(
             f"the matrices of operand D overlap each other: they are {batch_stride} elements apart and {span} long. "
             f"Pass a D of its own memory for each."
         )
+
+
+def _meet(packed: Matrix, ld: int, batch_stride: int) -> bool:
+    """Return whether two matrices of a batch share an element.
+
+    A matrix that is `apart` elements behind another has a line `apart % ld` behind one line of that, and `ld` less
+    before the next, as far as there are such lines.
+    """
+    apart = np.arange(1, packed.batch, dtype=np.int64) * batch_stride
+    lines, behind = np.divmod(apart, ld)
+    meets = (lines < packed.lines) & (behind < packed.line)
+    return bool((meets | ((lines + 1 < packed.lines) & (ld - behind < packed.line))).any())
 
 
 def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:

@@ -12,7 +12,7 @@ from pycutlass import device
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.launch import DeviceLaunch, HostLaunch, Problem, check_on_host, ordinal_of
+from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix
 from pycutlass.operation import Operation
@@ -150,6 +150,8 @@ class Arguments(ABC):
     @property
     def launch_config(self) -> LaunchConfig:
         """Grid, block and shared memory of the launch; only where there is a GPU."""
+        if isinstance(self._execution, NoLaunch):
+            raise ArgumentError(f"D has no elements in {self._execution.problem.what}: nothing is launched")
         if not isinstance(self._execution, DeviceLaunch):
             device.require()
             raise ArgumentError("these arguments were made without a GPU: there is no launch configuration")
@@ -179,20 +181,20 @@ class Arguments(ABC):
             f"a copy would write there as well. Make new {name} for other tensors, or exchange tensors with update."
         )
 
-    def _prepare(self, problem: Problem) -> DeviceLaunch | HostLaunch:
-        if device.available():
-            return DeviceLaunch(self._launched, problem, ordinal_of(problem.operands))
-        check_on_host(problem)
-        return HostLaunch(self._launched, problem)
+    def _prepare(self, problem: Problem) -> DeviceLaunch | HostLaunch | NoLaunch:
+        if not device.available():
+            check_on_host(problem)
+            return NoLaunch(problem) if problem.is_empty else HostLaunch(self._launched, problem)
+        ordinal = ordinal_of(problem.operands)
+        return NoLaunch(problem) if problem.is_empty else DeviceLaunch(self._launched, problem, ordinal)
 
     def _check_place(self, problem: Problem) -> None:
         """Raise unless `problem` is where the present execution works."""
-        execution = self._execution
-        if not isinstance(execution, DeviceLaunch):
+        if not device.available():
             check_on_host(problem)
             return
-        ordinal = ordinal_of(problem.operands)
-        if ordinal != execution.ordinal:
+        execution, ordinal = self._execution, ordinal_of(problem.operands)
+        if isinstance(execution, DeviceLaunch) and ordinal != execution.ordinal:
             raise ArgumentError(
                 f"these arguments were made for GPU {execution.ordinal}, the tensors are on GPU {ordinal}: make new "
                 f"arguments"
@@ -245,7 +247,13 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
 
 
 def check_writable(target: Matrix) -> None:
-    """Raise ArgumentError where the result would be written to a read-only array."""
+    """Raise ArgumentError where the result must not be written: to a read-only array, or to what autograd follows."""
+    name = target.name
+    if target.view.requires_grad:
+        raise ArgumentError(
+            f"operand {name} requires grad, and a launch is nothing that autograd could follow: the gradient of what "
+            f"{name} holds then would be wrong. Pass {name}.detach(), which has the same memory, or another tensor."
+        )
     if not target.view.writable:
         raise ArgumentError(
             f"operand {target.name} is a read-only {target.view.library} array, and the result is written to it: pass "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial
 from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
@@ -262,7 +262,9 @@ class Conv2dArguments(Arguments):
             )
 
     def _check_target(self, target: Matrix) -> None:
-        if not target.view.writable:
+        if target.view.writable:
+            check_writable(target)
+        else:
             extent = _extent("D", self.operation, self._size)
             raise ArgumentError(
                 f"operand D is a read-only {target.view.library} array, and the result is written to it: pass "

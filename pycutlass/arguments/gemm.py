@@ -6,17 +6,30 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pycutlass import _core, device, reference
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, kept, refuse_unknown
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
-from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
+from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial, check_slices
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand, Problem
-from pycutlass.operands import LARGEST_EXTENT, Matrix, check_bias, check_count, check_extents, is_vector, matrix, vector
+from pycutlass.operands import (
+    LARGEST_EXTENT,
+    Matrix,
+    check_bias,
+    check_count,
+    check_extents,
+    empty_matrix,
+    is_vector,
+    matrix,
+    vector,
+)
 from pycutlass.operation import GemmOperationUniversal
+from pycutlass.tensor import TensorView
 
 __all__ = ["GemmArguments", "GemmProblem"]
 
@@ -51,6 +64,11 @@ class GemmProblem(Problem):
     scalars: EpilogueScalars
     raster_order: RasterOrder
     launch_with_pdl: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether D has no elements."""
+        return 0 in self.size[:2]
 
     @property
     def what(self) -> str:
@@ -168,7 +186,7 @@ class GemmArguments(Arguments):
             raise ArgumentTypeError(f"operation must be a GemmOperationUniversal, got {type(operation).__name__}")
         self.operation = operation
         self.problem_size = _problem_size(problem_size)
-        check_extents("problem_size", self._size, operation.tile_description.threadblock_shape)
+        check_extents("problem_size", self._asked, operation.tile_description.threadblock_shape)
         self.gemm_mode = _check_mode(operation, gemm_mode)
         self.split_k_slices, self.batch_count = self._check_counts(split_k_slices, batch)
         self.bias = check_bias(bias)
@@ -194,7 +212,7 @@ class GemmArguments(Arguments):
         """Return the problem with every operand checked."""
         if self._makes_partial_sums:
             return self._partial_problem(given)
-        operation, (m, n, k) = self.operation, self._size
+        operation, (m, n, k) = self.operation, self._asked
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
         if scalars.needs_source:
             if given["C"] is None:
@@ -205,6 +223,8 @@ class GemmArguments(Arguments):
         operands: dict[str, Operand] = {}
         for name, (description, rows, columns) in shapes.items():
             operands[name] = self._operand(name, description, given[name], rows, columns)
+        if not k:
+            operands.update(self._zeros())
         _check_target(operands)
         count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
         return self._make_problem(operation, count, operands, scalars)
@@ -218,11 +238,28 @@ class GemmArguments(Arguments):
         if tensor is None:
             raise ArgumentError(f"operand {name} is missing: give a tensor of {rows} x {columns}")
         batch = self.batch_count
+        if not rows or not columns:
+            if self.gemm_mode != _Mode.Array or not isinstance(tensor, tuple):
+                return empty_matrix(name, description, tensor, rows, columns, batch)
+            check_listed(name, tensor, batch)
+            each = [empty_matrix(f"{name}[{i}]", description, one, rows, columns) for i, one in enumerate(tensor)]
+            return PointerArray(name, description, tuple(each))
         if self.gemm_mode == _Mode.Array:
             return pointer_operand(name, description, tensor, rows, columns, batch, bias=self.bias)
         if name == "C" and self._takes_bias(tensor, rows, columns):
             return vector(name, description, tensor, rows, columns, batch)
         return matrix(name, description, tensor, rows, columns, batch)
+
+    def _zeros(self) -> dict[str, Operand]:
+        """Return an A and a B of zeros, of a few products each: what a sum over no products is."""
+        operation, (m, n, k) = self.operation, self._size
+        zeros: dict[str, Operand] = {}
+        for name, description, rows, columns in (("A", operation.A, m, k), ("B", operation.B, k, n)):
+            memory: Any = np.zeros(rows * columns, description.type.dtype)
+            if self.gemm_mode == _Mode.Array:
+                memory = (memory,) * self.batch_count
+            zeros[name] = self._operand(name, description, memory, rows, columns)
+        return zeros
 
     def _takes_bias(self, tensor: Any, rows: int, columns: int) -> bool:
         if self.bias is not None:
@@ -231,12 +268,18 @@ class GemmArguments(Arguments):
 
     def _partial_problem(self, given: dict[str, Any]) -> GemmProblem:
         """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
-        operation, (m, n, k) = self.operation, self._size
+        operation, (m, n, k) = self.operation, self._asked
         partial = operation.partial
         operands: dict[str, Operand] = {
             "A": self._operand("A", operation.A, given["A"], m, k),
             "B": self._operand("B", operation.B, given["B"], k, n),
         }
+        if not k:
+            operands.update(self._zeros())
+        if not m or not n:
+            nowhere = TensorView(0, None, None, None, None, "workspace", None)
+            operands["D"] = Matrix("D", partial.C, nowhere, m, n, 0)
+            return self._make_problem(partial, self.split_k_slices, operands, partial.epilogue_type(1.0, 0.0))
         if self._partials is None:
             make = PartialSums if device.available() else HostPlanes
             self._partials = make(partial.C, m, n, self.split_k_slices, operands, self)
@@ -263,14 +306,26 @@ class GemmArguments(Arguments):
         if not batched and count != 1:
             raise ArgumentError(f"batch belongs to Mode.Batched and Mode.Array, got {count} in {self.gemm_mode}")
         if slices > 1:
-            check_slices(self.operation, self.problem_size.k(), slices)
+            check_slices(self.operation, self.problem_size.k() or slices * self._least_k, slices)
         if self.gemm_mode == _Mode.Gemm:
             check_serial(self.operation, slices)
         return slices, count
 
     @property
-    def _size(self) -> tuple[int, int, int]:
+    def _asked(self) -> tuple[int, int, int]:
         return self.problem_size.m(), self.problem_size.n(), self.problem_size.k()
+
+    @property
+    def _size(self) -> tuple[int, int, int]:
+        """M, N and K of the launch: where the user's K is 0, the zeros in its place have another."""
+        m, n, k = self._asked
+        return m, n, k or self._least_k * self.split_k_slices
+
+    @property
+    def _least_k(self) -> int:
+        """The least K that a slice takes with any layout and alignment of A and B."""
+        described = (self.operation.A, self.operation.B)
+        return max(*(max(each.alignment, 128 // each.type.bits, each.order.interleave) for each in described))
 
 
 _KEYWORDS = (
@@ -307,8 +362,8 @@ def _problem_size(size: Any) -> _core.GemmCoord:
         raise ArgumentTypeError(
             f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}"
         ) from error
-    if min(m, n, k) < 1 or max(m, n, k) > LARGEST_EXTENT:
-        raise ArgumentError(f"problem_size must have M, N and K from 1 to {LARGEST_EXTENT:,}, got {(m, n, k)}")
+    if min(m, n, k) < 0 or max(m, n, k) > LARGEST_EXTENT:
+        raise ArgumentError(f"problem_size must have M, N and K from 0 to {LARGEST_EXTENT:,}, got {(m, n, k)}")
     return _core.GemmCoord(m, n, k)
 
 

@@ -18,9 +18,8 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import LARGEST_EXTENT, Matrix, check_dtype, check_extents, is_vector, matrix, vector
+from pycutlass.operands import LARGEST_EXTENT, Matrix, check_extents, empty_matrix, is_vector, matrix, vector
 from pycutlass.operation.grouped import GemmOperationGrouped
-from pycutlass.tensor import wrap
 
 __all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "group_problem", "values_of"]
 
@@ -218,23 +217,10 @@ def _operand(
     name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, bias: bool | None
 ) -> Matrix:
     if not rows or not columns:
-        return _empty(name, description, tensor, rows, columns)
+        return empty_matrix(name, description, tensor, rows, columns)
     if is_vector(description, tensor, rows, columns) if bias is None else bias:
         return vector(name, description, tensor, rows, columns)
     return matrix(name, description, tensor, rows, columns)
-
-
-def _empty(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int) -> Matrix:
-    """Return an operand without elements: neither its address nor its strides mean anything."""
-    view = wrap(name, tensor)
-    check_dtype(name, description, view)
-    packed = Matrix(name, description, view, rows, columns, 0)
-    if view.shape is not None and 0 not in view.shape and not name.startswith("C"):
-        raise ArgumentError(
-            f"operand {name} must have shape ({rows}, {columns}), and so no elements, for this problem size; got shape "
-            f"{tuple(view.shape)}"
-        )
-    return Matrix(name, description, view, rows, columns, packed.line)
 
 
 def _check_place(groups: Iterable[tuple[Matrix, ...]]) -> None:

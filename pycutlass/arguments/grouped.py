@@ -13,7 +13,7 @@ from pycutlass.arguments.tables import TableProblem, table_problem
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.launch import DeviceLaunch, HostLaunch, check_on_host, ordinal_of
+from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.operands import check_bias, check_count
 from pycutlass.operation.grouped import GemmOperationGrouped
 
@@ -281,7 +281,7 @@ class GemmGroupedArguments(Arguments):
         if self._most_tiles is None:
             self.problem_count = len(given["problem_sizes"])
 
-    def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch:
+    def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch | NoLaunch:
         if device.available():
             return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands))
         check_on_host(problem)

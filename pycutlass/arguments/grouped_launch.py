@@ -13,7 +13,7 @@ from pycutlass import _core, kernel
 from pycutlass.arguments.group import GroupProblem, Sizes
 from pycutlass.arguments.overlaps import span
 from pycutlass.errors import ArgumentError
-from pycutlass.launch import DeviceLaunch, run_joined
+from pycutlass.launch import DeviceLaunch, guards, run_joined
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
 
@@ -45,7 +45,9 @@ class GroupedLaunch(DeviceLaunch):
             self._reserve({**sizes, "table": self._table_bytes(problem)})
 
             self._host_parts = []
-            self.call.set_scalars(problem.scalars.values, problem.scalars.pointers)
+            self._set_scalars(problem.scalars)
+            for table in () if groups else problem.operands.values():
+                self.call.watch(table.view.owner, table.name, False)
             problem.configure(self.call)
             for letter, matrices in groups.items():
                 self._place_group(letter, matrices, shares[letter], problem.bias)
@@ -68,6 +70,8 @@ class GroupedLaunch(DeviceLaunch):
         if not self._host_parts or not self.call.launched:
             stream.synchronize()
             return
+        for name, each in self._host_guards:
+            each.check(name)
         buffer = self._buffers["D"]
         packed = np.empty(buffer.size, np.uint8)
         _core.copy_to_host(packed, buffer.pointer, stream)
@@ -110,6 +114,7 @@ class GroupedLaunch(DeviceLaunch):
         base = self._buffers[letter].pointer if share.parts else 0
         if letter == "D":
             self._host_parts = share.parts
+            self._host_guards = guards({each.name: each for each, _ in share.parts})
         elif share.parts:
             self._copy_in_group(base, share)
         entries = np.empty((len(matrices), 5), np.uint64)

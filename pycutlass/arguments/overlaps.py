@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError
-from pycutlass.operands import Matrix, check_overlap
+from pycutlass.operands import Matrix
 
-__all__ = ["check_many_overlaps", "check_overlaps", "span"]
+__all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "span"]
+
+_MOST_WORK = 100_000  # in NumPy's count, of a search for a common byte: some milliseconds
 
 
 def check_overlaps(operands: Mapping[str, Matrix]) -> None:
@@ -23,6 +25,20 @@ def check_overlaps(operands: Mapping[str, Matrix]) -> None:
     source = operands.get("C")
     if source is not None and _place(source) != _place(target):
         check_overlap(target, source)
+
+
+def check_overlap(target: Matrix, source: Matrix) -> None:
+    """Raise ArgumentError where writing `target` would change `source` while it is read: where they share a byte."""
+    begin, other_begin = target.view.pointer, source.view.pointer
+    if begin >= other_begin + source.bytes or other_begin >= begin + target.bytes:
+        return
+    if not _share_bytes(target, source):
+        return
+    raise ArgumentError(
+        f"{target.name} overlaps {source.name} in memory ({target.name} at {begin:#x} with {target.bytes:,} bytes, "
+        f"{source.name} at {other_begin:#x} with {source.bytes:,} bytes): a GEMM cannot write over what it still "
+        f"reads. Give {target.name} memory of its own."
+    )
 
 
 def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str) -> None:
@@ -49,6 +65,30 @@ def span(operand: Matrix) -> tuple[int, int, int, int]:
     bits = operand.description.type.bits
     pitch = operand.ld * bits // 8 if operand.lines > 1 else 0
     return operand.view.pointer, operand.bytes, operand.line * bits // 8, pitch
+
+
+def _share_bytes(target: Matrix, source: Matrix) -> bool:
+    """Return whether two operands share a byte, or may: some questions are too hard to answer."""
+    one, other = np.asarray(_Bytes(target)), np.asarray(_Bytes(source))
+    try:
+        return bool(np.shares_memory(one, other, _MOST_WORK))  # type: ignore[arg-type]  # which has any count
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Bytes:
+    """The bytes of an operand as NumPy sees memory. It only calculates with the address."""
+
+    def __init__(self, operand: Matrix) -> None:
+        size = operand.description.type.bits
+        steps = (operand.batch_stride * size // 8, operand.ld * size // 8, 1)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (operand.matrices, operand.lines, operand.line * size // 8),
+            "strides": steps,
+            "data": (operand.view.pointer, True),
+        }
 
 
 def _spans(matrices: Sequence[Matrix]) -> NDArray[np.uint64]:

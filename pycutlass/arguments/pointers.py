@@ -14,7 +14,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, is_vector, matrix, vector
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["PointerArray", "PointerTable", "pointer_operand"]
+__all__ = ["PointerArray", "PointerTable", "check_listed", "pointer_operand"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class PointerArray:
     matrices: tuple[Matrix, ...]
 
     batch_stride = 0
+
+    @property
+    def parts(self) -> tuple[Matrix, ...]:
+        """Every matrix."""
+        return self.matrices
 
     @property
     def view(self) -> TensorView:
@@ -100,6 +105,11 @@ class PointerTable:
 
     batch_stride = packed_batch_stride = packed_ld = packed_bytes = 0
 
+    @property
+    def parts(self) -> tuple[PointerTable, ...]:
+        """The table itself."""
+        return (self,)
+
     def addresses(self, base: int) -> None:
         """Return None: the operand is the table itself."""
 
@@ -137,8 +147,7 @@ def pointer_operand(
         if apart is None:
             return _table(name, description, tensors, rows, columns, batch, name == "C" and bool(bias))
         tensors = apart
-    if len(tensors) != batch:
-        raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
+    check_listed(name, tensors, batch)
     as_bias = name == "C" and (is_vector(description, tensors[0], rows, columns) if bias is None else bias)
     wrap_one = vector if as_bias else matrix
     matrices = tuple(
@@ -154,6 +163,12 @@ def pointer_operand(
                 f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
             )
     return PointerArray(name, description, matrices)
+
+
+def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
+    """Raise ArgumentError unless there is one tensor for each problem."""
+    if len(tensors) != batch:
+        raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
 
 
 def _taken_apart(

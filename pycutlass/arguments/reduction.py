@@ -10,6 +10,7 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
+from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, planes_at
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -21,7 +22,7 @@ from pycutlass.operands import (
     check_bias,
     check_count,
     check_dtype,
-    check_overlap,
+    empty_matrix,
     is_vector,
     matrix,
     vector,
@@ -42,6 +43,11 @@ class ReductionProblem(Problem):
     partitions: int
     operands: dict[str, Operand]
     scalars: EpilogueScalars
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the destination has no elements."""
+        return 0 in (self.rows, self.columns)
 
     @property
     def what(self) -> str:
@@ -193,6 +199,9 @@ class ReductionArguments(Arguments):
         operation, (rows, columns) = self.operation, self.problem_size
         if given["D"] is None:
             raise ArgumentError(f"destination is missing: give a tensor of {rows} x {columns}")
+        if not rows or not columns:
+            target = empty_matrix("destination", operation.C, given["D"], rows, columns)
+            return ReductionProblem(operation, rows, columns, self.partitions, {"D": target}, scalars)
         target = matrix("destination", operation.C, given["D"], rows, columns)
         check_writable(target)
         operands: dict[str, Operand] = {"A": self._workspace(given["A"], rows, columns), "D": target}
@@ -288,6 +297,6 @@ def _extents(size: Any) -> tuple[int, int]:
         rows, columns = map(operator.index, size)
     except (TypeError, ValueError):
         raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {size!r}") from None
-    if min(rows, columns) < 1 or max(rows, columns) > LARGEST_EXTENT:
-        raise ArgumentError(f"problem_size must have M and N from 1 to {LARGEST_EXTENT:,}, got {[rows, columns]}")
+    if min(rows, columns) < 0 or max(rows, columns) > LARGEST_EXTENT:
+        raise ArgumentError(f"problem_size must have M and N from 0 to {LARGEST_EXTENT:,}, got {[rows, columns]}")
     return rows, columns

@@ -35,6 +35,11 @@ class _Table:
     name: str
     view: TensorView
 
+    @property
+    def parts(self) -> tuple[_Table, ...]:
+        """The table itself."""
+        return (self,)
+
     def host_array(self) -> NDArray[Any]:
         """Return host memory as an array."""
         assert self.view.shape is not None and self.view.strides is not None

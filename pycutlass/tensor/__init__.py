@@ -4,6 +4,7 @@ No library is imported here: an adapter is chosen by the type of what was given.
 """
 
 from pycutlass.tensor.adapters import current_stream_source, wrap
+from pycutlass.tensor.guards import Guard, guard
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["TensorView", "current_stream_source", "wrap"]
+__all__ = ["Guard", "TensorView", "current_stream_source", "guard", "wrap"]

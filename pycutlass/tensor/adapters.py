@@ -80,7 +80,10 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
         raise ArgumentTypeError(
             f"operand {name} has shape {tuple(tensor.shape)} and no memory: its storage was freed, or never made"
         )
-    return TensorView(pointer, dtype_name, tuple(tensor.shape), tuple(tensor.stride()), ordinal, "torch", tensor)
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return TensorView(
+        pointer, dtype_name, shape, strides, ordinal, "torch", tensor, requires_grad=bool(tensor.requires_grad)
+    )
 
 
 def _is_numpy(tensor: Any) -> bool:
@@ -88,6 +91,12 @@ def _is_numpy(tensor: Any) -> bool:
 
 
 def _from_numpy(name: str, tensor: Any) -> TensorView:
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(tensor, masked.MaskedArray):
+        raise ArgumentTypeError(
+            f"operand {name} is a masked array, and kernels know no masks: they would take what lies below. Pass "
+            f"{name}.filled(0), or another value that stands for the masked elements"
+        )
     if tensor.dtype.byteorder == ">":
         raise ArgumentTypeError(
             f"operand {name} is big-endian ({tensor.dtype.str}); use .astype({tensor.dtype.name!r})"

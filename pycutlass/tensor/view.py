@@ -32,6 +32,8 @@ class TensorView:
         What keeps the memory alive.
     writable : bool
         False for a read-only array.
+    requires_grad : bool
+        Whether autograd of torch follows what is done with it.
     """
 
     pointer: int
@@ -42,6 +44,7 @@ class TensorView:
     library: str
     owner: Any
     writable: bool = True
+    requires_grad: bool = False
 
     def host_array(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return host memory as an array of `shape` with `strides` in elements, without a copy."""

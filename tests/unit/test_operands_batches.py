@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -60,8 +62,9 @@ def test_the_matrices_of_d_may_not_overlap_each_other(drawn):
         operand = matrix("D", case.description, view, case.rows, case.columns, batch)
     except ArgumentError as error:
         assert "the matrices of operand D overlap each other" in str(error)
-        lines = case.rows if case.layout is ROW else case.columns
-        assert step < (lines - 1) * case.ld + case.packed  # one behind the other is always taken
+        one = matrix("A", case.description, view, case.rows, case.columns, batch)
+        each = batch_addresses(one)
+        assert sum(map(len, each)) > len(set().union(*each))
     else:
         each = batch_addresses(operand)
         assert sum(map(len, each)) == len(set().union(*each))
@@ -71,16 +74,56 @@ def test_the_matrices_of_d_may_not_overlap_each_other(drawn):
 
 
 @given(batches(), batches(), st.integers(-60, 60))
-def test_a_real_overlap_of_batches_is_never_accepted(first, second, shift):
+def test_overlap_of_batches_is_exact(first, second, shift):
     def batched(pointer: int, drawn: tuple[Case, int, int], name: str) -> Matrix:
         case, batch, step = drawn
         one = at(pointer, case, name)
         return Matrix(name, one.description, one.view, case.rows, case.columns, case.ld, batch, step)
 
     target, source = batched(1 << 16, first, "D"), batched((1 << 16) + 2 * shift, second, "A")
-    if set().union(*batch_addresses(target)) & set().union(*batch_addresses(source)):
-        assert overlaps(target, source)
-        assert overlaps(source, target)
+    real = bool(set().union(*batch_addresses(target)) & set().union(*batch_addresses(source)))
+    assert overlaps(target, source) == real
+    assert overlaps(source, target) == real
+
+
+def test_heads_of_one_buffer_do_not_overlap():
+    # Queries, keys and values of 4 sequences with 6 heads of 8 elements.
+    qkv = np.zeros((4, 10, 3, 6, 8), np.float16)
+    for one, other in (
+        (qkv[1, :, 0], qkv[1, :, 2]),
+        (qkv[:, :, 0, 1], qkv[:, :, 2, 1]),
+        (qkv[:, :, 1, 1], qkv[:, 5:, 1, 2]),
+    ):
+        target, source = (array.swapaxes(0, 1) if len(array) == 10 else array for array in (one, other))
+        batch, rows, columns = target.shape
+        D = matrix("D", F16, target, rows, columns, batch)
+        assert not overlaps(D, matrix("A", F16, source, *source.shape[1:], len(source)))
+        assert overlaps(D, matrix("A", F16, target[-1:, -1:], 1, columns))
+
+
+def test_what_is_too_hard_to_prove_is_refused(monkeypatch):
+    def too_hard(*_):
+        raise np.exceptions.TooHardError
+
+    qkv = np.zeros((10, 3, 8), np.float16)
+    D, A = matrix("D", F16, qkv[:, 0], 10, 8), matrix("A", F16, qkv[:, 2], 10, 8)
+    assert not overlaps(D, A)
+    monkeypatch.setattr(np, "shares_memory", too_hard)
+    assert overlaps(D, A)
+
+
+def test_large_batches_are_compared_fast():
+    # Odd steps, so that no two distances have a divisor in common: a search that lists candidates would never end.
+    def batched(pointer: int, name: str, ld: int, step: int) -> Matrix:
+        view = at(pointer, Case("f16", ROW, 4093, 8, 0, ld), name)
+        return Matrix(name, view.description, view.view, 4093, 8, ld, 65521, step)
+
+    start = time.perf_counter()
+    overlaps(batched(1 << 40, "D", 100_003, 1_000_000_007), batched((1 << 40) + 38, "A", 100_019, 1_000_000_009))
+    assert time.perf_counter() - start < 1
+    start = time.perf_counter()
+    assert not overlaps(batched(1 << 40, "D", 64, 64 * 4093), batched((1 << 40) + 32, "A", 64, 64 * 4093))
+    assert time.perf_counter() - start < 0.1
 
 
 @given(cases(st.just("f16")), st.integers(2, 4))

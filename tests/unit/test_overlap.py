@@ -42,11 +42,31 @@ def test_overlaps_are_found_and_none_is_missed(targets, sources):
     if found is None:
         assert not real
         return
-    target, source = targets[found[0]], sources[found[1]]
-    steps = {span[3] for span in (target, source) if span[3]}
-    if len(steps) <= 1:  # with one pitch the answer is exact
-        assert addresses(target) & addresses(source)
-    assert target[0] < source[0] + source[1] and source[0] < target[0] + target[1]
+    assert addresses(targets[found[0]]) & addresses(sources[found[1]])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 60), st.integers(1, 60), st.integers(-3000, 3000))
+def test_many_lines_with_any_pitches(line, other_line, lines, other_lines, shift):
+    # Pitches without a common divisor: the answer lies anywhere in the middle.
+    pairs = [(line + gap, other_line + other) for gap in (0, 1, 50, 97) for other in (0, 3, 49, 101)]
+    for pitch, other_pitch in pairs:
+        target = (10_000, (lines - 1) * pitch + line, line, pitch if lines > 1 else 0)
+        source = (10_000 + shift, (other_lines - 1) * other_pitch + other_line, other_line, other_pitch)
+        if other_lines == 1:
+            source = (*source[:3], 0)
+        found = _core.find_overlap(as_array([target]), as_array([source]))
+        assert (found is not None) == bool(addresses(target) & addresses(source)), (target, source)
+
+
+def test_a_single_byte_in_millions_of_lines():
+    pitch, other_pitch, count = 1_000_003, 999_983, 900_000
+    target = (2**40, (count - 1) * pitch + 1, 1, pitch)
+    # The lines of the source meet the line 123456 of the target, and no other within its extent.
+    for number, shared in ((123_456, True), (count, False)):
+        begin = 2**40 + number * pitch - 654_321 * other_pitch
+        source = (begin, 800_000 * other_pitch + 1, 1, other_pitch)
+        assert (_core.find_overlap(as_array([target]), as_array([source])) is not None) == shared
 
 
 @settings(max_examples=100, deadline=None)

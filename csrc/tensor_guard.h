@@ -1,0 +1,55 @@
+// Where the memory of a tensor of torch was when a launch was prepared. A tensor can go over to other memory while it
+// is alive (`.data = ...`, `set_`, `module.double()`), and its memory can be moved below it (`resize_`): a launch would
+// then read or write what belongs to others.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "torch_tensor.h"
+
+namespace pycutlass {
+
+class TensorGuard {
+ public:
+  /// Remembers where `tensor` is, and keeps it; nothing where it is no tensor of torch. `written`: launches write to
+  /// it.
+  void watch(pybind11::handle tensor, bool written);
+  /// Whether a tensor of the type of the present one may take its place: not where launches would write to what
+  /// autograd follows.
+  bool allows(pybind11::handle tensor) const { return !written_ || !requires_grad(tensor); }
+  /// Watches a tensor that is allowed in place of the present one.
+  void exchange(pybind11::handle tensor);
+  void clear() { *this = TensorGuard(); }
+
+  bool unmoved() const {
+    if (direct_) return TorchReader::has_place(tensor_, place_);
+    return !tensor_ || unmoved_by_python();
+  }
+  /// Throws ArgumentError: the tensor, which messages call `name`, was moved.
+  [[noreturn]] void raise_moved(std::string const& name) const;
+  /// Tells autograd that a launch has written to the tensor: gradients that need what it held raise then.
+  void count_write() const {
+    if (counts_writes_) increment_version();
+  }
+  /// What keeps the memory alive, whatever becomes of the tensor; None where nothing is watched.
+  pybind11::object storage() const;
+
+ private:
+  bool unmoved_by_python() const;
+  void increment_version() const;
+  bool requires_grad(pybind11::handle tensor) const;
+  bool is_inference(pybind11::handle tensor) const;
+
+  pybind11::object tensor_;
+  TorchReader const* reader_ = nullptr;
+  TorchReader::Place place_{};
+  bool direct_ = false;  // whether the place is read from the tensor's objects
+  bool written_ = false, counts_writes_ = false;
+};
+
+/// Adds the class to the module.
+void bind_tensor_guard(pybind11::module_& m);
+
+}  // namespace pycutlass

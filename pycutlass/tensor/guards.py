@@ -1,0 +1,58 @@
+"""Whether the memory of a tensor is still where it was when a launch was prepared."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pycutlass import _core
+from pycutlass.errors import ArgumentError
+from pycutlass.tensor.view import TensorView
+
+__all__ = ["Guard", "guard"]
+
+
+class Guard(Protocol):
+    """What watches one tensor."""
+
+    def check(self, name: str, /) -> None:
+        """Raise ArgumentError where the tensor, which messages call `name`, has other memory than before."""
+
+    def count_write(self) -> None:
+        """Tell the tensor's library that a launch has written to it."""
+
+
+def guard(view: TensorView, *, written: bool) -> Guard | None:
+    """Return what watches the tensor of `view`; None where its library never moves the memory of a tensor.
+
+    Tensors of torch go over to other memory (``.data = ...``, ``set_``, ``module.double()``), or their storage does
+    (``resize_``). Arrays of numpy are resized in place. Those of cupy are never moved, and a DLPack capsule holds the
+    memory.
+    """
+    if view.library == "torch":
+        return _core.TensorGuard(view.owner, written)
+    return _ArrayGuard(view) if view.library == "numpy" else None
+
+
+class _ArrayGuard:
+    """Watches an array of numpy."""
+
+    def __init__(self, view: TensorView) -> None:
+        self._array: Any = view.owner
+        self._place = _place(self._array)
+
+    def check(self, name: str) -> None:
+        """Raise ArgumentError where the array was resized."""
+        if _place(self._array) != self._place:
+            (pointer, size), (now, size_now) = self._place, _place(self._array)
+            raise ArgumentError(
+                f"the memory of operand {name} is not what these arguments were made with: it had {size} bytes at "
+                f"{pointer:#x}, and has {size_now} at {now:#x}. Something like resize has moved it. Pass the array to "
+                f"update, or make new arguments."
+            )
+
+    def count_write(self) -> None:
+        """Do nothing: arrays have no versions."""
+
+
+def _place(array: Any) -> tuple[int, int]:
+    return array.ctypes.data, array.nbytes

@@ -1,0 +1,168 @@
+"""Tensors whose memory is moved between their arguments and a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from descriptions import ROW, ampere
+from torch_launches import FAMILIES
+
+from pycutlass import GemmArguments
+from pycutlass._core import TensorGuard
+from pycutlass.errors import ArgumentError
+
+
+def other_data(tensor: torch.Tensor) -> None:
+    tensor.data = tensor.clone()
+
+
+def other_set(tensor: torch.Tensor) -> None:
+    tensor.set_(torch.empty_like(tensor))
+
+
+def no_storage(tensor: torch.Tensor) -> None:
+    tensor.set_()
+
+
+def larger(tensor: torch.Tensor) -> None:
+    tensor.untyped_storage().resize_(64 * tensor.untyped_storage().nbytes())
+
+
+def resized(tensor: torch.Tensor) -> None:
+    tensor.resize_(64 * tensor.numel())
+
+
+def freed(tensor: torch.Tensor) -> None:
+    tensor.untyped_storage().resize_(0)
+
+
+def converted(tensor: torch.Tensor) -> None:
+    module = torch.nn.Module()
+    module.register_buffer("weight", tensor)
+    module.double()
+    if module.weight is tensor:
+        return
+    tensor.data = module.weight  # what parameters of modules do themselves
+
+
+def swapped(tensor: torch.Tensor) -> None:
+    torch.utils.swap_tensors(tensor, torch.empty_like(tensor))
+
+
+MOVES: list[Callable[[torch.Tensor], None]] = [
+    other_data, other_set, no_storage, larger, resized, freed, converted, swapped
+]  # fmt: skip
+OPERANDS = [
+    (family, name)
+    for family, names in {
+        **{"gemm": "ABCD", "batched": "ABD", "array": "ABD", "group": "ABD"},
+        **{"convolution": "ABD", "reduction": "CD"},
+    }.items()
+    for name in names
+]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.__name__)
+@pytest.mark.parametrize(("family", "name"), OPERANDS)
+def test_moved_memory_is_refused(family: str, name: str, move: Callable[[torch.Tensor], None]) -> None:
+    launch = FAMILIES[family]()
+    launch.run()
+    move(launch.one(name))
+    with pytest.raises(ArgumentError) as caught:
+        launch.run()
+    called = {"C": "source", "D": "destination"}[name] if family == "reduction" else name
+    assert called in str(caught.value) and "update" in str(caught.value), caught.value
+
+
+@pytest.mark.parametrize("move", MOVES[:-1], ids=lambda move: move.__name__)  # what has views cannot be swapped
+@pytest.mark.parametrize("name", "AD")
+def test_matrices_that_were_taken_out_of_a_tensor(name: str, move: Callable[[torch.Tensor], None]) -> None:
+    launch = FAMILIES["array_in_one_tensor"]()
+    tensors = launch.tensors
+    expected, target = tensors["A"] @ tensors["B"], tensors["D"][:]
+    move(tensors[name])
+    if move in (larger, resized, freed):  # the storage of the matrices was moved
+        with pytest.raises(ArgumentError, match=rf"operand {name}\[0\]"):
+            launch.run()
+    else:  # they have kept it
+        launch.run()
+        torch.testing.assert_close(target, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_update_takes_a_tensor_where_it_is_now(family: str) -> None:
+    launch = FAMILIES[family]()
+    expected = launch.make(**launch.tensors)
+    launch.operation.run(expected)
+    result = launch.one("D").clone()
+    other_data(launch.one("D"))
+    launch.one("D").fill_(torch.nan)
+    launch.arguments.update(D=launch.tensors["D"])
+    launch.run()
+    torch.testing.assert_close(launch.one("D"), result)
+
+
+def test_a_linear_layer_that_is_converted() -> None:
+    linear = torch.nn.Linear(16, 8, bias=False)
+    operation, x, y = ampere("f32_simt", (ROW, ROW, ROW)), torch.randn(4, 8), torch.empty(4, 16)
+    arguments = GemmArguments(operation, (4, 16, 8), x, linear.weight, None, y)
+    operation.run(arguments)
+    linear.double()
+    with pytest.raises(ArgumentError, match="operand B"):
+        operation.run(arguments)
+
+
+def test_values_that_change_in_place_are_no_move() -> None:
+    launch = FAMILIES["gemm"]()
+    for name in "ABC":
+        launch.one(name).copy_(torch.randn_like(launch.one(name)))
+    launch.one("A").t_().t_()
+    launch.run()
+    t = launch.tensors
+    torch.testing.assert_close(t["D"], t["A"] @ t["B"] + t["C"])
+
+
+@pytest.mark.parametrize("name", "ABCD")
+def test_a_numpy_array_that_is_resized_in_place(name: str) -> None:
+    operation = ampere("f32_simt", (ROW, ROW, ROW))
+    shapes = {"A": (6, 4), "B": (4, 8), "C": (6, 8), "D": (6, 8)}
+    arrays: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    arguments = GemmArguments(operation, (6, 8, 4), **arrays, output_op=operation.epilogue_type(1.0, 1.0))
+    operation.run(arguments)
+    arrays[name].shape = (-1,)  # which moves nothing
+    operation.run(arguments)
+    arrays[name].resize(2, refcheck=False)
+    with pytest.raises(ArgumentError, match=rf"operand {name} .*resize"):
+        operation.run(arguments)
+
+
+class Subclass(torch.Tensor):
+    """A tensor that PyTorch's own functions may see in another way."""
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, torch.nn.Parameter, Subclass])
+def test_the_guard_of_a_tensor(kind: Any) -> None:
+    tensor = torch.ones(4, 4).as_subclass(kind) if kind is Subclass else kind(torch.ones(4, 4))
+    guard = TensorGuard(tensor, False)
+    for _ in range(2):
+        guard.check("A")
+        other = torch.ones(8, 8)[::2, ::2]
+        other = other.as_subclass(kind) if kind is Subclass else kind(other)
+        guard.exchange(other)
+        guard.check("A")
+        other.data = torch.zeros(4, 4)
+        with pytest.raises(ArgumentError, match="operand A "):
+            guard.check("A")
+        guard.exchange(tensor)
+
+
+def test_what_is_no_tensor_of_torch_is_not_guarded() -> None:
+    array = np.ones(4)
+    guard = TensorGuard(array, True)
+    guard.check("A")
+    guard.count_write()
+    assert guard.allows(array)
