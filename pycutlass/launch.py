@@ -425,8 +425,8 @@ def ordinal_of(operands: Mapping[str, Operand]) -> int:
         Operands on different GPUs, or host tensors of torch.
     """
     places: dict[str, int] = {}
-    for name, operand in operands.items():
-        view = operand.view
+    for operand in (part for each in operands.values() for part in each.parts):
+        name, view = operand.name, operand.view
         if view.library == "torch" and view.device is None:
             raise ArgumentError(
                 f"operand {operand.name} is a torch tensor on the CPU; move it with {operand.name}.cuda()"

@@ -20,8 +20,9 @@ from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, Matrix, check_extents, empty_matrix, is_vector, matrix, vector
 from pycutlass.operation.grouped import GemmOperationGrouped
+from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "group_problem", "values_of"]
+__all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "group_problem", "listed", "values_of"]
 
 #: Which of M, N, K are the rows and the columns of an operand.
 _EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
@@ -125,7 +126,7 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
     ArgumentError
         No problem at all, an extent out of range, or a K that the epilogue does not hold for.
     """
-    sizes = _array_of_sizes(_as_sequence("problem_sizes", problem_sizes))
+    sizes = _array_of_sizes(_as_sequence("problem_sizes", _host_array(problem_sizes)))
     if not len(sizes):
         raise ArgumentError("problem_sizes is empty: a group needs at least one problem, which may be (0, 0, 0)")
     if sizes.min() < 0 or sizes.max() > LARGEST_EXTENT:
@@ -155,11 +156,38 @@ def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:
     return int(tiles.sum())
 
 
+def listed(name: str, tensors: Any) -> Any:
+    """Return the matrices of one operand as a tuple, which its owner cannot change behind our back.
+
+    A tensor of three dimensions holds one for each problem; as C also one of two, of bias vectors. Anything else is
+    returned as it is.
+    """
+    if isinstance(tensors, list):
+        return tuple(tensors)
+    dimensions = len(getattr(tensors, "shape", ()))
+    if not (dimensions == 3 or (dimensions == 2 and name == "C")) or not hasattr(tensors, "__getitem__"):
+        return tensors
+    return tensors.unbind() if hasattr(tensors, "unbind") else tuple(tensors[i] for i in range(tensors.shape[0]))
+
+
 def values_of(operand: Matrix) -> NDArray[Any]:
     """Return an operand in host memory as an array, also where it has no elements."""
     if operand.rows and operand.columns:
         return operand.host_array()
     return np.empty((operand.rows, operand.columns), operand.description.type.dtype)
+
+
+def _host_array(sizes: Any) -> Any:
+    """Return the problem sizes of a tensor as an array; anything else as it is."""
+    if isinstance(sizes, Sequence | np.ndarray) or not hasattr(sizes, "__dlpack__"):
+        return sizes
+    view = wrap("problem_sizes", sizes)
+    if view.device is not None:
+        raise ArgumentError(
+            f"problem_sizes is on GPU {view.device}, and the arguments are made on the host: pass problem_sizes.cpu(), "
+            f"which waits for the GPU, or leave the sizes there (GemmGroupedArguments.from_device)"
+        )
+    return np.from_dlpack(sizes)
 
 
 def _array_of_sizes(sizes: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass import device
-from pycutlass.arguments.base import Arguments, check_scalars, kept, refuse_unknown
-from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, group_problem
+from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
+from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, group_problem, listed
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.tables import TableProblem, table_problem
 from pycutlass.enums import SchedulerMode
@@ -34,12 +34,12 @@ class GemmGroupedArguments(Arguments):
     operation : GemmOperationGrouped
         Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
     problem_sizes : list of cutlass.gemm.GemmCoord, or of three int
-        M, N, K of each problem; or an integer array of shape (problems, 3). A problem may be empty: with M or N of 0
-        there is nothing to do, with K of 0 the product is zero.
+        M, N, K of each problem; or integers of shape (problems, 3) in host memory, of numpy or torch. A problem may be
+        empty: with M or N of 0 there is nothing to do, with K of 0 the product is zero.
     A, B, C, D : list of tensor
-        One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat. `C` may be None
-        where beta is 0, C[i] may be D[i] itself, and may be a bias: a vector of N elements (row-major C) or M elements
-        (column-major C).
+        One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat. Where all are
+        alike, one tensor of three dimensions may hold them. `C` may be None where beta is 0, C[i] may be D[i]
+        itself, and may be a bias: a vector of N elements (row-major C) or M elements (column-major C).
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``, for all problems; alpha 1 and beta 0 by default, which C is refused
         with.
@@ -97,7 +97,8 @@ class GemmGroupedArguments(Arguments):
         self._most_tiles: int | None = None
         sizes = check_sizes(self.operation, problem_sizes)
         self.problem_count = len(sizes)
-        given = {"problem_sizes": sizes, "A": kept(A), "B": kept(B), "C": kept(C), "D": kept(D)}
+        tensors = {name: listed(name, operand) for name, operand in (("A", A), ("B", B), ("C", C), ("D", D))}
+        given = {"problem_sizes": sizes, **tensors}
         self._start(self.operation, given, output_op)
 
     @classmethod
@@ -201,14 +202,14 @@ class GemmGroupedArguments(Arguments):
             As for the constructor.
         """
         # Tuples, which their owner cannot change behind our back. Written out, for this is in the way of every launch.
-        if type(A) is list:
-            A = tuple(A)
-        if type(B) is list:
-            B = tuple(B)
-        if type(C) is list:
-            C = tuple(C)
-        if type(D) is list:
-            D = tuple(D)
+        if A is not None and type(A) is not tuple:
+            A = listed("A", A)
+        if B is not None and type(B) is not tuple:
+            B = listed("B", B)
+        if C is not None and type(C) is not tuple:
+            C = listed("C", C)
+        if D is not None and type(D) is not tuple:
+            D = listed("D", D)
         if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
             given = self._given
             if self._execution.ends_elsewhere:

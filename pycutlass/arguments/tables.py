@@ -6,16 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pycutlass import _core, device, reference
-from pycutlass.arguments.group import values_of
+from pycutlass import _core, device
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
-from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.tensor import TensorView, wrap
 
@@ -39,11 +33,6 @@ class _Table:
     def parts(self) -> tuple[_Table, ...]:
         """The table itself."""
         return (self,)
-
-    def host_array(self) -> NDArray[Any]:
-        """Return host memory as an array."""
-        assert self.view.shape is not None and self.view.strides is not None
-        return self.view.host_array(self.view.shape, self.view.strides, np.dtype(self.view.dtype_name))
 
 
 @dataclass(frozen=True)
@@ -85,23 +74,8 @@ class TableProblem(Problem):
         call.set_device_tables(self.count, self.most_tiles, [table.view.pointer for table in tables])
 
     def compute(self) -> None:
-        """Execute the meaning on the host, where tables and matrices are then."""
-        tables = {name: table.host_array() for name, table in self.operands.items()}
-        for number, (m, n, k) in enumerate(tables["problem_sizes"].tolist()):
-            if m and n:
-                self._compute_one(number, m, n, k, tables)
-
-    def _compute_one(self, number: int, m: int, n: int, k: int, tables: Mapping[str, NDArray[Any]]) -> None:
-        shapes = {"A": (self.operation.A, m, k), "B": (self.operation.B, k, n), "D": (self.operation.C, m, n)}
-        if "C" in tables:
-            shapes["C"] = (self.operation.C, m, n)
-        matrices = {
-            name: _at(int(tables[name][number]), int(tables[f"ld{name.lower()}"][number]), name, *shape)
-            for name, shape in shapes.items()
-        }
-        A, B = values_of(matrices["A"]), values_of(matrices["B"])
-        C = values_of(matrices["C"]) if "C" in matrices else None
-        matrices["D"].store(reference.gemm(self.operation.single, A, B, C, *self.scalars.values))
+        """Raise DeviceError: the host cannot read what the tables hold."""
+        device.require()
 
 
 def table_problem(
@@ -117,8 +91,11 @@ def table_problem(
     names = [name for name in _NAMES if name not in ("C", "ldc") or scalars.needs_source]
     operands = {name: _table(name, given[name], count) for name in names}
     places = {table.view.device: table.name for table in operands.values()}
-    if None in places and device.available():
-        raise ArgumentError(f"{places[None]} is in host memory, and the kernel reads it on the GPU: move it there")
+    if None in places:
+        raise ArgumentError(
+            f"{places[None]} is in host memory, and the kernel reads it on the GPU: move it there. Where the host "
+            f"knows sizes and tensors, pass them to GemmGroupedArguments"
+        )
     if len(places) > 1:
         listed = ", ".join(f"{name} on GPU {place}" for place, name in places.items())
         raise ArgumentError(f"all tables of a group must be on one GPU, got {listed}")
@@ -141,9 +118,3 @@ def _table(key: str, tensor: Any, count: int) -> _Table:
     if view.strides != ((3, 1) if len(shape) == 2 else (1,)) and count > 1:
         raise ArgumentError(f"{name} must be contiguous, got strides {view.strides}; pass {name}.contiguous()")
     return _Table(name, view)
-
-
-def _at(pointer: int, ld: int, name: str, description: TensorDescription, rows: int, columns: int) -> Matrix:
-    """Return the matrix at an address, which the user vouches for."""
-    view = TensorView(pointer, None, None, None, None, "pointer", None)
-    return Matrix(name, description, view, rows, columns, ld)
