@@ -113,7 +113,7 @@ def test_a_reduction_of_an_empty_problem(size: Any) -> None:
 def test_wrong_operands_of_empty_problems(change: Any, words: list[str]) -> None:
     operation = OPERATIONS["simt"]
     with pytest.raises(ArgumentError) as caught:
-        GemmArguments(operation, (4, 8, 0), **{**matrices(operation, 4, 8, 0), **change})
+        GemmArguments(operation, (4, 8, 0), **{**matrices(operation, 4, 8, 0), "C": None, **change})
     assert all(word in str(caught.value) for word in words), caught.value
 
 

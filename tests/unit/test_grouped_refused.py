@@ -42,7 +42,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"problem_sizes": GOOD.sizes[:1]}, ArgumentError, ["operand A has 3 tensors", "1 problems"]),
     ({"B": None}, ArgumentError, ["operand B is missing", "list of 3 tensors"]),
     ({"C": None}, ArgumentError, ["C is None", "epilogue_type(alpha, 0)"]),
-    ({"A": np.zeros((3, 8, 24), np.float16)}, ArgumentTypeError, ["operand A must be a list", "ndarray"]),
+    ({"A": np.zeros((3, 192), np.float16)}, ArgumentTypeError, ["operand A must be a list", "ndarray"]),
     ({"D": "tensors"}, ArgumentTypeError, ["operand D must be a list", "str"]),
     ({"problem_sizes": []}, ArgumentError, ["empty", "at least one"]),
     ({"problem_sizes": 3}, ArgumentTypeError, ["problem_sizes must be a list", "int"]),
