@@ -104,6 +104,12 @@ def with_indices(text: str) -> str:
     return text
 
 
+def with_shared_stores(text: str) -> str:
+    """Let epilogues store 8 bytes to shared memory where they do so by an instruction."""
+    store = "std::memcpy(reinterpret_cast<char*>(ptr) + offset_in_bytes, data, 8);"
+    return replaced(text, r"uint32_t smem_addr = [^;]*;(.*?)asm volatile\(.*?\n\s*\);", rf"\1{store}", 4)
+
+
 #: Headers with instructions of a GPU in them, and what takes their place.
 CHANGES: dict[str, Callable[[str], str]] = {
     "cutlass.h": with_indices,
@@ -112,6 +118,7 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "arch/memory_sm75.h": with_ldmatrix,
     "arch/mma_sm75.h": with_mma,
     "arch/mma_sm80.h": with_mma,
+    "epilogue/warp/tile_iterator_tensor_op_mixed.h": with_shared_stores,
     "gemm/warp/mma_tensor_op_fast_f32.h": lambda text: replaced(
         text, r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ >= 800\)", "#if 1", 2
     ),
@@ -142,9 +149,17 @@ class Emulator:
         subprocess.run([*self._compile, "-c", str(HERE / "threads.cpp"), "-o", str(path)], check=True)
         return path
 
+    def build(self, text: str, *flags: str) -> Path:
+        """Return a program that runs threads, made from `text`."""
+        source, program = self.directory / "program.cpp", self.directory / "program"
+        source.write_text(text)
+        command = [*self._compile, *flags, str(source), str(self._threads), "-o", str(program)]
+        built = subprocess.run(command, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr[-4000:]
+        return program
+
     def run(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems of which no two are alike, and what was said."""
-        source, program = self.directory / "kernel.cpp", self.directory / "kernel"
         text = re.sub(r"PYCUTLASS_KERNEL\(.*\)", "", operation.emit())
         macros = "".join(
             f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(operand.is_row_major).lower()}\n"
@@ -152,11 +167,7 @@ class Emulator:
             for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
         )
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
-        source.write_text(f'{text}{macros}#include "{HERE / "gemm.h"}"\n')
-        built = subprocess.run(
-            [*self._compile, str(source), str(self._threads), "-o", str(program)], capture_output=True, text=True
-        )
-        assert built.returncode == 0, built.stderr[-4000:]
+        program = self.build(f'{text}{macros}#include "{HERE / "gemm.h"}"\n')
         problems = [str(number) for problem in _problems(operation, seed) for number in problem]
         ended = subprocess.run([str(program), *problems], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr
