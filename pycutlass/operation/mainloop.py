@@ -17,6 +17,8 @@ __all__ = ["check_mainloop", "shares_evenly"]
 
 #: Accesses of one thread to one tile, for which CUTLASS keeps a bit each (predicated_tile_access_iterator.h).
 _MOST_ACCESSES = 64
+#: Bytes along K of a line of which four share 128 bytes of shared memory (tensor_op_multiplicand_sm75.h).
+_QUARTER_LINE = 32
 #: Operations that convert their operands on the way to the tensor cores.
 _HALVED = (MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16)
 _INTERLEAVED = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)
@@ -324,12 +326,23 @@ def _check_matrices(name: str, operand: TensorDescription, tile: TileDescription
     """
     extent, k = tile.warp_shape[axis], (tile.math_instruction.instruction_shape or (1, 1, 1))[2]
     rows = 8 * 4 * 128 // (k * operand.type.bits)
-    if extent % rows and extent not in (8, 16):
+    least = 8
+    if (tile.warp_count or (1, 1, 1))[axis] > 1 and _depth_bytes(operand, tile) == _QUARTER_LINE:
+        least = 16  # the order of accesses in a line of 128 bytes comes round every four lines, of four rows each
+    few = [each for each in (8, 16) if least <= each < rows]
+    if extent % rows and extent not in few:
+        allowed = ", ".join(map(str, few))
         raise DescriptionError(
             f"operand {name} is read by ldmatrix along K, {rows} lines at a time: a warp tile's {'MN'[axis]} must be "
-            f"{'8' if rows == 16 else '8, 16'} or a multiple of {rows}, got {extent}; use another threadblock_shape or "
+            f"{allowed + ' or ' if few else ''}a multiple of {rows}, got {extent}; use another threadblock_shape or "
             f"warp_count"
         )
+
+
+def _depth_bytes(operand: TensorDescription, tile: TileDescription) -> int:
+    """Return how many bytes of one line of the tile are side by side in shared memory."""
+    k = operand.order.interleave if operand.order.interleave > 1 else tile.threadblock_shape[2]
+    return k * operand.type.bits // 8
 
 
 def _check_shares(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:

@@ -16,7 +16,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.shared_memory import simt_threads
 
-__all__ = ["check_output", "with_other_warps"]
+__all__ = ["check_output", "with_other_warps", "writes"]
 
 _LANES = 32
 #: Adjacent rows of a warp's tile that are written at a time: half of an instruction's 16.
@@ -43,6 +43,11 @@ def check_output(tile: TileDescription, C: TensorDescription, loads: Callable[[T
     reason = _why_not(tile, C)
     if reason:
         raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C, loads))}")
+
+
+def writes(tile: TileDescription, C: TensorDescription) -> bool:
+    """Return whether the epilogue can write the tile to C."""
+    return not _why_not(tile, C)
 
 
 def _why_not(tile: TileDescription, C: TensorDescription) -> str:

@@ -20,7 +20,7 @@ from pycutlass.library import CLEAN_ACCUMULATORS, TensorDescription, TileDescrip
 from pycutlass.log import say_once
 from pycutlass.operation.base import SHARED_MEMORY_LIMIT
 from pycutlass.operation.mainloop import check_mainloop
-from pycutlass.operation.outputs import check_output, with_other_warps
+from pycutlass.operation.outputs import check_output, with_other_warps, writes
 from pycutlass.operation.shared_memory import (
     ampere_bytes,
     epilogue_bytes,
@@ -41,6 +41,9 @@ __all__ = [
 ]
 
 _Kind = TypeVar("_Kind")
+
+#: Other tiles that are tried for a message: it should come at once where many tiles are tried for other reasons.
+_TRIED = 40
 
 #: Types that an epilogue can compute in and write, by the accumulator's type.
 _COMPUTED = {"f64": ("f64",), "f32": ("f32", "f16"), "f16": ("f16", "f32"), "s32": ("f32", "s32")}
@@ -148,7 +151,7 @@ def check_ampere(
     C: TensorDescription,
 ) -> None:
     """Check the parts of an Ampere-style (or Turing) kernel."""
-    check_mainloop(compute_capability, tile, A, B, C)
+    limit = SHARED_MEMORY_LIMIT[compute_capability]
 
     def loads(other: TileDescription) -> bool:
         """Whether `other` could be recommended in place of `tile`."""
@@ -156,9 +159,43 @@ def check_ampere(
             check_mainloop(compute_capability, other, A, B, C)
         except DescriptionError:
             return False
-        return True
+        return ampere_bytes(other, A, B, C) <= limit
 
+    def works(other: TileDescription) -> bool:
+        return loads(other) and writes(other, C)
+
+    try:
+        check_mainloop(compute_capability, tile, A, B, C)
+    except DescriptionError as error:
+        near = [text for text in _near(tile, works) if text not in str(error)]
+        raise DescriptionError(f"{error}; for example {' or '.join(near)}" if near else str(error)) from None
     check_output(tile, C, loads)
+
+
+def _near(tile: TileDescription, works: Callable[[TileDescription], bool]) -> Iterator[str]:
+    """Yield other warps and another shape of which each alone makes a tile that works, if there are such near by."""
+    for other in itertools.islice(filter(works, itertools.islice(with_other_warps(tile), _TRIED)), 1):
+        yield f"warp_count {list(other.warp_count or ())}"
+    for other in itertools.islice(filter(works, itertools.islice(_with_other_extents(tile), _TRIED)), 1):
+        yield f"threadblock_shape {list(other.threadblock_shape)}"
+
+
+def _with_other_extents(tile: TileDescription) -> Iterator[TileDescription]:
+    """Yield the tile with one or two of its extents changed to usual ones, the nearest first."""
+
+    def distance(shape: tuple[int, int, int]) -> float:
+        return sum(abs(math.log2(new / old)) for new, old in zip(shape, tile.threadblock_shape, strict=True))
+
+    m, n, k = tile.threadblock_shape
+    rows = (32, 64, 96, 128, 192, 256)
+    shapes = {(a, b, c) for a in (m, *rows) for b in (n, *rows) for c in (k, 8, 16, 32, 64, 128)}
+    for shape in sorted(
+        (shape for shape in shapes if distance(shape) <= 3), key=lambda shape: (distance(shape), shape)
+    ):
+        try:
+            yield replace(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
 
 
 def check_shared_memory(

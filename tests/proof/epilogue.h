@@ -2,6 +2,8 @@
 // CUTLASS's own, as a kernel has it, but for a functor that hands on what it gets.
 #pragma once
 
+#include "pycutlass/prelude.h"
+
 #include <cutlass/cutlass.h>
 #include <cutlass/epilogue/threadblock/default_epilogue_tensor_op.h>
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from descriptions import COLUMN, ROW, TAG, TENSOR_OP
+from descriptions import COLUMN, ROW, SIMT, TAG, TENSOR_OP
 from emulator import SPELLED, Emulator
 
 from pycutlass import MathInstruction, MathOperation, TensorDescription, TileDescription, cutlass
@@ -143,17 +143,53 @@ class Epilogue:
         )
 
 
+@dataclass(frozen=True)
+class Simt:
+    """A SIMT kernel of single elements, but for its loop over K."""
+
+    operand: str
+    layouts: tuple[Any, Any]
+    shape: tuple[int, int, int]
+    warps: tuple[int, int, int]
+    stages: int
+
+    def is_accepted(self) -> bool:
+        """Whether a kernel may have it."""
+        tag = TAG[self.operand]
+        A, B, C = (TensorDescription(tag, layout, 1) for layout in (*self.layouts, ROW))
+        try:
+            math_ = MathInstruction((1, 1, 1), tag, tag, tag, SIMT)
+            tile = TileDescription(self.shape, self.stages, self.warps, math_)
+            check_mainloop(80, tile, A, B, C)
+            check_output(tile, C, lambda other: False)
+        except DescriptionError:
+            return False
+        # A thread has 255 registers: with more sums than that nothing is ever built, and all here takes long.
+        return math.prod(tile.warp_shape[:2]) <= 32 * 255
+
+    def cpp(self) -> str:
+        """Return the call that proves it."""
+        warp = [extent // count for extent, count in zip(self.shape, self.warps, strict=True)]
+        layouts = ", ".join(_LAYOUTS[layout] for layout in self.layouts)
+        return (
+            f"proof::simt<{_shape(self.shape)}, {_shape(warp)}, {SPELLED[self.operand]}, {layouts}, {self.stages}>();"
+        )
+
+
 def _shape(extents: Sequence[int]) -> str:
     return f"cutlass::gemm::GemmShape<{', '.join(map(str, extents))}>"
 
 
-def wrong(emulator: Emulator, cases: Sequence[Mainloop | Epilogue]) -> list[tuple[Mainloop | Epilogue, str]]:
+Proof = Mainloop | Epilogue | Simt
+
+
+def wrong(emulator: Emulator, cases: Sequence[Proof]) -> list[tuple[Proof, str]]:
     """Return those that leave out elements or mix them up, with how many of A and B, or of D."""
     found = []
     for begin in range(0, len(cases), TOGETHER):
         some = cases[begin : begin + TOGETHER]
         calls = "\n".join(f"  {case.cpp()}" for case in some)
-        text = f'#include "{HERE / "mainloop.h"}"\n#include "{HERE / "epilogue.h"}"\n\nint main() {{\n{calls}\n}}\n'
+        text = f'#include "{HERE / "simt.h"}"\n\nint main() {{\n{calls}\n}}\n'
         ended = subprocess.run([str(emulator.build(text, "-O0"))], capture_output=True, text=True, timeout=900)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         counts = ended.stdout.splitlines()
@@ -196,6 +232,19 @@ def mainloops(drawn: random.Random, most: int | None = None) -> Iterator[Mainloo
                     if not most:
                         return
                 break
+
+
+def simt_kernels(drawn: random.Random) -> Iterator[Simt]:
+    """Yield all accepted SIMT kernels of single elements, in any order."""
+    extents = range(16, 257, 16)
+    layouts = list(itertools.product((ROW, COLUMN), repeat=2))
+    counts = [(m, n, 1) for m, n in itertools.product((1, 2, 4, 8), repeat=2) if m * n <= 16]
+    cases = list(itertools.product(("f32", "f64"), layouts, extents, extents, (8, 16, 32), counts, (2, 3)))
+    drawn.shuffle(cases)
+    for operand, both, m, n, k, warps, stages in cases:
+        case = Simt(operand, both, (m, n, k), warps, stages)
+        if case.is_accepted():
+            yield case
 
 
 def _layouts_of(operand: str) -> list[tuple[Any, Any]]:

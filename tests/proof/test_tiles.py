@@ -10,15 +10,29 @@ import pytest
 from descriptions import COLUMN, ROW
 from emulator import Emulator
 from host import WHOLE
-from proofs import EPILOGUES, MAINLOOPS, TOGETHER, Epilogue, Mainloop, epilogues, mainloops, wrong
+from proofs import (
+    COLUMNS32,
+    EPILOGUES,
+    MAINLOOPS,
+    ROWS32,
+    TOGETHER,
+    Epilogue,
+    Mainloop,
+    Simt,
+    epilogues,
+    mainloops,
+    simt_kernels,
+    wrong,
+)
 
 pytestmark = pytest.mark.compile
 
-F16, F16_OF_8, TF32, S8, _, F64 = MAINLOOPS
-#: Tiles that were accepted once, and that a GPU computed something else for.
+_, F16_OF_8, TF32, *_ = MAINLOOPS
+#: Tiles that were accepted once.
 LOST_LINES = [
     (Mainloop(TF32, (ROW, COLUMN), (192, 96, 32), (1, 4, 1), 3), "0 "),  # warps of 24 columns
     (Mainloop(F16_OF_8, (ROW, ROW), (96, 64, 64), (2, 2, 1), 4), " 0"),  # warps of 48 rows
+    (Mainloop(MAINLOOPS[4], (COLUMNS32, ROWS32), (16, 128, 256), (2, 4, 1), 2), " 0"),  # warps of 8 rows
 ]
 MIXED_UP = [
     Epilogue(EPILOGUES[1], 8, (32, 128), (2, 1, 1)),
@@ -40,8 +54,14 @@ def test_what_is_wrong_is_found(emulator: Emulator) -> None:
         assert found[case].startswith(right) or found[case].endswith(right)
 
 
-def test_a_sample_of_mainloops_and_epilogues(emulator: Emulator, drawn: random.Random) -> None:
-    cases: list[Any] = [*mainloops(drawn, 16), *itertools.islice(epilogues(drawn), 16)]
+def test_a_sample_of_all(emulator: Emulator, drawn: random.Random) -> None:
+    cases: list[Any] = [
+        Simt("f32", (ROW, COLUMN), (192, 64, 8), (4, 2, 1), 4),  # tall warps of more than two stages
+        *mainloops(drawn, 12),
+        *itertools.islice(epilogues(drawn), 12),
+        *itertools.islice(simt_kernels(drawn), 4),
+    ]
+    assert all(case.is_accepted() for case in cases)
     assert wrong(emulator, cases) == []
 
 
@@ -53,6 +73,11 @@ def test_every_mainloop(emulator: Emulator, drawn: random.Random) -> None:
 @pytest.mark.skipif(not WHOLE, reason="takes hours: make thorough")
 def test_every_epilogue(emulator: Emulator, drawn: random.Random) -> None:
     prove(emulator, list(epilogues(drawn)))
+
+
+@pytest.mark.skipif(not WHOLE, reason="takes hours: make thorough")
+def test_every_simt_kernel(emulator: Emulator, drawn: random.Random) -> None:
+    prove(emulator, list(simt_kernels(drawn)))
 
 
 def prove(emulator: Emulator, cases: list[Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -307,6 +309,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     (
         "interleaved",
+        int8_turing_interleaved((16, 128, 256), (2, 4, 1)),
+        ["operand A is read by ldmatrix along K", "M must be 16 or a multiple of 32, got 8"],
+    ),
+    (
+        "interleaved",
         int8_turing_interleaved((48, 64, 64), (1, 2, 1)),
         ["operand A is read by ldmatrix along K, 32 lines at a time", "M must be 8, 16 or a multiple of 32, got 48"],
     ),
@@ -375,8 +382,10 @@ def test_every_rule_is_broken_above(module):
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Raise)
     }
-    last = [refused(baseline, change).traceback[-1] for baseline, change, _ in FLIPS]
-    broken = {entry.lineno + 1 for entry in last if Path(entry.path) == path}
+    errors = [refused(baseline, change).value for baseline, change, _ in FLIPS]
+    raised_by = [each for error in errors for each in (error, error.__context__) if each]
+    last = [traceback.extract_tb(each.__traceback__)[-1] for each in raised_by]
+    broken = {entry.lineno for entry in last if Path(entry.filename) == path}
     assert [lines.start for lines in raised if not broken & {*lines}] == []
 
 
@@ -407,6 +416,21 @@ def test_a_tile_that_spills_is_warned_of(shape, schedule, output, columns, caplo
 
 
 # What the messages recommend is valid
+
+
+def test_examples_of_messages_are_accepted():
+    """Each alone: other warps, or another shape."""
+    tried = 0
+    for baseline, change, _ in FLIPS:
+        made = {**BASELINES[baseline], **change}
+        message = str(refused(baseline, change).value)
+        for part, values in re.findall(
+            r"(warp_count|threadblock_shape) \[([\d, ]+)\]", message.partition("; for example ")[2]
+        ):
+            changed = replace(made["tile_description"], **{part: [int(value) for value in values.split(",")]})
+            GemmOperationUniversal(**made | {"tile_description": changed})
+            tried += 1
+    assert tried > 30
 
 
 @given(
