@@ -1,19 +1,41 @@
 """Matrices of int8 in interleaved layouts: 32 columns (or rows) stored together, as the interleaved kernels read them.
 
 The functions take and return arrays of numpy, cupy or torch, on the host or on a GPU, and always copy.
+
+What has been reordered is known by its contents: a digest of every array that `reorder_column` returned is kept. So
+the mark goes along with copies, views of the whole and moves to another library or device, and is gone when something
+else is written over the array. A digest needs the contents on the host, so whoever asks for it waits for the GPU.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import threading
 from typing import Any
+
+import numpy as np
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import whole
 
-__all__ = ["deinterleave_columns", "interleave_columns", "interleave_rows", "reorder_column"]
+__all__ = [
+    "deinterleave_columns",
+    "interleave_columns",
+    "interleave_rows",
+    "is_reordered",
+    "mark",
+    "permute_columns",
+    "reorder_column",
+]
 
 _GROUP = 32
+#: Digests that are kept; the oldest go first, and what had them is taken as plain again, which the log says.
+_KEPT = 1 << 16
+
+# Of the process, as arrays go from any thread to any arguments. A dict, which keeps its order.
+_digests: dict[bytes, None] = {}
+_lock = threading.Lock()
 
 
 def interleave_columns(matrix: Any) -> Any:
@@ -81,6 +103,9 @@ def interleave_rows(matrix: Any) -> Any:
 def reorder_column(packed: Any) -> Any:
     """Return B of an interleaved GEMM with its columns permuted as the kernel reads them; twice is no change.
 
+    Arguments know the result by its contents, and take it as it is. Others they reorder themselves, at each launch or
+    copy: reorder a weight once.
+
     The epilogue writes straight from registers, where eight neighbouring columns of the product are four threads with
     two each: within 32 columns, (4, 4, 2) becomes (4, 4, 2) with the first two exchanged
     (cutlass/util/host_reorder.h).
@@ -97,6 +122,14 @@ def reorder_column(packed: Any) -> Any:
     ArgumentError, ArgumentTypeError
         An array that is not packed so, or no array.
     """
+    reordered = permute_columns(packed)
+    if not is_reordered(packed):
+        mark(reordered)
+    return reordered
+
+
+def permute_columns(packed: Any) -> Any:
+    """Do what `reorder_column` does, and leave no mark: nothing waits for the GPU."""
     shape = _shape("reorder_column", "packed", packed)
     if len(shape) == 1:
         fits = shape[0] % _GROUP**2 == 0
@@ -110,6 +143,36 @@ def reorder_column(packed: Any) -> Any:
             f"{shape}. Pack a matrix with interleave_rows first, and pad its columns."
         )
     return _flat(packed.reshape(-1, 4, 4, 2, _GROUP).swapaxes(1, 2)).reshape(shape)
+
+
+def mark(array: Any) -> None:
+    """Remember the contents of `array`, all of it, as reordered."""
+    digest = _digest(array)
+    if digest is None:
+        return
+    with _lock:
+        _digests.pop(digest, None)
+        _digests[digest] = None
+        if len(_digests) > _KEPT:
+            del _digests[next(iter(_digests))]
+
+
+def is_reordered(array: Any) -> bool:
+    """Return whether `reorder_column` has returned just these contents, of whatever shape."""
+    digest = _digest(array)
+    with _lock:
+        return digest in _digests
+
+
+def _digest(array: Any) -> bytes | None:
+    """Return a digest of the contents; None of an array of a library that is not known here."""
+    if hasattr(array, "detach"):
+        array = array.detach().cpu().numpy()  # of torch
+    elif hasattr(array, "get"):
+        array = array.get()  # of cupy
+    if not isinstance(array, np.ndarray):
+        return None
+    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
 def _shape(who: str, name: str, array: Any) -> tuple[int, ...]:

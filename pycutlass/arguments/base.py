@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 from pycutlass import device
+from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -52,6 +53,8 @@ class Arguments(ABC):
 
     #: What users call the operand that is added, and the operation in their script.
     _SOURCE: ClassVar[str] = "C"
+    #: How B comes to the order in which interleaved kernels read it.
+    _reordering: Reordering = UNCHANGED
     #: Where the launch writes partial sums, which a reduction ends.
     _partials: PartialSums | HostPlanes | None = None
 
@@ -65,8 +68,8 @@ class Arguments(ABC):
         self._given = given
         self._execution = self._prepare(self._problem(given, self.output_op))
         # Looked up once: these are the hot path of operation.run and of update.
-        self._run = self._execution.run
-        self._try_exchange = self._execution.try_exchange
+        self._run = self._reordering.guarded(self._execution.run)
+        self._try_exchange = self._reordering.exchanging(self._execution.try_exchange)
 
     @abstractmethod
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
@@ -133,7 +136,7 @@ class Arguments(ABC):
         self._check_place(problem)
         self._execution.give_up((*self._given.values(), self.output_op))
         self._execution.update(problem)
-        self._run = self._execution.run
+        self._run = self._reordering.guarded(self._execution.run)
         self._given, self.output_op = merged, scalars
         self._has_scalars |= output_op is not None
 

@@ -9,6 +9,7 @@ from typing import Any
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
+from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial
 from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
 from pycutlass.epilogue import EpilogueScalars
@@ -25,6 +26,7 @@ _Mode, _Operator = _core.SplitKMode, _core.ConvOperator
 _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
     "bias",
+    "reordered",
 )
 _ROLES = {
     _Operator.fprop: {"A": "activation", "B": "filter", "C": "source", "D": "output"},
@@ -103,7 +105,7 @@ class Conv2dArguments(Arguments):
         kind says. Tensors of torch may have these shapes, or (N, C, H, W) and (K, C, R, S) in ``channels_last``; slices
         of channels are taken without a copy. Flat tensors and device pointers are packed. numpy arrays are copied to
         the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias
-        of one element for each channel of D. Interleaved kernels take what `pycutlass.reorder_filter` returns as B.
+        of one element for each channel of D. Interleaved kernels read B as `pycutlass.reorder_filter` returns it.
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default, which a C is refused with.
         ``SplitKMode.Parallel`` leaves C, D and the scalars to the reduction.
@@ -114,6 +116,9 @@ class Conv2dArguments(Arguments):
         Slices of split-K; by default those of `problem_size`.
     bias : bool, optional
         Take `C` as a bias. A tensor with just the elements of one is recognised without it.
+    reordered : bool, optional
+        Interleaved kernels: whether B is what `reorder_filter` returned. Left out, its contents tell. A B that is not
+        is reordered here: host memory when it is read, a tensor on a GPU into a copy, which `update` renews.
 
     Raises
     ------
@@ -161,6 +166,7 @@ class Conv2dArguments(Arguments):
         split_k_slices: int | None = None,
         *,
         bias: bool | None = None,
+        reordered: bool | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
@@ -173,6 +179,7 @@ class Conv2dArguments(Arguments):
         if self.split_k_mode is not _Mode.Parallel:
             check_serial(operation, self.split_k_slices)
         self.bias = check_bias(bias)
+        self._reordering = Reordering(operation.B, reordered)
         launched = operation.partial if self._makes_partial_sums else operation
         self._start(launched, {"A": A, "B": B, "C": C, "D": D}, output_op)
 
@@ -215,6 +222,7 @@ class Conv2dArguments(Arguments):
 
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Conv2dProblem:
         """Return the problem with every operand checked."""
+        self._reordering.begin()
         operands = {name: self._tensor(name, given) for name in "AB"}
         if self._makes_partial_sums:
             return self._partial_problem(operands)
@@ -237,7 +245,8 @@ class Conv2dArguments(Arguments):
         description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
         if name == "C" and self._takes_bias(tensor, extent):
             return channel_bias(name, description, tensor, extent)
-        operand = conv_tensor(name, description, tensor, extent)
+        reorder = self._reordering if name == "B" else UNCHANGED
+        operand = reorder.operand(lambda given: conv_tensor(name, description, given, extent), tensor)
         self._check_reach(operand, role, extent)
         return operand
 

@@ -12,6 +12,7 @@ from pycutlass import _core, device, reference
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, kept, refuse_unknown
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
+from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial, check_slices
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
@@ -133,6 +134,9 @@ class GemmArguments(Arguments):
         Hopper-native kernels: whether the kernel may start while the one ahead of it on the stream ends (programmatic
         dependent launch). It waits for that one before it touches memory, so results are the same; where kernels
         follow each other each takes one or two microseconds less. Scalars in device memory rule it out.
+    reordered : bool, optional
+        Interleaved kernels: whether B is what `reorder_column` returned. Left out, its contents tell. A B that is not
+        is reordered here: host memory when it is read, a tensor on a GPU into a copy, which `update` renews.
 
     Raises
     ------
@@ -179,6 +183,7 @@ class GemmArguments(Arguments):
         bias: bool | None = None,
         raster_order: RasterOrder = RasterOrder.Heuristic,
         launch_with_pdl: bool = True,
+        reordered: bool | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown("GemmArguments", unknown, _KEYWORDS)
@@ -190,6 +195,7 @@ class GemmArguments(Arguments):
         self.gemm_mode = _check_mode(operation, gemm_mode)
         self.split_k_slices, self.batch_count = self._check_counts(split_k_slices, batch)
         self.bias = check_bias(bias)
+        self._reordering = Reordering(operation.B, reordered)
         self.raster_order = _check_raster_order(raster_order)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         functor = operation.epilogue_functor
@@ -210,6 +216,7 @@ class GemmArguments(Arguments):
 
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> GemmProblem:
         """Return the problem with every operand checked."""
+        self._reordering.begin()
         if self._makes_partial_sums:
             return self._partial_problem(given)
         operation, (m, n, k) = self.operation, self._asked
@@ -233,11 +240,19 @@ class GemmArguments(Arguments):
         return kept(operand) if self.gemm_mode == _Mode.Array else operand
 
     def _operand(
-        self, name: str, description: Any, tensor: Any, rows: int, columns: int
+        self,
+        name: str,
+        description: Any,
+        tensor: Any,
+        rows: int,
+        columns: int,
+        reorder: Reordering | None = None,
     ) -> Matrix | PointerArray | PointerTable:
         if tensor is None:
             raise ArgumentError(f"operand {name} is missing: give a tensor of {rows} x {columns}")
         batch = self.batch_count
+        if reorder is None:
+            reorder = self._reordering if name == "B" else UNCHANGED
         if not rows or not columns:
             if self.gemm_mode != _Mode.Array or not isinstance(tensor, tuple):
                 return empty_matrix(name, description, tensor, rows, columns, batch)
@@ -245,10 +260,10 @@ class GemmArguments(Arguments):
             each = [empty_matrix(f"{name}[{i}]", description, one, rows, columns) for i, one in enumerate(tensor)]
             return PointerArray(name, description, tuple(each))
         if self.gemm_mode == _Mode.Array:
-            return pointer_operand(name, description, tensor, rows, columns, batch, bias=self.bias)
+            return pointer_operand(name, description, tensor, rows, columns, batch, bias=self.bias, reorder=reorder)
         if name == "C" and self._takes_bias(tensor, rows, columns):
             return vector(name, description, tensor, rows, columns, batch)
-        return matrix(name, description, tensor, rows, columns, batch)
+        return reorder.operand(lambda given: matrix(name, description, given, rows, columns, batch), tensor)
 
     def _zeros(self) -> dict[str, Operand]:
         """Return an A and a B of zeros, of a few products each: what a sum over no products is."""
@@ -258,7 +273,7 @@ class GemmArguments(Arguments):
             memory: Any = np.zeros(rows * columns, description.type.dtype)
             if self.gemm_mode == _Mode.Array:
                 memory = (memory,) * self.batch_count
-            zeros[name] = self._operand(name, description, memory, rows, columns)
+            zeros[name] = self._operand(name, description, memory, rows, columns, UNCHANGED)
         return zeros
 
     def _takes_bias(self, tensor: Any, rows: int, columns: int) -> bool:
@@ -342,6 +357,7 @@ _KEYWORDS = (
     "bias",
     "raster_order",
     "launch_with_pdl",
+    "reordered",
 )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pycutlass import _core, reference
 from pycutlass.arguments.base import check_writable
 from pycutlass.arguments.overlaps import check_many_overlaps
+from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
@@ -86,7 +87,11 @@ class GroupProblem(Problem):
 
 
 def group_problem(
-    operation: GemmOperationGrouped, given: Mapping[str, Any], scalars: EpilogueScalars, bias: bool | None
+    operation: GemmOperationGrouped,
+    given: Mapping[str, Any],
+    scalars: EpilogueScalars,
+    bias: bool | None,
+    reorder: Reordering,
 ) -> GroupProblem:
     """Return the problems with every operand checked.
 
@@ -96,6 +101,8 @@ def group_problem(
         ``problem_sizes``, checked, and a sequence of tensors under each of A, B, C and D.
     bias : bool, optional
         Take every C as a vector; None recognises vectors.
+    reorder : Reordering
+        How every B comes to the order in which kernels read it.
 
     Raises
     ------
@@ -107,7 +114,10 @@ def group_problem(
     if scalars.needs_source and given["C"] is None:
         raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
     names = "ABCD" if scalars.needs_source else "ABD"
-    groups = {name: _operands(operation, name, given[name], sizes, bias) for name in names}
+    groups = {
+        name: _operands(operation, name, given[name], sizes, bias, reorder if name == "B" else UNCHANGED)
+        for name in names
+    }
     _check_place(groups.values())
     for target in groups["D"]:
         check_writable(target)
@@ -221,7 +231,12 @@ def _as_sequence(name: str, values: Any) -> Sequence[Any] | NDArray[Any]:
 
 
 def _operands(
-    operation: GemmOperationGrouped, name: str, tensors: Any, sizes: Sizes, bias: bool | None
+    operation: GemmOperationGrouped,
+    name: str,
+    tensors: Any,
+    sizes: Sizes,
+    bias: bool | None,
+    reorder: Reordering,
 ) -> tuple[Matrix, ...]:
     """Return one operand of every problem."""
     if tensors is None:
@@ -236,19 +251,25 @@ def _operands(
     rows, columns = (sizes[:, extent].tolist() for extent in _EXTENTS[name])
     takes_bias = bias if name == "C" else False
     return tuple(
-        _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias)
+        _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias, reorder)
         for number in range(len(sizes))
     )
 
 
 def _operand(
-    name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, bias: bool | None
+    name: str,
+    description: TensorDescription,
+    tensor: Any,
+    rows: int,
+    columns: int,
+    bias: bool | None,
+    reorder: Reordering,
 ) -> Matrix:
     if not rows or not columns:
         return empty_matrix(name, description, tensor, rows, columns)
     if is_vector(description, tensor, rows, columns) if bias is None else bias:
         return vector(name, description, tensor, rows, columns)
-    return matrix(name, description, tensor, rows, columns)
+    return reorder.operand(lambda given: matrix(name, description, given, rows, columns), tensor)
 
 
 def _check_place(groups: Iterable[tuple[Matrix, ...]]) -> None:

@@ -9,6 +9,7 @@ from pycutlass import device
 from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
 from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, group_problem, listed
 from pycutlass.arguments.grouped_launch import GroupedLaunch
+from pycutlass.arguments.reordered import Reordering
 from pycutlass.arguments.tables import TableProblem, table_problem
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
@@ -19,7 +20,7 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]
 
-_KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias")
+_KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "reordered")
 
 
 class GemmGroupedArguments(Arguments):
@@ -45,6 +46,9 @@ class GemmGroupedArguments(Arguments):
         with.
     bias : bool, optional
         Take every C[i] as a bias. A tensor with just the elements of one is recognised without it.
+    reordered : bool, optional
+        Interleaved kernels: whether every B[i] is what `reorder_column` returned. Left out, their contents tell. What
+        is not is reordered here: host memory when it is read, tensors on a GPU into copies, which `update` renews.
 
     Raises
     ------
@@ -89,11 +93,13 @@ class GemmGroupedArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        reordered: bool | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown("GemmGroupedArguments", unknown, _KEYWORDS)
         self.operation = _check_operation(operation)
         self.bias = check_bias(bias)
+        self._reordering = Reordering(self.operation.B, reordered)
         self._most_tiles: int | None = None
         sizes = check_sizes(self.operation, problem_sizes)
         self.problem_count = len(sizes)
@@ -126,9 +132,9 @@ class GemmGroupedArguments(Arguments):
 
         The tables are checked: element type, shape, contiguity, one GPU; they are kept alive like other operands. What
         they hold cannot be: whoever writes them vouches that extents and leading dimensions are multiples of the
-        alignments, that addresses are aligned and point at as much memory as the sizes say, that this memory lives
-        until the launch has finished, that no D lies over another D or over what is read, that M, N and K are not
-        negative, and that FastLinearCombinationClamp gets no K above 256.
+        alignments, that an interleaved B is reordered, that addresses are aligned and point at as much memory as the
+        sizes say, that this memory lives until the launch has finished, that no D lies over another D or over what is
+        read, that M, N and K are not negative, and that FastLinearCombinationClamp gets no K above 256.
 
         Parameters
         ----------
@@ -258,7 +264,8 @@ class GemmGroupedArguments(Arguments):
     def _problem(self, given: Mapping[str, Any], scalars: EpilogueScalars) -> GroupProblem | TableProblem:
         """Return the problems with every operand checked."""
         if self._most_tiles is None:
-            return group_problem(self.operation, given, scalars, self.bias)
+            self._reordering.begin()
+            return group_problem(self.operation, given, scalars, self.bias, self._reordering)
         return table_problem(self.operation, given, scalars, self.problem_count, self._most_tiles)
 
     def _try_resize(self, given: dict[str, Any], A: Any, B: Any, C: Any, D: Any) -> bool:
@@ -277,7 +284,7 @@ class GemmGroupedArguments(Arguments):
         self._check_place(problem)
         self._execution.give_up((*self._given.values(), self.output_op))
         self._execution.update(problem)
-        self._run = self._execution.run
+        self._run = self._reordering.guarded(self._execution.run)
         self._given, self.output_op = given, scalars
         if self._most_tiles is None:
             self.problem_count = len(given["problem_sizes"])

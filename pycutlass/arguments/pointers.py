@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, is_vector, matrix, vector
@@ -133,7 +135,15 @@ class PointerTable:
 
 
 def pointer_operand(
-    name: str, description: TensorDescription, tensors: Any, rows: int, columns: int, batch: int, *, bias: bool | None
+    name: str,
+    description: TensorDescription,
+    tensors: Any,
+    rows: int,
+    columns: int,
+    batch: int,
+    *,
+    bias: bool | None,
+    reorder: Reordering = UNCHANGED,
 ) -> PointerArray | PointerTable:
     """Return operand `name` of ``Mode.Array``, checked.
 
@@ -145,13 +155,20 @@ def pointer_operand(
     if not isinstance(tensors, Sequence) or isinstance(tensors, str | bytes):
         apart = _taken_apart(name, description, tensors, rows, columns, batch, bias)
         if apart is None:
+            if not reorder.takes_anything:
+                raise ArgumentError(
+                    f"operand {name} is {description.order}, and nobody can see whether what a table of addresses "
+                    f"points at has its columns in the order of the kernel: apply reorder_column to all, and pass "
+                    f"reordered=True"
+                )
             return _table(name, description, tensors, rows, columns, batch, name == "C" and bool(bias))
         tensors = apart
     check_listed(name, tensors, batch)
     as_bias = name == "C" and (is_vector(description, tensors[0], rows, columns) if bias is None else bias)
     wrap_one = vector if as_bias else matrix
     matrices = tuple(
-        wrap_one(f"{name}[{number}]", description, tensor, rows, columns) for number, tensor in enumerate(tensors)
+        reorder.operand(functools.partial(_one, wrap_one, f"{name}[{number}]", description, rows, columns), tensor)
+        for number, tensor in enumerate(tensors)
     )
     for what, values in (
         ("leading dimension", {each.ld for each in matrices}),
@@ -169,6 +186,13 @@ def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
     """Raise ArgumentError unless there is one tensor for each problem."""
     if len(tensors) != batch:
         raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
+
+
+def _one(
+    make: Callable[..., Matrix], name: str, description: TensorDescription, rows: int, columns: int, tensor: Any
+) -> Matrix:
+    """Return one of the matrices."""
+    return make(name, description, tensor, rows, columns)
 
 
 def _taken_apart(

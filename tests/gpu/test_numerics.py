@@ -129,6 +129,52 @@ def test_a_beta_of_zero_in_the_compute_type_reads_nothing_of_c() -> None:
         assert D.isfinite().all()
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch", "cupy"])
+def test_an_interleaved_b_is_reordered_once(library: str) -> None:
+    import torch
+    from matrix import INTERLEAVED_KERNEL
+
+    compiler.add_module([INTERLEAVED_KERNEL])
+    rng = np.random.default_rng(0)
+    m, n, k = 40, 96, 64
+    A, B = rng.integers(-2, 3, (m, k)).astype(np.int8), rng.integers(-2, 3, (k, n)).astype(np.int8)
+    exact = np.clip(A.astype(int) @ B.astype(int), -128, 127)
+    there: Any = np.asarray
+    if library == "torch":
+        there = lambda array: torch.from_numpy(array).cuda()  # noqa: E731
+    elif library == "cupy":
+        there = pytest.importorskip("cupy").asarray
+    plain = pycutlass.interleave_rows(B)
+    marked = there(pycutlass.reorder_column(plain))
+    on_gpu = pycutlass.reorder_column(there(plain))
+    for given, reordered in (
+        (there(plain), None),
+        (there(plain), False),
+        (marked, None),
+        (marked, True),
+        (on_gpu, None),
+    ):
+        D = there(np.zeros(m * n, np.int8))
+        packed = there(pycutlass.interleave_columns(A))
+        arguments = GemmArguments(INTERLEAVED_KERNEL, (m, n, k), packed, given, None, D, reordered=reordered)
+        INTERLEAVED_KERNEL.run(arguments)
+        arguments.sync()
+        found = D.get() if library == "cupy" else D.cpu().numpy() if library == "torch" else D
+        np.testing.assert_array_equal(pycutlass.deinterleave_columns(found, m, n), exact)
+    if library != "torch":
+        return
+    given = there(plain)
+    arguments = GemmArguments(INTERLEAVED_KERNEL, (m, n, k), packed, given, None, D)
+    INTERLEAVED_KERNEL.run(arguments)
+    given.zero_()
+    with pytest.raises(pycutlass.errors.ArgumentError, match="has been written since"):
+        INTERLEAVED_KERNEL.run(arguments)
+    arguments.update(B=given)
+    INTERLEAVED_KERNEL.run(arguments)
+    arguments.sync()
+    assert not D.any()
+
+
 def test_a_reduction_before_its_gemm_is_refused() -> None:
     import torch
 

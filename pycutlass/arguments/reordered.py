@@ -1,0 +1,162 @@
+"""Operand B of interleaved kernels, which read its columns in an order of their own (`pycutlass.reorder_column`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass import _core
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.interleave import is_reordered, permute_columns
+from pycutlass.library import TensorDescription
+from pycutlass.log import say_once
+from pycutlass.operands import Matrix
+from pycutlass.tensor import TensorView, current_stream_source
+
+__all__ = ["UNCHANGED", "Reordering"]
+
+_LIBRARIES = ("numpy", "torch", "cupy")
+
+
+class Reordering:
+    """How arguments come from the B that they are given to the B that kernels read.
+
+    Parameters
+    ----------
+    description : TensorDescription, optional
+        Of B, where there is one.
+    reordered : bool, optional
+        Whether B is in the order of kernels; None looks for the mark that `pycutlass.reorder_column` leaves.
+
+    Raises
+    ------
+    ArgumentTypeError
+        `reordered` is something else.
+    ArgumentError
+        `reordered` is given, and B is not interleaved.
+    """
+
+    def __init__(self, description: TensorDescription | None, reordered: bool | None) -> None:
+        self._copied: list[tuple[Any, int]] = []
+        self._reordered = reordered
+        self.is_needed = description is not None and description.order.interleave > 1
+        if reordered is not None and not isinstance(reordered, bool):
+            raise ArgumentTypeError(f"reordered must be True, False or None (B's mark tells), got {reordered!r}")
+        if reordered is not None and description is not None and not self.is_needed:
+            raise ArgumentError(
+                f"reordered says how the columns of an interleaved B are ordered, and this B is {description.order}: "
+                f"leave it out"
+            )
+
+    @property
+    def takes_anything(self) -> bool:
+        """Whether another B may take the place of this one without a look at its order."""
+        return not self.is_needed or self._reordered is True
+
+    def begin(self) -> None:
+        """Forget the tensors of the problem before this one."""
+        self._copied = []
+
+    def operand(self, make: Callable[[Any], Matrix], tensor: Any) -> Matrix:
+        """Return B as kernels read it: what `make` makes of `tensor`, or of a reordered copy.
+
+        Host memory is reordered when it is read, a tensor on a GPU now.
+
+        Raises
+        ------
+        ArgumentError
+            An address, or a tensor that cannot be read while a stream captures, without a word about its order.
+        """
+        operand = make(tensor)
+        if not self.is_needed or self._reordered:
+            return operand
+        name, view = operand.name, operand.view
+        if view.library not in _LIBRARIES:
+            raise ArgumentError(
+                f"operand {name} is {operand.description.order}, and nobody can see whether a {view.library} has its "
+                f"columns in the order of the kernel: pass reordered=True if reorder_column has been applied, else a "
+                f"tensor of numpy, torch or cupy"
+            )
+        if self._reordered is None:
+            if view.device is not None and _stream_of(view).is_capturing():
+                raise ArgumentError(
+                    f"the contents of operand {name} cannot be read while a stream captures: pass reordered=True or "
+                    f"reordered=False, or make the arguments before"
+                )
+            if _is_marked(name, tensor, operand.matrices):
+                return operand
+            say_once(
+                f"operand {name} is {operand.description.order}, without the mark of reorder_column: its columns are "
+                f"reordered for the kernel. Pass reordered=True if they have been already, reordered=False if not; "
+                f"reorder_column does it once for many launches.",
+                cause="reordered",
+            )
+        if view.device is None:
+            return _Plain(**vars(operand))
+        copy = permute_columns(tensor.reshape(-1))
+        stream = _stream_of(view)
+        if not stream.is_capturing():  # else the copy is captured, and comes before the launch in the graph
+            stream.synchronize()  # as for numpy operands: a launch may be on another stream
+        if view.library == "torch" and not tensor.is_inference():  # which knows of no version
+            self._copied.append((tensor, tensor._version))
+        return make(copy)
+
+    def guarded(self, run: Callable[..., None]) -> Callable[..., None]:
+        """Return `run`, with a look at the tensors that have been copied before each launch."""
+        if not self._copied:
+            return run
+        copied = self._copied
+
+        def run_unchanged(stream: Any = None) -> None:
+            for tensor, version in copied:
+                if tensor._version != version:
+                    raise ArgumentError(
+                        "operand B has been written since these arguments made a reordered copy of it: pass it again, "
+                        "arguments.update(B=B), or what reorder_column returns"
+                    )
+            run(stream)
+
+        return run_unchanged
+
+    def exchanging(self, try_exchange: Callable[..., bool]) -> Callable[..., bool]:
+        """Return `try_exchange` for tensors that need no look at their order: another B is checked like the first."""
+        if self.takes_anything:
+            return try_exchange
+        return lambda A, B, C, D: B is None and try_exchange(A, None, C, D)
+
+
+#: Of arguments without a B that could be interleaved.
+UNCHANGED = Reordering(None, None)
+
+
+class _Plain(Matrix):
+    """B in host memory whose columns are reordered whenever they are read."""
+
+    def _host_lines(self) -> NDArray[Any]:
+        lines = super()._host_lines()
+        groups = lines.reshape(*lines.shape[:2], -1, 4, 4, 2, self.description.order.interleave)
+        return np.ascontiguousarray(groups.swapaxes(3, 4)).reshape(lines.shape)
+
+
+def _is_marked(name: str, tensor: Any, matrices: int) -> bool:
+    """Return whether a tensor, or each of the matrices that it has one after the other, is known to be reordered."""
+    if is_reordered(tensor):
+        return True
+    if matrices == 1:
+        return False
+    marks = {is_reordered(part) for part in tensor.reshape(matrices, -1)}
+    if len(marks) > 1:
+        raise ArgumentError(
+            f"some matrices of operand {name} are reordered and others are not: apply reorder_column to all, and pass "
+            f"reordered=True"
+        )
+    return marks.pop()
+
+
+def _stream_of(view: TensorView) -> _core.Stream:
+    """Return the current stream of the library of a tensor on a GPU."""
+    assert view.device is not None
+    return _core.Stream(view.device, current_stream_source(view.library, view.device)())

@@ -1,0 +1,211 @@
+"""B of interleaved kernels: reordered by its arguments, unless it is known to be, and never without a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conv_operands import size, torch_convolution
+from convolutions import OPERATIONS, fprop
+from test_gemm_modes_refused import INTERLEAVED8
+
+import pycutlass
+from pycutlass import (
+    Conv2dArguments,
+    GemmArguments,
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    cutlass,
+    deinterleave_columns,
+    interleave_columns,
+    interleave_rows,
+    reorder_column,
+)
+from pycutlass.arguments.reordered import Reordering
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
+M, N, K = 24, 64, 96
+SIZE = (M, N, K)
+Mode = cutlass.gemm.Mode
+
+
+def operands(seed: int = 0) -> tuple[Any, Any, Any]:
+    """Return A and B as matrices, and their product in int8."""
+    rng = np.random.default_rng(seed)
+    A, B = rng.integers(-2, 3, (M, K)).astype(np.int8), rng.integers(-2, 3, (K, N)).astype(np.int8)
+    return A, B, np.clip(A.astype(int) @ B.astype(int), -128, 127).astype(np.int8)
+
+
+def product(B: Any, A: Any, **options: Any) -> Any:
+    D = np.zeros(M * N, np.int8)
+    arguments = GemmArguments(INTERLEAVED8, SIZE, interleave_columns(A), B, None, D, **options)
+    INTERLEAVED8.run(arguments)
+    arguments.sync()
+    return deinterleave_columns(D, M, N)
+
+
+#: What may be done to a reordered array on its way, and leaves it what it is.
+WAYS: dict[str, Any] = {
+    "as it is": lambda packed: packed,
+    "copy": lambda packed: packed.copy(),
+    "view": lambda packed: packed.reshape(K // 32, N, 32).reshape(-1),
+    "torch": torch.from_numpy,
+    "torch clone": lambda packed: torch.from_numpy(packed).clone(),
+}
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("reordered", [None, False])
+def test_a_plain_b_is_reordered(library, reordered, caplog):
+    A, B, exact = operands()
+    packed = interleave_rows(B)
+    packed = torch.from_numpy(packed) if library == "torch" else packed
+    for _ in range(2):
+        np.testing.assert_array_equal(product(packed, A, reordered=reordered), exact)
+    said = "without the mark of reorder_column: its columns are reordered for the kernel"
+    assert caplog.text.count(said) == (reordered is None), "said once, unless the user said it"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_reordered_b_is_known_however_it_comes(way, caplog):
+    A, B, exact = operands()
+    np.testing.assert_array_equal(product(WAYS[way](reorder_column(interleave_rows(B))), A), exact)
+    assert "mark" not in caplog.text
+
+
+def test_who_says_that_b_is_reordered_is_believed(monkeypatch):
+    A, B, exact = operands()
+    packed = reorder_column(interleave_rows(B))
+    monkeypatch.setattr("pycutlass.interleave._digests", {})  # as if another process had reordered it
+    np.testing.assert_array_equal(product(packed, A, reordered=True), exact)
+
+
+def test_the_mark_goes_with_the_contents(caplog):
+    A, B, exact = operands()
+    packed = reorder_column(interleave_rows(B))
+    packed[:] = interleave_rows(B)  # plain again
+    np.testing.assert_array_equal(product(packed, A), exact)
+    assert "without the mark" in caplog.text
+
+
+def test_twice_is_plain_and_so_it_is_taken():
+    A, B, exact = operands()
+    np.testing.assert_array_equal(product(reorder_column(reorder_column(interleave_rows(B))), A), exact)
+
+
+def test_the_oldest_marks_go_first(monkeypatch):
+    monkeypatch.setattr("pycutlass.interleave._digests", {})
+    monkeypatch.setattr("pycutlass.interleave._KEPT", 2)
+    arrays = [reorder_column(interleave_rows(operands(seed)[1])) for seed in range(3)]
+    assert [pycutlass.interleave.is_reordered(array) for array in arrays] == [False, True, True]
+
+
+def test_a_plain_b_is_read_anew_at_each_launch():
+    A, B, exact = operands()
+    packed, D = interleave_rows(B), np.zeros(M * N, np.int8)
+    arguments = GemmArguments(INTERLEAVED8, SIZE, interleave_columns(A), packed, None, D, reordered=False)
+    packed[:] = 0
+    INTERLEAVED8.run(arguments)
+    assert not D.any()
+    packed[:] = interleave_rows(B)
+    INTERLEAVED8.run(arguments)
+    np.testing.assert_array_equal(deinterleave_columns(D, M, N), exact)
+
+
+def test_an_update_looks_at_the_new_b():
+    A, B, _ = operands()
+    D = np.zeros(M * N, np.int8)
+    arguments = GemmArguments(
+        INTERLEAVED8, SIZE, interleave_columns(A), reorder_column(interleave_rows(B)), None, D
+    )  # fmt: skip
+    _, other, _ = operands(1)
+    for packed in (interleave_rows(other), reorder_column(interleave_rows(other))):
+        D[:] = 0
+        arguments.update(B=packed)
+        INTERLEAVED8.run(arguments)
+        exact = np.clip(A.astype(int) @ other.astype(int), -128, 127)
+        np.testing.assert_array_equal(deinterleave_columns(D, M, N), exact)
+
+
+@pytest.mark.parametrize("reordered", [None, False])
+def test_the_order_of_an_address_has_to_be_said(reordered):
+    A, B, _ = operands()
+    packed = reorder_column(interleave_rows(B))
+    with pytest.raises(ArgumentError, match=r"nobody can see.*pass reordered=True if reorder_column has been applied"):
+        product(packed.ctypes.data, A, reordered=reordered)
+
+
+def test_a_word_about_what_is_not_interleaved_is_refused():
+    from descriptions import ampere
+
+    A = np.zeros((8, 8), np.float16)
+    with pytest.raises(ArgumentError, match=r"reordered says.*this B is cutlass\.ColumnMajor: leave it out"):
+        GemmArguments(ampere(), (8, 8, 8), A, A.T, None, A.copy(), reordered=False)
+    with pytest.raises(ArgumentTypeError, match="reordered must be True, False or None"):
+        GemmArguments(INTERLEAVED8, SIZE, None, None, None, None, reordered="yes")
+
+
+@pytest.mark.parametrize("mode", [Mode.Batched, Mode.Array])
+def test_batches(mode):
+    batch = [operands(seed) for seed in range(3)]
+    A, D = (np.concatenate([interleave_columns(each[0]) for each in batch]), np.zeros(3 * M * N, np.int8))
+    plain = [interleave_rows(each[1]) for each in batch]
+    marked = [reorder_column(each) for each in plain]
+    for parts in (plain, marked):
+        B = np.concatenate(parts) if mode == Mode.Batched else parts
+        arguments = GemmArguments(INTERLEAVED8, SIZE, A, B, None, D, gemm_mode=mode, batch=3)
+        INTERLEAVED8.run(arguments)
+        for found, (_, _, exact) in zip(D.reshape(3, -1), batch, strict=True):
+            np.testing.assert_array_equal(deinterleave_columns(found, M, N), exact)
+    if mode == Mode.Batched:
+        mixed = np.concatenate([marked[0], *plain[1:]])
+        with pytest.raises(ArgumentError, match="some matrices of operand B are reordered and others are not"):
+            GemmArguments(INTERLEAVED8, SIZE, A, mixed, None, D, gemm_mode=mode, batch=3)
+
+
+def test_groups():
+    fields = ("compute_capability", "tile_description", "A", "B", "C", "epilogue_functor")
+    operation = GemmOperationGrouped(*(getattr(INTERLEAVED8, name) for name in fields))
+    group = [operands(seed) for seed in range(3)]
+    plain = [interleave_rows(each[1]) for each in group]
+    for B in (plain, [reorder_column(plain[0]), *plain[1:]], [reorder_column(each) for each in plain]):
+        D = [np.zeros(M * N, np.int8) for _ in group]
+        A = [interleave_columns(each[0]) for each in group]
+        operation.run(GemmGroupedArguments(operation, [SIZE] * 3, A, B, None, D))
+        for found, (_, _, exact) in zip(D, group, strict=True):
+            np.testing.assert_array_equal(deinterleave_columns(found, M, N), exact)
+
+
+@pytest.mark.parametrize("name", ["s8_fprop_interleaved", "s8_fprop_interleaved_analytic"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_filters(name, marked):
+    operation, p = OPERATIONS[name], size(C=64, K=32, R=1, S=1)
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-2, 3, (2, 9, 8, 64)), rng.integers(-2, 3, (32, 1, 1, 64))
+    A = np.ascontiguousarray(x.reshape(2, 9, 8, 2, 32).transpose(0, 3, 1, 2, 4).astype(np.int8))
+    B = np.ascontiguousarray(w.reshape(32, 1, 1, 2, 32).transpose(3, 1, 2, 0, 4).astype(np.int8))
+    D = np.full((2, 1, 9, 8, 32), -128, np.int8)
+    arguments = Conv2dArguments(operation, p, A, pycutlass.reorder_filter(B) if marked else B, None, D)
+    operation.run(arguments)
+    exact = np.clip(torch_convolution(fprop, p, x, w), -128, 127)
+    assert np.array_equal(D.transpose(0, 2, 3, 1, 4).reshape(exact.shape), exact)
+
+
+def test_a_copy_of_a_tensor_that_was_written_since_is_not_launched():
+    """What happens on a GPU, where B is copied when the arguments are made."""
+    reordering, B, runs = Reordering(INTERLEAVED8.B, None), torch.zeros(4), []
+    assert reordering.guarded(runs.append) == runs.append
+    reordering._copied = [(B, B._version)]
+    run = reordering.guarded(runs.append)
+    run(7)
+    B.add_(1)
+    with pytest.raises(ArgumentError, match=r"operand B has been written since.*arguments\.update\(B=B\)"):
+        run(None)
+    assert runs == [7]
+    exchange = reordering.exchanging(lambda *given: True)
+    assert exchange(1, None, None, 4) and not exchange(1, 2, None, 4)
+    assert Reordering(INTERLEAVED8.B, True).exchanging(exchange) is exchange
