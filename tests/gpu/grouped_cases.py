@@ -104,6 +104,8 @@ def _natives() -> dict[str, GemmOperationUniversal]:
         "hopper_cooperative": hopper(f16, f16, (128, 256, 64), (2, 1), cooperative),
         "hopper_cooperative_2x2": hopper(f16, f32, (128, 128, 64), (2, 2), cooperative),
         "hopper_pingpong": hopper(bf16, bf16, (64, 128, 64), (1, 1), pingpong),
+        # As many stages as CUTLASS would choose do not fit beside the scheduler.
+        "hopper_fewer_stages": hopper(f16, f16, (128, 112, 64), (1, 1), cooperative),
         "hopper_silu": hopper(f16, f16, (64, 256, 64), (1, 1), pingpong, functor=_generic(pycutlass.silu())),
     }
 
