@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pycutlass
 from pycutlass import GemmOperationUniversal, KernelSchedule, cutlass
 
-__all__ = ["COMPILED", "ampere", "hopper", "small_ampere", "small_hopper"]
+__all__ = ["COMPILED", "KINDS", "ampere", "hopper", "plain", "small_ampere", "small_hopper"]
 
 Triple = tuple[int, int, int]
 
@@ -21,6 +21,11 @@ def ampere(
     tile: Triple = (128, 256, 64), stages: int = 3, warps: Triple = (2, 4, 1), swizzle: int = 1
 ) -> GemmOperationUniversal:
     """Return an f16 TensorOp kernel of CUTLASS 2.x: A row-major, B column-major, C row-major, f32 accumulation."""
+    return plain(tile, stages, warps, swizzle)
+
+
+def plain(tile: Triple, stages: int, warps: Triple, swizzle: int) -> GemmOperationUniversal:
+    """Return the same, described anew: it goes with its last reference."""
     instruction = pycutlass.MathInstruction(
         (16, 8, 16), cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
     )
@@ -57,6 +62,14 @@ def _operation(capability: int, tile: pycutlass.TileDescription, swizzle: int) -
     swizzling = getattr(cutlass, f"IdentitySwizzle{swizzle}")
     return GemmOperationUniversal(capability, tile, row, column, row, functor, swizzling)
 
+
+#: Fifty small kernels, for `plain`.
+KINDS = [
+    (tile, stages, (2, 2, 1), swizzle)
+    for tile in ((64, 64, 32), (64, 128, 32), (128, 64, 32), (128, 128, 32))
+    for stages in (3, 4, 5, 6)
+    for swizzle in (1, 2, 4, 8)
+][:50]
 
 #: The two whose compile time is measured; native/ has the same two in C++.
 COMPILED: Mapping[str, Callable[[], GemmOperationUniversal]] = {

@@ -114,6 +114,8 @@ GroupedCall::~GroupedCall() {
   try {
     if (last_was_named_) {
       outbox_.close(explicit_end());
+    } else if (last_.is_capturing()) {
+      outbox_.abandon();
     } else {
       outbox_.close(last_);
     }
@@ -376,7 +378,7 @@ void bind_grouped_call(py::module_& m) {
   bind_overlap(m);
   bind_operand_list(m);
   py::class_<GroupedCall, Call>(m, "GroupedCall", "A grouped GEMM ready to be launched any number of times.")
-      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"))
+      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"), py::keep_alive<1, 2>())
       .def("set_sizes", &GroupedCall::set_sizes, py::arg("sizes"))
       .def("set_entries", &GroupedCall::set_entries, py::arg("operand"), py::arg("rule"), py::arg("entries"),
            py::arg("tensors"))

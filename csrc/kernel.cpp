@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -89,25 +90,44 @@ HostLibrary::~HostLibrary() {
   if (handle_) dlclose(handle_);
 }
 
+Library::Library(py::bytes const& cubin, CUcontext context) : context_(context) {
+  ContextScope scope(context);
+  char const* const image = std::string_view(cubin).data();
+  auto load = [&] { return driver().cuLibraryLoadData(&library_, image, nullptr, nullptr, 0, nullptr, nullptr, 0); };
+  check(unlocked(load), "cuLibraryLoadData");
+}
+
+Library::~Library() { unload(); }
+
+bool Library::unload() {
+  if (!library_) return true;
+  ContextScope scope(context_, std::nothrow);
+  RelaxedCapture relaxed;
+  CUlibrary const library = std::exchange(library_, nullptr);  // while the interpreter's lock is let go
+  CUresult const code = unlocked([=] { return driver().cuLibraryUnload(library); });
+  bool const later = code == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  if (later) library_ = library;
+  return !later;  // any other error is that of a driver that has ended
+}
+
 DeviceKernel::DeviceKernel(std::shared_ptr<HostLibrary> host, py::bytes const& cubin, std::string const& name,
                            int ordinal)
-    : host_(std::move(host)), context_(primary_context(ordinal)), ordinal_(ordinal) {
+    : host_(std::move(host)),
+      context_(primary_context(ordinal)),
+      library_(std::make_shared<Library>(cubin, context_)),
+      ordinal_(ordinal) {
   ContextScope scope(context_);
-  char const* const image = std::string_view(cubin).data();
-  check(
-      unlocked([&] { return driver().cuLibraryLoadData(&library_, image, nullptr, nullptr, 0, nullptr, nullptr, 0); }),
-      "cuLibraryLoadData");
-  try {
-    prepare(name);
-  } catch (...) {
-    unlocked([this] { return driver().cuLibraryUnload(library_); });
-    throw;
-  }
+  prepare(name);
+}
+
+void DeviceKernel::pin(std::shared_ptr<DeviceKernel> const& kernel) {
+  if (std::exchange(kernel->pinned_, true)) return;
+  py::cast(kernel).release();  // the object of Python, which others find and share
 }
 
 void DeviceKernel::prepare(std::string const& name) {
   CUkernel kernel = nullptr;
-  check(driver().cuLibraryGetKernel(&kernel, library_, name.c_str()), "cuLibraryGetKernel");
+  check(driver().cuLibraryGetKernel(&kernel, library_->handle(), name.c_str()), "cuLibraryGetKernel");
   // Resolving the function for this context loads the code now, not at the first launch, which may be under capture.
   check(unlocked([&] { return driver().cuKernelGetFunction(&function_, kernel); }), "cuKernelGetFunction");
 
@@ -143,11 +163,6 @@ void DeviceKernel::prepare(std::string const& name) {
   }
 }
 
-DeviceKernel::~DeviceKernel() {
-  ContextScope scope(context_, std::nothrow);
-  unlocked([this] { return driver().cuLibraryUnload(library_); });
-}
-
 int DeviceKernel::attribute(CUfunction_attribute which) const {
   ContextScope scope(context_);
   int value = 0;
@@ -168,11 +183,15 @@ void bind_kernel(py::module_& m) {
         return py::make_tuple(cluster[0], cluster[1], cluster[2]);
       });
 
+  py::class_<Library, std::shared_ptr<Library>>(m, "Library", "Code of a GPU, loaded.")
+      .def("unload", &Library::unload, "Unload it; False where the driver refuses that for now.");
+
   py::class_<DeviceKernel, std::shared_ptr<DeviceKernel>>(m, "DeviceKernel", "A compiled kernel, loaded on one GPU.")
       .def(py::init<std::shared_ptr<HostLibrary>, py::bytes const&, std::string const&, int>(), py::arg("host"),
            py::arg("cubin"), py::arg("name"), py::arg("ordinal"))
       .def_property_readonly("function",
                              [](DeviceKernel const& self) { return reinterpret_cast<uintptr_t>(self.function()); })
+      .def_property_readonly("library", &DeviceKernel::library)
       .def_property_readonly("ordinal", &DeviceKernel::ordinal)
       .def_property_readonly("occupancy", &DeviceKernel::occupancy)
       .def_property_readonly("sm_count", &DeviceKernel::sm_count)

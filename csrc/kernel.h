@@ -29,11 +29,27 @@ class HostLibrary {
   pycutlass_plan_function plan_ = nullptr;
 };
 
+/// Code of a GPU, loaded.
+class Library {
+ public:
+  Library(pybind11::bytes const& cubin, CUcontext context);
+  ~Library();
+  Library(Library const&) = delete;
+  Library& operator=(Library const&) = delete;
+
+  CUlibrary handle() const { return library_; }
+  /// Unloads it, and waits for what still runs of it. False where the driver refuses, as while a stream is captured.
+  bool unload();
+
+ private:
+  CUcontext context_;
+  CUlibrary library_ = nullptr;
+};
+
 /// The device side on one GPU.
 class DeviceKernel {
  public:
   DeviceKernel(std::shared_ptr<HostLibrary> host, pybind11::bytes const& cubin, std::string const& name, int ordinal);
-  ~DeviceKernel();
   DeviceKernel(DeviceKernel const&) = delete;
   DeviceKernel& operator=(DeviceKernel const&) = delete;
 
@@ -44,13 +60,17 @@ class DeviceKernel {
   int sm_count() const { return sm_count_; }
   int occupancy() const { return occupancy_; }
   int attribute(CUfunction_attribute which) const;
+  std::shared_ptr<Library> library() const { return library_; }
+  /// Keeps `kernel` loaded for the life of the process: graphs that have captured it may be replayed whenever.
+  static void pin(std::shared_ptr<DeviceKernel> const& kernel);
 
  private:
   void prepare(std::string const& name);
 
   std::shared_ptr<HostLibrary> host_;
   CUcontext context_ = nullptr;
-  CUlibrary library_ = nullptr;
+  std::shared_ptr<Library> library_;
+  bool pinned_ = false;
   CUfunction function_ = nullptr;
   int ordinal_ = 0;
   int sm_count_ = 0;

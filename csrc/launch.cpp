@@ -156,7 +156,9 @@ void Call::run(py::handle given) {
   bool const named = !given.is_none();
   Stream const stream = named ? named_stream(given, kernel_->context(), kernel_->ordinal()) : stream_.current();
   ContextScope scope(stream.context());
-  launch(stream, named, stream.is_capturing());
+  bool const capturing = is_capturing(stream.handle());
+  if (capturing) DeviceKernel::pin(kernel_);
+  launch(stream, named, capturing);
 }
 
 /// Two launches of one call write the same D, and the same semaphores of split-K. On a stream that the caller names,
@@ -312,13 +314,13 @@ void bind_launch(py::module_& m) {
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 
   py::class_<GemmCall, Call>(m, "GemmCall", "A GEMM ready to be launched any number of times.")
-      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"))
+      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"), py::keep_alive<1, 2>())
       .def("set_problem", &GemmCall::set_problem, py::arg("mode"), py::arg("m"), py::arg("n"), py::arg("k"),
            py::arg("batch_count"))
       .def("set_schedule", &GemmCall::set_schedule, py::arg("max_swizzle"), py::arg("raster_order"));
 
   py::class_<ReductionCall, Call>(m, "ReductionCall", "A reduction of split-K partials, ready to be launched.")
-      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"))
+      .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"), py::keep_alive<1, 2>())
       .def("set_problem", &ReductionCall::set_problem, py::arg("rows"), py::arg("columns"), py::arg("partitions"));
 
   bind_conv2d_call(m);

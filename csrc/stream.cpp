@@ -52,7 +52,7 @@ Event::~Event() {
 }
 
 bool Event::done() const {
-  ContextScope scope(context_);
+  ContextScope scope(context_, std::nothrow);  // where the driver has ended, so has all that it did
   RelaxedCapture relaxed;
   CUresult const code = driver().cuEventQuery(event_);
   return code != CUDA_ERROR_NOT_READY && code != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -66,11 +66,8 @@ int Stream::ordinal() const {
 }
 
 bool Stream::is_capturing() const {
-  if (handle_ == nullptr || handle_ == CU_STREAM_LEGACY) return false;  // these cannot be captured
   ContextScope scope(context_);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  check(driver().cuStreamIsCapturing(handle_, &status), "cuStreamIsCapturing");
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return pycutlass::is_capturing(handle_);
 }
 
 void Stream::synchronize() const {
@@ -107,6 +104,13 @@ void Stream::follow(Stream const& first) const {
   Event event(first.context());  // the driver keeps it until the wait has been served
   first.record(event);
   wait_for(event);
+}
+
+bool is_capturing(CUstream handle) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return false;  // these cannot be captured
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(driver().cuStreamIsCapturing(handle, &status), "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 CUstream stream_handle(py::handle stream) {
@@ -166,6 +170,14 @@ void bind_stream(py::module_& m) {
       .def("is_capturing", &Stream::is_capturing, "Whether it is being captured into a graph.")
       .def("synchronize", &Stream::synchronize, "Wait for everything on it.")
       .def("follow", &Stream::follow, py::arg("first"), "Make it wait for what is on stream `first` now.");
+  m.def(
+      "relax_capture",
+      [] {
+        if (!driver_problem().empty()) return;
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        driver().cuThreadExchangeStreamCaptureMode(&mode);
+      },
+      "From now on, what the calling thread does breaks no capture of other threads.");
   m.def(
       "stream_handle", [](py::handle stream) { return reinterpret_cast<uintptr_t>(stream_handle(stream)); },
       py::arg("stream"), "Integer handle of a stream object.");

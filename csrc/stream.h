@@ -40,7 +40,6 @@ class Stream {
   bool operator==(Stream const& other) const { return context_ == other.context_ && handle_ == other.handle_; }
   bool operator!=(Stream const& other) const { return !(*this == other); }
 
-  /// Whether what is done on it is captured into a graph, not run.
   bool is_capturing() const;
   void synchronize() const;
   /// Copies host memory to the device. Page-locked memory is read later, any other before this returns.
@@ -56,6 +55,9 @@ class Stream {
   CUcontext context_ = nullptr;
   CUstream handle_ = nullptr;
 };
+
+/// Whether what is done on a stream of the current context is captured into a graph, not run.
+bool is_capturing(CUstream handle);
 
 /// The handle of a stream given as an integer or as an object of torch, cupy, cuda.core or whoever has a stream.
 CUstream stream_handle(pybind11::handle stream);

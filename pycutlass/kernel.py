@@ -1,11 +1,13 @@
-"""From an artifact to a kernel that can be launched: loaded once for each GPU."""
+"""From an artifact to a kernel that can be launched: loaded once for each GPU, and unloaded when nothing uses it."""
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from pycutlass import _core, device
 from pycutlass.errors import NotCompiledError
+from pycutlass.retirement import later
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
@@ -14,8 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["load", "select"]
 
 # Loaded code is a property of the process and the GPU, not of whoever described the kernel: equal operations share it.
-# No lock: loading may wait for the GPU. Of threads that load a kernel at the same time the first wins.
-_loaded: dict[tuple[str, int], _core.DeviceKernel] = {}
+# What keeps it loaded are operations with its text, arguments, and graphs that have been captured. No lock: loading may
+# wait for the GPU. Of threads that load a kernel at the same time the first wins.
+_loaded: weakref.WeakValueDictionary[tuple[str, int], _core.DeviceKernel] = weakref.WeakValueDictionary()
 
 
 def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
@@ -35,7 +38,10 @@ def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
     if kernel is None:
         host = _core.HostLibrary(artifact.host)
         made = _core.DeviceKernel(host, artifact.cubin, artifact.name, ordinal)
+        # When the kernel goes its code does, in the thread that lets go of things: unloading waits for the GPU.
+        weakref.finalize(made, later, made.library.unload).atexit = False
         kernel = _loaded.setdefault((artifact.key, ordinal), made)
+    operation.loaded[ordinal] = kernel
     return kernel
 
 

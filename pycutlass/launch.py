@@ -20,8 +20,9 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, DeviceError, PoolError
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
-from pycutlass.memory import DeviceBuffer, retire
+from pycutlass.memory import DeviceBuffer
 from pycutlass.operation import Operation
+from pycutlass.retirement import retire
 from pycutlass.tensor import Guard, TensorView, current_stream_source, guard
 
 __all__ = [

@@ -7,8 +7,7 @@ here touches RMM's process-wide current resource unless the user asks for it wit
 
 from __future__ import annotations
 
-import collections
-import contextlib
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from pycutlass import _core, device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError
 from pycutlass.integers import whole
+from pycutlass.retirement import later, let_go
 
 __all__ = [
     "DeviceBuffer",
@@ -23,7 +23,6 @@ __all__ = [
     "get_allocated_size",
     "get_memory_pool",
     "pool_of",
-    "retire",
     "share_with_cupy",
     "share_with_torch",
 ]
@@ -118,15 +117,27 @@ class DeviceBuffer:
         self.pointer = 0
         self.stream = _core.Stream(ordinal) if stream is None else stream
         self._pool = pool_of(ordinal)
-        _let_go()
+        let_go()
         self.pointer = self._pool.allocate(max(size, 1), self.stream)
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # When the process ends the pool's memory goes with it, and nothing can be imported or called any more.
         if self.pointer and not _is_finalizing():
-            with contextlib.suppress(DriverError):  # of a driver that has ended, and the memory with it
-                self._pool.deallocate(self.pointer, max(self.size, 1), self.stream)
+            give_back = functools.partial(_give_back, self._pool, self.pointer, max(self.size, 1), self.stream)
             self.pointer = 0
+            if not give_back():
+                later(give_back)
+
+
+def _give_back(pool: MemoryPool, pointer: int, size: int, stream: _core.Stream) -> bool:
+    """Give memory back; not while its stream is captured: the pool's mark on it would become a part of the graph."""
+    try:
+        if stream.is_capturing():
+            return False
+        pool.deallocate(pointer, size, stream)
+    except DriverError:  # of a driver that has ended, or of a process that has been forked: the memory is not ours
+        pass
+    return True
 
 
 class _HostPool(MemoryPool):
@@ -199,7 +210,7 @@ def get_allocated_size() -> int:
     """Return the bytes in use in the pool of the present GPU; 0 where there is no pool or no GPU."""
     if not device.available():
         return 0
-    _let_go()
+    let_go()
     pool = _pools.get(device.current())
     return 0 if pool is None else pool.get_allocated_size()
 
@@ -228,31 +239,6 @@ def share_with_cupy() -> None:
 
     _make_current()
     cupy.cuda.set_allocator(rmm_cupy_allocator)
-
-
-# What was given up while a launch on a stream of the caller's may still use it, with the event that ends the launch.
-_retired: collections.deque[tuple[_core.Event, tuple[Any, ...]]] = collections.deque()
-
-
-def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
-    """Keep `owners` alive until `end` has happened."""
-    _let_go()
-    _retired.append((end, owners))
-
-
-def _let_go() -> None:
-    """Let go of what has ended since the last look.
-
-    Letting go may run a finaliser that comes here again, and threads may meet here: an entry that is taken out belongs
-    to whoever took it, and is put back where it has not ended.
-    """
-    for _ in range(len(_retired)):
-        try:
-            entry = _retired.popleft()
-        except IndexError:
-            return
-        if not entry[0].done:
-            _retired.append(entry)
 
 
 def _checked_sizes(init_pool_size: Any, max_pool_size: Any) -> tuple[int, int]:

@@ -71,6 +71,7 @@ PARTS: tuple[Part, ...] = (
     Part("grouped", "Grouped GEMM", 300, ("-P", "-m", "benchmarks.grouped"), "benchmark"),
     Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
+    Part("loading", "Loading and unloading kernels", 300, ("-P", "-m", "benchmarks.loading"), "benchmark"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),
     Part("racecheck", "GPU tests under compute-sanitizer racecheck", 420, (*_TESTS, *_FAST), "sanitizer", True),
     Part("initcheck", "GPU tests under compute-sanitizer initcheck", 420, (*_TESTS, *_FAST), "sanitizer", True),

@@ -16,6 +16,7 @@ from pycutlass.integers import whole
 from pycutlass.source import KernelSource
 
 if TYPE_CHECKING:
+    from pycutlass import _core
     from pycutlass.cache import Artifact
 
 __all__ = ["MOST_UNBOUNDED_THREADS", "SHARED_MEMORY_LIMIT", "Operation"]
@@ -32,7 +33,11 @@ _ON_NEWER = {10: 90, 11: 90, 12: 89}
 
 
 class _Artifacts(dict[str, "Artifact"]):
-    """What the compiler has made of one text, by target."""
+    """What the compiler has made of one text, by target, and what is loaded of it, by GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: dict[int, _core.DeviceKernel] = {}
 
 
 # By the name that only this text has. Equal operations find the same artifacts here, so that compiling one of them is
@@ -100,6 +105,14 @@ class Operation(ABC):
     @property
     def artifacts(self) -> dict[str, Artifact]:
         """What has been compiled, by target: this operation's, and that of every other with the same text."""
+        return self._shared()
+
+    @property
+    def loaded(self) -> dict[int, _core.DeviceKernel]:
+        """What was loaded last on each GPU. It stays there as long as an operation with this text does."""
+        return self._shared().loaded
+
+    def _shared(self) -> _Artifacts:
         if self._artifacts is None:
             name = self.procedural_name()
             with _lock:

@@ -20,7 +20,7 @@ ROOT = Path(pycutlass.__file__).parent
 #: type checkers count as well.
 FLOORS: tuple[str, ...] = (
     "_core errors config report integers log",
-    "types cutlass device enums tensor cache toolkit cubin interleave",
+    "types cutlass device enums tensor cache toolkit cubin interleave retirement",
     "instruction source memory",
     "library",
     "epilogue operands toolchain",

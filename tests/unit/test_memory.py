@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections import deque
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -63,6 +62,10 @@ class Tracking:
         return sum(self.alive.values())
 
 
+def _stream(handle: int) -> Any:
+    return SimpleNamespace(handle=handle, is_capturing=lambda: False)
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """One GPU that only counts bytes."""
@@ -74,7 +77,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_core, "device_count", lambda: 1)
     monkeypatch.setattr(_core, "current_device", lambda: 0)
     monkeypatch.setattr(_core, "DeviceScope", lambda ordinal: nullcontext())
-    monkeypatch.setattr(_core, "Stream", lambda ordinal: SimpleNamespace(ordinal=ordinal, handle=0))
+    monkeypatch.setattr(_core, "Stream", lambda ordinal: _stream(0))
     monkeypatch.setattr(_core, "memory_info", lambda ordinal: (FREE, 2 * FREE))
     monkeypatch.setattr(memory, "_rmm_stream", lambda handle: handle)
     monkeypatch.setattr(memory, "_pools", {})
@@ -230,9 +233,9 @@ def test_a_pool_that_is_full_says_how_full():
 @pytest.mark.usefixtures("gpu")
 def test_a_buffer_goes_back_behind_its_last_stream():
     pool = pycutlass.get_memory_pool(0, 1 << 20)
-    buffer = memory.DeviceBuffer(0, 64, SimpleNamespace(handle=11))
+    buffer = memory.DeviceBuffer(0, 64, _stream(11))
     assert buffer.pointer in pool.mr.alive
-    buffer.stream = SimpleNamespace(handle=22)
+    buffer.stream = _stream(22)
     del buffer
     gc.collect()
     assert pool.mr.streams == [11, 22]
@@ -246,32 +249,6 @@ def test_an_empty_buffer_has_an_address():
     del buffer
     gc.collect()
     assert pycutlass.get_allocated_size() == 0
-
-
-def test_what_is_retired_lives_until_its_launch_has_ended(monkeypatch):
-    monkeypatch.setattr(memory, "_retired", deque())
-    events = [SimpleNamespace(done=False) for _ in range(3)]
-    for event in events[:2]:
-        memory.retire(("tensor",), event)
-    assert [entry[0] for entry in memory._retired] == events[:2]
-    events[0].done = True
-    memory.retire(("another",), events[2])
-    assert [entry[0] for entry in memory._retired] == events[1:]
-
-
-def test_letting_go_may_retire_more(monkeypatch):
-    """What goes may run a finaliser that gives something up itself: nothing that is in flight is lost meanwhile."""
-    monkeypatch.setattr(memory, "_retired", deque())
-    running, ended = SimpleNamespace(done=False), SimpleNamespace(done=True)
-
-    class Owner:
-        def __del__(self):
-            memory.retire(("given up by a finaliser",), running)
-
-    memory._retired.extend([(ended, (Owner(),)), (running, ("first",)), (ended, (Owner(),)), (running, ("second",))])
-    memory.retire(("last",), running)
-    kept = sorted(owners[0] for _, owners in memory._retired)
-    assert kept == ["first", "given up by a finaliser", "given up by a finaliser", "last", "second"]
 
 
 @pytest.mark.usefixtures("gpu")

@@ -54,5 +54,5 @@ def run(program: str, gpus: int = 2, seconds: float = 60) -> str:
         command, capture_output=True, text=True, timeout=seconds, check=False, env={**os.environ, **variables}
     )
     assert done.returncode == 0, f"ended with {done.returncode}\n{done.stdout}{done.stderr}"
-    assert done.stderr == ""
+    assert done.stderr == "", done.stderr
     return done.stdout

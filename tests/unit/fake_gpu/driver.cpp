@@ -200,6 +200,14 @@ void drain(CUstream_st* stream) {
   while (!stream->work.empty()) step(stream);
 }
 
+void run_all() {
+  for (CUctx_st& context : state().contexts) {
+    drain(&context.legacy);
+    drain(&context.per_thread);
+  }
+  for (CUstream_st* stream : state().streams) drain(stream);
+}
+
 /// Whether `bytes` at `address` lie in memory of GPU `ordinal`, or that it may read.
 bool reachable(uintptr_t address, size_t bytes, int ordinal) {
   auto found = state().blocks.upper_bound(address);
@@ -372,6 +380,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
   ENTER(cuLibraryUnload);
   REFUSED_UNDER_CAPTURE();
   if (library->unloaded) violation("a library is unloaded twice");
+  run_all();  // it waits for the GPU
   library->unloaded = true;
   --state().libraries;
   return CUDA_SUCCESS;
@@ -583,11 +592,7 @@ int fake_free_on(CUdeviceptr address, CUstream handle) {
 /// Runs everything that is on any stream.
 void fake_run() {
   Guard guard(state().lock);
-  for (CUctx_st& context : state().contexts) {
-    drain(&context.legacy);
-    drain(&context.per_thread);
-  }
-  for (CUstream_st* stream : state().streams) drain(stream);
+  run_all();
 }
 
 void fake_quiet(int on) { quiet = on; }

@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ __all__ = [
     "on_host",
     "pycutlass",
     "reduction",
+    "soon",
     "use",
     "violations",
     "with_every_fault",
@@ -222,8 +224,9 @@ def on_host(rows: int, columns: int, seed: int, order: str = "C") -> NDArray[np.
 
 def _load(operation: Any, family: str) -> Any:
     """Give an operation a kernel, as if it had been compiled."""
-    directory = Path(os.environ["LD_LIBRARY_PATH"])
-    host = (directory / f"{family}.so").read_bytes()
+    library = Path(os.environ["LD_LIBRARY_PATH"]) / f"{family}.so"
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)  # the code of the GPU, which stays when the host side goes
+    host = library.read_bytes()
     image = f"stand-in {_core.HostLibrary(host).params_bytes}".encode() + b"\0"
     name = operation.procedural_name()
     operation.artifacts["sm_80"] = Artifact(f"{FAMILIES.index(family)}{name}", name, "sm_80", {}, image, host, {})
@@ -232,7 +235,7 @@ def _load(operation: Any, family: str) -> Any:
 
 def gemm(family: str = "gemm") -> Any:
     """Return an operation whose kernel multiplies A row-major and B column-major in f32."""
-    operation = ampere("f32_simt")
+    operation = ampere("f32_simt", stages=4 if family == "gemm" else 3)  # another text, another kernel
     if family == "gemm":
         _load(operation.partial, family)
     return _load(operation, family)
@@ -254,8 +257,16 @@ def group(mode: str) -> Any:
 
 
 def forget_kernels() -> None:
-    """Have what is loaded, and the contexts, be made anew."""
+    """Have kernels be loaded anew."""
     kernel._loaded.clear()
+
+
+def soon(happens: Callable[[], bool], seconds: float = 10) -> bool:
+    """Return whether something happens, in another thread."""
+    end = time.monotonic() + seconds
+    while not happens() and time.monotonic() < end:
+        time.sleep(0.01)
+    return happens()
 
 
 # What was asked
