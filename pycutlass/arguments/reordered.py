@@ -40,7 +40,7 @@ class Reordering:
     """
 
     def __init__(self, description: TensorDescription | None, reordered: bool | None) -> None:
-        self._copied: list[tuple[Any, int]] = []
+        self._copied: list[tuple[Any, tuple[int, int]]] = []
         self._reordered = reordered
         self.is_needed = description is not None and description.order.interleave > 1
         if reordered is not None and not isinstance(reordered, bool):
@@ -101,7 +101,7 @@ class Reordering:
         if not stream.is_capturing():  # else the copy is captured, and comes before the launch in the graph
             stream.synchronize()  # as for numpy operands: a launch may be on another stream
         if view.library == "torch" and not tensor.is_inference():  # which knows of no version
-            self._copied.append((tensor, tensor._version))
+            self._copied.append((tensor, _state(tensor)))
         return make(copy)
 
     def guarded(self, run: Callable[..., None]) -> Callable[..., None]:
@@ -111,8 +111,8 @@ class Reordering:
         copied = self._copied
 
         def run_unchanged(stream: Any = None) -> None:
-            for tensor, version in copied:
-                if tensor._version != version:
+            for tensor, state in copied:
+                if _state(tensor) != state:
                     raise ArgumentError(
                         "operand B has been written since these arguments made a reordered copy of it: pass it again, "
                         "arguments.update(B=B), or what reorder_column returns"
@@ -154,6 +154,11 @@ def _is_marked(name: str, tensor: Any, matrices: int) -> bool:
             f"reordered=True"
         )
     return marks.pop()
+
+
+def _state(tensor: Any) -> tuple[int, int]:
+    """Return what changes when a tensor of torch is written, or gets other memory."""
+    return tensor._version, tensor.data_ptr()
 
 
 def _stream_of(view: TensorView) -> _core.Stream:

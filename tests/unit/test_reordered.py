@@ -199,13 +199,14 @@ def test_a_copy_of_a_tensor_that_was_written_since_is_not_launched():
     """What happens on a GPU, where B is copied when the arguments are made."""
     reordering, B, runs = Reordering(INTERLEAVED8.B, None), torch.zeros(4), []
     assert reordering.guarded(runs.append) == runs.append
-    reordering._copied = [(B, B._version)]
-    run = reordering.guarded(runs.append)
-    run(7)
-    B.add_(1)
-    with pytest.raises(ArgumentError, match=r"operand B has been written since.*arguments\.update\(B=B\)"):
-        run(None)
-    assert runs == [7]
+    for write in (lambda: B.add_(1), lambda: setattr(B, "data", torch.ones(4))):
+        reordering._copied = [(B, (B._version, B.data_ptr()))]
+        run = reordering.guarded(runs.append)
+        run(7)
+        write()
+        with pytest.raises(ArgumentError, match=r"operand B has been written since.*arguments\.update\(B=B\)"):
+            run(None)
+    assert runs == [7, 7]
     exchange = reordering.exchanging(lambda *given: True)
     assert exchange(1, None, None, 4) and not exchange(1, 2, None, 4)
     assert Reordering(INTERLEAVED8.B, True).exchanging(exchange) is exchange
