@@ -256,6 +256,12 @@ def _check_f64(name: str, tile: TileDescription, axis: int, along_k: bool) -> No
     _refuse_sliced_k("f64 TensorOp", tile)
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     if not along_k:
+        warps = tile.num_threads // 32
+        if warps & (warps - 1):  # regular_tile_access_iterator_tensor_op_sm80.h: the store mixes up their parts
+            raise DescriptionError(
+                f"operand {name} of f64 is not contiguous along K: as many warps as a power of two can store it, "
+                f"warp_count {list(tile.warp_count or ())} makes {warps}; use another warp_count"
+            )
         return
     if k % 16:
         raise DescriptionError(

@@ -33,6 +33,7 @@ LOST_LINES = [
     (Mainloop(TF32, (ROW, COLUMN), (192, 96, 32), (1, 4, 1), 3), "0 "),  # warps of 24 columns
     (Mainloop(F16_OF_8, (ROW, ROW), (96, 64, 64), (2, 2, 1), 4), " 0"),  # warps of 48 rows
     (Mainloop(MAINLOOPS[4], (COLUMNS32, ROWS32), (16, 128, 256), (2, 4, 1), 2), " 0"),  # warps of 8 rows
+    (Mainloop(MAINLOOPS[5], (COLUMN, ROW), (96, 96, 8), (3, 2, 1), 3), ""),  # six warps of f64
 ]
 MIXED_UP = [
     Epilogue(EPILOGUES[1], 8, (32, 128), (2, 1, 1)),

@@ -256,6 +256,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f64", tile("f64", stages=2), ["f64 TensorOp", "cp.async", "3 stages or more, got 2"]),
     ("f64", tile("f64", threadblock_shape=(16, 16, 16), warp_count=(1, 1, 1)), ["two warps or more", "warp_count"]),
     ("f64", tile("f64", threadblock_shape=(32, 64, 16), warp_count=(4, 2, 1)), ["multiple of 16", "got 8x32"]),
+    (
+        "f64",
+        parts("f64", (COLUMN, ROW, ROW), tile=(96, 96, 8), warps=(3, 2, 1), stages=3),
+        ["operand A of f64 is not contiguous along K", "power of two", "warp_count [3, 2, 1] makes 6"],
+    ),
     ("f64", tile("f64", warp_count=(2, 1, 2)), ["warps of f64 TensorOp kernels cannot share K", "got [2, 1, 2]"]),
     (
         "f64",
