@@ -115,11 +115,12 @@ void require_valid(Conv2dProblemSize const& p) {
   }
 }
 
+// CUTLASS's own constructor reads items 0 and 2, and scripts leave the others 0.
 int symmetric(Tensor4DCoord const& padding, int before, char const* axis) {
-  if (padding[before] != padding[before + 1]) {
+  if (padding[before + 1] != 0 && padding[before] != padding[before + 1]) {
     throw py::value_error(std::string("Conv2dProblemSize: padding must be the same before and after; along ") + axis +
                           " it is " + std::to_string(padding[before]) + " and " + std::to_string(padding[before + 1]) +
-                          ". padding is (h before, h after, w before, w after), and CUTLASS's kernels know one value "
+                          ". padding is (h, h, w, w) or (h, 0, w, 0), and CUTLASS's kernels know one value "
                           "for each axis: pad the input tensor with zeros first, and pass what is left");
   }
   return padding[before];
@@ -134,7 +135,13 @@ Conv2dProblemSize from_coords(Tensor4DCoord const& input, Tensor4DCoord const& f
                       pad_w, stride.row(), stride.column(), dilation.row(), dilation.column(), mode,
                       checked<int>(split_k_slices, kName, "split_k_slices"), checked<int>(groups, kName, "groups"));
   require_valid(p);
-  if (filter.c() != p.C / p.groups) {
+  if (filter.c() != p.C && p.groups == 1) {
+    // CUTLASS's own constructor does not read it. Tensors are checked against the input's channels all the same.
+    py::module_::import("pycutlass.log")
+        .attr("say_once")("Conv2dProblemSize: filter_size.c=" + std::to_string(filter.c()) +
+                          " is ignored, the filter has the channels of the input, " + std::to_string(p.C) +
+                          "; extents are in the order (N, H, W, C) and (K, R, S, C)");
+  } else if (filter.c() != p.C / p.groups) {
     throw py::value_error("Conv2dProblemSize: filter_size.c must be input_size.c / groups; got " +
                           std::to_string(filter.c()) + ", and " + std::to_string(p.C) + " / " +
                           std::to_string(p.groups) + ". Extents are in the order (N, H, W, C) and (K, R, S, C)");
@@ -196,7 +203,8 @@ void bind_constructors(py::class_<Conv2dProblemSize>& cls) {
           py::arg("padding") = Tensor4DCoord(0, 0, 0, 0), py::arg("stride") = MatrixCoord(1, 1),
           py::arg("dilation") = MatrixCoord(1, 1), py::arg("mode") = Mode::kCrossCorrelation,
           py::arg("split_k_slices") = 1, py::arg("groups") = 1,
-          "From extents: input (N, H, W, C), filter (K, R, S, C / groups), padding (h, h, w, w).");
+          "From extents: input (N, H, W, C), filter (K, R, S, C / groups), padding (h, h, w, w) or, "
+          "which is the same, (h, 0, w, 0).");
 }
 
 void bind_problem_size(py::module_& m) {

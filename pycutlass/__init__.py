@@ -88,8 +88,32 @@ __all__ = [
 ]
 
 
+# Names that the original's scripts take from the star import; they are made where a script asks for them.
+__all__ += [
+    "Conv2dReferenceModule",
+    "DataTypeSize",
+    "GemmKind",
+    "ReferenceModule",
+    "ShortDataTypeNames",
+    "SubstituteTemplate",
+    "bfloat16",
+    "np",
+    "os",
+    "re",
+    "rmm",
+    "torch",
+]
+# Modules that they import, such as pycutlass.utils.device. What they have is made in pycutlass.compat as well.
+__path__.append(f"{__path__[0]}/compat/modules")
+
+
 def __getattr__(name: str) -> Any:
-    """Import ``pycutlass.compiler`` when it is first asked for: with its cache it is half of the time of an import."""
+    """Import ``pycutlass.compiler`` when it is first asked for: with its cache it is half of the time of an import.
+
+    What else is not here may be a name of the original.
+    """
     if name == "compiler":
         return importlib.import_module("pycutlass.compiler")
-    raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
+    if name.startswith("__"):  # Python itself looks for such names
+        raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
+    return importlib.import_module("pycutlass.compat").old_name(name)

@@ -169,6 +169,10 @@ def conv2d_problem_size(
     """
     input_size = _core.Tensor4DCoord(*_logical_extent("x", x))
     filter_size = _core.Tensor4DCoord(*_logical_extent("w", w))
+    if groups == 1 and filter_size.c() != input_size.c():
+        raise ArgumentError(
+            f"w must have the channels of x, {input_size.c()}, divided by groups=1; got {filter_size.c()}"
+        )
     pad_h, pad_w = _pair("padding", padding)
     return _core.Conv2dProblemSize(
         input_size,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pycutlass import _core
+from pycutlass import _core, config
 from pycutlass.errors import DeviceError
 
 __all__ = [
@@ -88,8 +89,26 @@ def compute_capability(ordinal: int = 0) -> int:
 
 
 def device_cc(device: int = 0) -> int:
-    """Return the compute capability of a GPU, under the name that the original used."""
-    return compute_capability(device)
+    """Return what to describe kernels for, under the name that the original used.
+
+    That is the compute capability of GPU `device`; on a machine without a GPU that of the target which the variable
+    ``PYCUTLASS_TARGET`` names, since operations are executed on the host there.
+
+    Raises
+    ------
+    DeviceError
+        There is no such GPU; or there is none at all, and no target is named.
+    """
+    if available():
+        return compute_capability(device)
+    named = re.fullmatch(r"sm_([0-9]{2,3})[af]?", config.text("PYCUTLASS_TARGET") or "")
+    if named is None:
+        reason = _core.driver_problem() or "the driver sees none"
+        raise DeviceError(
+            f"there is no GPU ({reason}), and PYCUTLASS_TARGET names no target to describe kernels for: set it, for "
+            f"example to sm_80"
+        )
+    return int(named[1])
 
 
 def current_target() -> str | None:

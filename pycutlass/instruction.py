@@ -35,13 +35,17 @@ _FAST = (
 
 @dataclass(frozen=True)
 class _Valid:
-    """One row of the guide's table of valid combinations."""
+    """One row of the guide's table of valid combinations.
+
+    Operations of `over_f32` are for tensors of f32, which they round to the type that the instruction names.
+    """
 
     opcode_class: Any
     a: str
     accumulator: str
     shape: tuple[int, int, int]
     operations: tuple[MathOperation, ...] = (MathOperation.multiply_add,)
+    over_f32: tuple[MathOperation, ...] = ()
 
     def __str__(self) -> str:
         operations = "/".join(operation.name for operation in self.operations)
@@ -57,10 +61,10 @@ _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
 _VALID = (
     _Valid(_TENSOR_OP, "f64", "f64", (8, 8, 4)),
     _Valid(_TENSOR_OP, "f32", "f32", (16, 8, 8), (MathOperation.multiply_add, *_FAST)),
-    _Valid(_TENSOR_OP, "tf32", "f32", (16, 8, 8)),
-    _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 8)),
+    _Valid(_TENSOR_OP, "tf32", "f32", (16, 8, 8), over_f32=(MathOperation.multiply_add,)),
+    _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 8), over_f32=(MathOperation.multiply_add_fast_f16,)),
     _Valid(_TENSOR_OP, "f16", "f16", (16, 8, 8)),
-    _Valid(_TENSOR_OP, "bf16", "f32", (16, 8, 8)),
+    _Valid(_TENSOR_OP, "bf16", "f32", (16, 8, 8), over_f32=(MathOperation.multiply_add_fast_bf16,)),
     _Valid(_TENSOR_OP, "f16", "f16", (16, 8, 16)),
     _Valid(_TENSOR_OP, "f16", "f32", (16, 8, 16)),
     _Valid(_TENSOR_OP, "bf16", "f32", (16, 8, 16)),
@@ -85,7 +89,7 @@ class MathInstruction:
     opcode_class : cutlass.OpClass
         TensorOp or Simt.
     math_operation : MathOperation
-        What one multiply-add does.
+        What one multiply-add does. Tensor cores saturate int8, also where it is called ``multiply_add``.
 
     Raises
     ------
@@ -115,6 +119,9 @@ MathOperation.multiply_add)
         if not isinstance(self.math_operation, MathOperation):
             raise DescriptionError(f"math_operation must be a MathOperation, got {self.math_operation!r}")
         a, b = element(self.element_a), element(self.element_b)
+        if self.is_tensor_op and a.is_integer and self.math_operation is MathOperation.multiply_add:
+            # Tensor cores have one way to add up integers; the original's scripts call it by either name.
+            object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
         if a is not b:
             raise DescriptionError(f"element_a and element_b must be the same type, got {a} and {b}")
         self._check_table(a.short, element(self.element_accumulator).short)
@@ -124,7 +131,7 @@ MathOperation.multiply_add)
         if any(
             row.accumulator == accumulator
             and self.instruction_shape in (None, row.shape)
-            and self.math_operation in row.operations
+            and self.math_operation in (*row.operations, *row.over_f32)
             for row in rows
         ):
             return
@@ -153,6 +160,20 @@ MathOperation.multiply_add)
     def is_tensor_op(self) -> bool:
         """Whether tensor cores compute."""
         return bool(self.opcode_class == _TENSOR_OP)
+
+    @property
+    def is_over_f32(self) -> bool:
+        """Whether tensors of f32 may be described with this instruction, which rounds them to its own type."""
+        return any(self._is_row(row) and self.math_operation in row.over_f32 for row in _VALID)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the operation rounds or splits its operands, which are f32."""
+        return self.math_operation in _FAST
+
+    def _is_row(self, row: _Valid) -> bool:
+        described = (self.opcode_class, self.a.short, self.accumulator.short, self.instruction_shape)
+        return described == (row.opcode_class, row.a, row.accumulator, row.shape)
 
     @property
     def operator_cpp(self) -> str:

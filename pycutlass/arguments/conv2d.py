@@ -15,6 +15,7 @@ from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channe
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
+from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.conv2d_support import byte_limit
@@ -113,7 +114,8 @@ class Conv2dArguments(Arguments):
         ``Serial`` (slices take turns adding to D, in D's type) or ``Parallel`` (their sums go to a workspace, `ptr_D`,
         in the accumulator's type, and a `ReductionOperation` adds them up).
     split_k_slices : int, optional
-        Slices of split-K; by default those of `problem_size`.
+        Slices of split-K; by default those of `problem_size`. Strided dgrad has no serial slices: it is computed in
+        one, which is said once.
     bias : bool, optional
         Take `C` as a bias. A tensor with just the elements of one is recognised without it.
     reordered : bool, optional
@@ -178,7 +180,7 @@ class Conv2dArguments(Arguments):
         self.split_k_slices = self._size.split_k_slices
         if self.split_k_mode is not _Mode.Parallel:
             check_serial(operation, self.split_k_slices)
-        self.bias = check_bias(bias)
+        self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
         launched = operation.partial if self._makes_partial_sums else operation
         self._start(launched, {"A": A, "B": B, "C": C, "D": D}, output_op)
@@ -211,6 +213,9 @@ class Conv2dArguments(Arguments):
             raise ArgumentError(
                 f"{self.operation.procedural_name()} does not split K: use SplitKMode.Serial with one slice"
             )
+        if slices > 1 and self.operation.is_strided_dgrad and self.split_k_mode is _Mode.Serial:
+            say_once(f"strided dgrad does not split K: split_k_slices={slices} is taken as 1")
+            slices = 1
         size = given.reset_split_k_slices(slices)
         support = self.operation.supports(size)
         if not support:
@@ -250,8 +255,14 @@ class Conv2dArguments(Arguments):
         self._check_reach(operand, role, extent)
         return operand
 
+    @property
+    def bias(self) -> bool:
+        """Whether C is taken as a bias: as was said, or as its number of elements tells."""
+        extent, C = _extent("C", self.operation, self.problem_size), self._given["C"]
+        return self._bias is True or (self._bias is None and C is not None and is_channel_bias(C, extent))
+
     def _takes_bias(self, tensor: Any, extent: Extent) -> bool:
-        wanted = is_channel_bias(tensor, extent) if self.bias is None else self.bias
+        wanted = is_channel_bias(tensor, extent) if self._bias is None else self._bias
         if wanted and (self.operation.conv_kind is _Operator.wgrad or self.operation.is_interleaved):
             what = "a filter gradient" if self.operation.conv_kind is _Operator.wgrad else "TensorNC32HW32"
             raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")

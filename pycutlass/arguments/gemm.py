@@ -14,10 +14,12 @@ from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial, check_slices
+from pycutlass.arguments.sums import check_sums
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand, Problem
+from pycutlass.log import say_once
 from pycutlass.operands import (
     LARGEST_EXTENT,
     Matrix,
@@ -137,6 +139,8 @@ class GemmArguments(Arguments):
     reordered : bool, optional
         Interleaved kernels: whether B is what `reorder_column` returned. Left out, its contents tell. A B that is not
         is reordered here: host memory when it is read, a tensor on a GPU into a copy, which `update` renews.
+    split_k_splices : int, optional
+        A keyword of the original's scripts, without effect there and here.
 
     Raises
     ------
@@ -184,9 +188,12 @@ class GemmArguments(Arguments):
         raster_order: RasterOrder = RasterOrder.Heuristic,
         launch_with_pdl: bool = True,
         reordered: bool | None = None,
+        split_k_splices: int | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown("GemmArguments", unknown, _KEYWORDS)
+        if split_k_splices is not None:
+            say_once(f"GemmArguments: split_k_splices={split_k_splices} is ignored; the keyword is split_k_slices")
         if not isinstance(operation, GemmOperationUniversal):
             raise ArgumentTypeError(f"operation must be a GemmOperationUniversal, got {type(operation).__name__}")
         self.operation = operation
@@ -194,16 +201,10 @@ class GemmArguments(Arguments):
         check_extents("problem_size", self._asked, operation.tile_description.threadblock_shape)
         self.gemm_mode = _check_mode(operation, gemm_mode)
         self.split_k_slices, self.batch_count = self._check_counts(split_k_slices, batch)
-        self.bias = check_bias(bias)
+        self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
         self.raster_order = _check_raster_order(raster_order)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
-        functor = operation.epilogue_functor
-        if functor.most_k is not None and self.problem_size.k() > functor.most_k:
-            raise ArgumentError(
-                f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={self.problem_size.k()}: use "
-                f"LinearCombinationClamp"
-            )
         launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
         self._start(launched, given, output_op)
@@ -233,6 +234,7 @@ class GemmArguments(Arguments):
         if not k:
             operands.update(self._zeros())
         _check_target(operands)
+        check_sums(operation.epilogue_functor, operands, k)
         count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
         return self._make_problem(operation, count, operands, scalars)
 
@@ -260,7 +262,7 @@ class GemmArguments(Arguments):
             each = [empty_matrix(f"{name}[{i}]", description, one, rows, columns) for i, one in enumerate(tensor)]
             return PointerArray(name, description, tuple(each))
         if self.gemm_mode == _Mode.Array:
-            return pointer_operand(name, description, tensor, rows, columns, batch, bias=self.bias, reorder=reorder)
+            return pointer_operand(name, description, tensor, rows, columns, batch, bias=self._bias, reorder=reorder)
         if name == "C" and self._takes_bias(tensor, rows, columns):
             return vector(name, description, tensor, rows, columns, batch)
         return reorder.operand(lambda given: matrix(name, description, given, rows, columns, batch), tensor)
@@ -276,9 +278,20 @@ class GemmArguments(Arguments):
             zeros[name] = self._operand(name, description, memory, rows, columns, UNCHANGED)
         return zeros
 
+    @property
+    def bias(self) -> bool:
+        """Whether C is taken as a bias: as was said, or as its number of elements tells."""
+        m, n, _ = self._size
+        C = self._given["C"]
+        if self._bias is not None or C is None:
+            return self._bias is True
+        if self.gemm_mode == _Mode.Array and isinstance(C, tuple):
+            return is_vector(self.operation.C, C[0], m, n)
+        return self._takes_bias(C, m, n)
+
     def _takes_bias(self, tensor: Any, rows: int, columns: int) -> bool:
-        if self.bias is not None:
-            return self.bias
+        if self._bias is not None:
+            return self._bias
         return is_vector(self.operation.C, tensor, rows, columns, self.batch_count)
 
     def _partial_problem(self, given: dict[str, Any]) -> GemmProblem:

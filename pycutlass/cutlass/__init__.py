@@ -15,6 +15,9 @@ class where a type is asked for. What has no class is a member of the enumeratio
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from pycutlass._core import (
     BatchedIdentitySwizzle,
     ColumnMajor,
@@ -91,3 +94,10 @@ __all__ = [
     "layout",
     "tfloat32",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what a name of the original stands for: its references to tensors, and what permutes them."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("pycutlass.compat").cutlass_name(__name__, name)

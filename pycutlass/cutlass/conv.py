@@ -6,6 +6,9 @@ activation gradient; wgrad takes output gradient, activation, filter gradient.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from pycutlass._core import (
     Conv2dProblemSize,
     IteratorAlgorithm,
@@ -37,3 +40,10 @@ __all__ = [
     "implicit_gemm_tensor_c_extent",
     "implicit_gemm_tensor_c_size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what a name of the original stands for: its references to tensors, and what permutes them."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("pycutlass.compat").cutlass_name(__name__, name)

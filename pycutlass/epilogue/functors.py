@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.epilogue.activations import Activation, check_activation
 from pycutlass.epilogue.scalars import EpilogueScalars, computed, pack
-from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.errors import DescriptionError
 from pycutlass.integers import whole
+from pycutlass.log import say_once
 from pycutlass.types import Element, element
 
 __all__ = [
@@ -145,20 +146,21 @@ class EpilogueFunctor:
             A number, an element value such as ``cutlass.float32(1)``, a ``CUdeviceptr``, or a device tensor with
             exactly one element of the compute type. Integers of int32 where the epilogue computes in int32.
         *extra : number
-            What the activation needs, in the order of its ``extra``; its defaults where left out.
+            What the activation needs, in the order of its ``extra``; its defaults where left out. More are ignored,
+            which is said once.
 
         Raises
         ------
         ArgumentError
             A device tensor with more than one element or another type, or a number that the compute type lacks.
         ArgumentTypeError
-            Neither a number nor device memory, device memory for an activation's scalar, or more scalars than the
-            functor has.
+            Neither a number nor device memory, or device memory for an activation's scalar.
         """
         wanted = () if self.activation is None else self.activation.extra
         if len(extra) > len(wanted):
+            # The original's scripts hand an activation's scalars to the GEMM of parallel split-K as well.
             names = ", ".join(self.scalar_names)
-            raise ArgumentTypeError(f"{self!r} takes the scalars {names}; got {2 + len(extra)} of them")
+            say_once(f"{self!r} takes the scalars {names}; got {2 + len(extra)}, and ignores what is more")
         given = [(name, extra[i] if i < len(extra) else default) for i, (name, default) in enumerate(wanted)]
         return pack(self.compute, ("alpha", alpha), ("beta", beta), *given)
 
@@ -218,7 +220,7 @@ class EpilogueFunctor:
 class LinearCombination(EpilogueFunctor):
     """D = alpha * accumulator + beta * C (``cutlass::epilogue::thread::LinearCombination``).
 
-    Takes the parameters of `EpilogueFunctor`.
+    Takes the parameters of `EpilogueFunctor`. Written to int8 it is `LinearCombinationClamp`.
 
     Examples
     --------
@@ -228,9 +230,26 @@ class LinearCombination(EpilogueFunctor):
     LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
     """
 
+    def emit(self) -> str:
+        """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
+        return super().emit() if self._clamped is None else self._clamped.emit()
+
     def emit_fusion(self) -> str:
         """Return the fusion's C++ type for kernels of CUTLASS's 3.x API."""
         return f"cutlass::epilogue::fusion::LinearCombination<{self.output.cpp}, {self.compute.cpp}>"
+
+    def finish(self, values: Array, *extra: float) -> Array:
+        """Return `values`, limited to the range of int8 where that is written."""
+        return values if self._clamped is None else self._clamped.finish(values)
+
+    @property
+    def _clamped(self) -> LinearCombinationClamp | None:
+        """The functor that this one stands for: of narrow integers none but those in range would be right."""
+        if self.output.short != "s8":
+            return None
+        return LinearCombinationClamp(
+            self.element_output, self.epilogue_vector_length, self.element_accumulator, self.element_epilogue
+        )
 
 
 @dataclass(frozen=True, repr=False)

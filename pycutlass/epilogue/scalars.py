@@ -44,6 +44,9 @@ class EpilogueScalars:
         """Whether alpha is a number on the host."""
         return not self.pointers[0]
 
+    def sync(self, stream_sync: bool = True) -> None:
+        """Do nothing: scalars bring nothing back. The original's scripts ask for it."""
+
     @property
     def needs_source(self) -> bool:
         """Whether C may be read: beta is in device memory, or a number that is not zero in the compute type."""

@@ -144,6 +144,11 @@ class Operation(ABC):
         return self.epilogue_functor.epilogue_type
 
     @property
+    def switched(self) -> bool:
+        """False: A and B stay as they are described. The original exchanged them for a column-major C."""
+        return False
+
+    @property
     def rt_module(self) -> Operation:
         """The part that emits source, under the name that the guide's scripts use."""
         return self

@@ -10,7 +10,7 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import rules
+from pycutlass.operation import rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
 from pycutlass.operation.gemm import math_name, shape_text, tensor_text
@@ -83,7 +83,8 @@ class Conv2dOperation(Operation):
         Operands, all of layout ``TensorNHWC``; for int8 fprop also ``TensorNC32HW32``, ``TensorC32RSK32`` and
         ``TensorNC32HW32``. D shares everything with C.
     stride_support : StrideSupport or cutlass.conv.StrideSupport
-        Strided (by default) or Unity, which takes strides of 1 only. It makes two different kernels of dgrad.
+        Strided (by default) or Unity, which takes strides of 1 only. It makes two different kernels of dgrad; fprop
+        and wgrad have one, which takes any stride, and Unity is taken as Strided.
     epilogue_functor : EpilogueFunctor
         What happens to the accumulator.
     swizzling_functor : class of ``cutlass``, optional
@@ -91,6 +92,8 @@ class Conv2dOperation(Operation):
         ``StridedDgradIdentitySwizzle1`` and ``4``. By default the first that fits.
     group_mode : GroupMode, optional
         For fprop of channels in groups: SingleGroup, or with the analytic algorithm also MultipleGroup.
+    element_epilogue : optional
+        As for `GemmOperationUniversal`.
 
     Raises
     ------
@@ -149,19 +152,28 @@ class Conv2dOperation(Operation):
         group_mode: GroupMode | None = None,
         *,
         arch: int | None = None,
+        element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown, "arch")
+        self._refuse(unknown, "arch", "element_epilogue")
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
         self.compute_capability = check_capability(compute_capability, arch)
-        self.tile_description = rules.expect("tile_description", tile_description, TileDescription)
-        self.A = rules.expect("A", A, TensorDescription)
-        self.B = rules.expect("B", B, TensorDescription)
-        self.C = rules.expect("C", C, TensorDescription)
-        self.stride_support = _stride_support(stride_support)
-        self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        tile = rules.expect("tile_description", tile_description, TileDescription)
+        A, B = rules.expect("A", A, TensorDescription), rules.expect("B", B, TensorDescription)
+        self.tile_description = spellings.over_f32(tile, A, B)
+        self.A = spellings.single_loads(tile.math_instruction, "A", A)
+        self.B = spellings.single_loads(tile.math_instruction, "B", B)
+        C = rules.expect("C", C, TensorDescription)
+        functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        spellings.take_further(type(self).__name__, functor, False, element_epilogue)
+        # Fprop and wgrad have one kernel each, for any stride.
+        support = _stride_support(stride_support)
+        self.stride_support = support if self.conv_kind is _Operator.dgrad else StrideSupport.Strided
+        if self.conv_kind is _Operator.wgrad:
+            C, functor = spellings.single_stores(tile.math_instruction, B, C, functor)
+        self.C, self.epilogue_functor = C, functor
         self.swizzling_functor = self._swizzle(swizzling_functor)
         self.group_mode = None if group_mode is None else rules.expect("group_mode", group_mode, GroupMode)
         self._partial: Conv2dOperation | None = None

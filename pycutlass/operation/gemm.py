@@ -11,7 +11,7 @@ from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import rules
+from pycutlass.operation import rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.types import Element
@@ -55,6 +55,8 @@ class GemmOperationUniversal(Operation):
     swizzling_functor : class of ``cutlass``
         ``IdentitySwizzle1``, ``2``, ``4`` or ``8`` (for Hopper-native kernels the swizzle size of the tile scheduler),
         ``HorizontalSwizzle``, ``BatchedIdentitySwizzle`` (batches beyond 65535) or ``ThreadblockSwizzleStreamK``.
+    direct_store, element_epilogue : optional
+        Keywords of the original's scripts, without effect: the functor says what is computed, and in what type.
 
     Raises
     ------
@@ -101,20 +103,25 @@ class GemmOperationUniversal(Operation):
         *,
         arch: int | None = None,
         visitor: bool = False,
+        direct_store: bool = False,
+        element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown, "arch", "visitor")
+        self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
         if visitor:
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
             )
         self.compute_capability = check_capability(compute_capability, arch)
-        self.tile_description = rules.expect("tile_description", tile_description, TileDescription)
-        self.A = rules.expect("A", A, TensorDescription)
-        self.B = rules.expect("B", B, TensorDescription)
+        tile = rules.expect("tile_description", tile_description, TileDescription)
+        A, B = rules.expect("A", A, TensorDescription), rules.expect("B", B, TensorDescription)
+        self.tile_description = spellings.over_f32(tile, A, B)
+        self.A = spellings.single_loads(tile.math_instruction, "A", A)
+        self.B = spellings.single_loads(tile.math_instruction, "B", B)
         self.C = rules.expect("C", C, TensorDescription)
         self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        spellings.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
             swizzling_functor if isinstance(swizzling_functor, type) else type(swizzling_functor)
         )

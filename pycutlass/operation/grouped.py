@@ -28,6 +28,7 @@ _SWIZZLES = (
     _core.IdentitySwizzle4,
     _core.IdentitySwizzle8,
     _core.HorizontalSwizzle,
+    _core.BatchedIdentitySwizzle,
 )
 
 
@@ -41,12 +42,15 @@ class GemmOperationGrouped(Operation):
     compute_capability, tile_description, A, B, C, epilogue_functor
         As for `GemmOperationUniversal`: what each problem would be alone, Ampere-style or Hopper-native.
     swizzling_functor : class of ``cutlass``
-        ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``. Tiles are visited problem by problem and row
-        by row whichever it is. Hopper-native kernels, which visit them column by column, take ``IdentitySwizzle1``.
+        ``IdentitySwizzle1``, ``2``, ``4``, ``8``, ``HorizontalSwizzle`` or ``BatchedIdentitySwizzle``. Tiles are
+        visited problem by problem and row by row whichever it is. Hopper-native kernels, which visit them column by
+        column, take ``IdentitySwizzle1``.
     precompute_mode : SchedulerMode
         Who finds out which tiles are whose: ``Device``, the kernel as it goes, or ``Host``, a schedule made with the
         arguments, which saves the kernel the search where problems are many and small. Hopper-native kernels find
         their tiles themselves: ``Device``.
+    element_epilogue : optional
+        As for `GemmOperationUniversal`.
 
     Raises
     ------
@@ -96,13 +100,16 @@ class GemmOperationGrouped(Operation):
         precompute_mode: SchedulerMode = SchedulerMode.Device,
         *,
         arch: int | None = None,
+        element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown, "arch")
+        self._refuse(unknown, "arch", "element_epilogue")
         #: The GEMM that each problem of a group is.
         self.single = GemmOperationUniversal(
-            compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor, arch=arch
+            *(compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor),
+            arch=arch,
+            element_epilogue=element_epilogue,
         )
         self.compute_capability = self.single.compute_capability
         self.tile_description = self.single.tile_description

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pycutlass import _core
 from pycutlass.enums import SchedulerMode
-from pycutlass.epilogue import EpilogueFunctor, LinearCombinationClamp
+from pycutlass.epilogue import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.library import CLEAN_ACCUMULATORS, TensorDescription, TileDescription
@@ -70,6 +70,11 @@ def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDe
             raise DescriptionError(
                 f"operand {name} is {operand.type}, the math instruction multiplies {math.a}: make them the same"
             )
+    if math.is_fast and math.a.short != "f32":
+        raise DescriptionError(
+            f"{math.math_operation.name} rounds operands of cutlass.float32, got {A.type}, which need no rounding: use "
+            f"multiply_add"
+        )
 
 
 def check_epilogue(math: MathInstruction, C: TensorDescription, functor: EpilogueFunctor) -> None:
@@ -95,7 +100,7 @@ def check_epilogue(math: MathInstruction, C: TensorDescription, functor: Epilogu
             raise DescriptionError(
                 f"an epilogue of an accumulator of {accumulator} can {what} {', '.join(allowed)}; got {chosen}"
             )
-    if functor.output.short == "s8" and not isinstance(functor, LinearCombinationClamp):
+    if functor.output.short == "s8" and not isinstance(functor, LinearCombination | LinearCombinationClamp):
         raise DescriptionError(
             f"{type(functor).__name__} does not limit its result to the range of cutlass.int8: use "
             f"LinearCombinationClamp or FastLinearCombinationClamp"

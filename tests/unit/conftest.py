@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,12 @@ def without_gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "device_count", lambda: 0)
         yield
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return a function that returns what has been said once, in this test."""
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "pycutlass"]
 
 
 @pytest.fixture

@@ -106,7 +106,6 @@ def test_operations_are_values(mode):
 REFUSED: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"precompute_mode": "Host"}, DescriptionError, ["SchedulerMode.Device or SchedulerMode.Host", "'Host'"]),
     ({"precompute_mode": None}, DescriptionError, ["precompute_mode", "None"]),
-    ({"swizzling_functor": cutlass.BatchedIdentitySwizzle}, DescriptionError, ["IdentitySwizzle8", "Batched"]),
     ({"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}, DescriptionError, ["IdentitySwizzle1", "StreamK"]),
     ({"swizzling_functor": cutlass.StridedDgradIdentitySwizzle1}, DescriptionError, ["swizzling_functor"]),
     ({"precompute_modus": SchedulerMode.Host}, ArgumentTypeError, ["precompute_modus", "precompute_mode"]),

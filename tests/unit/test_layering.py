@@ -28,6 +28,7 @@ FLOORS: tuple[str, ...] = (
     "kernel reference",
     "launch",
     "arguments",
+    "compat",
     "__init__",
     "cli",
     "__main__",

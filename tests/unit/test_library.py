@@ -53,6 +53,12 @@ VALID = {
     ]
     for operation in operations
 }
+OTHER_NAMES = {
+    (TENSOR_OP, "f16", "f32", (16, 8, 8), MathOperation.multiply_add_fast_f16),
+    (TENSOR_OP, "bf16", "f32", (16, 8, 8), MathOperation.multiply_add_fast_bf16),
+    (TENSOR_OP, "s8", "s32", (16, 8, 32), MathOperation.multiply_add),
+    (TENSOR_OP, "s8", "s32", (8, 8, 16), MathOperation.multiply_add),
+}
 NAMES = {name: getattr(pycutlass, name) for name in pycutlass.__all__}
 
 
@@ -146,7 +152,14 @@ def test_the_table_of_valid_instructions_is_the_guides():
         except DescriptionError:
             continue
         accepted.add(row)
-    assert accepted == VALID
+    assert accepted == VALID | OTHER_NAMES
+
+
+@pytest.mark.parametrize("row", sorted(OTHER_NAMES, key=str), ids=str)
+def test_other_names_of_instructions(row):
+    """The original's scripts say multiply_add of int8, and name the type that f32 is rounded to."""
+    made = instruction(*row)
+    assert made.is_over_f32 or made == instruction(*row[:-1], MathOperation.multiply_add_saturate)
 
 
 @pytest.mark.parametrize("row", sorted(VALID, key=str), ids=str)

@@ -73,8 +73,6 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         ["swizzling_functor", "IdentitySwizzle8", "StridedDgrad"],
     ),
     (parts(), {"swizzling_functor": None}, ["swizzling_functor", "IdentitySwizzle1"]),
-    (parts("f32_simt"), {"A": tensor("f32", ROW, 4)}, ["SIMT", "operand A", "alignment 1", "4"]),
-    (parts("f32_simt"), {"B": tensor("f32", COLUMN, 2)}, ["SIMT", "operand B", "alignment 1", "2"]),
     (
         parts("f32_simt"),
         {"C": tensor("f32", ROW, 4), "epilogue_functor": functor("f32", 4)},

@@ -149,7 +149,6 @@ INTERLEAVED = ["interleaved", "partial sums", "RowMajor, ColumnMajor or TensorNH
         ({"count": True}, ["count", "integer", "True"]),
         ({"count": 0}, ["count", "at least 1", "0"]),
         ({"shape": (True, 256)}, ["shape", "MatrixCoord(rows, columns)", "True"]),
-        (typed("int8", "float32", "float32"), ["LinearCombination does not limit", "int8", "LinearCombinationClamp"]),
         (typed("float64", "float32", "float32"), ["accumulator of cutlass.float32", "write", "cutlass.float64"]),
         (typed("int32", "float16", "float32"), ["accumulator of cutlass.float16", "write", "cutlass.int32"]),
         (typed("tfloat32", "int32", "float32"), ["accumulator of cutlass.int32", "write", "cutlass.tfloat32"]),

@@ -1,0 +1,5 @@
+"""Testbeds, under the original's name."""
+
+from pycutlass.compat.testing.grouped import TestbedGrouped
+
+__all__ = ["TestbedGrouped"]
