@@ -29,9 +29,9 @@ def soon(happens: Callable[[], bool], seconds: float = 10) -> bool:
     return happens()
 
 
-def described() -> Any:
-    """Return an operation that no other test has, compiled."""
-    operation = ampere(f16, f32, f16, tile=(64, 64, 64))
+def described(tile: tuple[int, int, int]) -> Any:
+    """Return an operation, compiled, that is kept nowhere else: each test has a tile of its own."""
+    operation = ampere(f16, f32, f16, tile=tile)
     compiler.add_module([operation])
     return operation
 
@@ -52,7 +52,7 @@ def is_unloaded(seen: weakref.ref[Any]) -> Callable[[], bool]:
 def test_unloading_waits_for_what_runs_and_what_is_queued() -> None:
     import torch
 
-    (A, B, D), operation = operands(), described()
+    (A, B, D), operation = operands(), described((64, 64, 64))
     arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D)
     operation.run(arguments)
     torch.cuda.synchronize()
@@ -74,7 +74,7 @@ def test_unloading_waits_for_what_runs_and_what_is_queued() -> None:
 def test_a_captured_kernel_stays_loaded() -> None:
     import torch
 
-    (A, B, D), operation = operands(), described()
+    (A, B, D), operation = operands(), described((128, 64, 64))
     arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -87,7 +87,7 @@ def test_a_captured_kernel_stays_loaded() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert_matches(OPERATION, A, B, None, D)
-    assert kernel.load(described(), 0) is seen()
+    assert kernel.load(described((128, 64, 64)), 0) is seen()
 
 
 def test_a_capture_goes_on_while_things_are_let_go() -> None:
@@ -96,8 +96,7 @@ def test_a_capture_goes_on_while_things_are_let_go() -> None:
 
     (A, B, D), (_, _, other), stream = operands(), operands(), torch.cuda.Stream()
     kept = pycutlass.GemmArguments(OPERATION, (M, N, K), A, B, None, D)
-    operation = ampere(f16, f32, f16, tile=(64, 128, 64))
-    compiler.add_module([operation])
+    operation = described((64, 128, 64))
     dropped = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, other)
     operation.run(dropped, stream)
     OPERATION.run(kept)
