@@ -29,6 +29,7 @@ from pycutlass.operands import (
 )
 from pycutlass.operation import ReductionOperation
 from pycutlass.tensor import wrap
+from pycutlass.types import element
 
 __all__ = ["ReductionArguments", "ReductionProblem"]
 
@@ -222,7 +223,8 @@ class ReductionArguments(Arguments):
 
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
         operation = self.operation
-        description = TensorDescription(operation.element_workspace, operation.C.layout, operation.count)
+        sums, order = element(operation.element_workspace), operation.C.layout
+        description = TensorDescription(sums.tag, order, min(operation.count, 128 // sums.bits))
         if workspace is None:
             raise ArgumentError(
                 "workspace is missing: give the ptr_D of GemmArguments in Mode.GemmSplitKParallel, or of "

@@ -154,7 +154,8 @@ class GemmOperationUniversal(Operation):
             The accumulator's type cannot be written by this kernel.
         """
         accumulator = self.tile_description.math_instruction.element_accumulator
-        C = TensorDescription(accumulator, self.C.layout, self.C.alignment)
+        widest = 128 // self.accumulator_type().bits
+        C = TensorDescription(accumulator, self.C.layout, min(self.C.alignment, widest))
         functor = LinearCombination(accumulator, C.alignment, accumulator, accumulator)
         return GemmOperationUniversal(
             self.compute_capability, self.tile_description, self.A, self.B, C, functor, self.swizzling_functor

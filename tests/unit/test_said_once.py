@@ -208,6 +208,15 @@ def test_an_alignment_that_is_reduced_is_said_once(caplog):
     ]  # fmt: skip
 
 
+def test_alignments_that_the_library_chooses_are_not_said(caplog):
+    operation = ampere("f16")  # 8 elements of D, and 4 of each partial sum
+    reduction = ReductionOperation([4, 256], operation.C, cutlass.float32, count=8)
+    A, B, D = np.ones((8, 64), np.float16), np.ones((8, 64), np.float16).T, np.empty((8, 8), np.float16)
+    arguments = GemmArguments(operation, (8, 8, 64), A, B, gemm_mode=Mode.GemmSplitKParallel, split_k_slices=2)
+    ReductionArguments(reduction, (8, 8), 2, arguments.ptr_D, D)
+    assert "alignment" not in caplog.text
+
+
 # Copies
 
 
