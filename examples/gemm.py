@@ -263,7 +263,9 @@ def compare(
     allowed = 1.2 * relative * sizes  # no activation is steeper than 1.13
     allowed += functor.output.epsilon * (abs(exact) + (slices - 1) * sizes)
     allowed += 0.501 * slices if functor.output.is_integer else 0.0
-    allowed += 0.0 if functor.activation is None else functor.activation.error * (1 + sizes)
+    if functor.activation is not None:
+        relative, absolute = functor.activation.error(functor.compute)
+        allowed += absolute + relative * sizes
     used = (abs(D.astype(np.float64) - exact) / np.maximum(allowed, np.finfo(np.float64).tiny)).max()
     print(f"{operation.procedural_name()}: largest error is {used:.2f} of what is allowed")
     if not used <= 1:  # NaN fails as well

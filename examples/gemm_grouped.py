@@ -211,7 +211,9 @@ def error(
     relative = A.shape[-1] * math.accumulator.epsilon + 4 * functor.compute.epsilon + operand_error(math)
     allowed = 1.2 * relative * sizes + functor.output.epsilon * abs(exact)  # no activation is steeper than 1.13
     allowed += 0.501 if functor.output.is_integer else 0.0
-    allowed += 0.0 if functor.activation is None else functor.activation.error * (1 + sizes)
+    if functor.activation is not None:
+        relative, absolute = functor.activation.error(functor.compute)
+        allowed += absolute + relative * sizes
     used = (abs(D.astype(np.float64) - exact) / np.maximum(allowed, np.finfo(np.float64).tiny)).max(initial=0.0)
     return float(np.nan_to_num(used, nan=np.inf))  # max() takes no notice of NaN
 
