@@ -57,8 +57,21 @@ def check_mainloop(
             else:
                 _check_matrices(name, operand, tile, axis)
             _check_shares(name, operand, tile, axis, along_k)
+        _check_steps(tile)
     else:
         _check_simt(math, tile, A, B, C)
+
+
+def _check_steps(tile: TileDescription) -> None:
+    """Check that a warp's instructions along K come in pairs: it has two fragments in turn (mma_base.h)."""
+    k, of_step = tile.threadblock_shape[2], (tile.math_instruction.instruction_shape or (1, 1, 1))[2]
+    steps = tile.warp_shape[2] // of_step
+    if steps % 2:
+        step = k // steps
+        raise DescriptionError(
+            f"a warp loads while it multiplies, in steps of two: threadblock_shape K={k} makes {steps} instructions "
+            f"along K for each warp, and their number must be even; use K={k - step} or K={k + step}"
+        )
 
 
 def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: bool = False) -> bool:
@@ -152,12 +165,7 @@ def _check_simt(
                 f"SIMT kernels of {math.a} load {wanted} elements at a time: operand {name} needs alignment {wanted}, "
                 f"got {operand.alignment}"
             )
-    steps = tile.warp_shape[2] // (math.instruction_shape or (1, 1, 1))[2]
-    if steps % 2:
-        raise DescriptionError(
-            f"the threads of a SIMT kernel load while they multiply, in steps of two: threadblock_shape "
-            f"K={tile.threadblock_shape[2]} makes {steps} instructions along K for each warp, use an even number"
-        )
+    _check_steps(tile)
     if C.alignment != 1:
         raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
     lanes = _simt_lanes(math, tile)

@@ -10,7 +10,7 @@ import pytest
 from cases import OPERATIONS
 
 import pycutlass
-from pycutlass import memory
+from pycutlass import _core, memory
 from pycutlass.errors import ArgumentError, PoolError
 
 
@@ -43,7 +43,7 @@ def test_a_pool_in_use_is_not_replaced() -> None:
 def test_a_pool_that_is_too_small_says_the_sizes() -> None:
     pool = memory.MemoryPool(0, 2**20, 2**20)
     with pytest.raises(PoolError) as caught:
-        pool.allocate(2**22, 0)
+        pool.allocate(2**22, _core.Stream(0))
     assert (caught.value.requested, caught.value.used, caught.value.limit) == (2**22, 0, 2**20)
     assert "4,194,304" in str(caught.value) and "1,048,576" in str(caught.value)
 

@@ -213,7 +213,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"C": tensor("f32", ROW, 2), "epilogue_functor": functor("f32", 2)},
         ["SIMT kernels store single elements", "alignment 1, got 2"],
     ),
-    ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["SIMT", "K=5 makes 5 instructions", "even number"]),
+    ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["K=5 makes 5 instructions", "must be even", "K=4 or K=6"]),
     (
         "simt",
         tile("simt", threadblock_shape=(192, 64, 8), warp_count=(4, 2, 1), stages=2),
@@ -278,6 +278,8 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     # Tiles
     ("f16", tile("f16", threadblock_shape=(128, 128, 128), stages=2), ["operand A", "K=128", "64 elements", "use 64"]),
     ("f16", tile("f16", threadblock_shape=(128, 128, 48)), ["operand A", "K=48", "64 elements", "use 32"]),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 128, 48)), ["K=48 makes 3", "K=32 or K=64"]),
+    ("f64", parts("f64", (COLUMN, ROW, ROW), tile=(64, 96, 12), warps=(2, 1, 1)), ["K=12 makes 3", "K=8 or K=16"]),
     ("f16 by columns", tile("f16 by columns", threadblock_shape=(96, 128, 32)), ["operand A", "M=96", "use 128"]),
     ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 32, 32)), ["operand B", "N=32", "use 64"]),
     (
