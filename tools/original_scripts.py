@@ -142,6 +142,13 @@ def execute(run: Run, environment: dict[str, str], seconds: float) -> Outcome:
     return Outcome(run, outcome, time.monotonic() - began, said if not passed else "")
 
 
+def _reason(said: str) -> str:
+    """Return the line that tells most: what was raised or was wrong, else the last one."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if re.match(r"([\w.]+(Error|Exception)\b|wrong: )", line)]
+    return (telling or lines or [""])[-1]
+
+
 def _needs_gpu(script: Path, host: bool) -> str:
     if host and any(word in script.read_text() for word in ON_GPU):
         return "makes its tensors on a GPU"
@@ -208,8 +215,9 @@ def main(arguments: list[str] | None = None) -> int:
         with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
             outcomes = list(pool.map(lambda run: execute(run, environment, chosen.seconds), runs))
     for each in outcomes:
-        last = each.said.strip().splitlines()[-1:]
-        print(f"{each.outcome:8} {each.seconds:6.1f} s  {each.run.name}", *(f"\n    {line[:400]}" for line in last))
+        print(f"{each.outcome:8} {each.seconds:6.1f} s  {each.run.name}")
+        if each.said:
+            print(f"    {_reason(each.said)[:400]}")
         if chosen.verbose and each.outcome == "failed":
             print(each.said)
     print(", ".join(f"{sum(each.outcome == kind for each in outcomes)} {kind}" for kind in OUTCOMES))
