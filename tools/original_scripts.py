@@ -173,17 +173,22 @@ def _environment(copy: Path, host: bool, uncompiled: bool) -> dict[str, str]:
     (extras / "xmlrunner.py").write_text("")
     if uncompiled:
         (extras / "sitecustomize.py").write_text(UNCOMPILED)
-    environment = {**os.environ, "PYTHONPATH": f"{PYTHON}{os.pathsep}{extras}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": _python_path(extras), "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYCUTLASS_JOBS": "2"}
     if host:
         environment |= {"CUDA_VISIBLE_DEVICES": "", "PYCUTLASS_TARGET": "sm_80"}
     return environment
 
 
+def _python_path(*behind: Path) -> str:
+    """Return where modules are looked for: here, then `behind`, then where this process looks."""
+    return os.pathsep.join([str(PYTHON), *map(str, behind), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def _capability() -> int:
     found = subprocess.run(
         [sys.executable, "-c", "import pycutlass; print(pycutlass.device_cc())"],
-        env={**os.environ, "PYTHONPATH": str(PYTHON)},
+        env={**os.environ, "PYTHONPATH": _python_path()},
         capture_output=True,
         text=True,
         check=True,
