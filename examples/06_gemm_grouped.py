@@ -36,7 +36,10 @@ def main() -> None:
     weights = [random(HIDDEN, WIDTH).T for _ in range(EXPERTS)]
     for operation in (by_device, by_host):
         lists_of_tensors(operation, weights)
-    tables_on_the_device(by_device, weights)
+    if DEVICE == "cuda":
+        tables_on_the_device(by_device, weights)
+    else:
+        print("tables: left out, since they are read by a GPU, and there is none")
     print("Passed.")
 
 
@@ -132,15 +135,13 @@ def poisoned(rows: int, columns: int) -> torch.Tensor:
 def compare(
     what: str, tokens: torch.Tensor, weights: list[torch.Tensor], results: torch.Tensor, counts: list[int]
 ) -> None:
-    """Exit unless each element is within its rounding to f16, those of a sum in f32, and the error of silu."""
+    """Exit unless each element is within its rounding to f16 and those of a sum in f32."""
     used = 0.0
     for A, B, D in zip(tokens.split(counts), weights, results.split(counts), strict=True):
         if not len(A):
             continue
         exact, sizes = A.double() @ B.double(), A.double().abs() @ B.double().abs()
-        allowed = (
-            WIDTH * 2.0**-23 * sizes + 2.0**-11 * exact.abs() + 2.0**-10
-        )  # and of silu, which CUTLASS approximates
+        allowed = WIDTH * 2.0**-23 * sizes + 2.0**-11 * exact.abs() + 2.0**-10
         used = max(used, ((D.double() - torch.nn.functional.silu(exact)).abs() / allowed).max().item())
         if not used <= 1:  # NaN fails as well
             raise SystemExit(f"Failed: {what}: D is not silu(A x B)")
