@@ -2,7 +2,7 @@
 #
 #   make demo       what this machine has, and two examples: no GPU and no nvcc needed
 #   make test       all tests that need no GPU
-#   make thorough   the rules of tiles: every tile proven (hours), and kernels emulated for MINUTES=10
+#   make thorough   the rules of tiles: every tile proven (hours), misuse, and kernels emulated for MINUTES=10
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
 #   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
@@ -37,7 +37,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
 
 thorough: $(VENV)/.dev
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py tests/unit/test_misuse.py $(PYTEST_ARGS)
 	PROOF=whole $(BIN)/python -m pytest -s tests/proof $(PYTEST_ARGS)
 	$(BIN)/python tests/emulation/tiles.py --minutes $(MINUTES)
 

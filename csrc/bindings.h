@@ -20,6 +20,9 @@ inline constexpr char kCutlass[] = "pycutlass.cutlass";
 inline constexpr char kGemm[] = "pycutlass.cutlass.gemm";
 inline constexpr char kConv[] = "pycutlass.cutlass.conv";
 
+// What enumerations are made of: as enum.Enum, with an exception of ours for what is no member.
+inline constexpr char kChoice[] = "pycutlass.enums.Choice";
+
 // Declares a class under its public module. Local to this extension, so that another one that binds CUTLASS may be
 // loaded beside it.
 template <typename T>

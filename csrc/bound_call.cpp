@@ -1,5 +1,6 @@
 #include "bound_call.h"
 
+#include "calls.h"
 #include "launch.h"
 
 namespace py = pybind11;
@@ -18,6 +19,7 @@ PyObject* guarded(Body body) {
     error.restore();
   } catch (py::builtin_exception const& error) {
     error.set_error();
+    raise_ours();
   } catch (std::exception const& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

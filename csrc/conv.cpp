@@ -18,20 +18,20 @@ using cutlass::conv::Operator;
 
 void bind_enums(py::module_& m) {
   using namespace cutlass::conv;
-  py::native_enum<Operator>(m, "ConvOperator", "enum.Enum", "What a convolution computes.")
+  py::native_enum<Operator>(m, "ConvOperator", kChoice, "What a convolution computes.")
       .value("fprop", Operator::kFprop, "output from activation and filter")
       .value("dgrad", Operator::kDgrad, "gradient of the activation")
       .value("wgrad", Operator::kWgrad, "gradient of the filter")
       .finalize();
   publish_enum(m, kConv, "ConvOperator", "Operator");
 
-  py::native_enum<Mode>(m, "ConvMode", "enum.Enum", "Whether the filter is flipped.")
+  py::native_enum<Mode>(m, "ConvMode", kChoice, "Whether the filter is flipped.")
       .value("cross_correlation", Mode::kCrossCorrelation, "it is not: what neural networks call convolution")
       .value("convolution", Mode::kConvolution, "it is")
       .finalize();
   publish_enum(m, kConv, "ConvMode", "Mode");
 
-  py::native_enum<IteratorAlgorithm>(m, "IteratorAlgorithm", "enum.Enum", "How a kernel walks through its operands.")
+  py::native_enum<IteratorAlgorithm>(m, "IteratorAlgorithm", kChoice, "How a kernel walks through its operands.")
       .value("analytic", IteratorAlgorithm::kAnalytic, "always correct, slower")
       .value("optimized", IteratorAlgorithm::kOptimized, "R, S <= 32; for dgrad only with unit stride")
       .value("fixed_channels", IteratorAlgorithm::kFixedChannels, "C equals the alignment")
@@ -39,13 +39,13 @@ void bind_enums(py::module_& m) {
       .finalize();
   publish_enum(m, kConv, "IteratorAlgorithm", "IteratorAlgorithm");
 
-  py::native_enum<StrideSupport>(m, "StrideSupport", "enum.Enum", "Which convolution strides a kernel takes.")
+  py::native_enum<StrideSupport>(m, "StrideSupport", kChoice, "Which convolution strides a kernel takes.")
       .value("strided", StrideSupport::kStrided, "any")
       .value("unity", StrideSupport::kUnity, "one only")
       .finalize();
   publish_enum(m, kConv, "StrideSupport", "StrideSupport");
 
-  py::native_enum<SplitKMode>(m, "SplitKMode", "enum.Enum",
+  py::native_enum<SplitKMode>(m, "SplitKMode", kChoice,
                               "How slices of the k extent are put together. NoSplit can be written; it is an alias of "
                               "CUTLASS's own name, None, which needs getattr.")
       .value("None", SplitKMode::kNone, "k is not split")
@@ -216,11 +216,14 @@ void bind_problem_size(py::module_& m) {
   for (Field const& field : kFields) {
     cls.def_property(
         field.name, [field](Conv2dProblemSize const& p) { return p.*field.member; },
-        [field](Conv2dProblemSize& p, AnyInt const& value) {
-          p.*field.member = checked<int>(value, kName, field.name, field.least);
+        [field](Conv2dProblemSize& p, py::object const& value) {
+          p.*field.member = checked<int>(integer(value, kName, field.name), kName, field.name, field.least);
         });
   }
-  cls.def_readwrite("mode", &Conv2dProblemSize::mode)
+  cls.def_property(
+         "mode", [](Conv2dProblemSize const& p) { return p.mode; },
+         py::cpp_function([](Conv2dProblemSize& p, Mode mode) { p.mode = mode; }, py::name("mode"), py::is_method(cls),
+                          py::arg("mode")))
       .def(
           "reset_split_k_slices",
           [](Conv2dProblemSize p, AnyInt const& split_k_slices) {

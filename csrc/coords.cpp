@@ -53,8 +53,11 @@ void bind_as_coord(py::class_<C>& cls, Names<Rank> names) {
   static_assert(Rank == C::kRank);
   bind_as_tuple(cls, names, [](C const& c) { return coord_tuple(c); });
   cls.def(
-      "at", [](py::object const& c, py::ssize_t dim) { return c[py::int_(dim)]; }, py::arg("dim"),
-      "The component with this index.");
+      "at",
+      [names](C const& c, AnyInt const& dim) {
+        return c[checked<int>(dim, names.cls, "at(dim)", 0, static_cast<int>(Rank) - 1)];
+      },
+      py::arg("dim"), "The component with this index.");
 }
 
 // The product in Python's unbounded integers: four 32-bit extents may need 124 bits.
@@ -151,7 +154,7 @@ void bind_dim3(py::module_& m) {
 
 void bind_gemm_mode(py::module_& m) {
   using cutlass::gemm::GemmUniversalMode;
-  py::native_enum<GemmUniversalMode>(m, "GemmMode", "enum.Enum", "What a GEMM kernel does with its k extent and batch.")
+  py::native_enum<GemmUniversalMode>(m, "GemmMode", kChoice, "What a GEMM kernel does with its k extent and batch.")
       .value("Gemm", GemmUniversalMode::kGemm, "one product; k may be split serially")
       .value("GemmSplitKParallel", GemmUniversalMode::kGemmSplitKParallel, "one product; slices of k are reduced later")
       .value("Batched", GemmUniversalMode::kBatched, "products at a constant stride")

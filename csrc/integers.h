@@ -10,36 +10,77 @@
 
 namespace py = pybind11;
 
-// Anything with __index__: int, numpy.int64, ... but not a float.
+// Anything with __index__: int, numpy.int64, ... but no float and no truth value.
 struct AnyInt {
   py::object object;
 };
 
+// Reads an integer; false where the object is none. What its own __index__ raises is the cause of an ArgumentTypeError.
+inline bool read_integer(py::handle source, AnyInt& value) {
+  if (!source || PyBool_Check(source.ptr()) || !PyIndex_Check(source.ptr())) return false;
+  value.object = py::reinterpret_steal<py::object>(PyNumber_Index(source.ptr()));
+  if (value.object) return true;
+  if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+    PyErr_Clear();
+    return false;
+  }
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();  // Ctrl-C
+  py::error_already_set error;
+  std::string const said = std::string(py::type::handle_of(source).attr("__name__").cast<std::string>()) +
+                           " raised an exception where its integer was asked for";
+  py::raise_from(error, py::module_::import("pycutlass.errors").attr("ArgumentTypeError").ptr(), said.c_str());
+  throw py::error_already_set();
+}
+
+// A real number of any library: complex ones and text are none.
+struct AnyReal {
+  double value;
+};
+
 namespace pybind11::detail {
 template <>
-struct type_caster<AnyInt> {
-  PYBIND11_TYPE_CASTER(AnyInt, const_name("int"));
+struct type_caster<AnyReal> {
+  PYBIND11_TYPE_CASTER(AnyReal, const_name("float"));
   bool load(handle source, bool) {
-    if (!source || !PyIndex_Check(source.ptr())) return false;
-    value.object = reinterpret_steal<py::object>(PyNumber_Index(source.ptr()));
-    if (!value.object) throw error_already_set();
+    if (!source) return false;
+    auto number = reinterpret_borrow<object>(source);
+    if (!PyFloat_CheckExact(source.ptr())) number = module_::import("pycutlass.integers").attr("real")(source);
+    if (number.is_none()) return false;
+    value.value = PyFloat_AS_DOUBLE(number.ptr());
     return true;
   }
 };
+
+template <>
+struct type_caster<AnyInt> {
+  PYBIND11_TYPE_CASTER(AnyInt, const_name("int"));
+  bool load(handle source, bool) { return read_integer(source, value); }
+};
 }  // namespace pybind11::detail
+
+// Returns what a property is set to as an integer, or raises TypeError naming it.
+inline AnyInt integer(py::handle value, std::string_view owner, std::string_view field = {}) {
+  AnyInt number;
+  if (!read_integer(value, number)) {
+    throw py::type_error(std::string(owner) + (field.empty() ? "" : ": ") + std::string(field) +
+                         " must be an integer, got " +
+                         py::module_::import("pycutlass.calls").attr("shown")(value).cast<std::string>());
+  }
+  return number;
+}
 
 // Returns the integer, or raises ValueError naming it by its class or function and, where there is one, its field.
 template <typename T>
 T checked(AnyInt const& number, std::string_view owner, std::string_view field = {},
-          T least = std::numeric_limits<T>::lowest()) {
+          T least = std::numeric_limits<T>::lowest(), T greatest = std::numeric_limits<T>::max()) {
   static_assert(sizeof(T) < sizeof(long long), "compared as long long");
   int overflow = 0;
   long long value = PyLong_AsLongLongAndOverflow(number.object.ptr(), &overflow);
-  constexpr long long most = std::numeric_limits<T>::max();
+  long long const most = greatest;
   if (overflow || value < static_cast<long long>(least) || value > most) {
     throw py::value_error(std::string(owner) + (field.empty() ? "" : ": ") + std::string(field) + " must be from " +
                           std::to_string(least) + " to " + std::to_string(most) + "; got " +
-                          std::string(py::str(number.object)));
+                          py::module_::import("pycutlass.calls").attr("shown")(number.object).cast<std::string>());
   }
   return static_cast<T>(value);
 }

@@ -39,7 +39,13 @@ void require_strides_fit(Tensor4DCoord const& extent, std::string const& name) {
 template <typename Layout>
 void bind_matrix_layout(py::module_& m, std::string const& name, char const* doc) {
   auto cls = public_class<Layout>(m, kCutlass, name.c_str(), doc);
-  cls.def(py::init([](std::int64_t stride) { return Layout(stride); }), py::arg("stride"))
+  cls.def(py::init([name](AnyInt const& stride) {
+            int overflow = 0;
+            long long value = PyLong_AsLongLongAndOverflow(stride.object.ptr(), &overflow);
+            if (overflow) throw py::value_error(name + ": stride must be an integer of 64 bits");
+            return Layout(value);
+          }),
+          py::arg("stride"))
       .def_static(
           "packed",
           [name](MatrixCoord const& extent) {
@@ -100,7 +106,7 @@ constexpr char const* kOtherLayouts[] = {"ColumnMajorInterleaved2",
                                          "TensorC64RSK64"};
 
 void bind_layout_enum(py::module_& m) {
-  py::native_enum<OtherLayout> cls(m, "layout", "enum.Enum", "Layouts that have no class.");
+  py::native_enum<OtherLayout> cls(m, "layout", kChoice, "Layouts that have no class.");
   int value = 0;
   for (char const* name : kOtherLayouts) cls.value(name, static_cast<OtherLayout>(value++));
   cls.finalize();

@@ -1,5 +1,6 @@
 // pycutlass._core: CUTLASS's own types, and the launch path.
 #include "bindings.h"
+#include "calls.h"
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "CUTLASS's own types and the launch path; import them from pycutlass.cutlass.";
@@ -9,4 +10,5 @@ PYBIND11_MODULE(_core, m) {
   bind_conv(m);
   bind_swizzle(m);
   bind_launch(m);
+  guard_calls(m);
 }

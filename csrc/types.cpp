@@ -29,19 +29,17 @@ std::string number_text(py::object const& number) {
 // What a value of an element type can do. `value_of` gives the Python number, exactly.
 template <typename T, typename ValueOf>
 void bind_as_value(py::class_<T>& cls, std::string const& name, ValueOf value_of) {
-  using Storage = decltype(T::storage);
   cls.def("value", value_of, "The value as a Python number, exactly.")
       .def("__float__", [value_of](T const& x) { return static_cast<double>(value_of(x)); })
       .def(
           "__eq__", [value_of](T const& a, T const& b) { return value_of(a) == value_of(b); }, py::is_operator())
       .def("__hash__", [value_of](T const& x) { return py::hash(py::cast(value_of(x))); })
       .def("__repr__", [name, value_of](T const& x) { return name + "(" + number_text(py::cast(value_of(x))) + ")"; })
-      .def(py::pickle([](T const& x) { return py::make_tuple(x.storage); },
-                      [](py::tuple const& state) {
-                        T x;
-                        x.storage = state[0].cast<Storage>();
-                        return x;
-                      }));
+      // py::pickle would make an object without a constructor, which ends the interpreter in protocols 0 and 1
+      .def("__reduce__", [](T const& x) {
+        py::object attributes = py::dict(py::arg("storage") = x.storage);
+        return py::make_tuple(py::type::of<T>(), py::make_tuple(0), py::make_tuple(py::none(), attributes));
+      });
 }
 
 // A floating-point type. A Python number becomes a double, then T by CUTLASS's own conversion.
@@ -53,16 +51,22 @@ void bind_float(py::module_& m, std::string const& name, char const* doc, FromDo
   bind_as_value(cls, name, [](T const& x) { return static_cast<double>(static_cast<float>(x)); });
   cls.def_property(
       "storage", [](T const& x) { return x.storage; },
-      [name](T& x, AnyInt const& bits) { x.storage = checked<Storage>(bits, name + ".storage"); },
+      [name](T& x, py::object const& bits) {
+        x.storage = checked<Storage>(integer(bits, name + ".storage"), name + ".storage");
+      },
       "The bits, as an unsigned integer.");
 }
 
 template <typename T>
 void bind_native_float(py::module_& m, std::string const& name, char const* doc) {
   auto cls = public_class<Native<T>>(m, kCutlass, name.c_str(), doc);
-  cls.def(py::init([](double value) { return Native<T>{static_cast<T>(value)}; }), py::arg("value"));
+  cls.def(py::init([](AnyReal number) { return Native<T>{static_cast<T>(number.value)}; }), py::arg("value"));
   bind_as_value(cls, name, [](Native<T> const& x) { return static_cast<double>(x.storage); });
-  cls.def_readwrite("storage", &Native<T>::storage, "The number itself.");
+  cls.def_property(
+      "storage", [](Native<T> const& x) { return x.storage; },
+      py::cpp_function([](Native<T>& x, AnyReal number) { x.storage = static_cast<T>(number.value); },
+                       py::name("storage"), py::is_method(cls), py::arg("value")),
+      "The number itself.");
 }
 
 // Returns a whole number as a Python int, or raises ValueError: 0.5 as int8 would silently be 0.
@@ -81,13 +85,15 @@ void bind_integer(py::module_& m, std::string const& name, char const* doc) {
   auto cls = public_class<Native<T>>(m, kCutlass, name.c_str(), doc);
   auto from_int = [name](AnyInt const& value) { return Native<T>{checked<T>(value, name)}; };
   cls.def(py::init(from_int), py::arg("value"))
-      .def(py::init([name, from_int](double value) { return from_int(whole(py::float_(value), name)); }),
+      .def(py::init([name, from_int](AnyReal number) { return from_int(whole(py::float_(number.value), name)); }),
            py::arg("value"));
   bind_as_value(cls, name, [](Native<T> const& x) { return static_cast<int>(x.storage); });
   cls.def("__int__", [](Native<T> const& x) { return static_cast<int>(x.storage); })
       .def_property(
           "storage", [](Native<T> const& x) { return static_cast<int>(x.storage); },
-          [name](Native<T>& x, AnyInt const& value) { x.storage = checked<T>(value, name + ".storage"); },
+          [name](Native<T>& x, py::object const& value) {
+            x.storage = checked<T>(integer(value, name + ".storage"), name + ".storage");
+          },
           "The number itself.");
 }
 
@@ -96,15 +102,15 @@ void bind_numbers(py::module_& m) {
   bind_integer<std::int8_t>(m, "int8", "8-bit signed integer.");
   bind_integer<std::int32_t>(m, "int32", "32-bit signed integer.");
   bind_float<half_t>(m, "float16", "IEEE half precision. Rounds by way of float, to nearest, ties to even.",
-                     [](double x) { return half_t(x); });
+                     [](AnyReal x) { return half_t(x.value); });
   bind_float<bfloat16_t>(m, "bfloat16", "Brain float. Rounds by way of float, to nearest, ties to even.",
-                         [](double x) { return bfloat16_t(x); });
+                         [](AnyReal x) { return bfloat16_t(x.value); });
   bind_float<tfloat32_t>(m, "tfloat32", "Tensor float. Rounds by way of float, to nearest, ties away from zero.",
-                         [](double x) { return tfloat32_t(x); });
+                         [](AnyReal x) { return tfloat32_t(x.value); });
   bind_float<float_e4m3_t>(m, "float_e4m3", "8-bit float, 4 exponent bits. Rounds to even, saturates at 448.",
-                           [](double x) { return float_e4m3_t(x); });
+                           [](AnyReal x) { return float_e4m3_t(x.value); });
   bind_float<float_e5m2_t>(m, "float_e5m2", "8-bit float, 5 exponent bits. Rounds to even, saturates at 57344.",
-                           [](double x) { return float_e5m2_t(x); });
+                           [](AnyReal x) { return float_e5m2_t(x.value); });
   bind_native_float<float>(m, "float32", "IEEE single precision.");
   bind_native_float<double>(m, "float64", "IEEE double precision; nothing of a Python float is lost.");
 }
@@ -116,7 +122,7 @@ constexpr char const* kDtypes[] = {"b1",   "u2",   "u4",    "u8",   "u16",   "u3
                                    "cs32", "cs64", "cu2",   "cu4",  "cu8",   "cu16", "cu32", "cu64", "invalid"};
 
 void bind_dtype(py::module_& m) {
-  py::native_enum<Dtype> cls(m, "dtype", "enum.Enum", "Element types that have no class: u8, s4, b1, complex ones.");
+  py::native_enum<Dtype> cls(m, "dtype", kChoice, "Element types that have no class: u8, s4, b1, complex ones.");
   int value = 0;
   for (char const* name : kDtypes) cls.value(name, static_cast<Dtype>(value++));
   cls.finalize();
@@ -127,7 +133,7 @@ void bind_dtype(py::module_& m) {
 enum class OpClass { kSimt, kTensorOp, kWmmaTensorOp, kSparseTensorOp };
 
 void bind_math_enums(py::module_& m) {
-  py::native_enum<OpClass>(m, "OpClass", "enum.Enum", "Which units of the GPU do the arithmetic.")
+  py::native_enum<OpClass>(m, "OpClass", kChoice, "Which units of the GPU do the arithmetic.")
       .value("Simt", OpClass::kSimt, "CUDA cores")
       .value("TensorOp", OpClass::kTensorOp, "tensor cores")
       .value("WmmaTensorOp", OpClass::kWmmaTensorOp, "tensor cores by way of WMMA")
@@ -135,7 +141,7 @@ void bind_math_enums(py::module_& m) {
       .finalize();
   publish_enum(m, kCutlass, "OpClass", "OpClass");
 
-  py::native_enum<cutlass::ComplexTransform>(m, "complex_transform", "enum.Enum", "What is done to a complex operand.")
+  py::native_enum<cutlass::ComplexTransform>(m, "complex_transform", kChoice, "What is done to a complex operand.")
       .value("none", cutlass::ComplexTransform::kNone, "nothing")
       .value("conj", cutlass::ComplexTransform::kConjugate, "it is conjugated")
       .finalize();

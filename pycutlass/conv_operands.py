@@ -11,6 +11,7 @@ whose strides could mean either is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
@@ -19,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import several, shape_of, whole
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alignment, check_dtype, vector
@@ -87,10 +90,10 @@ def channel_bias(name: str, description: TensorDescription, tensor: Any, extent:
 
 def is_channel_bias(tensor: Any, extent: Extent) -> bool:
     """Return whether `tensor` has one element for each channel, and not one for each element of `extent`."""
-    shape = getattr(tensor, "shape", None)
+    shape = shape_of(tensor)
     if shape is None:
         return False
-    elements = int(np.prod(tuple(shape), dtype=np.int64))
+    elements = math.prod(shape)
     return elements == extent[3] != extent[0] * extent[1] * extent[2] * extent[3]
 
 
@@ -105,6 +108,7 @@ def logical(operand: Matrix, extent: Extent) -> NDArray[Any]:
     return array.reshape(extent)
 
 
+@public
 def reorder_filter(tensor: _Tensor) -> _Tensor:
     """Return a filter of TensorC32RSK32 with its K permuted as interleaved kernels read it; twice is no change.
 
@@ -125,6 +129,7 @@ def reorder_filter(tensor: _Tensor) -> _Tensor:
     return permuted
 
 
+@public
 def conv2d_problem_size(
     x: Any,
     w: Any,
@@ -195,10 +200,11 @@ def _logical_extent(name: str, tensor: Any) -> Extent:
 
 
 def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    values = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(values) != 2:
-        raise ArgumentTypeError(f"{name} must be an integer, or two for height and width; got {value!r}")
-    return values[0], values[1]
+    number = whole(value)
+    pair = several(value, 2) if number is None else (number, number)
+    if pair is None:
+        raise ArgumentTypeError(f"{name} must be an integer, or two for height and width; got {shown(value)}")
+    return pair[0], pair[1]
 
 
 def _packed(

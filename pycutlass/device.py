@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pycutlass import _core, config
+from pycutlass.calls import public
 from pycutlass.errors import DeviceError
 
 __all__ = [
@@ -88,6 +89,7 @@ def compute_capability(ordinal: int = 0) -> int:
     return describe(ordinal).compute_capability
 
 
+@public
 def device_cc(device: int = 0) -> int:
     """Return what to describe kernels for, under the name that the original used.
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from typing import Any
+
+from pycutlass.calls import shown, suggestion
+from pycutlass.errors import ArgumentError
+from pycutlass.integers import whole
 
 __all__ = [
+    "Choice",
     "GroupMode",
     "KernelSchedule",
     "MathOperation",
@@ -14,7 +21,37 @@ __all__ = [
 ]
 
 
-class MathOperation(enum.Enum):
+class _ChoiceType(enum.EnumMeta):
+    """The type of enumerations: names what is near where there is no such member."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        members: Mapping[str, Any] = cls.__members__
+        if not members:  # a new enumeration is made
+            return super().__call__(*args, **kwargs)
+        value = kwargs["value"] if not args and list(kwargs) == ["value"] else args[0] if len(args) == 1 else None
+        wanted = value if type(value) is str else whole(value)
+        for member in members.values():
+            if value is member or (wanted is not None and member.value == wanted):
+                return member
+        near = suggestion(wanted, members) if isinstance(wanted, str) else ""
+        known = ", ".join(f"{cls.__name__}.{name}" for name in members)
+        raise ArgumentError(f"{cls.__name__} has no member of value {shown(value)}; write one of {known}.{near}")
+
+    def __getattr__(cls, name: str) -> Any:
+        members: Mapping[str, Any] = cls.__members__
+        if name in members:
+            return members[name]  # Python 3.11 looks for members here, newer ones do not
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = ", ".join(members)
+        raise AttributeError(f"{cls.__name__} has no member {name}; it has {known}.{suggestion(name, members)}")
+
+
+class Choice(enum.Enum, metaclass=_ChoiceType):
+    """One of a few; asking for another raises ArgumentError."""
+
+
+class MathOperation(Choice):
     """What one multiply-add does. The fast variants take f32 operands and split or round them.
 
     Examples
@@ -36,7 +73,7 @@ MathOperation.multiply_add_fast_f32)
         return f"MathOperation.{self.name}"
 
 
-class KernelSchedule(enum.Enum):
+class KernelSchedule(Choice):
     """How the warp groups of a Hopper kernel share the work.
 
     Pingpong: each of two consumer warp groups has an output tile of its own, one computes while the other writes.
@@ -60,7 +97,7 @@ class KernelSchedule(enum.Enum):
         return f"KernelSchedule.{self.name}"
 
 
-class RasterOrder(enum.IntEnum):
+class RasterOrder(int, Choice):
     """The order in which a persistent Hopper kernel visits its output tiles.
 
     Examples
@@ -78,7 +115,7 @@ class RasterOrder(enum.IntEnum):
         return f"RasterOrder.{self.name}"
 
 
-class StrideSupport(enum.Enum):
+class StrideSupport(Choice):
     """Convolution strides that a kernel can take.
 
     Examples
@@ -95,7 +132,7 @@ class StrideSupport(enum.Enum):
         return f"StrideSupport.{self.name}"
 
 
-class GroupMode(enum.Enum):
+class GroupMode(Choice):
     """How a convolution kernel divides groups of channels among its threadblocks.
 
     SingleGroup: a threadblock works within one group, whose output channels are a multiple of the tile's N.
@@ -115,7 +152,7 @@ class GroupMode(enum.Enum):
         return f"GroupMode.{self.name}"
 
 
-class SchedulerMode(enum.Enum):
+class SchedulerMode(Choice):
     """Where the schedule of a grouped GEMM is computed.
 
     Examples

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.integers import whole
+from pycutlass.integers import items_of, several
 from pycutlass.types import Element, element
 
-__all__ = ["NO_VOLTA", "MathInstruction", "items_of", "triple"]
+__all__ = ["NO_VOLTA", "MathInstruction", "triple"]
 
 #: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
 NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
@@ -76,6 +77,7 @@ _VALID = (
 )
 
 
+@public
 @dataclass(frozen=True)
 class MathInstruction:
     """The instruction that one warp (or, for SIMT, one thread) executes.
@@ -115,9 +117,11 @@ MathOperation.multiply_add)
         if self.instruction_shape is not None:
             object.__setattr__(self, "instruction_shape", triple("instruction_shape", self.instruction_shape))
         if not isinstance(self.opcode_class, _core.OpClass):
-            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {self.opcode_class!r}")
+            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {shown(self.opcode_class)}")
         if not isinstance(self.math_operation, MathOperation):
-            raise DescriptionError(f"math_operation must be a MathOperation, got {self.math_operation!r}")
+            raise DescriptionError(f"math_operation must be a MathOperation, got {shown(self.math_operation)}")
+        for name in ("element_a", "element_b", "element_accumulator"):
+            object.__setattr__(self, name, element(getattr(self, name)).tag)
         a, b = element(self.element_a), element(self.element_b)
         if self.is_tensor_op and a.is_integer and self.math_operation is MathOperation.multiply_add:
             # Tensor cores have one way to add up integers; the original's scripts call it by either name.
@@ -189,17 +193,9 @@ MathOperation.multiply_add)
 
 def triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:
     """Return M, N, K of a shape; raise DescriptionError, naming it, where they are not three positive integers."""
-    items = items_of(name, values)
-    extents = [extent for extent in map(whole, items) if extent is not None and extent >= 1]
-    if not len(items) == len(extents) == 3:
-        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {list(items)!r}")
+    extents = several(values, 3)
+    if extents is None or min(extents) < 1:
+        given = shown(list(items_of(values, 3) or ()) or values)
+        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {given}")
     m, n, k = extents
     return m, n, k
-
-
-def items_of(name: str, values: Iterable[int]) -> tuple[int, ...]:
-    """Return what a shape consists of, whatever it is."""
-    try:
-        return tuple(values)
-    except TypeError:
-        raise DescriptionError(f"{name} must be three positive integers [M, N, K], got {values!r}") from None

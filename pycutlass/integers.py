@@ -1,18 +1,106 @@
-"""Integers of every library: Python's, NumPy's, and whatever else counts as one."""
+"""Numbers of every library, read in one place: what an object raises when asked is the cause of our exception."""
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Mapping, Set
 from typing import Any
 
-__all__ = ["whole"]
+import numpy as np
+
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["items_of", "real", "several", "shape_of", "whole"]
+
+_BITS = 128  # nothing counted here needs as many; an integer may have any number, which Python would not even print
+_NO_ITEMS = (str, bytes, bytearray, Mapping, Set)  # one can walk along them, though not to find M, N and K
 
 
 def whole(value: Any) -> int | None:
-    """Return `value` as an int where it is an integer of any library and no truth value, else None."""
+    """Return `value` as an int where it is an integer of any library and no truth value, else None.
+
+    Raises
+    ------
+    ArgumentError
+        It is beyond anything that is counted.
+    ArgumentTypeError
+        Its own ``__index__`` raised something else than a TypeError, which is how an object says that it is none.
+    """
     if isinstance(value, bool):
         return None
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         return None
+    except Exception as error:
+        raise _asked(value, "integer") from error
+    if number.bit_length() > _BITS:
+        raise ArgumentError(f"an integer of {number.bit_length():,} bits is beyond anything that is counted here")
+    return number
+
+
+def items_of(values: Any, most: int) -> tuple[Any, ...] | None:
+    """Return the items of an ordered collection, no more than `most` and one; None where it is no such thing.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Walking along it raised something else than a TypeError.
+    """
+    if isinstance(values, _NO_ITEMS):
+        return None
+    try:
+        return tuple(itertools.islice(values, most + 1))  # a generator may have no end
+    except TypeError:
+        return None
+    except Exception as error:
+        raise _asked(values, "items") from error
+
+
+def several(values: Any, count: int) -> tuple[int, ...] | None:
+    """Return `count` integers, M, N and K perhaps, or None where `values` are something else."""
+    items = items_of(values, count)
+    if items is None or len(items) != count:
+        return None
+    numbers = tuple(number for number in map(whole, items) if number is not None)
+    return numbers if len(numbers) == count else None
+
+
+def shape_of(tensor: Any) -> tuple[int, ...] | None:
+    """Return the shape of what may be a tensor, and is not checked yet; None where it has none."""
+    try:
+        shape = tensor.shape
+    except Exception:  # whoever checks the tensor says what is wrong
+        return None
+    return tuple(shape) if isinstance(shape, tuple) else None  # torch has a class of its own
+
+
+def real(value: Any) -> float | None:
+    """Return `value` as a float where it is a real number of any library, else None: text and complex numbers are none.
+
+    Raises
+    ------
+    ArgumentError
+        It is beyond float64.
+    ArgumentTypeError
+        Its own ``__float__`` raised something unexpected.
+    """
+    if type(value) is float:
+        return value
+    if not hasattr(value, "__float__") or isinstance(value, np.ma.MaskedArray):
+        return None if (number := whole(value)) is None else float(number)
+    if isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c":
+        return None  # NumPy would warn, and leave the imaginary part out
+    try:
+        return float(value.detach() if getattr(value, "requires_grad", False) is True else value)
+    except (TypeError, ValueError):
+        return None
+    except OverflowError:
+        raise ArgumentError(f"{type(value).__name__} is beyond float64") from None
+    except Exception as error:
+        raise _asked(value, "number") from error
+
+
+def _asked(value: Any, what: str) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{type(value).__name__} raised an exception when it was asked for its {what}")

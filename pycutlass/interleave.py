@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import whole
+from pycutlass.integers import shape_of, whole
 
 __all__ = [
     "deinterleave_columns",
@@ -38,6 +39,7 @@ _digests: dict[bytes, None] = {}
 _lock = threading.Lock()
 
 
+@public
 def interleave_columns(matrix: Any) -> Any:
     """Return a matrix of (rows, columns) packed as ``cutlass.ColumnMajorInterleaved32``, flat.
 
@@ -56,6 +58,7 @@ def interleave_columns(matrix: Any) -> Any:
     return _flat(matrix.reshape(rows, columns // _GROUP, _GROUP).swapaxes(0, 1))
 
 
+@public
 def deinterleave_columns(packed: Any, rows: int, columns: int) -> Any:
     """Return what `interleave_columns` packed, as a matrix of (rows, columns).
 
@@ -82,6 +85,7 @@ def deinterleave_columns(packed: Any, rows: int, columns: int) -> Any:
     return _flat(packed.reshape(columns // _GROUP, rows, _GROUP).swapaxes(0, 1)).reshape(rows, columns)
 
 
+@public
 def interleave_rows(matrix: Any) -> Any:
     """Return a matrix of (rows, columns) packed as ``cutlass.RowMajorInterleaved32``, flat.
 
@@ -100,6 +104,7 @@ def interleave_rows(matrix: Any) -> Any:
     return _flat(matrix.reshape(rows // _GROUP, _GROUP, columns).swapaxes(1, 2))
 
 
+@public
 def reorder_column(packed: Any) -> Any:
     """Return B of an interleaved GEMM with its columns permuted as the kernel reads them; twice is no change.
 
@@ -177,11 +182,12 @@ def _digest(array: Any) -> bytes | None:
 
 def _shape(who: str, name: str, array: Any) -> tuple[int, ...]:
     """Return the shape of an array of numpy, cupy or torch, which are known here by what they can do."""
-    if isinstance(array, type) or not all(hasattr(array, each) for each in ("shape", "reshape", "swapaxes")):
+    shape = None if isinstance(array, type) else shape_of(array)
+    if shape is None or not all(hasattr(array, each) for each in ("reshape", "swapaxes")):
         raise ArgumentTypeError(
             f"{who} takes an array of numpy, cupy or torch as {name}, got {type(array).__name__}; use numpy.asarray"
         )
-    return tuple(array.shape)
+    return shape
 
 
 def _extents(who: str, matrix: Any) -> tuple[int, int]:
@@ -197,7 +203,7 @@ def _extents(who: str, matrix: Any) -> tuple[int, int]:
 def _extent(name: str, value: Any) -> int:
     extent = whole(value)
     if extent is None:
-        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}")
+        raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if extent < 0:
         raise ArgumentError(f"{name} must not be negative, got {extent}")
     return extent

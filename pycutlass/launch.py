@@ -310,9 +310,15 @@ class DeviceLaunch:
             )
         _, y, z = call.grid
         if y > _GRID_LIMIT or z > _GRID_LIMIT:
+            remedy = (
+                "use a threadblock_shape with more columns"
+                if y > _GRID_LIMIT
+                else "batches go along x with swizzling_functor=cutlass.BatchedIdentitySwizzle, and slices of K can be "
+                "fewer"
+            )
             raise ArgumentError(
                 f"{problem.what} needs a grid of {call.grid} threadblocks, CUDA has at most {_GRID_LIMIT} along y "
-                f"and z: use a larger threadblock_shape"
+                f"and z: {remedy}"
             )
 
     def _make_workspace(self, size: int) -> None:

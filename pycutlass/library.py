@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pycutlass.calls import public, shown
 from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
-from pycutlass.instruction import MathInstruction, items_of, triple
-from pycutlass.integers import whole
+from pycutlass.instruction import MathInstruction, triple
+from pycutlass.integers import items_of, whole
 from pycutlass.log import say_once
 from pycutlass.types import Element, Layout, element, layout
 
@@ -30,6 +31,7 @@ _NATIVE_ROWS = {
 _MOST_ACCUMULATORS, CLEAN_ACCUMULATORS = 224, 192
 
 
+@public
 @dataclass(frozen=True)
 class TileDescription:
     """How a threadblock and its warps divide the problem.
@@ -74,7 +76,7 @@ class TileDescription:
     def __post_init__(self) -> None:
         object.__setattr__(self, "threadblock_shape", triple("threadblock_shape", self.threadblock_shape))
         if not isinstance(self.math_instruction, MathInstruction):
-            raise DescriptionError(f"math_instruction must be a MathInstruction, got {self.math_instruction!r}")
+            raise DescriptionError(f"math_instruction must be a MathInstruction, got {shown(self.math_instruction)}")
         if self.cluster_shape is not None:
             object.__setattr__(self, "cluster_shape", _cluster(self.cluster_shape))
             self._check_native()
@@ -121,7 +123,7 @@ class TileDescription:
         object.__setattr__(self, "warp_count", triple("warp_count", self.warp_count))
         stages = whole(self.stages)
         if stages is None or stages < 2:
-            raise DescriptionError(f"stages must be an integer of at least 2, got {self.stages!r}")
+            raise DescriptionError(f"stages must be an integer of at least 2, got {shown(self.stages)}")
         object.__setattr__(self, "stages", stages)
         if self.num_threads > 1024:
             raise DescriptionError(
@@ -180,7 +182,7 @@ class TileDescription:
             schedule = KernelSchedule.Pingpong if m == 192 or m < 128 else KernelSchedule.Cooperative
             object.__setattr__(self, "kernel_schedule", schedule)
         if not isinstance(schedule, KernelSchedule):
-            raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {schedule!r}")
+            raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {shown(schedule)}")
         if self.warp_count is not None:
             raise DescriptionError(
                 "a Hopper-native kernel has fixed warp groups: give warp_count=None, or leave out cluster_shape"
@@ -189,7 +191,7 @@ class TileDescription:
         if self.stages is not None:
             stages = whole(self.stages)
             if stages is None or stages < 2:
-                raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {self.stages!r}")
+                raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {shown(self.stages)}")
             object.__setattr__(self, "stages", stages)
 
     def _check_native_extents(self, m: int, n: int, k: int, schedule: KernelSchedule) -> None:
@@ -233,13 +235,14 @@ class TileDescription:
         return f"TileDescription({text})"
 
 
+@public
 @dataclass(frozen=True)
 class TensorDescription:
     """Element type, layout and alignment of an operand.
 
     Parameters
     ----------
-    element : element type of ``cutlass``
+    element : element type of ``cutlass``, or a dtype of torch, NumPy or ml_dtypes
         For example ``cutlass.float16``.
     layout : layout of ``cutlass``
         ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``; for convolutions ``cutlass.TensorNHWC``.
@@ -265,9 +268,10 @@ class TensorDescription:
 
     def __post_init__(self) -> None:
         described, _ = element(self.element), layout(self.layout)
+        object.__setattr__(self, "element", described.tag)
         alignment = whole(self.alignment)
         if alignment is None or alignment < 1 or alignment & (alignment - 1):
-            raise DescriptionError(f"alignment must be a power of two of elements, got {self.alignment!r}")
+            raise DescriptionError(f"alignment must be a power of two of elements, got {shown(self.alignment)}")
         most = 128 // described.bits
         if alignment > most:
             say_once(
@@ -300,8 +304,8 @@ class TensorDescription:
 
 
 def _cluster(values: Iterable[int]) -> tuple[int, int, int]:
-    items = items_of("cluster_shape", values)
-    return triple("cluster_shape", (*items, 1) if len(items) == 2 else items)
+    items = items_of(values, 3) or ()
+    return triple("cluster_shape", (*items, 1) if len(items) == 2 else values)
 
 
 def _nearest_multiple(value: int, step: int) -> int:

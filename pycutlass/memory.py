@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
 from pycutlass.integers import whole
 from pycutlass.retirement import later, let_go
 
@@ -32,6 +33,7 @@ _DEFAULT_SHARE = 0.5  # of the memory that is free when the pool is made, as its
 _LARGEST_POOL = 2**63  # no address space has more
 
 
+@public
 class MemoryPool:
     """A pool of device memory on one GPU.
 
@@ -160,6 +162,7 @@ class _HostPool(MemoryPool):
 _pools: dict[int, MemoryPool] = {}
 
 
+@public
 def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> MemoryPool:
     """Make the pool of the present GPU. Without a GPU nothing is reserved, so that the same script runs on the host.
 
@@ -206,6 +209,7 @@ def pool_of(ordinal: int) -> MemoryPool:
     return pool
 
 
+@public
 def get_allocated_size() -> int:
     """Return the bytes in use in the pool of the present GPU; 0 where there is no pool or no GPU."""
     if not device.available():
@@ -215,27 +219,35 @@ def get_allocated_size() -> int:
     return 0 if pool is None else pool.get_allocated_size()
 
 
+@public
 def share_with_torch() -> None:
     """Let torch take its memory from the present GPU's pool too.
 
     Makes the pool RMM's current resource and RMM torch's allocator, both for the whole process. Call it before torch
     has allocated anything on the GPU; torch refuses otherwise.
     """
-    import torch
-    from rmm.allocators.torch import rmm_torch_allocator
+    try:
+        import torch
+        from rmm.allocators.torch import rmm_torch_allocator
+    except ImportError as error:
+        raise ToolkitError(f"share_with_torch needs torch and rmm, and one is missing: {error}") from error
 
     _make_current()
     allocator: Any = rmm_torch_allocator  # wider than what torch declares: None where torch has no CUDA
     torch.cuda.memory.change_current_allocator(allocator)
 
 
+@public
 def share_with_cupy() -> None:
     """Let cupy take its memory from the present GPU's pool too.
 
     Makes the pool RMM's current resource and RMM cupy's allocator, both for the whole process.
     """
-    import cupy
-    from rmm.allocators.cupy import rmm_cupy_allocator
+    try:
+        import cupy
+        from rmm.allocators.cupy import rmm_cupy_allocator
+    except ImportError as error:
+        raise ToolkitError(f"share_with_cupy needs cupy and rmm, and one is missing: {error}") from error
 
     _make_current()
     cupy.cuda.set_allocator(rmm_cupy_allocator)
@@ -256,7 +268,7 @@ def _bytes(name: str, size: Any) -> int:
     count = whole(size)
     if count is None:
         raise ArgumentTypeError(
-            f"{name} is a number of bytes, an integer as in get_memory_pool(2**28, 2**30); got {size!r}"
+            f"{name} is a number of bytes, an integer as in get_memory_pool(2**28, 2**30); got {shown(size)}"
         )
     return count
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -12,8 +11,11 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from pycutlass.calls import shown
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
+from pycutlass.integers import shape_of, whole
 from pycutlass.library import TensorDescription
+from pycutlass.remedies import alignment_of, laid_out, transposed
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
@@ -241,11 +243,11 @@ def vector(name: str, description: TensorDescription, tensor: Any, rows: int, co
 
 def is_vector(description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> bool:
     """Return whether `tensor` has the elements of a bias and not those of a whole matrix."""
-    shape = getattr(tensor, "shape", None)
+    shape = shape_of(tensor)
     if shape is None:
         return False
     line = columns if description.is_row_major else rows
-    elements = int(np.prod(tuple(shape), dtype=np.int64))
+    elements = math.prod(shape)
     if elements == rows * columns * batch or (elements == rows * columns and len(shape) == 2):
         return False
     return elements in (line, line * batch)
@@ -263,10 +265,9 @@ def check_bias(bias: Any) -> bool | None:
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
     """Return `value`, the number of something, as an integer of at least `least`."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be an integer, got {value!r}") from None
+    count = whole(value)
+    if count is None:
+        raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if not least <= count <= LARGEST_EXTENT:
         raise ArgumentError(f"{name} must be from {least} to {LARGEST_EXTENT:,}, got {count:,}")
     return count
@@ -296,7 +297,8 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
 
 def check_alignment(operand: Matrix) -> None:
     """Raise AlignmentError where an operand is less aligned than described."""
-    name, alignment = operand.name, operand.description.alignment
+    name, alignment, view = operand.name, operand.description.alignment, operand.view
+    fits = alignment_of(operand.description.type.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
     line_name = "number of columns" if operand.description.is_row_major else "number of rows"
     for what, value in (
         (line_name, operand.line),
@@ -306,13 +308,15 @@ def check_alignment(operand: Matrix) -> None:
         if value % alignment:
             raise AlignmentError(
                 f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
-                f"{value}. Pad the tensor, or describe {name} with alignment {value & -value}."
+                f"{value}. Pad the tensor, or describe {name} with alignment {max(fits, 1)}."
             )
-    if operand.view.pointer % operand.description.alignment_bytes:
+    if view.pointer % operand.description.alignment_bytes:
+        copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
+        smaller = f"describe {name} with alignment {fits}, or " if fits else ""
         raise AlignmentError(
             f"operand {name} is described with alignment {alignment}, so its address must be a multiple of "
-            f"{operand.description.alignment_bytes} bytes; got {operand.view.pointer:#x}. Pass a copy, or describe "
-            f"{name} with a smaller alignment."
+            f"{operand.description.alignment_bytes} bytes; got {view.pointer:#x}. To mend it, {smaller}pass {copied}, "
+            f"which begins at an aligned address."
         )
 
 
@@ -376,10 +380,15 @@ def _strided(packed: Matrix) -> Matrix:
 def _wrong_shape(packed: Matrix) -> NoReturn:
     shape = (packed.rows, packed.columns) if packed.batch == 1 else (packed.batch, packed.rows, packed.columns)
     elements = packed.batch * packed.rows * packed.columns
-    assert packed.view.shape is not None
+    view, row_major = packed.view, packed.description.is_row_major
+    assert view.shape is not None and view.strides is not None
+    swapped = ""
+    if len(view.shape) == 2 and view.shape[::-1] == shape:
+        remedy = transposed(packed.name, view.library, view.shape, view.strides, view.dtype_name, row_major)
+        swapped = f": the transposed matrix. To multiply by that, {remedy}"
     raise ArgumentError(
         f"operand {packed.name} must have shape {shape}, or be flat with {elements} elements, for this problem size; "
-        f"got shape {tuple(packed.view.shape)}"
+        f"got shape {tuple(view.shape)}{swapped}"
     )
 
 
@@ -402,11 +411,11 @@ def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
     adjacent, ld = (strides[1], strides[0]) if row_major else (strides[0], strides[1])
     if adjacent != 1 and packed.line != 1:
         other = "ColumnMajor" if row_major else "RowMajor"
-        remedy = f"{name}.contiguous()" if row_major else f"{name}.mT.contiguous().mT"
+        remedy = laid_out(name, packed.view.library, packed.view.shape or (), packed.view.dtype_name, row_major)
         raise ArgumentError(
             f"operand {name} is described as {packed.description.order.name}, which needs a step of 1 along "
             f"{'columns' if row_major else 'rows'}; the tensor of shape {packed.view.shape} has strides "
-            f"{packed.view.strides}. Pass {remedy} (for numpy: ascontiguousarray), or describe {name} as {other}."
+            f"{packed.view.strides}. To mend it, {remedy}, or describe {name} as {other}."
         )
     if packed.lines == 1:
         return packed.line  # one line: its step means nothing, and libraries put anything there

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
+from pycutlass.calls import shown
 from pycutlass.errors import DescriptionError
 
 __all__ = ["ELEMENTS", "LAYOUTS", "Element", "Layout", "element", "element_of_dtype", "layout"]
@@ -173,18 +174,31 @@ _LAYOUT_OF_TAG = {row.tag: row for row in LAYOUTS}
 
 
 def element(tag: Any) -> Element:
-    """Return the row of element type `tag`.
+    """Return the row of element type `tag`: a class of ``cutlass``, or a dtype of torch, NumPy or ml_dtypes.
 
     Raises
     ------
     DescriptionError
         `tag` is not an element type that kernels can be made of.
     """
-    try:
-        return _ELEMENT_OF_TAG[tag]
-    except (KeyError, TypeError):  # TypeError: what cannot be hashed is no tag
-        known = ", ".join(str(row) for row in ELEMENTS)
-        raise DescriptionError(f"an element type must be one of {known}; got {tag!r}") from None
+    row = _ELEMENT_OF_TAG.get(tag) if isinstance(tag, type) else None
+    row = row or element_of_dtype(_dtype_name(tag))
+    if row is None:
+        known = ", ".join(map(str, ELEMENTS))
+        raise DescriptionError(
+            f"an element type must be one of {known}, or a dtype of torch or NumPy with one of these names; got "
+            f"{shown(tag)}"
+        )
+    return row
+
+
+def _dtype_name(tag: Any) -> str:
+    """Return the name of a dtype of torch, NumPy or ml_dtypes, and nothing for anything else."""
+    if (type(tag).__module__, type(tag).__name__) == ("torch", "dtype"):
+        return str(tag).removeprefix("torch.")
+    if isinstance(tag, type) and issubclass(tag, np.generic):
+        return tag.__name__
+    return tag.name if isinstance(tag, np.dtype) and tag.isnative else ""
 
 
 def layout(tag: Any) -> Layout:
@@ -195,11 +209,11 @@ def layout(tag: Any) -> Layout:
     DescriptionError
         `tag` is not a layout that operations take today.
     """
-    try:
-        return _LAYOUT_OF_TAG[tag]
-    except (KeyError, TypeError):
-        known = ", ".join(str(row) for row in LAYOUTS)
-        raise DescriptionError(f"a layout must be one of {known}; got {tag!r}") from None
+    row = _LAYOUT_OF_TAG.get(tag) if isinstance(tag, type) else None
+    if row is None:
+        known = ", ".join(map(str, LAYOUTS))
+        raise DescriptionError(f"a layout must be one of {known}; got {shown(tag)}")
+    return row
 
 
 def element_of_dtype(name: str) -> Element | None:

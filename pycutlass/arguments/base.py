@@ -6,13 +6,16 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 from pycutlass import device
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
+from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix
@@ -41,6 +44,7 @@ class LaunchConfig:
     shared_memory_capacity: int
 
 
+@partial(public, but=("update", "sync"))
 class Arguments(ABC):
     """Checked and packed arguments of one launch, which ``operation.run`` may use any number of times.
 
@@ -107,7 +111,14 @@ class Arguments(ABC):
         """Return the scalars of a launch, checked against the operation's epilogue."""
 
     def update(
-        self, *, A: Any = None, B: Any = None, C: Any = None, D: Any = None, output_op: EpilogueScalars | None = None
+        self,
+        *,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        output_op: EpilogueScalars | None = None,
+        **unknown: Any,
     ) -> None:
         """Exchange tensors of the same shapes, or the scalars, without rebuilding.
 
@@ -125,6 +136,8 @@ class Arguments(ABC):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
+        if unknown:
+            refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op"))
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if output_op is None and self._try_exchange(A, B, C, D):
             self._given.update(given)
@@ -206,7 +219,7 @@ class Arguments(ABC):
 
 def kept(tensors: Any) -> Any:
     """Return a list as a tuple, which its owner cannot change behind our back; anything else as it is."""
-    return tuple(tensors) if isinstance(tensors, list) else tensors
+    return items_of(tensors, sys.maxsize - 1) if isinstance(tensors, list) else tensors
 
 
 def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> EpilogueScalars:
@@ -238,8 +251,8 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
     if torch is None or not torch.is_grad_enabled():
         return
     for name in ("A", "B", "C"):
-        tensors = given.get(name)
-        for tensor in tensors if isinstance(tensors, list | tuple) else (tensors,):
+        tensors: Any = given.get(name)
+        for tensor in tensors if type(tensors) in (list, tuple) else (tensors,):
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 say_once(
                     f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
@@ -264,7 +277,14 @@ def check_writable(target: Matrix) -> None:
         )
 
 
+#: Keywords that belong to another call.
+_ELSEWHERE = {
+    **dict.fromkeys(("alpha", "beta"), "Scalars are given as output_op=operation.epilogue_type(alpha, beta)."),
+    "stream": "A stream is given to operation.run(arguments, stream).",
+}
+
+
 def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...]) -> None:
     """Raise ArgumentTypeError for keywords that `who` does not have."""
     if unknown:
-        raise ArgumentTypeError(f"{who} has no keyword {', '.join(sorted(unknown))}; it has {', '.join(known)}")
+        raise unknown_keywords(who, unknown, known, _ELSEWHERE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pycutlass import _core, device
@@ -11,6 +12,7 @@ from pycutlass.arguments.base import Arguments, check_scalars, check_writable, r
 from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial
+from pycutlass.calls import public, shown
 from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -88,6 +90,7 @@ class Conv2dProblem(Problem):
         self.operands["D"].store(result)
 
 
+@partial(public, but=("update", "sync"))
 class Conv2dArguments(Arguments):
     """The arguments of one convolution launch.
 
@@ -312,4 +315,6 @@ def _extent(name: str, operation: Conv2dOperation, size: _core.Conv2dProblemSize
 def _split_k_mode(mode: Any) -> _core.SplitKMode:
     if isinstance(mode, _core.SplitKMode):
         return mode
-    raise ArgumentTypeError(f"split_k_mode must be cutlass.conv.SplitKMode.Serial, Parallel or NoSplit, got {mode!r}")
+    raise ArgumentTypeError(
+        f"split_k_mode must be cutlass.conv.SplitKMode.Serial, Parallel or NoSplit, got {shown(mode)}"
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from pycutlass.arguments.pointers import PointerArray, PointerTable, check_liste
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial, check_slices
 from pycutlass.arguments.sums import check_sums
+from pycutlass.calls import public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
+from pycutlass.integers import several
 from pycutlass.launch import Operand, Problem
 from pycutlass.log import say_once
 from pycutlass.operands import (
@@ -99,6 +101,7 @@ class GemmProblem(Problem):
         self.operands["D"].store(result)
 
 
+@partial(public, but=("update", "sync"))
 class GemmArguments(Arguments):
     """The arguments of one GEMM launch.
 
@@ -385,12 +388,12 @@ def _partial(operation: GemmOperationUniversal) -> GemmOperationUniversal:
 
 
 def _problem_size(size: Any) -> _core.GemmCoord:
-    try:
-        m, n, k = map(operator.index, size)
-    except (TypeError, ValueError) as error:
+    extents = several(size, 3)
+    if extents is None:
         raise ArgumentTypeError(
-            f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}"
-        ) from error
+            f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}"
+        )
+    m, n, k = extents
     if min(m, n, k) < 0 or max(m, n, k) > LARGEST_EXTENT:
         raise ArgumentError(f"problem_size must have M, N and K from 0 to {LARGEST_EXTENT:,}, got {(m, n, k)}")
     return _core.GemmCoord(m, n, k)
@@ -398,8 +401,8 @@ def _problem_size(size: Any) -> _core.GemmCoord:
 
 def _check_mode(operation: GemmOperationUniversal, mode: Any) -> Any:
     known = (_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array)
-    if mode not in known:
-        raise ArgumentError(f"gemm_mode must be one of {', '.join(map(str, known))}; got {mode!r}")
+    if not (isinstance(mode, _Mode) and mode in known):
+        raise ArgumentError(f"gemm_mode must be one of {', '.join(map(str, known))}; got {shown(mode)}")
     if operation.is_native and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
@@ -410,14 +413,14 @@ def _check_mode(operation: GemmOperationUniversal, mode: Any) -> Any:
 def _check_raster_order(order: Any) -> RasterOrder:
     try:
         return RasterOrder(order)
-    except ValueError:
+    except ArgumentError:
         known = ", ".join(map(repr, RasterOrder))
-        raise ArgumentError(f"raster_order must be one of {known}; got {order!r}") from None
+        raise ArgumentError(f"raster_order must be one of {known}; got {shown(order)}") from None
 
 
 def _check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name} must be True or False, got {value!r}")
+        raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import operator
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,10 @@ from pycutlass import _core, reference
 from pycutlass.arguments.base import check_writable
 from pycutlass.arguments.overlaps import check_many_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
+from pycutlass.calls import shown
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import items_of, several, shape_of
 from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, Matrix, check_extents, empty_matrix, is_vector, matrix, vector
@@ -173,8 +175,8 @@ def listed(name: str, tensors: Any) -> Any:
     returned as it is.
     """
     if isinstance(tensors, list):
-        return tuple(tensors)
-    dimensions = len(getattr(tensors, "shape", ()))
+        return items_of(tensors, sys.maxsize - 1)
+    dimensions = len(shape_of(tensors) or ())
     if not (dimensions == 3 or (dimensions == 2 and name == "C")) or not hasattr(tensors, "__getitem__"):
         return tensors
     return tensors.unbind() if hasattr(tensors, "unbind") else tuple(tensors[i] for i in range(tensors.shape[0]))
@@ -211,12 +213,12 @@ def _array_of_sizes(sizes: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
 
 
 def _size(number: int, size: Any) -> tuple[int, int, int]:
-    try:
-        m, n, k = map(operator.index, size)
-    except (TypeError, ValueError) as error:
+    extents = several(size, 3)
+    if extents is None:
         raise ArgumentTypeError(
-            f"problem_sizes[{number}] must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}"
-        ) from error
+            f"problem_sizes[{number}] must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}"
+        )
+    m, n, k = extents
     return m, n, k
 
 
@@ -224,10 +226,10 @@ def _as_sequence(name: str, values: Any) -> Sequence[Any] | NDArray[Any]:
     """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
     if isinstance(values, np.ndarray) and values.ndim and name == "problem_sizes":
         return values
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | range):
         one = "size" if name == "problem_sizes" else "tensor"
         raise ArgumentTypeError(f"{name} must be a list with one {one} for each problem, got {type(values).__name__}")
-    return values
+    return values if type(values) in (list, tuple) else items_of(values, sys.maxsize - 1) or ()
 
 
 def _operands(

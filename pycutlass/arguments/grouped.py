@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pycutlass import device
@@ -11,6 +12,7 @@ from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, gr
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.reordered import Reordering
 from pycutlass.arguments.tables import TableProblem, table_problem
+from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -23,6 +25,7 @@ __all__ = ["GemmGroupedArguments"]
 _KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "reordered")
 
 
+@partial(public, but=("update", "sync"))
 class GemmGroupedArguments(Arguments):
     """The arguments of a grouped GEMM: D[i] = epilogue(A[i] x B[i], C[i]) for every problem i.
 
@@ -184,6 +187,7 @@ class GemmGroupedArguments(Arguments):
         C: Any = None,
         D: Any = None,
         output_op: EpilogueScalars | None = None,
+        **unknown: Any,
     ) -> None:
         """Exchange tensors, sizes or scalars without recompiling.
 
@@ -207,6 +211,8 @@ class GemmGroupedArguments(Arguments):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
+        if unknown:
+            refuse_unknown("update", unknown, ("problem_sizes", "A", "B", "C", "D", "output_op"))
         # Tuples, which their owner cannot change behind our back. Written out, for this is in the way of every launch.
         if A is not None and type(A) is not tuple:
             A = listed("A", A)

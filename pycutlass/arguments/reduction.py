@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, planes_at
+from pycutlass.calls import public, shown
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import several
 from pycutlass.launch import Operand, Problem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import (
@@ -76,6 +78,7 @@ class ReductionProblem(Problem):
         self.operands["D"].store(result)
 
 
+@partial(public, but=("update", "sync"))
 class ReductionArguments(Arguments):
     """The arguments of one reduction of split-K partial sums.
 
@@ -163,7 +166,14 @@ class ReductionArguments(Arguments):
         self._run(stream)
 
     def update(
-        self, *, A: Any = None, B: Any = None, C: Any = None, D: Any = None, output_op: EpilogueScalars | None = None
+        self,
+        *,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        output_op: EpilogueScalars | None = None,
+        **unknown: Any,
     ) -> None:
         """Exchange tensors of the same shapes, or the scalars, without rebuilding.
 
@@ -190,7 +200,7 @@ class ReductionArguments(Arguments):
                 "a reduction has no operand B: update takes A (the workspace), C (the source), D (the destination) and "
                 "output_op"
             )
-        super().update(A=A, C=C, D=D, output_op=output_op)
+        super().update(A=A, C=C, D=D, output_op=output_op, **unknown)
         self.__dict__.pop("_run", None)  # which may be of other partial sums now
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
@@ -295,10 +305,10 @@ _KEYWORDS = (
 
 
 def _extents(size: Any) -> tuple[int, int]:
-    try:
-        rows, columns = map(operator.index, size)
-    except (TypeError, ValueError):
-        raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {size!r}") from None
+    extents = several(size, 2)
+    if extents is None:
+        raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {shown(size)}")
+    rows, columns = extents
     if min(rows, columns) < 0 or max(rows, columns) > LARGEST_EXTENT:
         raise ArgumentError(f"problem_size must have M and N from 0 to {LARGEST_EXTENT:,}, got {[rows, columns]}")
     return rows, columns

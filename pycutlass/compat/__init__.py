@@ -10,7 +10,10 @@ Nothing of the library depends on this room.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
+
+from pycutlass.calls import suggestion
 
 __all__ = ["MODULES", "NAMES", "cutlass_name", "old_name"]
 
@@ -45,7 +48,8 @@ def old_name(name: str) -> Any:
         return getattr(importlib.import_module(NAMES[name]), name)
     if name in MODULES:
         return importlib.import_module(f"pycutlass.{name}")
-    raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
+    near = suggestion(name, (*sys.modules["pycutlass"].__all__, *NAMES, *MODULES))
+    raise AttributeError(f"module 'pycutlass' has no attribute {name!r}.{near}")
 
 
 def cutlass_name(module: str, name: str) -> Any:
@@ -58,5 +62,6 @@ def cutlass_name(module: str, name: str) -> Any:
     """
     found = importlib.import_module("pycutlass.compat.tensor_refs").find(module, name)
     if found is None:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        near = suggestion(name, sys.modules[module].__all__)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}.{near}")
     return found

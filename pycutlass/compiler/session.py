@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pycutlass import config
 from pycutlass.cache import Artifact, KernelCache, make_key
+from pycutlass.calls import public, shown
 from pycutlass.compiler.build import build
 from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target
@@ -24,6 +26,7 @@ from pycutlass.toolkit import own_headers_digest, sweep_scratch
 __all__ = ["add_module", "backend", "nvcc", "nvrtc"]
 
 
+@public
 def add_module(
     operations: Iterable[Compilable], *, target: str | Sequence[str] | None = None, strict: bool | None = None
 ) -> list[Artifact]:
@@ -66,7 +69,9 @@ def add_module(
     """
     operations = _checked(operations)
     if strict is not None and not isinstance(strict, bool):
-        raise ArgumentTypeError(f"strict must be True, False or None for what PYCUTLASS_STRICT says; got {strict!r}")
+        raise ArgumentTypeError(
+            f"strict must be True, False or None for what PYCUTLASS_STRICT says; got {shown(strict)}"
+        )
     parts = _checked([part for operation in operations for part in _parts(operation, operations)])
     wanted = _wanted(parts, target)
     artifacts = _obtain(list(dict.fromkeys(want for wants in wanted for want in wants)))
@@ -79,6 +84,7 @@ def add_module(
     return [artifact for operation in operations for artifact in made[id(operation)][0 if several else -1 :]]
 
 
+@public
 def backend() -> str:
     """Return the device compiler that `add_module` would use, ``"nvcc"`` or ``"nvrtc"``.
 
@@ -92,11 +98,13 @@ def backend() -> str:
     return find_device_compiler(_session.backend, _session.cache().memo)[0]
 
 
+@public
 def nvcc() -> None:
     """Compile with nvcc from now on, in this process."""
     _session.backend = "nvcc"
 
 
+@public
 def nvrtc() -> None:
     """Compile with NVRTC from now on, in this process; no nvcc is needed."""
     _session.backend = "nvrtc"
@@ -175,18 +183,27 @@ def _checked(operations: Iterable[Compilable]) -> list[Compilable]:
         raise ArgumentTypeError("add_module takes a list of operations: write add_module([operation])")
     if not isinstance(operations, Iterable):
         raise ArgumentTypeError(
-            f"add_module takes a list of operations, got {operations!r}: write add_module([operation])"
+            f"add_module takes a list of operations, got {shown(operations)}: write add_module([operation])"
         )
-    listed = list(operations)
-    for position, operation in enumerate(listed):
+    listed: list[Compilable] = []
+    for position, operation in enumerate(_walk(operations)):
+        listed.append(operation)
         if isinstance(operation, type):
             raise ArgumentTypeError(
                 f"add_module takes a list of operations, and item {position} is the class {operation.__name__}: "
                 f"describe an operation with it, {operation.__name__}(...)"
             )
         if not (hasattr(operation, "artifacts") and callable(getattr(operation, "source", None))):
-            raise ArgumentTypeError(f"add_module takes a list of operations, and item {position} is {operation!r}")
+            raise ArgumentTypeError(f"add_module takes a list of operations, and item {position} is {shown(operation)}")
     return listed
+
+
+def _walk(operations: Iterable[Any]) -> Iterator[Any]:
+    """Yield what `operations` has; what it raises meanwhile is the cause of an exception of ours."""
+    try:
+        yield from operations
+    except Exception as error:
+        raise ArgumentTypeError(f"add_module takes a list of operations, got {shown(operations)}") from error
 
 
 def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:

@@ -6,6 +6,7 @@ import logging
 import re
 
 from pycutlass import config, device
+from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.source import KernelSource
 
@@ -31,7 +32,9 @@ def choose_target(source: KernelSource, wanted: str | None = None) -> str:
         If `wanted` is no string.
     """
     if wanted is not None and not isinstance(wanted, str):
-        raise ArgumentTypeError(f"target must be a string such as 'sm_80', or None for the present GPU; got {wanted!r}")
+        raise ArgumentTypeError(
+            f"target must be a string such as 'sm_80', or None for the present GPU; got {shown(wanted)}"
+        )
     for asked, asker in ((wanted, "target"), (config.text("PYCUTLASS_TARGET"), "PYCUTLASS_TARGET")):
         if asked is not None:
             return _fit(source, asked, asker)
@@ -49,6 +52,7 @@ def _fit(source: KernelSource, asked: str, asker: str) -> str:
         raise ArgumentError(
             f"a target is one of {', '.join(KNOWN_TARGETS)} or a newer one; {asker} is {asked!r}, which is none"
         )
+    asked = match[0]  # of a class that is derived from str, the text
     capability, needed = int(match[1]), source.compute_capability
     if capability < needed or (source.native and capability != needed):
         rule = "for that architecture only" if source.native else "for that or newer ones"

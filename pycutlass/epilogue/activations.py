@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pycutlass.calls import public, shown
 from pycutlass.errors import DescriptionError
 from pycutlass.types import Element, element
 
@@ -34,6 +35,7 @@ __all__ = [
 Array = NDArray[Any]
 
 
+@public
 @dataclass(frozen=True)
 class Activation(ABC):
     """An elementwise function applied to alpha * accumulator + beta * C.
@@ -61,7 +63,7 @@ class Activation(ABC):
 
     def __post_init__(self) -> None:
         if self.element_compute is not None:
-            element(self.element_compute)
+            object.__setattr__(self, "element_compute", element(self.element_compute).tag)
 
     def emit(self) -> str:
         """Return the class template's name in C++."""
@@ -291,4 +293,4 @@ def check_activation(activation: Any) -> Activation:
     if isinstance(activation, Activation):
         return activation
     known = ", ".join(sorted(cls.__name__ for cls in Activation.__subclasses__()))
-    raise DescriptionError(f"the activation must be one of {known}; got {activation!r}")
+    raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.epilogue.activations import Activation, check_activation
 from pycutlass.epilogue.scalars import EpilogueScalars, computed, pack
 from pycutlass.errors import DescriptionError
@@ -33,6 +34,7 @@ _COMPUTE = ("f16", "f32", "f64", "s32")
 Array = NDArray[Any]
 
 
+@public
 @dataclass(frozen=True)
 class EpilogueFunctor:
     """What all functors share: types of output, accumulator and computation, and alpha * accumulator + beta * C.
@@ -67,6 +69,8 @@ class EpilogueFunctor:
         for name in ("element_accumulator", "element_epilogue"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.element_output)
+        for name in ("element_output", "element_accumulator", "element_epilogue"):
+            object.__setattr__(self, name, element(getattr(self, name)).tag)
         if self.compute.short not in _COMPUTE:
             raise DescriptionError(
                 f"element_epilogue must be one of f16, f32, f64 and s32, got {self.compute}; "
@@ -76,10 +80,9 @@ class EpilogueFunctor:
         if length is None or length < 1 or length & (length - 1) or length * self.output.bits > 128:
             raise DescriptionError(
                 f"epilogue_vector_length must be a power of two of at most 128 bits, which is "
-                f"{128 // self.output.bits} elements of {self.output}; got {self.epilogue_vector_length!r}"
+                f"{128 // self.output.bits} elements of {self.output}; got {shown(self.epilogue_vector_length)}"
             )
         object.__setattr__(self, "epilogue_vector_length", length)
-        element(self.element_accumulator)
         if self.compute.is_integer and self.output.short == "bf16":
             raise DescriptionError(
                 f"an epilogue that computes in {self.compute} cannot write {self.output}: CUTLASS cuts integers off "
@@ -216,6 +219,7 @@ class EpilogueFunctor:
         )
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class LinearCombination(EpilogueFunctor):
     """D = alpha * accumulator + beta * C (``cutlass::epilogue::thread::LinearCombination``).
@@ -252,6 +256,7 @@ class LinearCombination(EpilogueFunctor):
         )
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class LinearCombinationClamp(EpilogueFunctor):
     """D = clamp(alpha * accumulator + beta * C) to the range of the output type.
@@ -305,6 +310,7 @@ class LinearCombinationClamp(EpilogueFunctor):
             return np.asarray(np.fmin(np.fmax(values, low), high))
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class FastLinearCombinationClamp(LinearCombinationClamp):
     """LinearCombinationClamp of an s32 accumulator that converts to float by a trick which holds for K <= 256.
@@ -367,6 +373,7 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
         )
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class LinearCombinationGeneric(EpilogueFunctor):
     """D = activation(alpha * accumulator + beta * C) (``cutlass::epilogue::thread::LinearCombinationGeneric``).

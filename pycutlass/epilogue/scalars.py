@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import operator
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import real
+from pycutlass.tensor import wrap
 from pycutlass.types import Element
 
 __all__ = ["EpilogueScalars", "computed", "pack"]
@@ -74,7 +77,8 @@ def computed(compute: Element, number: float) -> float:
 def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
     """Return value, device pointer (0 for a number) and what keeps the pointer alive."""
     is_pointer = type(value).__name__ == "CUdeviceptr"
-    on_device = is_pointer or hasattr(value, "__cuda_array_interface__") or getattr(value, "is_cuda", False)
+    interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
+    on_device = is_pointer or getattr(value, "is_cuda", interface)
     if on_device and name not in _ON_DEVICE:
         raise ArgumentTypeError(
             f"{name} must be a number: kernels read {' and '.join(_ON_DEVICE)} alone from device memory, got "
@@ -95,20 +99,17 @@ def _number(name: str, value: Any) -> float:
     """Return a real number of any library."""
     if isinstance(value, complex) or "complex" in str(getattr(value, "dtype", "")):
         raise ArgumentTypeError(
-            f"{name} must be a number without an imaginary part, got {type(value).__name__} {value!r}: epilogues "
+            f"{name} must be a number without an imaginary part, got {type(value).__name__} {shown(value)}: epilogues "
             f"compute in real numbers. Pass {name}.real if that is what is meant."
         )
-    masked = type(value).__module__.startswith("numpy.ma")  # what is masked would be made 0 or NaN
     try:
-        if masked:
-            raise TypeError
-        plain = value.detach() if hasattr(value, "detach") else value  # of torch, which may record what is done with it
-        return float(plain if hasattr(plain, "__float__") else operator.index(plain))  # float() reads text as well
-    except OverflowError:  # of an int, which may have any number of digits
+        number = real(value)
+    except ArgumentError:  # of an int, which may have any number of digits
         raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
-    except Exception:  # whatever a library raises for what is no single number
+    if number is None:
         kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in _ON_DEVICE else "a number"
-        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from None
+        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}")
+    return number
 
 
 def _check_integer(compute: Element, name: str, number: float) -> None:
@@ -127,11 +128,12 @@ def _check_integer(compute: Element, name: str, number: float) -> None:
 
 
 def _device_scalar(compute: Element, name: str, tensor: Any) -> int:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    size = tensor.numel() if hasattr(tensor, "numel") else tensor.size
-    if dtype != compute.dtype_name or size != 1:
+    view = wrap(name, tensor)
+    size = math.prod(view.shape or ())
+    if view.dtype_name != compute.dtype_name or size != 1:
         raise ArgumentError(
             f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type; "
-            f"got {size} of {dtype}. Make it with that dtype, or compile the epilogue with another element_epilogue."
+            f"got {size} of {view.dtype_name}. Make it with that dtype, or compile the epilogue with another "
+            f"element_epilogue."
         )
-    return int(tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.data.ptr)
+    return view.pointer

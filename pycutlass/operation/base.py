@@ -7,8 +7,10 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pycutlass.calls import public, shown, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.instruction import NO_VOLTA
@@ -46,6 +48,7 @@ _artifacts: weakref.WeakValueDictionary[str, _Artifacts] = weakref.WeakValueDict
 _lock = threading.Lock()
 
 
+@partial(public, but=("run",))
 class Operation(ABC):
     """A described kernel.
 
@@ -181,10 +184,7 @@ class Operation(ABC):
     def _refuse(self, unknown: Mapping[str, Any], *further: str) -> None:
         """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""
         if unknown:
-            known = ", ".join((*self._FIELDS, *further))
-            raise ArgumentTypeError(
-                f"{type(self).__name__} has no keyword {', '.join(sorted(unknown))}; it has {known}"
-            )
+            raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further))
 
     def _check_owner(self, arguments: Any) -> None:
         """Raise unless `arguments` were made for an operation equal to this one."""
@@ -227,7 +227,7 @@ def check_capability(compute_capability: Any, arch: Any = None) -> int:
     if capability in SHARED_MEMORY_LIMIT:
         return capability
     known = ", ".join(map(str, SHARED_MEMORY_LIMIT))
-    raise DescriptionError(f"compute_capability must be one of {known}, got {value!r}.{_hint(capability)}")
+    raise DescriptionError(f"compute_capability must be one of {known}, got {shown(value)}.{_hint(capability)}")
 
 
 def _hint(capability: int | None) -> str:

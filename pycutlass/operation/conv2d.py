@@ -6,6 +6,7 @@ import enum
 from typing import Any, ClassVar, TypeVar
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
@@ -57,6 +58,7 @@ _STRIDED_DGRAD_SWIZZLES: tuple[type[Any], ...] = (
 )
 
 
+@public
 class Conv2dOperation(Operation):
     """A convolution kernel: D = epilogue(convolution of A and B, C).
 
@@ -395,14 +397,14 @@ class Conv2dOperation(Operation):
             )
         kind = "strided dgrad" if self.is_strided_dgrad else f"{self.stride_support.name.lower()} {self.conv_kind.name}"
         known = ", ".join(f"cutlass.{each.__name__}" for each in allowed)
-        raise DescriptionError(f"swizzling_functor of {kind} must be one of {known}; got {given!r}")
+        raise DescriptionError(f"swizzling_functor of {kind} must be one of {known}; got {shown(given)}")
 
 
 def _member(name: str, value: Any, kind: type[_Member]) -> _Member:
     if isinstance(value, kind):
         return value
     known = ", ".join(f"cutlass.conv.{kind.__name__}.{member.name}" for member in kind)
-    raise DescriptionError(f"{name} must be one of {known}; got {value!r}")
+    raise DescriptionError(f"{name} must be one of {known}; got {shown(value)}")
 
 
 def _stride_support(value: Any) -> StrideSupport:
@@ -413,5 +415,5 @@ def _stride_support(value: Any) -> StrideSupport:
         return StrideSupport[value.name.capitalize()]
     raise DescriptionError(
         f"stride_support must be StrideSupport.Strided or StrideSupport.Unity (cutlass.conv.StrideSupport.strided or "
-        f"unity); got {value!r}"
+        f"unity); got {shown(value)}"
     )

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
@@ -38,6 +39,7 @@ _MATH_TAGS = {
 }
 
 
+@public
 class GemmOperationUniversal(Operation):
     """A GEMM kernel: D = alpha * A x B + beta * C, with A of (M, K), B of (K, N), C and D of (M, N).
 
@@ -109,7 +111,7 @@ class GemmOperationUniversal(Operation):
     ) -> None:
         super().__init__()
         self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
-        if visitor:
+        if rules.expect("visitor", visitor, bool):
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
             )
@@ -243,7 +245,7 @@ class GemmOperationUniversal(Operation):
         allowed = tuple(_IDENTITY_SWIZZLES) if self.is_native else _SWIZZLES
         if self.swizzling_functor not in allowed:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in allowed)
-            raise DescriptionError(f"swizzling_functor must be one of {known}; got {self.swizzling_functor!r}")
+            raise DescriptionError(f"swizzling_functor must be one of {known}; got {shown(self.swizzling_functor)}")
         if self.is_native:
             rules.check_native(self.compute_capability, math, self.A, self.B, self.C)
             self.epilogue_functor.emit_fusion()  # refuses functors that Hopper-native kernels lack

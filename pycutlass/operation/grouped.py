@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
@@ -32,6 +33,7 @@ _SWIZZLES = (
 )
 
 
+@public
 class GemmOperationGrouped(Operation):
     """A kernel for a group of GEMMs: D[i] = epilogue(A[i] x B[i], C[i]), each with its own M, N and K.
 
@@ -161,7 +163,7 @@ class GemmOperationGrouped(Operation):
             )
         if not isinstance(self.precompute_mode, SchedulerMode):
             known = " or ".join(map(repr, SchedulerMode))
-            raise DescriptionError(f"precompute_mode must be {known}, got {self.precompute_mode!r}")
+            raise DescriptionError(f"precompute_mode must be {known}, got {shown(self.precompute_mode)}")
         if self.is_native and self.precompute_mode is not SchedulerMode.Device:
             raise DescriptionError(
                 "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
-from pycutlass.integers import whole
+from pycutlass.integers import several, whole
 from pycutlass.library import TensorDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
@@ -27,6 +28,7 @@ _SUMMED_BY = {
 _MOST_REGISTERS = 255  # that one thread can have, of 32 bits each
 
 
+@public
 class ReductionOperation(Operation):
     """D = epilogue(sum of the partial sums, C): the second kernel of parallel split-K.
 
@@ -99,8 +101,10 @@ class ReductionOperation(Operation):
         self.C = rules.expect("C", C, TensorDescription)
         self.count = count = _positive("count", count)
         self.partitions_per_stage = _positive("partitions_per_stage", partitions_per_stage)
-        self.element_accumulator = element_accumulator
-        self.element_workspace = element_accumulator if element_workspace is None else element_workspace
+        self.element_accumulator = element(element_accumulator).tag
+        self.element_workspace = (
+            self.element_accumulator if element_workspace is None else element(element_workspace).tag
+        )
         if epilogue_functor is None:
             compute = element_accumulator if element_compute is None else element_compute
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
@@ -198,14 +202,10 @@ class ReductionOperation(Operation):
 
 
 def _shape(shape: Any) -> tuple[int, int]:
-    if isinstance(shape, _core.MatrixCoord):
-        shape = (shape.row(), shape.column())
-    try:
-        rows, columns = map(whole, shape)
-    except (TypeError, ValueError):
-        rows = columns = None
-    if rows is None or columns is None:
-        raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shape!r}")
+    extents = several(shape, 2)
+    if extents is None:
+        raise DescriptionError(f"shape must be cutlass.MatrixCoord(rows, columns), got {shown(shape)}")
+    rows, columns = extents
     if rows < 1 or columns < 1:
         raise DescriptionError(f"shape must have rows and columns of at least 1, got {rows} x {columns}")
     return rows, columns
@@ -214,7 +214,7 @@ def _shape(shape: Any) -> tuple[int, int]:
 def _positive(name: str, value: Any) -> int:
     number = whole(value)
     if number is None:
-        raise DescriptionError(f"{name} must be an integer of at least 1, got {value!r}")
+        raise DescriptionError(f"{name} must be an integer of at least 1, got {shown(value)}")
     if number < 1:
         raise DescriptionError(f"{name} must be at least 1, got {number}")
     return number

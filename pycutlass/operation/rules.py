@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pycutlass import _core
+from pycutlass.calls import shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
@@ -59,7 +60,7 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     """Return `value`, which must be a `kind`."""
     if isinstance(value, kind):
         return value
-    raise DescriptionError(f"{name} must be a {kind.__name__}, got {value!r}")
+    raise DescriptionError(f"{name} must be a {kind.__name__}, got {shown(value)}")
 
 
 def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDescription) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from pycutlass.errors import ArgumentTypeError
+from pycutlass.calls import shown
+from pycutlass.errors import ArgumentTypeError, PyCutlassError
+from pycutlass.integers import whole
 from pycutlass.tensor.capsule import read_capsule
 from pycutlass.tensor.view import TensorView
 
@@ -37,9 +39,16 @@ def wrap(name: str, tensor: Any) -> TensorView:
     ArgumentTypeError
         Anything else.
     """
-    for matches, adapt in _ADAPTERS:
-        if matches(tensor):
-            return adapt(name, tensor)
+    try:
+        for matches, adapt in _ADAPTERS:
+            if matches(tensor):
+                return adapt(name, tensor)
+    except PyCutlassError:
+        raise
+    except Exception as error:  # whatever the library, or a class of the user's, says where it has no memory to show
+        raise ArgumentTypeError(
+            f"operand {name}, a {type(tensor).__name__}, cannot be read as a tensor in memory: {shown(error)}"
+        ) from error
     raise ArgumentTypeError(
         f"operand {name} must be a tensor of torch, numpy or cupy, an object with __dlpack__, or a CUdeviceptr; "
         f"got {type(tensor).__name__}"
@@ -63,6 +72,12 @@ def _is_torch(tensor: Any) -> bool:
     return torch is not None and isinstance(tensor, torch.Tensor)
 
 
+def _is_fake(tensor: Any) -> bool:
+    """Whether this stands for a tensor while torch traces: reading its address only warns."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(tensor, fake.FakeTensor)
+
+
 def _from_torch(name: str, tensor: Any) -> TensorView:
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided:
@@ -72,6 +87,13 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
             f"operand {name} is a lazy conjugate or negative view; use .resolve_conj().resolve_neg()"
         )
     device = tensor.device
+    if _is_fake(tensor):
+        raise ArgumentTypeError(
+            f"operand {name} is a {type(tensor).__name__}, which stands for a tensor and has no memory: kernels are "
+            f"launched outside of tracing"
+        )
+    if device.type == "meta":
+        raise ArgumentTypeError(f"operand {name} is on the meta device and has no memory: make it on a CUDA device")
     if device.type not in ("cuda", "cpu"):
         raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; use .cuda()")
     ordinal = device.index if device.type == "cuda" else None
@@ -122,9 +144,10 @@ def _is_pointer(tensor: Any) -> bool:
 
 
 def _from_pointer(name: str, tensor: Any) -> TensorView:
-    if not 0 < int(tensor) < 2**64:
-        raise ArgumentTypeError(f"operand {name} is the address {int(tensor)}, which is no device memory")
-    return TensorView(int(tensor), None, None, None, -1, "pointer", tensor)
+    address = whole(int(tensor)) or 0
+    if not 0 < address < 2**64:
+        raise ArgumentTypeError(f"operand {name} is the address {address}, which is no device memory")
+    return TensorView(address, None, None, None, -1, "pointer", tensor)
 
 
 def _is_dlpack(tensor: Any) -> bool:

@@ -101,7 +101,7 @@ def test_an_index_outside_is_refused(coord):
             c[index]
     if coord is not cutlass.dim3:
         assert [c.at(dim) for dim in range(rank)] == list(range(rank))
-        with pytest.raises(IndexError):
+        with pytest.raises(ValueError, match=rf"at\(dim\) must be from 0 to {rank - 1}"):
             c.at(rank)
 
 

@@ -19,7 +19,8 @@ ROOT = Path(pycutlass.__file__).parent
 #: Rooms by floor, the ground floor first. A module may import from its own room and from lower floors; imports for
 #: type checkers count as well.
 FLOORS: tuple[str, ...] = (
-    "_core errors config report integers log",
+    "_core errors config report log remedies",
+    "integers calls",
     "types cutlass device enums tensor cache toolkit cubin interleave retirement",
     "instruction source memory",
     "library",
@@ -36,7 +37,7 @@ FLOORS: tuple[str, ...] = (
 #: Scripts that run in a process of their own and import nothing of the package.
 ALONE = {"nvrtc_main", "supervisor_main"}
 #: Optional or heavy libraries, imported inside the functions that need them, and nothing else is.
-HEAVY = {"cuda", "cupy", "ml_dtypes", "platformdirs", "rich", "rmm", "sqlite3", "torch", "typer"}
+HEAVY = {"cuda", "cupy", "difflib", "ml_dtypes", "platformdirs", "rich", "rmm", "sqlite3", "torch", "typer"}
 #: What a module may import at its top, besides numpy and what the command line needs to be one.
 LIGHT = (sys.stdlib_module_names - HEAVY) | {"numpy", "pycutlass"}
 

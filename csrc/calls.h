@@ -1,0 +1,12 @@
+// Calls that the extension refuses raise the exceptions of pycutlass.errors.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace py = pybind11;
+
+/// Makes every function, method and property of the module raise our exceptions. Called when all of them are bound.
+void guard_calls(py::module_& m);
+
+/// Turns the TypeError, ValueError or OverflowError that is set into ArgumentTypeError or ArgumentError.
+void raise_ours(PyObject* const* arguments = nullptr, Py_ssize_t count = 0, PyObject* keywords = nullptr);

@@ -1,0 +1,131 @@
+"""Calls that cannot be made: what Python and pybind11 say about them becomes ours, and names what is near."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType, MappingProxyType
+from typing import Any, TypeVar
+
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+
+__all__ = ["public", "refused", "shown", "suggestion", "unknown_keywords"]
+
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+_LONGEST = 200  # characters of a value in a message
+
+
+def shown(value: Any) -> str:
+    """Return ``repr(value)`` for a message: cut where it is long, and the name of its type where it has none."""
+    try:
+        text = repr(value)
+    except Exception:  # of whoever wrote the class; its name says enough
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({type(value).__name__})"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean ...?" for the end of a message, or nothing where no name in `known` is near."""
+    import difflib  # where there is a mistake: it takes a millisecond
+
+    near = difflib.get_close_matches(name.lower(), names := {each.lower(): each for each in known}, 1)
+    return f" Did you mean {names[near[0]]}?" if near else ""
+
+
+def unknown_keywords(
+    who: str, unknown: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})
+) -> ArgumentTypeError:
+    """Return the exception for keywords that `who` does not have; `elsewhere` says where some of them belong."""
+    unknown, known = sorted(unknown), list(known)
+    hints = (f" {elsewhere[name]}" if name in elsewhere else suggestion(name, known) for name in unknown)
+    near = "".join(dict.fromkeys(hints))
+    return ArgumentTypeError(f"{who} has no keyword {', '.join(unknown)}; it has {', '.join(known)}.{near}")
+
+
+def public(target: _Target, *, but: tuple[str, ...] = ()) -> _Target:
+    """Let a function, or the constructor and the methods of a class, raise ArgumentTypeError for arguments it lacks.
+
+    Without it Python raises a TypeError of its own for a missing argument, one too many or a misspelt keyword.
+
+    Parameters
+    ----------
+    target : function or class
+        What users call.
+    but : tuple of str
+        Methods that are left as they are, since they are called once for each launch.
+    """
+    if not isinstance(target, type):
+        checked: _Target = _checked(target, target.__name__)
+        return checked
+    for name, member in list(vars(target).items()):
+        binding = type(member) if isinstance(member, staticmethod | classmethod) else None
+        plain = member.__func__ if binding else member
+        is_public = name == "__init__" or not name.startswith("_")
+        if is_public and name not in but and isinstance(plain, FunctionType):
+            call = _checked(plain, None if name == "__init__" else f"{target.__name__}.{name}")
+            setattr(target, name, binding(call) if binding else call)
+    return target
+
+
+def _checked(function: Any, name: str | None) -> Any:
+    """Return `function` with a TypeError of its call made ours; without a `name` it is a constructor."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # from inside: the call itself was right
+            raise _mistake(function, name or type(args[0]).__name__, kwargs, error) from None
+
+    return call
+
+
+def _mistake(function: Any, who: str, kwargs: dict[str, Any], error: TypeError) -> ArgumentTypeError:
+    """Return our exception for a call that does not fit the parameters of `function`."""
+    known = [each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")]
+    names = [each.name for each in known if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    unknown = [name for name in kwargs if name not in names]
+    if unknown:
+        return unknown_keywords(who, unknown, names)
+    said = re.sub(r"^\S+\(\)", who, str(error))
+    return ArgumentTypeError(f"{said}; it takes {', '.join(map(str, known)) or 'none'}")
+
+
+def refused(error: Exception, args: tuple[Any, ...], keywords: tuple[str, ...]) -> PyCutlassError:
+    """Return our exception for the one of pybind11, or of C++, that refused a call of the extension.
+
+    Parameters
+    ----------
+    error : Exception
+        A TypeError, ValueError or OverflowError.
+    args : tuple
+        The arguments of the call.
+    keywords : tuple of str
+        The names of the last of them.
+    """
+    text = str(error)
+    match = re.match(r"(\w*)\(\): incompatible (\w+) arguments\.[^\n]*\n(.*?)\n\nInvoked with", text, re.DOTALL)
+    if match is None:
+        return (ArgumentTypeError if isinstance(error, TypeError) else ArgumentError)(text)
+    forms = [_form(match[1], line) for line in match[3].splitlines()]
+    given = args[1:] if match[2] == "constructor" or any("self: " in line for line in match[3].splitlines()) else args
+    known = dict.fromkeys(re.findall(r"(\w+): ", " ".join(forms)))
+    unknown = [name for name in keywords if name not in known]
+    if unknown and known:
+        return unknown_keywords(forms[0].split("(")[0], unknown, known)
+    first = len(given) - len(keywords)
+    texts = [*map(shown, given[:first]), *(f"{k}={shown(v)}" for k, v in zip(keywords, given[first:], strict=True))]
+    return ArgumentTypeError(f"the call must be {' or '.join(forms)}, got ({', '.join(texts)})")
+
+
+def _form(name: str, line: str) -> str:
+    """Return one signature of pybind11's list as it would be typed; those of methods lack their name."""
+    text = re.sub(r"^\s*\d+\. ", "", line).rsplit(" -> ", 1)[0]
+    text = name + text if text.startswith("(") else text
+    text = re.sub(r"\(self: [\w.]+(, )?", "(", text)
+    text = re.sub(r"\b(pycutlass|collections|typing)\.(\w+\.)*(?=\w)", "", text)
+    return text.replace("SupportsInt | ", "").replace("SupportsFloat | SupportsIndex", "float")

@@ -1,0 +1,60 @@
+"""What a message tells to do about a tensor that does not fit: code that may be copied, and that is then accepted."""
+
+from __future__ import annotations
+
+__all__ = ["alignment_of", "laid_out", "transposed"]
+
+
+def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
+    """Return how to get operand `name` of `shape` with adjacent rows, or columns.
+
+    D is made anew: the kernel would write into a copy, which nobody reads.
+    """
+    if name.startswith("D"):
+        return f"make D as {_empty(library, shape, dtype, row_major)} and read the result from there"
+    module = {"numpy": "np", "cupy": "cupy"}.get(library)
+    if library == "torch":
+        return f"pass {name}.contiguous()" if row_major else f"pass {name}.mT.contiguous().mT"
+    if module is None:
+        return "pass a contiguous copy"
+    if row_major:
+        return f"pass {module}.ascontiguousarray({name})"
+    if len(shape) == 2:
+        return f"pass {module}.asfortranarray({name})"
+    return f"pass {module}.ascontiguousarray({name}.swapaxes(1, 2)).swapaxes(1, 2)"
+
+
+def transposed(
+    name: str, library: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str | None, row_major: bool
+) -> str:
+    """Return what to pass where `shape`, of two dimensions, is that of the transposed operand."""
+    view = f"{name}.T"
+    if strides[0 if row_major else 1] == 1:
+        return f"pass {view}"
+    remedy = laid_out(name, library, shape[::-1], dtype, row_major)
+    if name.startswith("D"):
+        return remedy
+    other = "ColumnMajor" if row_major else "RowMajor"
+    return f"{remedy.replace(name, view)}, or describe {name} as {other} and pass {view}"
+
+
+def alignment_of(bits: int, address: int, *elements: int) -> int:
+    """Return the alignment, in elements of so many bits, that an address and numbers of elements have; 0 for none."""
+    together, beside = divmod(address * 8, bits)
+    if beside:
+        return 0
+    for each in elements:
+        together |= each
+    return together & -together
+
+
+def _empty(library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
+    if library == "torch":
+        made = shape if row_major else (*shape[:-2], shape[-1], shape[-2])
+        return f"torch.empty({made}, dtype=torch.{dtype}, device=D.device){'' if row_major else '.mT'}"
+    module = "cupy" if library == "cupy" else "np"
+    if row_major:
+        return f"{module}.empty({shape}, D.dtype)"
+    if len(shape) == 2:
+        return f'{module}.empty({shape}, D.dtype, order="F")'
+    return f"{module}.empty({(*shape[:-2], shape[-1], shape[-2])}, D.dtype).swapaxes(-1, -2)"
