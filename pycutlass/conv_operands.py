@@ -174,7 +174,7 @@ def conv2d_problem_size(
     """
     input_size = _core.Tensor4DCoord(*_logical_extent("x", x))
     filter_size = _core.Tensor4DCoord(*_logical_extent("w", w))
-    if groups == 1 and filter_size.c() != input_size.c():
+    if whole(groups) == 1 and filter_size.c() != input_size.c():
         raise ArgumentError(
             f"w must have the channels of x, {input_size.c()}, divided by groups=1; got {filter_size.c()}"
         )

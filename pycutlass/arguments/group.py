@@ -179,7 +179,7 @@ def listed(name: str, tensors: Any) -> Any:
     dimensions = len(shape_of(tensors) or ())
     if not (dimensions == 3 or (dimensions == 2 and name == "C")) or not hasattr(tensors, "__getitem__"):
         return tensors
-    return tensors.unbind() if hasattr(tensors, "unbind") else tuple(tensors[i] for i in range(tensors.shape[0]))
+    return items_of(tensors, sys.maxsize - 1)
 
 
 def values_of(operand: Matrix) -> NDArray[Any]:
@@ -199,7 +199,10 @@ def _host_array(sizes: Any) -> Any:
             f"problem_sizes is on GPU {view.device}, and the arguments are made on the host: pass problem_sizes.cpu(), "
             f"which waits for the GPU, or leave the sizes there (GemmGroupedArguments.from_device)"
         )
-    return np.from_dlpack(sizes)
+    kind = np.dtype(view.dtype_name) if view.dtype_name in ("int32", "int64") else None
+    if kind is None or view.shape is None or view.strides is None:
+        raise ArgumentTypeError(f"problem_sizes must be integers, int32 or int64, got a tensor of {view.dtype_name}")
+    return view.host_array(view.shape, view.strides, kind).copy()
 
 
 def _array_of_sizes(sizes: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target
 from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
 from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
+from pycutlass.integers import items_of
 from pycutlass.log import logger, say_once
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable, KernelSource
@@ -146,13 +148,14 @@ def _wanted(parts: Sequence[Compilable], target: str | Sequence[str] | None) -> 
 
 def _listed(targets: Sequence[str]) -> list[str]:
     """Return several targets as a list, or say what is wrong with it."""
-    if not isinstance(targets, list | tuple) or not all(isinstance(one, str) for one in targets):
+    given = items_of(targets, sys.maxsize - 1) if isinstance(targets, list | tuple) else None
+    if given is None or not all(isinstance(one, str) for one in given):
         raise ArgumentTypeError(
-            f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got {targets!r}"
+            f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got {shown(targets)}"
         )
-    if not targets:
+    if not given:
         raise ArgumentError("target is an empty list: name what to build for, or leave target out")
-    return list(dict.fromkeys(targets))
+    return list(dict.fromkeys(given))
 
 
 class _Session:
