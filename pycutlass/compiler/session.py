@@ -151,7 +151,8 @@ def _listed(targets: Sequence[str]) -> list[str]:
     given = items_of(targets, sys.maxsize - 1) if isinstance(targets, list | tuple) else None
     if given is None or not all(isinstance(one, str) for one in given):
         raise ArgumentTypeError(
-            f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got {shown(targets)}"
+            f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got "
+            f"{shown(targets)}"
         )
     if not given:
         raise ArgumentError("target is an empty list: name what to build for, or leave target out")
