@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
-from pycutlass.tensor import wrap
 from pycutlass.types import Element
 
 __all__ = ["EpilogueScalars", "computed", "pack"]
@@ -102,13 +100,16 @@ def _number(name: str, value: Any) -> float:
             f"{name} must be a number without an imaginary part, got {type(value).__name__} {shown(value)}: epilogues "
             f"compute in real numbers. Pass {name}.real if that is what is meant."
         )
+    cause = None
     try:
         number = real(value)
+    except ArgumentTypeError as error:
+        number, cause = None, error.__cause__
     except ArgumentError:  # of an int, which may have any number of digits
         raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
     if number is None:
         kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in _ON_DEVICE else "a number"
-        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}")
+        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from cause
     return number
 
 
@@ -128,12 +129,17 @@ def _check_integer(compute: Element, name: str, number: float) -> None:
 
 
 def _device_scalar(compute: Element, name: str, tensor: Any) -> int:
-    view = wrap(name, tensor)
-    size = math.prod(view.shape or ())
-    if view.dtype_name != compute.dtype_name or size != 1:
+    try:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        size = tensor.numel() if hasattr(tensor, "numel") else tensor.size
+        pointer = int(tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.data.ptr)
+    except Exception as error:  # of a library that only looks like torch or cupy
+        raise ArgumentTypeError(
+            f"{name} on the device must be a tensor of torch or cupy, got {type(tensor).__name__}"
+        ) from error
+    if dtype != compute.dtype_name or size != 1:
         raise ArgumentError(
             f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type; "
-            f"got {size} of {view.dtype_name}. Make it with that dtype, or compile the epilogue with another "
-            f"element_epilogue."
+            f"got {size} of {dtype}. Make it with that dtype, or compile the epilogue with another element_epilogue."
         )
-    return view.pointer
+    return pointer

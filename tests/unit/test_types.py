@@ -26,7 +26,7 @@ FORMATS = {
     "bf16": (7, -126, Fraction((2**8 - 1) * 2**120)),
     "tf32": (10, -126, Fraction((2**11 - 1) * 2**117)),
 }
-NO_ELEMENTS: list[Any] = [None, "float16", np.float16, 16, [], ([],), cutlass.float16(1), cutlass.RowMajor]
+NO_ELEMENTS: list[Any] = [None, "float16", np.uint16, 16, [], ([],), cutlass.float16(1), cutlass.RowMajor]
 NO_LAYOUTS: list[Any] = [None, "RowMajor", [], {}, cutlass.RowMajor(8), cutlass.float16, cutlass.IdentitySwizzle1]
 
 singles = st.floats(width=32, allow_nan=False)
