@@ -17,6 +17,7 @@ from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk, once
 from pycutlass.cache.door import wait_for
 from pycutlass.cache.store import Entry, Store
+from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.integers import whole
 
@@ -167,7 +168,7 @@ class KernelCache:
         most = whole(max_bytes)
         if most is None:
             raise ArgumentTypeError(
-                f"max_bytes is a number of bytes, an integer such as 2**30; got {max_bytes!r}. Units are for the "
+                f"max_bytes is a number of bytes, an integer such as 2**30; got {shown(max_bytes)}. Units are for the "
                 f"command line, `pycutlass cache prune --max-size 1GiB`."
             )
         if most < 0:

@@ -265,7 +265,7 @@ def _bytes(text: str) -> int:
             f"{text!r} has no unit, and is too little for a kernel in bytes: say {match[1]}MiB or {match[1]}GiB, or 0 "
             f"to delete all"
         )
-    return int(count)
+    return min(int(count), 1 << 64)  # no disk has more
 
 
 def _size(count: int) -> str:
