@@ -83,6 +83,17 @@ print(json.dumps([before, str(torch.float16), repr(torch), "torch" in sys.module
     ]
 
 
+def test_rmm_has_what_it_had():
+    """Allocators have modules of their own in RMM by now; scripts know them as names of RMM."""
+    from rmm.allocators.torch import rmm_torch_allocator
+
+    assert pycutlass.rmm.rmm_torch_allocator is rmm_torch_allocator
+    assert callable(pycutlass.rmm.rmm_cupy_allocator)
+    assert pycutlass.rmm.mr.PoolMemoryResource
+    with pytest.raises(AttributeError, match="rmm"):
+        _ = pycutlass.rmm.no_such_name
+
+
 def test_torch_is_torch_where_it_has_been_imported():
     import torch
 
