@@ -60,6 +60,7 @@ Loaded load() {
   PYCUTLASS_LOAD(cuLaunchKernelEx)
   PYCUTLASS_LOAD(cuMemHostAlloc)
   PYCUTLASS_LOAD(cuMemcpyHtoDAsync)
+  PYCUTLASS_LOAD(cuMemcpyDtoDAsync)
   PYCUTLASS_LOAD(cuMemcpyDtoHAsync)
   PYCUTLASS_LOAD(cuMemsetD8Async)
   PYCUTLASS_LOAD(cuStreamSynchronize)

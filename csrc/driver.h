@@ -58,6 +58,7 @@ struct Driver {
   decltype(&::cuEventDestroy) cuEventDestroy;
   decltype(&::cuTensorMapEncodeTiled) cuTensorMapEncodeTiled;
   decltype(&::cuTensorMapEncodeIm2col) cuTensorMapEncodeIm2col;
+  decltype(&::cuMemcpyDtoDAsync) cuMemcpyDtoDAsync;
 };
 
 /// The driver; throws pycutlass.errors.DeviceError where there is none.

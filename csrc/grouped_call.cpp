@@ -51,6 +51,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   void set_device_tables(int problems, int most_tiles, std::array<uintptr_t, 9> const& tables);
 
   int plan();
+  void adopt(Call& other) noexcept override;
   bool update(py::handle a, py::handle b, py::handle c, py::handle d) override;
   bool resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given);
   void run(py::handle stream) override;
@@ -187,6 +188,17 @@ int GroupedCall::plan() {
   int const status = Call::plan();
   pack(layout);
   return status;
+}
+
+void GroupedCall::adopt(Call& other) noexcept {
+  auto& prepared = static_cast<GroupedCall&>(other);
+  Call::adopt(other);
+  std::swap(group_, prepared.group_);  // vectors keep their memory, which the record points to
+  image_.swap(prepared.image_);
+  targets_known_ = false;
+  table_ = prepared.table_;
+  table_capacity_ = prepared.table_capacity_;
+  stale_ = image_.size();
 }
 
 void GroupedCall::point_scratch() {

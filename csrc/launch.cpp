@@ -1,5 +1,7 @@
 #include "launch.h"
 
+#include <cstring>
+
 #include "bindings.h"
 #include "bound_call.h"
 
@@ -106,6 +108,20 @@ void Call::follow_library(py::object const& tensor_type) {
   stream_.follow_library(api);
 }
 
+void Call::adopt(Call& other) noexcept {
+  std::memcpy(record_, other.record_, record_->struct_size);
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].adopt(other.slots_[i]);
+  watched_ = std::move(other.watched_);
+  stream_ = std::move(other.stream_);
+  result_ = other.result_;
+  config_.gridDimX = other.config_.gridDimX;
+  config_.gridDimY = other.config_.gridDimY;
+  config_.gridDimZ = other.config_.gridDimZ;
+  pdl_allowed_ = other.pdl_allowed_;
+  set_attributes();
+  std::memcpy(params_, other.params_, sizeof params_);
+}
+
 int Call::plan() {
   ContextScope scope(kernel_->context());  // CUTLASS's host code asks for the current device, and makes tensor maps
   int const status = kernel_->host().plan(record_, params_, &result_);
@@ -136,8 +152,12 @@ bool Call::update(py::handle a, py::handle b, py::handle c, py::handle d) {
   std::array<py::handle, 4> tensors = {a, b, c, d};
   size_t done = 0;
   bool fits = true;
-  for (; fits && done < tensors.size(); ++done) {
-    if (!tensors[done].is_none()) fits = slots_[done].try_exchange(tensors[done]);
+  try {
+    for (; fits && done < tensors.size(); ++done) {
+      if (!tensors[done].is_none()) fits = slots_[done].try_exchange(tensors[done]);
+    }
+  } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
+    fits = false;
   }
   OperandSlot const& target = slots_[kD];
   fits = fits && !target.overlaps(slots_[kA]) && !target.overlaps(slots_[kB]) &&
@@ -261,7 +281,9 @@ void bind_call(py::module_& m) {
       .def("set_operand", &Call::set_operand, py::arg("index"), py::arg("pointer"), py::arg("ld"),
            py::arg("batch_stride"), py::arg("bytes"), py::arg("alignment"))
       .def("remember", &Call::remember, py::arg("index"), py::arg("tensor"), py::arg("name"))
-      .def("unwatch", &Call::unwatch)
+      .def(
+          "adopt", [](Call& self, Call& other) { self.adopt(other); }, py::arg("other"),
+          "Take over what was prepared in another call of the same kernel.")
       .def("watch", &Call::watch, py::arg("tensor"), py::arg("name"), py::arg("written"))
       .def("set_scalars", &Call::set_scalars, py::arg("values"), py::arg("pointers"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))

@@ -45,7 +45,6 @@ class Call {
   void remember(int index, pybind11::object tensor, std::string name);
   /// Watches a tensor that the record points to in another way, by a table of addresses.
   void watch(pybind11::object const& tensor, std::string name, bool written);
-  void unwatch() { watched_.clear(); }
   void set_scalars(pybind11::sequence const& values, pybind11::sequence const& pointers);
   void set_workspace(uintptr_t pointer);
   /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
@@ -53,6 +52,8 @@ class Call {
   void follow_library(pybind11::object const& tensor_type);
   void follow_callable(pybind11::object callable) { stream_.follow_callable(std::move(callable)); }
 
+  /// Takes over what was prepared in `other`, a call of the same class and kernel. What was launched, and where, stays.
+  virtual void adopt(Call& other) noexcept;
   /// Makes grid and kernel parameters from the record; returns a cutlass::Status.
   int plan();
   /// Takes tensors of the remembered forms; false leaves everything as it was.

@@ -13,6 +13,12 @@ void OperandSlot::set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint6
   tensor_ = py::object();
 }
 
+void OperandSlot::adopt(OperandSlot& other) noexcept {
+  pycutlass_operand* const record = record_;
+  *this = std::move(other);
+  record_ = record;
+}
+
 void OperandSlot::remember(py::object tensor, std::string name) {
   form_.remember(tensor);
   guard_.watch(tensor, written_);
@@ -23,10 +29,12 @@ void OperandSlot::remember(py::object tensor, std::string name) {
 bool OperandSlot::try_exchange(py::handle tensor) {
   uintptr_t pointer = 0;
   if (!form_.read(tensor, pointer) || pointer % alignment_ != 0 || !guard_.allows(tensor)) return false;
+  TensorGuard guard = guard_;
+  guard.exchange(tensor);
   previous_pointer_ = reinterpret_cast<uintptr_t>(record_->data);
+  previous_guard_ = std::exchange(guard_, std::move(guard));
   previous_ = std::move(tensor_);
   tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  guard_.exchange(tensor);
   record_->data = reinterpret_cast<void*>(pointer);
   return true;
 }
@@ -34,7 +42,7 @@ bool OperandSlot::try_exchange(py::handle tensor) {
 void OperandSlot::restore() {
   if (!previous_) return;
   tensor_ = std::move(previous_);
-  guard_.exchange(tensor_);
+  guard_ = std::move(previous_guard_);
   record_->data = reinterpret_cast<void*>(previous_pointer_);
 }
 

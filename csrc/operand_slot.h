@@ -18,6 +18,8 @@ class OperandSlot {
     record_ = record;
     written_ = written;
   }
+  /// Becomes what `other` is; the record stays this one's own.
+  void adopt(OperandSlot& other) noexcept;
   /// Points the record at memory of which no tensor is known.
   void set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment);
   void remember(pybind11::object tensor, std::string name);
@@ -25,7 +27,10 @@ class OperandSlot {
   bool try_exchange(pybind11::handle tensor);
   /// Takes an exchange back.
   void restore();
-  void forget_previous() { previous_ = pybind11::object(); }
+  void forget_previous() {
+    previous_ = pybind11::object();
+    previous_guard_.clear();
+  }
   /// Throws ArgumentError where the tensor's memory was moved since it was given.
   void check_unmoved() const {
     if (!guard_.unmoved()) guard_.raise_moved(name_);
@@ -46,6 +51,7 @@ class OperandSlot {
   std::string name_;           // for messages
   pybind11::object tensor_;    // what the record points into; alive as long as the record does
   pybind11::object previous_;  // the same, before an exchange that may still be taken back
+  TensorGuard previous_guard_;
   uintptr_t previous_pointer_ = 0;
 };
 

@@ -22,7 +22,8 @@ bool is_known(void const* memory) {
   CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
   void* answer = &kind;
   auto address = reinterpret_cast<CUdeviceptr>(memory);
-  return driver().cuPointerGetAttributes(1, &asked, &answer, address) == CUDA_SUCCESS && kind != 0;
+  check(driver().cuPointerGetAttributes(1, &asked, &answer, address), "cuPointerGetAttributes");
+  return kind != 0;
 }
 
 /// The GPU that a stream belongs to, as far as anybody says so; -1 where nobody does.
@@ -83,6 +84,11 @@ void Stream::copy_in(CUdeviceptr target, void const* source, size_t bytes) const
 void Stream::copy_out(void* target, CUdeviceptr source, size_t bytes) const {
   ContextScope scope(context_);
   check(unlocked([=] { return driver().cuMemcpyDtoHAsync(target, source, bytes, handle_); }), "cuMemcpyDtoHAsync");
+}
+
+void Stream::copy(CUdeviceptr target, CUdeviceptr source, size_t bytes) const {
+  ContextScope scope(context_);
+  check(unlocked([=] { return driver().cuMemcpyDtoDAsync(target, source, bytes, handle_); }), "cuMemcpyDtoDAsync");
 }
 
 void Stream::fill(CUdeviceptr target, unsigned char value, size_t bytes) const {
@@ -197,6 +203,13 @@ void bind_stream(py::module_& m) {
       },
       py::arg("target"), py::arg("source"), py::arg("stream"),
       "Copy a contiguous host buffer to device memory; it may change when this returns, but under capture.");
+  m.def(
+      "copy_on_device",
+      [](uintptr_t target, uintptr_t source, size_t bytes, Stream const& stream) {
+        stream.copy(static_cast<CUdeviceptr>(target), static_cast<CUdeviceptr>(source), bytes);
+      },
+      py::arg("target"), py::arg("source"), py::arg("bytes"), py::arg("stream"),
+      "Copy device memory to device memory of the same GPU.");
   m.def(
       "copy_to_host",
       [](py::buffer const& target, uintptr_t source, Stream const& stream) {

@@ -44,6 +44,7 @@ class Stream {
   void synchronize() const;
   /// Copies host memory to the device. Page-locked memory is read later, any other before this returns.
   void copy_in(CUdeviceptr target, void const* source, size_t bytes) const;
+  void copy(CUdeviceptr target, CUdeviceptr source, size_t bytes) const;
   void copy_out(void* target, CUdeviceptr source, size_t bytes) const;
   void fill(CUdeviceptr target, unsigned char value, size_t bytes) const;
   void record(Event const& event) const;

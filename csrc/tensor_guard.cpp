@@ -87,6 +87,7 @@ void bind_tensor_guard(py::module_& m) {
             if (!self.unmoved()) self.raise_moved(name);
           },
           py::arg("name"), "Raise ArgumentError where the tensor, which messages call `name`, was moved.")
+      .def_property_readonly("direct", &TensorGuard::direct)
       .def("count_write", &TensorGuard::count_write);
 }
 

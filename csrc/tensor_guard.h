@@ -27,6 +27,8 @@ class TensorGuard {
     if (direct_) return TorchReader::has_place(tensor_, place_);
     return !tensor_ || unmoved_by_python();
   }
+  /// Whether that takes no call of Python, and so next to no time.
+  bool direct() const { return direct_; }
   /// Throws ArgumentError: the tensor, which messages call `name`, was moved.
   [[noreturn]] void raise_moved(std::string const& name) const;
   /// Tells autograd that a launch has written to the tensor: gradients that need what it held raise then.

@@ -6,10 +6,9 @@ fills its family's part of the call record, and can be computed on the host.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,8 +27,10 @@ from pycutlass.tensor import Guard, TensorView, current_stream_source, guard
 __all__ = [
     "DeviceLaunch",
     "HostLaunch",
+    "Inputs",
     "NoLaunch",
     "Operand",
+    "Prepared",
     "Problem",
     "check_on_host",
     "follow_streams",
@@ -138,15 +139,74 @@ class Problem(ABC):
         """Execute the meaning on the host: read the operands there, write D."""
 
 
+class Inputs:
+    """Device copies of operands that the host has and a kernel reads, one behind the other in one buffer."""
+
+    _ALIGNMENT = 256  # of each place; more than any kernel asks for
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        #: Where each begins; two with the same places can stand for each other.
+        self.places: dict[str, tuple[int, int]] = {}
+        self.size = 0
+        for name, size in sizes.items():
+            self.places[name] = (self.size, size)
+            self.size += -(-size // self._ALIGNMENT) * self._ALIGNMENT
+        self.buffer: DeviceBuffer | None = None
+        self._contents: list[tuple[int, NDArray[Any]]] = []
+
+    def address(self, name: str) -> int:
+        """Return where an operand will be."""
+        assert self.buffer is not None
+        return self.buffer.pointer + self.places[name][0]
+
+    def put(self, name: str, content: NDArray[Any], offset: int = 0) -> None:
+        """Have contiguous bytes be copied to the place of `name`, `offset` bytes behind its beginning."""
+        self._contents.append((self.places[name][0] + offset, content))
+
+    def fill(self, buffer: DeviceBuffer, stream: _core.Stream) -> None:
+        """Copy everything to `buffer`."""
+        for offset, content in self._contents:
+            _core.copy_to_device(buffer.pointer + offset, content, stream)
+        self._contents = []
+
+
+class Prepared:
+    """What a launch goes over to once all of it is there.
+
+    Attributes
+    ----------
+    call : Call
+        With a record of its own.
+    stream : Stream
+        Where memory is taken and filled.
+    buffers : dict
+        New ones, by name.
+    inputs : Inputs
+        Host memory that the kernel reads.
+    host_D : Operand, or None
+        D where it is host memory.
+    """
+
+    def __init__(self, problem: Problem, call: Any, joined: list[Callable[[], _core.Stream]]) -> None:
+        self.problem, self.call, self.joined = problem, call, joined
+        self.stream: _core.Stream = call.current_stream
+        self.libraries = _libraries(problem)
+        self.buffers: dict[str, DeviceBuffer] = {}
+        self.inputs = Inputs({})
+        self.host_D: Any = None
+        self.host_guards: list[tuple[str, Guard]] = []
+
+
 class DeviceLaunch:
     """A problem on a GPU: kernel, call record, buffers of host operands, and workspace."""
 
     def __init__(self, operation: Operation, problem: Problem, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.call = problem.make_call(kernel.load(operation, ordinal))
         self._operation = operation
+        self.call = self._new_call(problem)
         self._buffers: dict[str, DeviceBuffer] = {}
-        self._host_D: Operand | None = None
+        self._inputs = Inputs({})
+        self._host_D: Any = None
         self._host_guards: list[tuple[str, Guard]] = []
         self._libraries: Mapping[str, type] = {}
         self._joined: list[Callable[[], _core.Stream]] = []
@@ -170,17 +230,14 @@ class DeviceLaunch:
         return self.call.bound_update
 
     def update(self, problem: Problem) -> None:
-        """Bring a problem of the same size into the call record and make the kernel's parameters."""
-        call = self.call
-        with self._following(problem):
-            self._set_scalars(problem.scalars)
-            for name, operand in problem.operands.items():
-                self._place(name, operand)
-            problem.configure(call)
-            self._plan(problem, call)
-            if call.workspace_bytes and "workspace" not in self._buffers:
-                self._make_workspace(call.workspace_bytes)
-                self._plan(problem, call)
+        """Go over to a problem of the same size.
+
+        All that can fail is done beside what there is: where something does, nothing has changed.
+        """
+        prepared = self._begin(problem)
+        self._prepare(prepared)
+        self._fill_inputs(prepared)
+        self._commit(prepared)
 
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring D back where it is host memory."""
@@ -220,27 +277,90 @@ class DeviceLaunch:
         pointer, ld, _ = self.call.operand(_OPERANDS.index(name))
         return pointer, ld
 
-    @contextlib.contextmanager
-    def _following(self, problem: Problem) -> Iterator[None]:
-        """Launch from now on where the libraries of these tensors say; where something fails, as before."""
-        before = self._libraries
-        self._follow({each.view.library: type(each.view.owner) for each in problem.operands.values()})
-        try:
-            yield
-        except BaseException:
-            self._follow(before)
-            raise
+    def _new_call(self, problem: Problem) -> _core.Call:
+        return problem.make_call(kernel.load(self._operation, self.ordinal))
 
-    def _follow(self, libraries: Mapping[str, type]) -> None:
-        """Follow the current streams of these libraries, behind what was done on the one before."""
-        if libraries == self._libraries:
+    def _begin(self, problem: Problem) -> Prepared:
+        """Return a call with the scalars, on the current streams of the tensors' libraries."""
+        call = self._new_call(problem)
+        prepared = Prepared(problem, call, follow_streams(call, _libraries(problem), self.ordinal))
+        if prepared.libraries != self._libraries:  # behind what was done on the stream of those before
+            before, after = self.call.current_stream, prepared.stream
+            if after != before and (self.call.launched or self._buffers) and not after.is_capturing():
+                after.follow(before)
+        scalars = problem.scalars
+        call.set_scalars(scalars.values, scalars.pointers)
+        for name, pointer, owner in zip(("alpha", "beta"), scalars.pointers, scalars.owners, strict=False):
+            if pointer:
+                call.watch(owner, name, False)
+        return prepared
+
+    def _prepare(self, prepared: Prepared) -> None:
+        """Bring operands and sizes into the record, and make the kernel's parameters."""
+        problem, call = prepared.problem, prepared.call
+        sizes: dict[str, int] = {}
+        for name, operand in problem.operands.items():
+            if operand.view.device is None and name != "D":
+                sizes[name] = operand.packed_bytes
+            addresses = operand.addresses(0)
+            if addresses is not None:
+                sizes[f"addresses of {name}"] = 8 * len(addresses)
+        self._reserve_inputs(prepared, sizes)
+        for name, operand in problem.operands.items():
+            self._place(prepared, name, operand)
+        problem.configure(call)
+        self._plan(problem, call)
+        if call.workspace_bytes:
+            self._make_workspace(prepared, call.workspace_bytes)
+            self._plan(problem, call)
+
+    def _reserve_inputs(self, prepared: Prepared, sizes: Mapping[str, int]) -> None:
+        """Have a buffer for host operands: the present one where the places are the same, which graphs may know."""
+        inputs = prepared.inputs = Inputs(sizes)
+        if not inputs.size:
             return
-        call = self.call
-        before = call.current_stream
-        self._joined, self._libraries = follow_streams(call, libraries, self.ordinal), libraries
-        after = call.current_stream
-        if after != before and (call.launched or self._buffers) and not after.is_capturing():
-            after.follow(before)
+        if prepared.stream.is_capturing():
+            raise ArgumentError(
+                "host operands and tables of addresses are copied to the GPU when arguments are made or updated, which "
+                "cannot be done while a graph is captured: do it before the capture begins"
+            )
+        if inputs.places == self._inputs.places:
+            inputs.buffer = self._inputs.buffer
+        else:
+            inputs.buffer = prepared.buffers["inputs"] = DeviceBuffer(self.ordinal, inputs.size, prepared.stream)
+
+    def _fill_inputs(self, prepared: Prepared) -> None:
+        """Copy host operands to the GPU. Those that a launch may still need are overwritten at the very last."""
+        inputs, stream = prepared.inputs, prepared.stream
+        if inputs.buffer is None:
+            return
+        if "inputs" in prepared.buffers:
+            inputs.fill(inputs.buffer, stream)
+            return
+        staged = DeviceBuffer(self.ordinal, inputs.size, stream)
+        inputs.fill(staged, stream)
+        _core.copy_on_device(inputs.buffer.pointer, staged.pointer, inputs.size, stream)
+
+    def _commit(self, prepared: Prepared) -> None:
+        """Go over to what was prepared. Nothing here can fail."""
+        self.call.adopt(prepared.call)
+        for name, buffer in prepared.buffers.items():
+            held = self._buffers.get(name)
+            self._buffers[name] = buffer
+            if held is not None and held is not buffer:
+                self._retire_buffer(name, held)
+        if prepared.inputs.buffer is None and "inputs" in self._buffers:
+            self._retire_buffer("inputs", self._buffers.pop("inputs"))
+        self._inputs, self._problem = prepared.inputs, prepared.problem
+        self._host_D, self._host_guards = prepared.host_D, prepared.host_guards
+        self._joined, self._libraries = prepared.joined, prepared.libraries
+
+    def _retire_buffer(self, name: str, buffer: DeviceBuffer) -> None:
+        """Let go of a buffer that another has taken the place of."""
+        if name.startswith("sums"):  # of the user's other arguments
+            self._let_go(buffer)
+        else:
+            self._outgrown.append(buffer)
 
     def _let_go(self, *buffers: DeviceBuffer) -> None:
         """Give buffers back behind the last launch that uses them."""
@@ -251,55 +371,40 @@ class DeviceLaunch:
         if end is not None and not end.done:
             retire(buffers, end)
 
-    def _set_scalars(self, scalars: EpilogueScalars) -> None:
-        """Bring alpha, beta and the rest into the record."""
-        self.call.unwatch()
-        self.call.set_scalars(scalars.values, scalars.pointers)
-        for name, pointer, owner in zip(("alpha", "beta"), scalars.pointers, scalars.owners, strict=False):
-            if pointer:
-                self.call.watch(owner, name, False)
-
-    def _place(self, name: str, operand: Operand) -> None:
-        """Point the record at an operand. Host memory gets a buffer, and is copied to it unless it is D."""
-        index, alignment = _OPERANDS.index(name), operand.description.alignment_bytes
-        if operand.view.device is not None:
+    def _place(self, prepared: Prepared, name: str, operand: Operand) -> None:
+        """Point the record at an operand. Host memory is in a buffer, and will be copied to it unless it is D."""
+        call, index, alignment = prepared.call, _OPERANDS.index(name), operand.description.alignment_bytes
+        on_host = operand.view.device is None
+        if not on_host:
             pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
-            if name == "D":
-                self._host_D = None
         else:
-            pointer, ld, step = self._copy_in(name, operand), operand.packed_ld, operand.packed_batch_stride
-            size = operand.packed_bytes
+            ld, step, size = operand.packed_ld, operand.packed_batch_stride, operand.packed_bytes
+            if name == "D":
+                pointer = self._buffer(prepared, name, size)
+                prepared.host_D, prepared.host_guards = operand, guards({name: operand})
+            else:
+                pointer = prepared.inputs.address(name)
+                prepared.inputs.put(name, operand.packed())
         addresses = operand.addresses(pointer)
         if addresses is not None:
-            table = np.array(addresses, np.int64)
-            pointer, size = self._buffer(f"addresses of {name}", table.nbytes), table.nbytes
-            _core.copy_to_device(pointer, table.view(np.uint8), self.call.current_stream)
+            table, key = np.array(addresses, np.int64), f"addresses of {name}"
+            pointer, size = prepared.inputs.address(key), table.nbytes
+            prepared.inputs.put(key, table.view(np.uint8))
         if isinstance(operand.view.owner, DeviceBuffer):  # partial sums: given back like our own buffers
-            self._buffers[f"sums {name}"] = operand.view.owner
-        self.call.set_operand(index, pointer, ld, step, size, alignment)
-        if operand.view.device is not None and addresses is None:
-            self.call.remember(index, operand.view.owner, operand.name)
-        elif operand.view.device is not None:
+            prepared.buffers[f"sums {name}"] = operand.view.owner
+        call.set_operand(index, pointer, ld, step, size, alignment)
+        if not on_host and addresses is None:
+            call.remember(index, operand.view.owner, operand.name)
+        elif not on_host:
             for part in operand.parts:
-                self.call.watch(part.view.owner, part.name, name == "D")
+                call.watch(part.view.owner, part.name, name == "D")
 
-    def _copy_in(self, name: str, operand: Operand) -> int:
-        """Return the address of the buffer of a host operand, filled unless it is D."""
-        pointer = self._buffer(name, operand.packed_bytes)
-        if name == "D":
-            self._host_D, self._host_guards = operand, guards({name: operand})
-        else:
-            _core.copy_to_device(pointer, operand.packed(), self.call.current_stream)
-        return pointer
-
-    def _buffer(self, name: str, size: int) -> int:
+    def _buffer(self, prepared: Prepared, name: str, size: int) -> int:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""
         held = self._buffers.get(name)
         if held is None or held.size < size:
-            self._buffers[name] = DeviceBuffer(self.ordinal, size, self.call.current_stream)
-            if held is not None:
-                self._outgrown.append(held)
-        return self._buffers[name].pointer
+            held = prepared.buffers[name] = DeviceBuffer(self.ordinal, size, prepared.stream)
+        return held.pointer
 
     def _plan(self, problem: Problem, call: _core.Call) -> None:
         status = call.plan()
@@ -321,13 +426,14 @@ class DeviceLaunch:
                 f"and z: {remedy}"
             )
 
-    def _make_workspace(self, size: int) -> None:
+    def _make_workspace(self, prepared: Prepared, size: int) -> None:
         free, total = _core.memory_info(self.ordinal)
         if size > total:
             raise PoolError(size, total - free, total)
-        pointer = self._buffer("workspace", size)
-        _core.fill(pointer, 0, size, self.call.current_stream)
-        self.call.set_workspace(pointer)
+        pointer = self._buffer(prepared, "workspace", size)
+        if "workspace" in prepared.buffers:
+            _core.fill(pointer, 0, size, prepared.stream)
+        prepared.call.set_workspace(pointer)
 
 
 class NoLaunch:
@@ -414,6 +520,11 @@ class HostLaunch:
         """Do nothing: nothing is in flight."""
 
     release = give_up
+
+
+def _libraries(problem: Problem) -> dict[str, type]:
+    """Return the libraries of a problem's tensors, with the type of a tensor of each."""
+    return {each.view.library: type(each.view.owner) for each in problem.operands.values()}
 
 
 def guards(operands: Mapping[str, Operand]) -> list[tuple[str, Guard]]:

@@ -147,8 +147,8 @@ class Arguments(ABC):
         merged = {**self._given, **given}
         problem = self._problem(merged, scalars)
         self._check_place(problem)
-        self._execution.give_up((*self._given.values(), self.output_op))
         self._execution.update(problem)
+        self._execution.give_up((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
         self._given, self.output_op = merged, scalars
         self._has_scalars |= output_op is not None

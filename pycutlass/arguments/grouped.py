@@ -288,8 +288,8 @@ class GemmGroupedArguments(Arguments):
         """Go over to other operands and scalars."""
         problem = self._problem(given, scalars)
         self._check_place(problem)
-        self._execution.give_up((*self._given.values(), self.output_op))
         self._execution.update(problem)
+        self._execution.give_up((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
         self._given, self.output_op = given, scalars
         if self._most_tiles is None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pycutlass import _core, kernel
+from pycutlass import _core
 from pycutlass.arguments.group import GroupProblem, Sizes
 from pycutlass.arguments.overlaps import span
 from pycutlass.errors import ArgumentError
-from pycutlass.launch import DeviceLaunch, guards, run_joined
+from pycutlass.launch import DeviceLaunch, Prepared, guards, run_joined
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
 
@@ -27,34 +26,52 @@ class GroupedLaunch(DeviceLaunch):
     """A group on a GPU: kernel, call record, buffers of host operands, and the table that the kernel reads."""
 
     call: _core.GroupedCall
-    _host_parts: list[tuple[Matrix, int]]
 
     @property
     def run(self) -> Callable[..., None]:
         """What launches. The call itself orders launches on different streams: they bring the table along."""
         return functools.partial(run_joined, self.call, self._joined) if self._joined else self.call.bound_run
 
-    def update(self, problem: Any) -> None:
-        """Bring problems, of any number and sizes, into the call record; where that fails nothing has changed."""
-        with self._following(problem):
-            groups = problem.groups if isinstance(problem, GroupProblem) else {}
-            shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
-            if any(share.parts for share in shares.values()):
-                self._host_stream()  # raises under capture, where nothing can be copied
-            sizes = {letter: share.size for letter, share in shares.items()}
-            self._reserve({**sizes, "table": self._table_bytes(problem)})
+    def _prepare(self, prepared: Prepared) -> None:
+        """Bring problems, of any number and sizes, into the record, and make the kernel's parameters."""
+        problem: Any = prepared.problem
+        groups = problem.groups if isinstance(problem, GroupProblem) else {}
+        shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
+        self._reserve_inputs(
+            prepared, {name: share.size for name, share in shares.items() if share.size and name != "D"}
+        )
+        if "D" in shares and shares["D"].size:
+            prepared.host_D = shares["D"].parts
+            prepared.host_guards = guards({each.name: each for each, _ in prepared.host_D})
+        for table in () if groups else problem.operands.values():
+            prepared.call.watch(table.view.owner, table.name, False)
+        problem.configure(prepared.call)
+        for letter, matrices in groups.items():
+            self._place_group(prepared, letter, matrices, shares[letter], problem.bias)
+        self._plan(problem, prepared.call)
+        self._make_table(prepared)
+        if prepared.buffers or prepared.inputs.buffer is not None:
+            self.call.join(prepared.stream)  # memory is the launch's once `stream` has come this far
 
-            self._host_parts = []
-            self._set_scalars(problem.scalars)
-            for table in () if groups else problem.operands.values():
-                self.call.watch(table.view.owner, table.name, False)
-            problem.configure(self.call)
-            for letter, matrices in groups.items():
-                self._place_group(letter, matrices, shares[letter], problem.bias)
-            if "table" in self._buffers:
-                table = self._buffers["table"]
-                self.call.set_table(table.pointer, table.size)
-            self._plan(problem, self.call)
+    def _make_table(self, prepared: Prepared) -> None:
+        """Have device memory for the table and what the kernel alone writes to."""
+        size, held = int(prepared.call.table_bytes), self._buffers.get("table")
+        if not size:
+            return
+        if held is not None and held.size < size:
+            size *= 2  # what has grown once will again: `resize` finds room
+        if held is None or held.size < size:
+            self._check_stream(prepared)
+        self._buffer(prepared, "table", size)
+        table = prepared.buffers.get("table") or self._buffers["table"]
+        prepared.call.set_table(table.pointer, table.size)
+        self._plan(prepared.problem, prepared.call)
+
+    def _retire_buffer(self, name: str, buffer: DeviceBuffer) -> None:
+        """Let go of a buffer that another has taken the place of; graphs have its address."""
+        self._let_go(buffer)
+        if self.call.captured:
+            self._outgrown.append(buffer)
 
     def resize(self, sizes: Sizes, A: Any, B: Any, C: Any, D: Any) -> bool:
         """Take other sizes, and tuples of tensors that they fit; None keeps an operand.
@@ -67,7 +84,7 @@ class GroupedLaunch(DeviceLaunch):
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring every D back that is host memory."""
         stream = self.call.last_stream
-        if not self._host_parts or not self.call.launched:
+        if not self._host_D or not self.call.launched:
             stream.synchronize()
             return
         for name, each in self._host_guards:
@@ -76,47 +93,25 @@ class GroupedLaunch(DeviceLaunch):
         packed = np.empty(buffer.size, np.uint8)
         _core.copy_to_host(packed, buffer.pointer, stream)
         stream.synchronize()
-        for target, offset in self._host_parts:
+        for target, offset in self._host_D:
             target.unpack(packed[offset : offset + target.packed_bytes])
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for ``A[0]``, ``A[1]``, ..."""
         return self.call.entry(_LETTERS.index(name[0]), int(name[2:-1]))
 
-    def _table_bytes(self, problem: Any) -> int:
-        """Return the device memory that the table and the kernel's own need, by a plan that is thrown away."""
-        probe = problem.make_call(kernel.load(self._operation, self.ordinal))
-        probe.set_scalars(problem.scalars.values, problem.scalars.pointers)
-        problem.configure(probe)
-        self._plan(problem, probe)
-        return int(probe.table_bytes)
-
-    def _reserve(self, sizes: Mapping[str, int]) -> None:
-        """Have buffers of at least these sizes; without memory for one of them all stay as they are."""
-        held = {name: buffer.size for name, buffer in self._buffers.items()}
-        grown = {name: size for name, size in sizes.items() if size > held.get(name, 0)}
-        if "table" in grown and "table" in held:  # what has grown once will again: `resize` finds room
-            grown["table"] *= 2
-        if not grown:
-            return
-        stream = self._host_stream()
-        made = {name: DeviceBuffer(self.ordinal, size, stream) for name, size in grown.items()}
-        old = [self._buffers[name] for name in grown if name in self._buffers]
-        self._let_go(*old)
-        if self.call.captured:
-            self._outgrown += old
-        self._buffers.update(made)
-        self.call.join(stream)  # memory from the pool is the launch's once `stream` has come this far
-
-    def _place_group(self, letter: str, matrices: tuple[Matrix, ...], share: _Share, bias: bool | None) -> None:
+    def _place_group(
+        self, prepared: Prepared, letter: str, matrices: tuple[Matrix, ...], share: _Share, bias: bool | None
+    ) -> None:
         """Point the record at one operand of all problems. Host memory is in a buffer, copied to it unless it is D."""
-        places = {each.name: offset for each, offset in share.parts}
-        base = self._buffers[letter].pointer if share.parts else 0
-        if letter == "D":
-            self._host_parts = share.parts
-            self._host_guards = guards({each.name: each for each, _ in share.parts})
-        elif share.parts:
-            self._copy_in_group(base, share)
+        places, base = {each.name: offset for each, offset in share.parts}, 0
+        if share.size and letter == "D":
+            self._check_stream(prepared)
+            base = self._buffer(prepared, letter, share.size)
+        elif share.size:
+            base = prepared.inputs.address(letter)
+            for each, offset in share.parts:
+                prepared.inputs.put(letter, each.packed(), offset)
         entries = np.empty((len(matrices), 5), np.uint64)
         for number, each in enumerate(matrices):
             pointer, length, line, pitch = span(each)
@@ -126,25 +121,15 @@ class GroupedLaunch(DeviceLaunch):
                 pitch = line if pitch else 0
             entries[number] = (pointer, length, line, pitch, ld)
         owners = tuple(None if each.view.device is None else each.view.owner for each in matrices)
-        self.call.set_entries(_LETTERS.index(letter), operand_rule(letter, matrices[0], bias), entries, owners)
+        prepared.call.set_entries(_LETTERS.index(letter), operand_rule(letter, matrices[0], bias), entries, owners)
 
-    def _copy_in_group(self, pointer: int, share: _Share) -> None:
-        packed: NDArray[Any] = np.empty(share.size, np.uint8)
-        for each, offset in share.parts:
-            packed[offset : offset + each.packed_bytes] = each.packed()
-        stream = self._host_stream()
-        self.call.join(stream)
-        _core.copy_to_device(pointer, packed, stream)
-
-    def _host_stream(self) -> _core.Stream:
-        """Return the stream on which memory is taken and filled: the current one, which must not be under capture."""
-        stream = self.call.current_stream
-        if stream.is_capturing():
+    def _check_stream(self, prepared: Prepared) -> None:
+        """Raise ArgumentError where memory is needed and the current stream is under capture."""
+        if prepared.stream.is_capturing():
             raise ArgumentError(
                 "a group needs device memory for its table and for numpy operands, which cannot be had while a graph "
                 "is captured: make the arguments, or give them more or larger problems, before the capture begins"
             )
-        return stream
 
 
 def operand_rule(letter: str, matrix: Matrix, bias: bool | None) -> _core.OperandRule:

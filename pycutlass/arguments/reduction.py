@@ -200,7 +200,12 @@ class ReductionArguments(Arguments):
                 "a reduction has no operand B: update takes A (the workspace), C (the source), D (the destination) and "
                 "output_op"
             )
-        super().update(A=A, C=C, D=D, output_op=output_op, **unknown)
+        planes = self._planes
+        try:
+            super().update(A=A, C=C, D=D, output_op=output_op, **unknown)
+        except BaseException:
+            self._planes = planes
+            raise
         self.__dict__.pop("_run", None)  # which may be of other partial sums now
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:

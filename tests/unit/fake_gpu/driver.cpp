@@ -454,6 +454,15 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr target, void const* source, size_t bytes,
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream handle) {
+  ENTER(cuMemcpyDtoDAsync);
+  STREAM(handle);
+  int const ordinal = stream->context->ordinal;
+  if (!reachable(target, bytes, ordinal) || !reachable(source, bytes, ordinal)) return CUDA_ERROR_INVALID_VALUE;
+  push(stream, [=] { std::memcpy(reinterpret_cast<void*>(target), reinterpret_cast<void const*>(source), bytes); });
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, size_t bytes, CUstream handle) {
   ENTER(cuMemcpyDtoHAsync);
   STREAM(handle);
