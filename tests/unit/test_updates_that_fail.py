@@ -202,7 +202,7 @@ arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D)
 data, B2.data = B2.data, None
 try:
     arguments.update(A=A2, B=B2)
-except AttributeError:
+except pycutlass.errors.ArgumentTypeError:
     pass
 else:
     raise AssertionError("a tensor without memory was taken")
