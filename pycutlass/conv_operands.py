@@ -26,6 +26,7 @@ from pycutlass.integers import several, shape_of, whole
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alignment, check_dtype, vector
+from pycutlass.remedies import laid_out
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
@@ -247,8 +248,8 @@ def _contiguous(packed: Matrix, shape: tuple[int, ...]) -> Matrix:
     for size, given in zip(reversed(shape), reversed(view.strides), strict=True):
         if size > 1 and given != step:
             raise ArgumentError(
-                f"operand {packed.name} of shape {shape} must be contiguous, got strides {tuple(view.strides)}; pass "
-                f"{packed.name}.contiguous() (for numpy: ascontiguousarray)"
+                f"operand {packed.name} of shape {shape} must be contiguous, got strides {tuple(view.strides)}; "
+                f"{laid_out(packed.name, view.library, shape, view.dtype_name, True)}"
             )
         step *= size
     return packed
@@ -292,13 +293,23 @@ def _wrong_shape(name: str, view: TensorView, extent: Extent) -> NoReturn:
 def _wrong_strides(name: str, view: TensorView, fitting: Sequence[tuple[int, ...]]) -> NoReturn:
     assert view.shape is not None and view.strides is not None
     found = f"the tensor of shape {tuple(view.shape)} has strides {tuple(view.strides)}"
-    if view.library != "torch":
+    if view.library != "torch" or fitting[0] is _NHWC:
+        as_nhwc = fitting[0] is _NHWC
+        what = "contiguous as (N, H, W, C)"
+        if view.library != "torch":
+            what = "packed pixel by pixel, with channels adjacent"
+        moved = name if as_nhwc or name == "D" else f"{name}.transpose(0, 2, 3, 1)"
+        shape = tuple(view.shape[axis] for axis in fitting[0])
         raise ArgumentError(
-            f"operand {name} must be packed pixel by pixel, with channels adjacent; {found}. Pass a copy "
-            f"(ascontiguousarray of shape (N, H, W, C))."
+            f"operand {name} must be {what}; {found}. To mend it, "
+            f"{laid_out(moved, view.library, shape, view.dtype_name, True)}."
         )
-    if fitting[0] is _NHWC:
-        raise ArgumentError(f"operand {name} must be contiguous as (N, H, W, C); {found}. Pass {name}.contiguous().")
+    if name == "D":
+        made = f"torch.empty({tuple(view.shape)}, dtype=D.dtype, device=D.device, memory_format=torch.channels_last)"
+        raise ArgumentError(
+            f"operand D must be in torch's channels_last memory format; {found}. Make D as {made} and read the result "
+            f"from there."
+        )
     either = f" If its dimensions are (N, H, W, C), pass {name}.permute(0, 3, 1, 2)." if _NHWC in fitting else ""
     raise ArgumentError(
         f"operand {name} must be in torch's channels_last memory format; {found}. Pass "

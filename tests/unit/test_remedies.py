@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from convolutions import SIMT, conv, f32, fprop
 from descriptions import COLUMN, ROW, ampere, parts
 
 import pycutlass
@@ -125,6 +126,40 @@ def test_a_misaligned_slice_is_told_the_alignment_that_would_do(offset):
     D = _multiply(pycutlass.GemmOperationUniversal(**described), **given)
     np.testing.assert_array_equal(D, operands["A"].astype(float) @ operands["B"].astype(float))
     np.testing.assert_array_equal(_multiply(RRR, **{**given, "A": A.clone()}), D)
+
+
+CONV = conv(fprop, "optimized", (f32, f32, f32), opcode=SIMT)
+CONVOLVED = [
+    Remedy("numpy A", CONV, "numpy", "A", np.asfortranarray, r"To mend it, pass (np\.ascontiguousarray\(A\))\.$"),
+    Remedy("numpy D", CONV, "numpy", "D", np.asfortranarray, r"make D as (np\.empty\(.*?D\.dtype\)) and read"),
+    Remedy("NCHW of numpy", CONV, "numpy", "A", lambda a: a.transpose(0, 3, 1, 2).copy(), r"pass (np\..*)\.$"),
+    Remedy("torch A", CONV, "torch", "A", lambda t: t.contiguous(), r"Pass (A\.contiguous\(memory_.*last\))\."),
+    Remedy("torch D", CONV, "torch", "D", lambda t: t.contiguous(), r"Make D as (torch\.empty\(.*last\)) and read"),
+]
+
+
+@pytest.mark.parametrize("row", CONVOLVED, ids=lambda row: row.name)
+def test_what_is_said_about_a_tensor_of_a_convolution_is_right(row):
+    x, w = RNG.integers(-3, 4, (2, 5, 6, 4)).astype(np.float32), RNG.integers(-3, 4, (8, 3, 3, 4)).astype(np.float32)
+    operands = {"A": x, "B": w, "D": np.zeros((2, 5, 6, 8), np.float32)}
+    if row.library == "torch":
+        operands = {name: torch.from_numpy(array).permute(0, 3, 1, 2) for name, array in operands.items()}
+
+    def convolve(A: Any, B: Any, D: Any) -> Any:
+        size = pycutlass.conv2d_problem_size(operands["A"], operands["B"], padding=1)
+        arguments = pycutlass.Conv2dArguments(CONV, size, A, B, None, D)
+        CONV.run(arguments)
+        arguments.sync()
+        return D
+
+    wrong = {**operands, row.operand: row.spoil(operands[row.operand])}
+    with pytest.raises(PyCutlassError, match=row.says) as caught:
+        convolve(**wrong)
+    mended = eval(re.search(row.says, str(caught.value))[1], {"np": np, "torch": torch}, wrong)
+    D = np.asarray(convolve(**{**wrong, row.operand: mended}))
+    planes = torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(w).permute(0, 3, 1, 2)
+    exact = torch.nn.functional.conv2d(*planes, padding=1).numpy()
+    np.testing.assert_array_equal(D if row.library == "torch" else D.transpose(0, 3, 1, 2), exact)
 
 
 def test_scalars_among_the_keywords():
