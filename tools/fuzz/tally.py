@@ -19,7 +19,7 @@ _CODE = ("pycutlass", "csrc", "tools/fuzz")
 #: But for what has no part in it: the host's reference, where kernels are kept, how compilers are found, what is said.
 _NO_PART = tuple(
     f"pycutlass/{room}"
-    for room in ("reference/", "cache/", "compat/", "toolkit/", "cli.py", "__main__.py", "config.py", "report.py")
+    for room in ("reference/", "cache/", "compat/", "toolkit/", "cli/", "__main__.py", "config.py", "report.py")
 )
 _SUFFIXES = (".py", ".h", ".cpp", ".map")
 
