@@ -7,7 +7,6 @@ the caller learns that the disk does not have the answer.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -21,10 +20,10 @@ from pycutlass import config
 from pycutlass.cache.door import holding, private_directory, stopped_holder
 from pycutlass.cache.store import Store, StoreError
 from pycutlass.errors import CacheError
+from pycutlass.log import logger
 
 __all__ = ["Disk", "once"]
 
-_log = logging.getLogger("pycutlass")
 _T = TypeVar("_T")
 _DATABASE = "kernels.db"
 _COMPANIONS = ("-wal", "-shm", "-journal")
@@ -141,7 +140,7 @@ class Disk:
         """Log `message`, once per topic."""
         if topic not in self._said:
             self._said.add(topic)
-            _log.warning("%s", message)
+            logger.warning("%s", message)
 
     def _usable(self) -> Store | None:
         """Return the store, opened if need be, or None if that cannot be."""
@@ -210,7 +209,7 @@ class Disk:
             with contextlib.suppress(FileNotFoundError):
                 companion.rename(aside.with_name(aside.name + companion.name.removeprefix(_DATABASE)))
         self._real().rename(aside)
-        _log.warning(
+        logger.warning(
             "the kernel cache %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
         )
 
@@ -230,7 +229,7 @@ class Disk:
 
     def _opening(self) -> contextlib.AbstractContextManager[None]:
         """Let one process at a time open, make or set aside the database."""
-        return self.exclusive("open", once(lambda: _log.info("waiting for another process to open %s", self.path)))
+        return self.exclusive("open", once(lambda: logger.info("waiting for another process to open %s", self.path)))
 
     def _give_up(self, message: str, reason: str) -> None:
         self.refusal = reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import weakref
@@ -20,10 +19,10 @@ from pycutlass.cache.store import Entry, Store
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.integers import whole
+from pycutlass.log import logger
 
 __all__ = ["Imported", "Info", "KernelCache"]
 
-_log = logging.getLogger("pycutlass")
 _T = TypeVar("_T")
 _SHORTEST_PREFIX = 4
 
@@ -87,7 +86,7 @@ class KernelCache:
         if not key.isalnum():
             raise ArgumentError(f"a key is made of hexadecimal digits, and {key!r} is not")
 
-        waiting = once(lambda: _log.info("waiting for another builder of kernel %s", key[:12]))
+        waiting = once(lambda: logger.info("waiting for another builder of kernel %s", key[:12]))
         with contextlib.ExitStack() as held:
             held.enter_context(self._only_thread(key, waiting))
             try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
 import os
 import time
@@ -21,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from pycutlass.cache.artifact import SCHEMA, Artifact, canonical, hashed, make_key
 from pycutlass.errors import CacheError
+from pycutlass.log import logger
 
 if TYPE_CHECKING:
     import sqlite3
 
 __all__ = ["Entry", "Store", "StoreError", "journal_for"]
 
-_log = logging.getLogger("pycutlass")
 _BUSY_MS = 10_000
 _MOUNTS = Path("/proc/self/mountinfo")
 # WAL needs memory that all processes share, which other hosts of these file systems do not.
@@ -117,7 +116,7 @@ class Store:
             artifact = _decoded(key, *row)
             if artifact is not None:
                 return artifact
-            _log.warning("kernel %s in the cache is damaged: its content differs from its digest; deleted", key[:12])
+            logger.warning("kernel %s in the cache is damaged: its content differs from its digest; deleted", key[:12])
             if self.writable:
                 self._run(f"DELETE FROM {_ARTIFACTS} WHERE key = ?", key)
         return None

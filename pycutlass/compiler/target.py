@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 from pycutlass import config, device
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.log import logger
 from pycutlass.source import KernelSource
 
 __all__ = ["KNOWN_TARGETS", "choose_target"]
 
 KNOWN_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")
 
-_log = logging.getLogger("pycutlass")
 _TARGET = re.compile(r"sm_([0-9]{2,3})([af]?)")
 
 
@@ -63,5 +62,6 @@ def _fit(source: KernelSource, asked: str, asker: str) -> str:
         )
     target = _own_target(source) if source.native else asked
     if target not in KNOWN_TARGETS:
-        _log.warning("target %s is not among those that PyCUTLASS is tested with: %s", target, ", ".join(KNOWN_TARGETS))
+        known = ", ".join(KNOWN_TARGETS)
+        logger.warning("target %s is not among those that PyCUTLASS is tested with: %s", target, known)
     return target

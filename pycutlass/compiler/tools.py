@@ -23,9 +23,9 @@ from pycutlass.toolkit import (
     own_include,
 )
 
-_Found = TypeVar("_Found")
-
 __all__ = ["Tools", "find_device_compiler", "find_tools", "portable_fields"]
+
+_Found = TypeVar("_Found")
 
 # Raise it when the same fields come to mean another build, or a build report another set of fields.
 _SCHEMA = "1"
