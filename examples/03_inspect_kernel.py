@@ -5,18 +5,14 @@ the tensor cores are fed the way the description asks for: HMMA (or HGMMA on Hop
 copies tiles to shared memory in the background. Then the kernel is run and its result compared.
 
 Run ``python examples/03_inspect_kernel.py``, and with ``--hopper`` for a Hopper-native kernel, which takes longer to
-compile. The instruction mix needs nvdisasm: from the CUDA toolkit, or ``pip install nvidia-cuda-nvdisasm``.
+compile. The instruction mix needs nvdisasm or cuobjdump: from the CUDA toolkit, or ``pip install
+nvidia-cuda-nvdisasm``. `pycutlass inspect` shows the same of any kernel in the cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
-import subprocess
-import tempfile
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 from ml_dtypes import bfloat16
@@ -31,14 +27,13 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
-from pycutlass.errors import NotCompiledError
+from pycutlass.errors import NotCompiledError, ToolkitError
 from pycutlass.report import BuildReport
-from pycutlass.toolkit import find_tool
+from pycutlass.toolkit import instruction_mix
 
 M, N, K = 256, 128, 192
 # What such a kernel must contain: multiplication on tensor cores, and asynchronous copies.
 EXPECTED = {"sm80": {"HMMA", "LDGSTS"}, "sm90": {"HGMMA", "UTMALDG"}}
-INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)")
 
 
 def main() -> None:
@@ -86,14 +81,13 @@ def heading(title: str) -> None:
 
 def show_instructions(cubin: bytes, expected: set[str]) -> None:
     """Print how often each instruction occurs; exit if one that the description asks for does not."""
-    nvdisasm = find_tool("nvdisasm")
-    if nvdisasm is None:
-        print("nvdisasm is not here. Install the CUDA toolkit, or run: pip install nvidia-cuda-nvdisasm")
+    try:
+        mix = instruction_mix(cubin)
+    except ToolkitError as error:
+        if not error.absent:
+            raise
+        print(error)
         return
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(cubin)
-        listing = subprocess.run([nvdisasm, "-c", file.name], check=True, capture_output=True, text=True).stdout
-    mix = Counter(INSTRUCTION.findall(listing))
     for name in sorted(expected & mix.keys()):
         print(f"{name:>12} {mix[name]:6}  <- what the description asks for")
     for name, count in mix.most_common(16):
