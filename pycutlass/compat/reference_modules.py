@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
+from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import whole
+from pycutlass.integers import several
 from pycutlass.library import TensorDescription
 from pycutlass.reference.conv2d import implicit_gemm
 from pycutlass.types import Layout
@@ -171,12 +172,10 @@ def _descriptions(*operands: Any) -> tuple[TensorDescription, ...]:
 
 
 def _sizes(name: str, size: Any) -> tuple[int, int, int]:
-    try:
-        m, n, k = map(whole, size)
-    except (TypeError, ValueError):
-        m = n = k = None
-    if m is None or n is None or k is None:
-        raise ArgumentTypeError(f"{name} must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {size!r}")
+    extents = several(size, 3)
+    if extents is None:
+        raise ArgumentTypeError(f"{name} must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}")
+    m, n, k = extents
     return m, n, k
 
 

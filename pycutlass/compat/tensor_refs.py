@@ -91,7 +91,13 @@ def find(module: str, name: str) -> Any:
 
 
 def get_tensor_ref(address: Any, value: Any, layout: Any) -> Any:
-    """Return a reference to the tensor at `address`, of the type of `value`, for example ``cutlass.float16(0)``."""
+    """Return a reference to the tensor at `address`, of the type of `value`, for example ``cutlass.float16(0)``.
+
+    Raises
+    ------
+    ArgumentTypeError
+        References to this type and layout do not exist, or `address` is not an integer.
+    """
     short = element(type(value)).short.upper()
     for name, order in {**_LAYOUTS, **_INTERLEAVED}.items():
         found = _class(f"TensorRef{short}{name}")
