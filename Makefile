@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 
 # Python files are used where they are; when one of these changes, the extension is built again.
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
-CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h tests/unit/fake_gpu/*.cpp)
+CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp)
 
 .PHONY: help demo test thorough test-gpu fuzz-gpu lint format clean
 .DELETE_ON_ERROR:
@@ -73,7 +73,7 @@ $(BIN)/python:
 	Python 3.11, 3.12 or 3.13, and $(PYTHON) is %d.%d: choose another with PYTHON=python3.12" % v)'
 	$(PYTHON) -m venv $(VENV)
 
-# nvdisasm, which shows a kernel's machine instructions, is used by the examples alone.
+# nvdisasm shows machine instructions, for an example and `pycutlass inspect`; the library itself needs none.
 $(VENV)/.base: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable . nvidia-cuda-nvdisasm
 	@touch $@

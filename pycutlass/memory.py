@@ -225,6 +225,13 @@ def share_with_torch() -> None:
 
     Makes the pool RMM's current resource and RMM torch's allocator, both for the whole process. Call it before torch
     has allocated anything on the GPU; torch refuses otherwise.
+
+    Raises
+    ------
+    DeviceError, PoolError
+        There is no GPU, or its memory does not hold a pool.
+    ToolkitError
+        torch or RMM is not installed.
     """
     try:
         import torch
@@ -242,6 +249,13 @@ def share_with_cupy() -> None:
     """Let cupy take its memory from the present GPU's pool too.
 
     Makes the pool RMM's current resource and RMM cupy's allocator, both for the whole process.
+
+    Raises
+    ------
+    DeviceError, PoolError
+        There is no GPU, or its memory does not hold a pool.
+    ToolkitError
+        cupy or RMM is not installed.
     """
     try:
         import cupy

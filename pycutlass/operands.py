@@ -254,7 +254,7 @@ def is_vector(description: TensorDescription, tensor: Any, rows: int, columns: i
 
 
 def check_bias(bias: Any) -> bool | None:
-    """Return what arguments were given as `bias`: whether C is one, not the bias itself."""
+    """Return what arguments were given as `bias`, whether C is one; raise ArgumentTypeError for the bias itself."""
     if bias is not None and not isinstance(bias, bool | np.bool_):
         raise ArgumentTypeError(
             f"bias says whether C is a bias: it is True, False or None (each tensor tells), got {type(bias).__name__}. "
@@ -264,7 +264,15 @@ def check_bias(bias: Any) -> bool | None:
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Return `value`, the number of something, as an integer of at least `least`."""
+    """Return `value`, the number of something, as an integer of at least `least`.
+
+    Raises
+    ------
+    ArgumentError
+        It is out of range.
+    ArgumentTypeError
+        Anything but an integer.
+    """
     count = whole(value)
     if count is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")

@@ -165,7 +165,15 @@ class Arguments(ABC):
 
     @property
     def launch_config(self) -> LaunchConfig:
-        """Grid, block and shared memory of the launch; only where there is a GPU."""
+        """Grid, block and shared memory of the launch.
+
+        Raises
+        ------
+        ArgumentError
+            Nothing is launched, since D has no elements.
+        DeviceError
+            There is no GPU.
+        """
         if isinstance(self._execution, NoLaunch):
             raise ArgumentError(f"D has no elements in {self._execution.problem.what}: nothing is launched")
         if not isinstance(self._execution, DeviceLaunch):
