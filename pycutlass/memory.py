@@ -51,7 +51,7 @@ class MemoryPool:
     ArgumentTypeError
         Sizes that are no integers.
     DeviceError
-        There is no GPU, or it has not that much memory.
+        There is no GPU, or it has less memory than that.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def get_memory_pool(init_pool_size: int = 0, max_pool_size: int = 2**34) -> Memo
     ArgumentTypeError
         The sizes are no integers.
     DeviceError
-        The GPU has not that much memory.
+        The GPU has less memory than that.
     """
     sizes = _checked_sizes(init_pool_size, max_pool_size)
     if not device.available():

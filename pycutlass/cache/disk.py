@@ -1,4 +1,4 @@
-"""The database in the user's directory: opened when it is first needed, and given up or begun anew when it fails.
+"""The database in the user's directory: opened when it is first needed, and given up or replaced when it fails.
 
 A cache may be slow or empty, but it must not stop a program. So whatever goes wrong here is said once in the log, and
 the caller learns that the disk does not have the answer.

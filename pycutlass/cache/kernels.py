@@ -40,7 +40,7 @@ class KernelCache:
     Raises
     ------
     ArgumentTypeError
-        If `directory` is no path.
+        If `directory` is not a path.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
@@ -146,7 +146,7 @@ class KernelCache:
         Raises
         ------
         ArgumentTypeError
-            If a selector is no string.
+            If a selector is not a string.
         CacheError
             If a selector fits no kernel, or if the cache cannot be written; nothing is deleted then.
         """
@@ -160,7 +160,7 @@ class KernelCache:
         ArgumentError
             If `max_bytes` is negative.
         ArgumentTypeError
-            If it is no integer.
+            If it is not an integer.
         CacheError
             If the cache cannot be written.
         """
@@ -191,7 +191,7 @@ class KernelCache:
         Raises
         ------
         ArgumentTypeError
-            If `selector` is no string.
+            If `selector` is not a string.
         CacheError
             If it fits no kernel.
         """
@@ -222,7 +222,7 @@ class KernelCache:
         Raises
         ------
         ArgumentTypeError
-            If `path` is no path, `keys` no list of strings, or `prefix` or `target` no string.
+            If `path` is not a path, `keys` not a list of strings, or `prefix` or `target` not a string.
         CacheError
             If a key fits no kernel, if there is no kernel or a damaged one, or if the file cannot be written.
         """
@@ -255,7 +255,7 @@ class KernelCache:
         Raises
         ------
         ArgumentTypeError
-            If `path` is no path.
+            If `path` is not a path.
         CacheError
             If the bundle is not whole or a kernel in it was changed; nothing is taken in then.
         """

@@ -47,7 +47,7 @@ def device_mem_alloc(size: int) -> DeviceBuffer:
     Raises
     ------
     ArgumentTypeError
-        The size is no integer of at least 0.
+        The size is not an integer of at least 0.
     DeviceError, PoolError
         There is no GPU, or no memory.
     """

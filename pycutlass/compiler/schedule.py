@@ -90,7 +90,7 @@ def _progress_bar(total: int) -> Iterator[Callable[[int, str], None]]:
 
 
 def _one_of(errors: Sequence[BaseException], total: int) -> BaseException:
-    """Return what to raise for `errors`: the only one, or the first that is no CompileError, or one for all."""
+    """Return what to raise for `errors`: the only one, or the first that is not a CompileError, or one for all."""
     other = next((error for error in errors if not isinstance(error, CompileError)), None)
     if other is not None or len(errors) == 1:
         return other or errors[0]

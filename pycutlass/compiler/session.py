@@ -59,7 +59,8 @@ def add_module(
     ArgumentError
         If an operation cannot be built for a target, or there is none in a list of them.
     ArgumentTypeError
-        If `operations` holds something else, `target` is no string and no list of them, or `strict` not True or False.
+        If `operations` holds something else, `target` is neither a string nor a list of them, or `strict` neither True
+        nor False.
     BuildReportError
         In strict mode, if a kernel is not as fast as it should be.
     CompileError

@@ -25,10 +25,10 @@ def choose_target(source: KernelSource, wanted: str | None = None) -> str:
     Raises
     ------
     ArgumentError
-        If the target is no target, is older than the kernel's compute capability, or is another architecture than that
+        If the target is unknown, is older than the kernel's compute capability, or is another architecture than that
         of a kernel which uses the features of one.
     ArgumentTypeError
-        If `wanted` is no string.
+        If `wanted` is not a string.
     """
     if wanted is not None and not isinstance(wanted, str):
         raise ArgumentTypeError(

@@ -425,7 +425,7 @@ class LinearCombinationGeneric(EpilogueFunctor):
         if self.compute.is_integer and not self.activation.of_integers:
             raise DescriptionError(
                 f"{type(self.activation).__name__} needs fractions, which an epilogue that computes in {self.compute} "
-                f"has not: compute in cutlass.float32 (element_epilogue)"
+                f"lacks: compute in cutlass.float32 (element_epilogue)"
             )
         # relu() and relu(cutlass.float32) are the same kernel here, so they are the same value.
         object.__setattr__(self, "activation_functor", type(self.activation_functor)())

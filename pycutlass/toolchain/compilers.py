@@ -243,7 +243,7 @@ class HostCompiler(Compiler):
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the shared object, the words after the program included; the target does not.
 
-        Unique symbols would keep the library loaded for ever, and those of a statically linked libstdc++ would reach
+        Unique symbols would keep the library loaded forever, and those of a statically linked libstdc++ would reach
         into other libraries. CUTLASS's kernels are not quite C++ to g++.
         """
         return (

@@ -1,8 +1,7 @@
 """Where CUTLASS, CUDA and the host compiler are looked for.
 
 CUDA's headers and the device compiler come from one root, since mixing two toolkits fails in ways that nobody can read.
-A variable that names a place is meant: if the place does not hold what it should, that is an error, and no other place
-is tried in its stead.
+Where a variable names a place that does not hold what it should, that is an error: no other place is tried.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def find_host_compiler() -> tuple[str, ...]:
     Raises
     ------
     ToolkitError
-        If it is not on ``PATH``, or if ``CXX`` is no command.
+        If it is not on ``PATH``, or if ``CXX`` is not a command.
     """
     found, tried = search_host_compiler()
     return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX, "CXX")
