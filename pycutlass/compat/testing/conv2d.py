@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
 from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
 from pycutlass.compat.reference_modules import Conv2dReferenceModule
@@ -88,26 +86,19 @@ class Conv2dLauncher(Launcher):
         A, B, C, D = self._operands(counts, of_convolution=True)
         scalars = operation.epilogue_type(alpha, beta)
         arguments = Conv2dArguments(operation, problem_size, A, B, C, D, scalars, mode)
-        last, reduction = arguments, None
+        sums = None
         if mode == _SplitK.Parallel:
-            reduction, product = self.reduction_operation, _core.implicit_gemm_problem_size(kind, problem_size)
+            product = _core.implicit_gemm_problem_size(kind, problem_size)
             extents, slices = [product.m(), product.n()], problem_size.split_k_slices
-            last = ReductionArguments(reduction, extents, slices, arguments.ptr_D, D, C, output_op=scalars)  # type: ignore[assignment]
+            sums = ReductionArguments(
+                self.reduction_operation, extents, slices, arguments.ptr_D, D, C, output_op=scalars
+            )
 
-        def launch() -> None:
-            operation.run(arguments)
-            if reduction is not None:
-                reduction.run(last)
-
-        launch()
-        passed = True
-        if self.verification:
-            last.sync()
+        def expected() -> Any:
             reference = Conv2dReferenceModule(operation.A, operation.B, operation.C, kind)
-            passed = bool(np.array_equal(D, reference.run(A, B, C, problem_size, alpha, beta)))
-            if not passed:
-                print(f"wrong: {problem_size!r} in {mode} by {operation.procedural_name()}")
-        return self._measured(launch) if self.profiling else passed
+            return reference.run(A, B, C, problem_size, alpha, beta)
+
+        return self._outcome(arguments, sums, D, expected, f"{problem_size!r} in {mode}")
 
 
 def test_all_conv2d(

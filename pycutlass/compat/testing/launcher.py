@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, compiler
+from pycutlass.arguments import ReductionArguments
+from pycutlass.arguments.base import Arguments
 from pycutlass.compat.testing.operands import largest, small_integers
 from pycutlass.compat.testing.timer import GpuTimer
 from pycutlass.operation import ReductionOperation
@@ -80,6 +82,32 @@ class Launcher:
         kinds = (operation.A.type, operation.B.type, operation.C.type)
         drawn = [small_integers(generator, count, kind, most) for count, kind in zip(counts, kinds, strict=True)]
         return (*drawn, np.zeros_like(drawn[2]))
+
+    def _outcome(
+        self, arguments: Arguments, sums: ReductionArguments | None, D: Any, expected: Callable[[], Any], what: str
+    ) -> Any:
+        """Launch, with the reduction of partial sums where there are any.
+
+        Returns
+        -------
+        bool or float
+            Whether D is as `expected`, which is printed where it is not; milliseconds where the launcher measures.
+        """
+        operation, reduction = self.operation, self.reduction_operation
+
+        def launch() -> None:
+            operation.run(arguments)
+            if reduction is not None and sums is not None:
+                reduction.run(sums)
+
+        launch()
+        passed = True
+        if self.verification:
+            (arguments if sums is None else sums).sync()
+            passed = bool(np.array_equal(D, expected()))
+            if not passed:
+                print(f"wrong: {what} by {operation.procedural_name()}")
+        return self._measured(launch) if self.profiling else passed
 
     def _measured(self, launch: Callable[[], None]) -> float:
         """Return how many milliseconds one launch takes."""
