@@ -40,10 +40,18 @@ class _Planes:
         Products that each sum has over all slices.
     """
 
-    shape: tuple[int, int, int]
-    k: int
-
-    def __init__(self, maker: _Maker) -> None:
+    def __init__(
+        self,
+        description: TensorDescription,
+        rows: int,
+        columns: int,
+        slices: int,
+        operands: dict[str, Operand],
+        maker: _Maker,
+    ) -> None:
+        self._description, self._rows, self._columns, self._slices = description, rows, columns, slices
+        self.shape = (slices, rows, columns)
+        self.k = _products(operands, columns)
         self._maker = weakref.ref(maker)
         self._written = False
 
@@ -75,10 +83,7 @@ class PartialSums(_Planes):
         operands: dict[str, Operand],
         maker: _Maker,
     ) -> None:
-        super().__init__(maker)
-        self._description, self._rows, self._columns, self._slices = description, rows, columns, slices
-        self.shape = (slices, rows, columns)
-        self.k = _products(operands, columns)
+        super().__init__(description, rows, columns, slices, operands, maker)
         size = slices * rows * columns * description.type.bits // 8
         ordinal = ordinal_of(operands)
         free, _ = _core.memory_info(ordinal)
@@ -110,10 +115,7 @@ class HostPlanes(_Planes):
         operands: dict[str, Operand],
         maker: _Maker,
     ) -> None:
-        super().__init__(maker)
-        self.shape = (slices, rows, columns)
-        self.k = _products(operands, columns)
-        self._description, self._rows, self._columns = description, rows, columns
+        super().__init__(description, rows, columns, slices, operands, maker)
         array = np.zeros(self.shape, description.type.dtype)
         self.view = TensorView(array.ctypes.data, description.type.dtype_name, None, None, None, "workspace", array)
         _planes[self.view.pointer] = self
