@@ -122,6 +122,11 @@ class Problem(ABC):
         return False
 
     @property
+    def compiled_as(self) -> str:
+        """The list that add_module takes to compile its kernel, for messages."""
+        return "[operation]"
+
+    @property
     @abstractmethod
     def what(self) -> str:
         """The problem in words, for messages."""
@@ -491,7 +496,7 @@ class HostLaunch:
         if not self._operation.artifacts:
             say_once(
                 f"{self._operation.procedural_name()} runs on the host without having been compiled, which no GPU will "
-                f"do: call pycutlass.compiler.add_module([operation]) first"
+                f"do: call pycutlass.compiler.add_module({self._problem.compiled_as}) first"
             )
         for name, each in self._guards:
             each.check(name)

@@ -308,18 +308,20 @@ def check_alignment(operand: Matrix) -> None:
     name, alignment, view = operand.name, operand.description.alignment, operand.view
     fits = alignment_of(operand.description.type.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
     line_name = "number of columns" if operand.description.is_row_major else "number of rows"
-    for what, value in (
-        (line_name, operand.line),
-        ("leading dimension", operand.ld),
-        ("batch stride", operand.batch_stride),
+    copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
+    packed = f"Pass {copied} that is packed"
+    for what, value, remedy in (
+        (line_name, operand.line, "Pad the tensor"),
+        # The extent is aligned, so packed memory is too.
+        ("leading dimension", operand.ld, packed),
+        ("batch stride", operand.batch_stride, packed),
     ):
         if value % alignment:
             raise AlignmentError(
                 f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
-                f"{value}. Pad the tensor, or describe {name} with alignment {max(fits, 1)}."
+                f"{value}. {remedy}, or describe {name} with alignment {max(fits, 1)}."
             )
     if view.pointer % operand.description.alignment_bytes:
-        copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
         smaller = f"describe {name} with alignment {fits}, or " if fits else ""
         raise AlignmentError(
             f"operand {name} is described with alignment {alignment}, so its address must be a multiple of "
@@ -390,13 +392,15 @@ def _wrong_shape(packed: Matrix) -> NoReturn:
     elements = packed.batch * packed.rows * packed.columns
     view, row_major = packed.view, packed.description.is_row_major
     assert view.shape is not None and view.strides is not None
-    swapped = ""
+    remark = ""
+    if packed.name in ("A", "B", "C", "D") and len(view.shape) == 3 and view.shape[1:] == shape:
+        remark = f". For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={view.shape[0]}"
     if len(view.shape) == 2 and view.shape[::-1] == shape:
         remedy = transposed(packed.name, view.library, view.shape, view.strides, view.dtype_name, row_major)
-        swapped = f": the transposed matrix. To multiply by that, {remedy}"
+        remark = f": the transposed matrix. To multiply by that, {remedy}"
     raise ArgumentError(
         f"operand {packed.name} must have shape {shape}, or be flat with {elements} elements, for this problem size; "
-        f"got shape {tuple(view.shape)}{swapped}"
+        f"got shape {tuple(view.shape)}{remark}"
     )
 
 
@@ -427,6 +431,11 @@ def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
         )
     if packed.lines == 1:
         return packed.line  # one line: its step means nothing, and libraries put anything there
+    if ld < 0:
+        raise ArgumentError(
+            f"the leading dimension of operand {name} is {ld}, and it must not be negative: the tensor is reversed "
+            f"(strides {packed.view.strides}). Pass a copy."
+        )
     if ld < packed.line:
         raise ArgumentError(
             f"the leading dimension of operand {name} is {ld}, less than its {packed.line} contiguous elements: the "

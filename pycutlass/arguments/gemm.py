@@ -76,6 +76,11 @@ class GemmProblem(Problem):
         return 0 in self.size[:2]
 
     @property
+    def compiled_as(self) -> str:
+        """The list that add_module takes: partial sums have a kernel of their own, made beside a reduction."""
+        return "[operation, reduction]" if self.mode == _Mode.GemmSplitKParallel else "[operation]"
+
+    @property
     def what(self) -> str:
         """The problem in words, for messages."""
         m, n, k = self.size

@@ -232,10 +232,12 @@ class KernelCache:
         listed = self.entries() if keys is None else self._selected(keys)
         chosen = [entry for entry in listed if entry.name.startswith(prefix) and target in (None, entry.target)]
         if listed and not chosen:
-            there = ", ".join(sorted({entry.target for entry in listed if entry.name.startswith(prefix)})) or "none"
+            there = ", ".join(sorted({entry.target for entry in listed if entry.name.startswith(prefix)}))
+            if not there:
+                raise CacheError(f"none of the kernels chosen from {self.path} has a name that begins with {prefix!r}")
             raise CacheError(
-                f"no kernel in {self.path} has a name that begins with {prefix!r} and was built for "
-                f"{target or 'any target'}; with such names it has kernels for {there}"
+                f"no kernel in {self.path} has a name that begins with {prefix!r} and was built for {target}; with "
+                f"such names it has kernels for {there}"
             )
         found = {entry.key: self._stored(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]

@@ -60,7 +60,8 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     """Return `value`, which must be a `kind`."""
     if isinstance(value, kind):
         return value
-    raise DescriptionError(f"{name} must be a {kind.__name__}, got {shown(value)}")
+    article = "an" if kind.__name__[0] in "AEIO" else "a"
+    raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}")
 
 
 def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDescription) -> None:

@@ -267,6 +267,16 @@ def test_an_operation_that_was_compiled_is_not_said_to_lack_that(caplog):
     assert "without having been compiled" in caplog.text
 
 
+def test_partial_sums_that_were_not_compiled_are_said_to_need_the_reduction(caplog):
+    operation = ampere("f16", swizzle=cutlass.IdentitySwizzle4)
+    given = matrices(operation, 64, 64, 64)
+    operation.artifacts["sm_80"] = cast(Any, object())
+    mode = cutlass.gemm.Mode.GemmSplitKParallel
+    operation.run(GemmArguments(operation, (64, 64, 64), given["A"], given["B"], gemm_mode=mode, split_k_slices=2))
+    assert "without having been compiled" in caplog.text
+    assert "pycutlass.compiler.add_module([operation, reduction]) first" in caplog.text
+
+
 # Batches, slices and bias vectors
 
 

@@ -158,13 +158,13 @@ REFUSED: list[tuple[Any, type[Exception], list[str]]] = [
     (torch.zeros(4, 8, dtype=torch.int16), ArgumentTypeError, ["must be float16", "int16"]),
     (BASELINE.astype(">f2"), ArgumentTypeError, ["big-endian", ".astype('float16')"]),
     (BASELINE.T, ArgumentError, ["(4, 8)", "(8, 4)"]),
-    (np.zeros((2, 4, 8), np.float16), ArgumentError, ["(4, 8)", "(2, 4, 8)"]),
+    (np.zeros((2, 4, 8), np.float16), ArgumentError, ["(4, 8)", "(2, 4, 8)", "Mode.Batched, batch=2"]),
     (np.zeros((), np.float16), ArgumentError, ["(4, 8)", "()"]),
     (np.zeros(31, np.float16), ArgumentError, ["4 x 8 = 32 elements", "31"]),
     (np.zeros(64, np.float16)[::2], ArgumentError, ["flat", "contiguous", "step of 2"]),
     (np.zeros((4, 16), np.float16)[:, ::2], ArgumentError, ["step of 1 along columns", "(16, 2)"]),
     (np.zeros((4, 8), np.float16)[:, ::-1], ArgumentError, ["step of 1 along columns", "(8, -1)"]),
-    (np.zeros((4, 8), np.float16)[::-1], ArgumentError, ["leading dimension", "-8", "copy"]),
+    (np.zeros((4, 8), np.float16)[::-1], ArgumentError, ["leading dimension", "-8", "reversed", "copy"]),
     (broadcast(), ArgumentError, ["leading dimension", "overlaps itself", "(0, 1)", "copy"]),
     (torch.zeros(8, dtype=torch.float16).expand(4, 8), ArgumentError, ["overlaps itself", "(0, 1)"]),
     (
@@ -248,7 +248,7 @@ def test_alignment(case, alignment, shift):
 ALIGNED = TensorDescription(cutlass.float16, ROW, 8)
 MISALIGNED: list[tuple[Any, tuple[int, int], list[str]]] = [
     (np.zeros((4, 12), np.float16), (4, 12), ["number of columns", "12", "alignment 4", "Pad"]),
-    (np.zeros((4, 20), np.float16)[:, :16], (4, 16), ["leading dimension", "20", "alignment 4", "Pad"]),
+    (np.zeros((4, 20), np.float16)[:, :16], (4, 16), ["leading dimension", "20", "alignment 4", "a copy of A"]),
 ]
 
 
@@ -258,6 +258,8 @@ def test_misalignment_is_explained_and_the_remedy_works(tensor, size, words):
         matrix("A", ALIGNED, tensor, *size)
     assert all(word in str(caught.value) for word in ["operand A", "alignment 8", *words]), str(caught.value)
     assert matrix("A", TensorDescription(cutlass.float16, ROW, 4), tensor, *size).columns == size[1]
+    if "a copy of A" in words:
+        assert matrix("A", ALIGNED, tensor.copy(), *size).ld == size[1]
 
 
 def test_a_misaligned_address_is_explained():
