@@ -17,7 +17,20 @@ sys.path.append(str(ROOT))  # the tools are not installed with the package
 
 torch = pytest.importorskip("torch")
 
-from pycutlass import LinearCombination, MathInstruction, MathOperation, cutlass, instruction  # noqa: E402
+from pycutlass import (  # noqa: E402
+    LinearCombination,
+    LinearCombinationGeneric,
+    MathInstruction,
+    MathOperation,
+    cutlass,
+    gelu,
+    gelu_tanh,
+    hardswish,
+    instruction,
+    sigmoid,
+    silu,
+    tanh,
+)
 from pycutlass.errors import AlignmentError, ArgumentTypeError, DescriptionError, DriverError  # noqa: E402
 from pycutlass.types import ELEMENTS  # noqa: E402
 from tools.fuzz import kernels, outcome, session, tally  # noqa: E402
@@ -261,6 +274,18 @@ def test_serial_slices_may_round_each(output: str, alpha: float) -> None:
     worst = int(truth.value.abs().argmin())
     D.view(-1)[worst] += 100
     assert "1 of" in compare(truth, D.to(dtype))
+
+
+@pytest.mark.parametrize("kind", [gelu, gelu_tanh, hardswish, sigmoid, silu, tanh])
+def test_an_approximate_activation_is_wrong(kind: Any) -> None:
+    """What is rounded once passes; what is off by as much as the GPU's own approximation of tanh does not."""
+    float32 = cutlass.float32
+    math = MathInstruction((16, 8, 16), cutlass.float16, cutlass.float16, float32, cutlass.OpClass.TensorOp)
+    functor = LinearCombinationGeneric(kind(float32), float32, 4, float32, float32)
+    A, B = (torch.arange(1, 9).double().reshape(each) / 8 for each in ((8, 1), (1, 8)))
+    truth = expected(math, functor, torch.matmul, (A, B), None, (1.0, 0.0), integers=True, products=1)
+    assert compare(truth, truth.value.float()) == ""
+    assert "64 of 64" in compare(truth, (truth.value * (1 + 2.0**-11)).float())
 
 
 def test_only_our_refusals_are_no_failures() -> None:
