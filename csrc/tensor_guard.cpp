@@ -10,13 +10,14 @@ namespace {
 
 bool same(TorchReader::Place const& left, TorchReader::Place const& right) {
   return left.impl == right.impl && left.storage == right.storage && left.memory == right.memory &&
-         left.bytes == right.bytes;
+         left.bytes == right.bytes && left.offset == right.offset;
 }
 
 std::string in_words(TorchReader::Place const& place) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%lld bytes at 0x%llx", static_cast<long long>(place.bytes),
-                static_cast<unsigned long long>(place.memory));
+  char text[128];
+  std::snprintf(text, sizeof text, "%lld bytes at 0x%llx, of which the tensor began at element %lld",
+                static_cast<long long>(place.bytes), static_cast<unsigned long long>(place.memory),
+                static_cast<long long>(place.offset));
   return text;
 }
 
@@ -31,7 +32,7 @@ void TensorGuard::watch(py::handle tensor, bool written) {
   reader_ = TorchReader::for_type_of(tensor);
   place_ = TorchReader::ask_place(tensor);
   // The chain of addresses is compared from its beginning: none is followed that the tensor has not told itself.
-  direct_ = reader_ && TorchReader::has_place(tensor, place_);
+  direct_ = reader_ && TorchReader::reads_places() && TorchReader::has_place(tensor, place_);
   written_ = written;
   counts_writes_ = written && !is_inference(tensor);
 }

@@ -27,25 +27,31 @@ class TorchReader {
   /// Whether `tensor` could be read.
   bool read(pybind11::handle tensor, View& view) const;
 
-  /// Where a tensor's implementation, its storage and the storage's memory are, and how many bytes that has.
+  /// Where a tensor's implementation, its storage and the storage's memory are, how many bytes that has, and at which
+  /// of its elements the tensor begins.
   struct Place {
     uintptr_t impl, storage, memory;
-    int64_t bytes;
+    int64_t bytes, offset;
   };
   /// What `tensor` says of its place when it is asked through Python.
   static Place ask_place(pybind11::handle tensor);
   /// The place of `tensor`, read from its objects: a group has hundreds of tensors to look at before each launch, and
-  /// functions take twice as long. Only where a tensor of its type was found to have what `ask_place` says right there.
+  /// functions take twice as long. Only where `reads_places`, and where a tensor of its type was found to have what
+  /// `ask_place` says right there.
   static Place read_place(pybind11::handle tensor) {
     uintptr_t const impl = word_at(handle_of(tensor)), storage = word_at(impl + kStorage);
-    return {impl, storage, word_at(storage + kMemory), static_cast<int64_t>(word_at(storage + kBytes))};
+    return {impl, storage, word_at(storage + kMemory), static_cast<int64_t>(word_at(storage + kBytes)),
+            static_cast<int64_t>(word_at(impl + offset_))};
   }
   /// Whether `tensor` still has that place.
   static bool has_place(pybind11::handle tensor, Place const& place) {
     return word_at(handle_of(tensor)) == place.impl && word_at(place.impl + kStorage) == place.storage &&
            word_at(place.storage + kMemory) == place.memory &&
-           static_cast<int64_t>(word_at(place.storage + kBytes)) == place.bytes;
+           static_cast<int64_t>(word_at(place.storage + kBytes)) == place.bytes &&
+           static_cast<int64_t>(word_at(place.impl + offset_)) == place.offset;
   }
+  /// Whether this torch has a tensor's offset where it was looked for.
+  static bool reads_places() { return offset_ != 0; }
 
   /// Whether autograd follows what is done with the tensor.
   bool requires_grad(pybind11::handle tensor) const;
@@ -73,6 +79,10 @@ class TorchReader {
   // Behind the table of virtual functions and the counts of references: in c10::TensorImpl the storage, in
   // c10::StorageImpl the memory with what frees it and its device, and then its bytes.
   static constexpr uintptr_t kStorage = 16, kMemory = 16, kBytes = 48;
+  /// Where the storage offset is in a tensor's implementation, behind what differs between versions of PyTorch; 0 where
+  /// it is not found. Most tensors have the offset 0, so no tensor of the user's could tell a wrong place from it.
+  static uintptr_t find_offset();
+  inline static uintptr_t offset_ = 0;  // of the one reader, here for the functions above
 
   bool complete_ = false;
   Getter<void*> data_ = nullptr;

@@ -78,6 +78,22 @@ def test_moved_memory_is_refused(family: str, name: str, move: Callable[[torch.T
     assert called in str(caught.value) and "update" in str(caught.value), caught.value
 
 
+@pytest.mark.parametrize(("family", "name"), OPERANDS)
+def test_another_part_of_the_same_storage_is_refused(family: str, name: str) -> None:
+    """As of two buffers of one allocation that take turns."""
+    launch = FAMILIES[family]()
+    tensor = launch.one(name)
+    both = torch.stack([tensor, tensor])
+    tensor.data = both[1]
+    launch.arguments = launch.make(**launch.tensors)
+    launch.run()
+    tensor.data = both[0]
+    with pytest.raises(ArgumentError, match="has moved it"):
+        launch.run()
+    tensor.data = both[1]
+    launch.run()
+
+
 @pytest.mark.parametrize("move", MOVES[:-1], ids=lambda move: move.__name__)  # what has views cannot be swapped
 @pytest.mark.parametrize("name", "AD")
 def test_matrices_that_were_taken_out_of_a_tensor(name: str, move: Callable[[torch.Tensor], None]) -> None:
