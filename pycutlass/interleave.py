@@ -5,13 +5,18 @@ The functions take and return arrays of numpy, cupy or torch, on the host or on 
 What has been reordered is known by its contents: a digest of every array that `reorder_column` returned is kept. So
 the mark goes along with copies, views of the whole and moves to another library or device, and is gone when something
 else is written over the array. A digest needs the contents on the host, so whoever asks for it waits for the GPU.
+
+One matrix may be another with its columns exchanged, as matrices with a single 1 are. So contents that have been plain
+are kept as well, and what has been both is refused without a word of the user's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -25,7 +30,7 @@ __all__ = [
     "interleave_columns",
     "interleave_rows",
     "is_reordered",
-    "mark",
+    "mark_plain",
     "permute_columns",
     "reorder_column",
 ]
@@ -36,7 +41,10 @@ _KEPT = 1 << 16
 
 # Of the process, as arrays go from any thread to any arguments. A dict, which keeps its order.
 _digests: dict[bytes, None] = {}
+_plain: dict[bytes, None] = {}
 _lock = threading.Lock()
+# What reorder_column has returned, by identity: reordering one of these again takes the first time back.
+_returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 @public
@@ -109,7 +117,7 @@ def reorder_column(packed: Any) -> Any:
     """Return B of an interleaved GEMM with its columns permuted as the kernel reads them; twice is no change.
 
     Arguments know the result by its contents, and take it as it is. Others they reorder themselves, at each launch or
-    copy: reorder a weight once.
+    copy: reorder a weight once. Contents that have been seen in both orders they refuse without ``reordered=``.
 
     The epilogue writes straight from registers, where eight neighbouring columns of the product are four threads with
     two each: within 32 columns, (4, 4, 2) becomes (4, 4, 2) with the first two exchanged
@@ -128,8 +136,18 @@ def reorder_column(packed: Any) -> Any:
         An array that is not packed so, or no array.
     """
     reordered = permute_columns(packed)
-    if not is_reordered(packed):
-        mark(reordered)
+    before, after = _digest(packed), _digest(reordered)
+    if before is None or after is None:
+        return reordered
+    with _lock:
+        if before in _digests and _returned.get(id(packed)) is packed:
+            _keep(_plain, after)
+        else:
+            _keep(_digests, after)
+            if before != after:
+                _keep(_plain, before)
+            with contextlib.suppress(TypeError):  # of arrays that have no weak references
+                _returned[id(reordered)] = reordered
     return reordered
 
 
@@ -150,23 +168,39 @@ def permute_columns(packed: Any) -> Any:
     return _flat(packed.reshape(-1, 4, 4, 2, _GROUP).swapaxes(1, 2)).reshape(shape)
 
 
-def mark(array: Any) -> None:
-    """Remember the contents of `array`, all of it, as reordered."""
+def mark_plain(array: Any) -> None:
+    """Remember the contents of `array`, all of it, as not reordered."""
     digest = _digest(array)
-    if digest is None:
-        return
-    with _lock:
-        _digests.pop(digest, None)
-        _digests[digest] = None
-        if len(_digests) > _KEPT:
-            del _digests[next(iter(_digests))]
+    if digest is not None:
+        with _lock:
+            _keep(_plain, digest)
 
 
-def is_reordered(array: Any) -> bool:
-    """Return whether `reorder_column` has returned just these contents, of whatever shape."""
+def is_reordered(array: Any, name: str = "B") -> bool:
+    """Return whether `reorder_column` has returned just these contents, of whatever shape.
+
+    Raises
+    ------
+    ArgumentError
+        They have been seen in both orders; the message calls the array operand `name`.
+    """
     digest = _digest(array)
     with _lock:
-        return digest in _digests
+        known = digest in _digests
+        if known and digest in _plain:
+            raise ArgumentError(
+                f"the contents of operand {name} are those of a matrix that reorder_column has returned, and of one "
+                f"that was not reordered: pass reordered=True if reorder_column has been applied, else reordered=False"
+            )
+    return known
+
+
+def _keep(digests: dict[bytes, None], digest: bytes) -> None:
+    """Add a digest as the newest; whoever calls holds the lock."""
+    digests.pop(digest, None)
+    digests[digest] = None
+    if len(digests) > _KEPT:
+        del digests[next(iter(digests))]
 
 
 def _digest(array: Any) -> bytes | None:

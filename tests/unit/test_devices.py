@@ -327,3 +327,23 @@ for number, name in enumerate({_BLOCKING!r}):
     print(name)
 """
     assert fake_gpu.run(_GEMM + program).split() == list(_BLOCKING)
+
+
+def test_a_refused_update_forgets_no_move() -> None:
+    """What stays in place is watched where the launch would read it, not where it has gone since."""
+    program = """
+import torch
+D = Array(1, nothing)
+arguments = pycutlass.GemmArguments(operation, (M, N, K), Array(1, a), Array(1, b), None, D)
+call, A, B = arguments._execution.call, torch.ones(M, K), torch.ones(N, K).t()
+for index, name, tensor in (0, "A", A), (1, "B", B):
+    call.set_operand(index, tensor.data_ptr(), K, 0, 4 * tensor.numel(), 4)
+    call.remember(index, tensor, name)
+A.data = torch.zeros(M, K)
+assert not call.update(torch.ones(M, K), torch.ones(3, 5), None, None)
+try:
+    call.run()
+except pycutlass.errors.ArgumentError as error:
+    print("operand A" in str(error))
+"""
+    assert fake_gpu.run(_GEMM + program) == "True\n"

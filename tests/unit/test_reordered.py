@@ -97,6 +97,40 @@ def test_twice_is_plain_and_so_it_is_taken():
     np.testing.assert_array_equal(product(reorder_column(reorder_column(interleave_rows(B))), A), exact)
 
 
+def one_hot(column: int) -> Any:
+    B = np.zeros((K, N), np.int8)
+    B[0, column] = 1
+    return B
+
+
+def test_matrices_that_are_each_other_with_columns_exchanged(monkeypatch):
+    """Contents do not tell them apart: never is one computed with as the other."""
+    monkeypatch.setattr("pycutlass.interleave._digests", {})
+    monkeypatch.setattr("pycutlass.interleave._plain", {})
+    A, refused = operands()[0], 0
+    for column in range(32):
+        B = one_hot(column)
+        packed = reorder_column(interleave_rows(B))
+        exact = A @ B
+        np.testing.assert_array_equal(product(packed, A, reordered=True), exact)
+        for given, reordered in ((packed, True), (interleave_rows(B), False)):
+            try:
+                found = product(given, A)
+            except ArgumentError as error:
+                assert "pass reordered=True if" in str(error)
+                found, refused = product(given, A, reordered=reordered), refused + 1
+            np.testing.assert_array_equal(found, exact)
+    assert 0 < refused < 64
+
+
+def test_a_matrix_that_reordering_leaves_as_it_is():
+    A = operands()[0]
+    for _ in range(2):
+        B = np.ones((K, N), np.int8)
+        for packed in (interleave_rows(B), reorder_column(interleave_rows(B))):
+            np.testing.assert_array_equal(product(packed, A), np.clip(A.astype(int) @ B, -128, 127))
+
+
 def test_the_oldest_marks_go_first(monkeypatch):
     monkeypatch.setattr("pycutlass.interleave._digests", {})
     monkeypatch.setattr("pycutlass.interleave._KEPT", 2)
