@@ -103,6 +103,9 @@ class _Keeper:
                     self._attempt()
         finally:
             self._running.release()
+            # An attempt that raises, which the interpreter says, ends this thread, and another goes on with the rest.
+            if (self.retired or self.attempts) and not self._ending:
+                self._start()
 
     def _attempt(self) -> None:
         for _ in range(len(self.attempts)):

@@ -87,6 +87,22 @@ def test_attempts_are_made_until_one_succeeds():
     keeper.stop()
 
 
+def test_an_attempt_that_raises_is_said_and_stops_no_other(monkeypatch):
+    keeper, said, answers, running = _Keeper(), [], [True, False], SimpleNamespace(done=False)
+    monkeypatch.setattr("sys.unraisablehook", lambda what: said.append(str(what.exc_value)))
+    owner = Owner()
+    seen = weakref.ref(owner)
+    keeper.retire((owner,), running)
+    del owner
+    keeper.later(lambda: 1 // 0 == 0)
+    keeper.later(lambda: answers.pop())
+    assert soon(lambda: not answers)
+    running.done = True
+    assert soon(lambda: seen() is None)
+    assert len(said) == 1 and "by zero" in said[0]
+    keeper.stop()
+
+
 _PROGRAM = """
 import os, sys, time
 from types import SimpleNamespace
