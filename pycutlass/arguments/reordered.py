@@ -86,8 +86,12 @@ class Reordering:
                     f"the contents of operand {name} cannot be read while a stream captures: pass reordered=True or "
                     f"reordered=False, or make the arguments before"
                 )
-            if _is_marked(name, tensor, operand.matrices):
+            marked = _is_marked(name, tensor, operand.matrices)
+            if marked and view.device is not None:
+                self._watch(view, tensor)
                 return operand
+            if marked:
+                return _Unsaid(**vars(operand))
             say_once(
                 f"operand {name} is {operand.description.order}, without the mark of reorder_column: its columns are "
                 f"reordered for the kernel. Pass reordered=True if they have been already, reordered=False if not; "
@@ -95,17 +99,21 @@ class Reordering:
                 cause="reordered",
             )
         if view.device is None:
-            return _Plain(**vars(operand))
+            return _Plain(**vars(operand)) if self._reordered is False else _Unsaid(**vars(operand))
         copy = permute_columns(tensor.reshape(-1))
         stream = _stream_of(view)
         if not stream.is_capturing():  # else the copy is captured, and comes before the launch in the graph
             stream.synchronize()  # as for numpy operands: a launch may be on another stream
-        if view.library == "torch" and not tensor.is_inference():  # which knows of no version
-            self._copied.append((tensor, _state(tensor)))
+        self._watch(view, tensor)
         return make(copy)
 
+    def _watch(self, view: TensorView, tensor: Any) -> None:
+        """Look at `tensor` before each launch: what has been copied, or seen to be reordered, may be written."""
+        if view.library == "torch" and not tensor.is_inference():  # which knows of no version
+            self._copied.append((tensor, _state(tensor)))
+
     def guarded(self, run: Callable[..., None]) -> Callable[..., None]:
-        """Return `run`, with a look at the tensors that have been copied before each launch."""
+        """Return `run`, with a look before each launch at the tensors whose order was seen."""
         if not self._copied:
             return run
         copied = self._copied
@@ -114,8 +122,8 @@ class Reordering:
             for tensor, state in copied:
                 if _state(tensor) != state:
                     raise ArgumentError(
-                        "operand B has been written since these arguments made a reordered copy of it: pass it again, "
-                        "arguments.update(B=B), or what reorder_column returns"
+                        "operand B has been written since these arguments looked at the order of its columns: pass it "
+                        "again, arguments.update(B=B), or what reorder_column returns, with reordered=True"
                     )
             run(stream)
 
@@ -139,6 +147,15 @@ class _Plain(Matrix):
         lines = super()._host_lines()
         groups = lines.reshape(*lines.shape[:2], -1, 4, 4, 2, self.description.order.interleave)
         return np.ascontiguousarray(groups.swapaxes(3, 4)).reshape(lines.shape)
+
+
+class _Unsaid(_Plain):
+    """B in host memory, where the order of its columns is looked for whenever they are read."""
+
+    def _host_lines(self) -> NDArray[Any]:
+        if _is_marked(self.name, self.view.owner, self.matrices):
+            return Matrix._host_lines(self)
+        return super()._host_lines()
 
 
 def _is_marked(name: str, tensor: Any, matrices: int) -> bool:

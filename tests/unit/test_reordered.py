@@ -150,6 +150,21 @@ def test_a_plain_b_is_read_anew_at_each_launch():
     np.testing.assert_array_equal(deinterleave_columns(D, M, N), exact)
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_order_of_host_memory_is_looked_for_at_each_launch(library):
+    packed, D = np.empty(K * N, np.int8), np.zeros(M * N, np.int8)
+    A, first, _ = operands()
+    packed[:] = reorder_column(interleave_rows(first))
+    given = torch.from_numpy(packed) if library == "torch" else packed
+    arguments = GemmArguments(INTERLEAVED8, SIZE, interleave_columns(A), given, None, D)
+    for seed in range(1, 5):
+        _, B, _ = operands(seed)
+        packed[:] = interleave_rows(B) if seed % 2 else reorder_column(interleave_rows(B))
+        INTERLEAVED8.run(arguments)
+        exact = np.clip(A.astype(int) @ B.astype(int), -128, 127)
+        np.testing.assert_array_equal(deinterleave_columns(D, M, N), exact)
+
+
 def test_an_update_looks_at_the_new_b():
     A, B, _ = operands()
     D = np.zeros(M * N, np.int8)
