@@ -356,7 +356,7 @@ class DeviceLaunch:
                 self._retire_buffer(name, held)
         if prepared.inputs.buffer is None and "inputs" in self._buffers:
             self._retire_buffer("inputs", self._buffers.pop("inputs"))
-        self._inputs, self._problem = prepared.inputs, prepared.problem
+        self._inputs = prepared.inputs
         self._host_D, self._host_guards = prepared.host_D, prepared.host_guards
         self._joined, self._libraries = prepared.joined, prepared.libraries
 

@@ -242,12 +242,27 @@ def vector(name: str, description: TensorDescription, tensor: Any, rows: int, co
 
 
 def is_vector(description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> bool:
-    """Return whether `tensor` has the elements of a bias and not those of a whole matrix."""
+    """Return whether `tensor` has the elements of a bias and not those of a whole matrix.
+
+    Raises
+    ------
+    ArgumentError
+        It may be either: one matrix that a batch shares has the shape of biases where the batch is as large as it.
+    """
     shape = shape_of(tensor)
     if shape is None:
         return False
     line = columns if description.is_row_major else rows
     elements = math.prod(shape)
+    if batch > 1 and len(shape) == 2:
+        as_matrix, as_biases = tuple(shape) == (rows, columns), tuple(shape) == (batch, line)
+        if as_matrix and as_biases:
+            raise ArgumentError(
+                f"operand C of shape {tuple(shape)} may be one matrix that all {batch} problems share, or a bias for "
+                f"each of them: say bias=False or bias=True"
+            )
+        if as_matrix or as_biases:
+            return as_biases
     if elements == rows * columns * batch or (elements == rows * columns and len(shape) == 2):
         return False
     return elements in (line, line * batch)

@@ -193,7 +193,7 @@ def bad_inputs() -> dict[str, tuple[dict[str, Any], type[Exception], str]]:
         "nothing": ({"D": None}, ArgumentError, "operand D is missing"),
         "no source": ({"C": None}, ArgumentError, "C is None"),
         "object": ({"A": [[1.0]]}, ArgumentTypeError, "operand A must be a tensor"),
-        "keyword": ({"split_k_splices": 1}, ArgumentTypeError, "split_k_splices"),
+        "keyword": ({"split_k_slice": 1}, ArgumentTypeError, "split_k_slice"),
         "sparse": ({"A": torch.eye(8, device="cuda").to_sparse()}, ArgumentTypeError, "to_dense"),
     }
 

@@ -8,7 +8,7 @@ from cases import assert_matches, poisoned, random_matrix, random_values
 from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS, Mode
 
 import pycutlass
-from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 
 M, N, K, BATCH = 80, 48, 64, 5
 OPERATION = KERNELS["f16-f16-tnt"]
@@ -214,12 +214,3 @@ def test_refusals() -> None:
         make(operation, (M, N, 512), a, b, None, poisoned(operation.C, M, N))
     with pytest.raises((ArgumentError, AlignmentError), match="bias C"):
         make(c=random_values(OPERATION.C, (N // 2,)), bias=True, output_op=OPERATION.epilogue_type(1, 1))
-    with pytest.raises(DescriptionError, match="LinearCombinationClamp"):
-        pycutlass.GemmOperationUniversal(
-            80,
-            KERNELS["s8-s8-tnt"].tile_description,
-            KERNELS["s8-s8-tnt"].A,
-            KERNELS["s8-s8-tnt"].B,
-            KERNELS["s8-s8-tnt"].C,
-            pycutlass.LinearCombination(pycutlass.cutlass.int8, 16, pycutlass.cutlass.int32, pycutlass.cutlass.float32),
-        )

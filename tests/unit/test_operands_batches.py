@@ -187,6 +187,16 @@ def test_a_bias_is_recognised_by_its_elements(shape, answer):
     assert is_vector(F16, np.zeros(shape, np.float16), 3, 5, 2 if answer and shape != (5,) else 1) == answer
 
 
+def test_a_batch_as_large_as_its_matrices_must_say_what_c_is():
+    """Biases were taken for one matrix that all share, and the result was wrong without a word."""
+    C = np.zeros((4, 5), np.float16)
+    with pytest.raises(ArgumentError, match=r"\(4, 5\) may be one matrix .* or a bias .* bias=False or bias=True"):
+        is_vector(F16, C, 4, 5, 4)
+    assert not is_vector(F16, C, 4, 5, 3)
+    assert is_vector(F16, C, 3, 5, 4)
+    assert is_vector(F16, C, 1, 5, 4), "one line each"
+
+
 def test_a_bias_of_another_length_is_refused():
     with pytest.raises(ArgumentError) as caught:
         vector("C", F16, np.zeros(7, np.float16), 3, 5)
