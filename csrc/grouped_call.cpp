@@ -100,7 +100,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   uintptr_t table_ = 0;
   size_t table_capacity_ = 0;
   Outbox outbox_;
-  size_t stale_ = 0;  // bytes at the beginning of the image that the device has not got
+  size_t stale_ = 0;  // bytes at the beginning of the image that the device lacks
   // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
   std::vector<Pinned> captured_;
   bool capturing_ = false, captured_ever_ = false;  // the last launch, and any

@@ -233,7 +233,7 @@ void Call::launch(Stream const& stream, bool named, bool capturing) {
   has_last_ = last_was_named_ = true;
 }
 
-/// What was given up waits for its own event; recording that one again would postpone it for ever.
+/// What was given up waits for its own event; recording that one again would postpone it forever.
 std::shared_ptr<Event> Call::next_explicit_end(Stream const& stream) const {
   return explicit_end_ && explicit_end_.use_count() == 1 ? explicit_end_ : std::make_shared<Event>(stream.context());
 }

@@ -52,7 +52,7 @@ class Outbox {
   void close(Mark mark) {
     if (blocks_[now_]) blocks_[now_]->mark(std::move(mark));
   }
-  /// In place of that where nothing can be marked, because the stream is captured: the memory stays as it is for ever.
+  /// In place of that where nothing can be marked, because the stream is captured: the memory stays as it is forever.
   void abandon() {
     for (Pinned& block : blocks_) static_cast<void>(block.release());
   }
