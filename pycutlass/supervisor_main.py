@@ -22,6 +22,7 @@ __all__ = ["main"]
 _CANNOT_START = 126  # as a shell says it; `pycutlass.toolchain.processes` knows it, too
 _PR_SET_PDEATHSIG = 1
 _PATIENCE = 1.0  # seconds for compilers to end by themselves
+_REMOVALS = 100
 
 
 class _OrphanedError(Exception):
@@ -60,7 +61,10 @@ def _end_all(folder: str) -> int:
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline and _has_child():
         time.sleep(0.01)
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(_REMOVALS):  # what takes no notice of SIGTERM may be writing to it
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            break
     os.killpg(0, signal.SIGKILL)
     return 1
 
