@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import signal
 import subprocess
@@ -57,7 +58,9 @@ source = KernelSource("kernel_a", "", 80, native=False)
 HostCompiler(({str(tmp_path / "compiler")!r},), ()).compile(source, "sm_80", Processes(1, 1))
 """,
     )
-    with subprocess.Popen(command, env=environment(TMPDIR=str(temporary))) as running:
+    # Under nohup SIGHUP is ignored, by what is started as well.
+    usual = functools.partial(signal.signal, by, signal.SIG_DFL) if by != signal.SIGKILL else None
+    with subprocess.Popen(command, env=environment(TMPDIR=str(temporary)), preexec_fn=usual) as running:
         wait_until(lambda: text_of(pids / "compiler") and text_of(pids / "child"))
         (folder,) = temporary.iterdir()
         assert (folder / "kernel.cu").exists()
