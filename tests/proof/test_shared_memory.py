@@ -105,13 +105,15 @@ def draw_native(drawn: random.Random, rows: int | None = None, columns: int | No
 def draw_convolution(drawn: random.Random) -> Any:
     while True:
         types = drawn.choice(((f16, f32, f16), (f16, f32, f32), (tf32, f32, f32), (f64,) * 3, (s8, s32, s8)))
+        simt = drawn.choice((False, True))  # CUDA cores multiply f32 and f64
+        types = drawn.choice((types, (f32,) * 3)) if not simt else drawn.choice(((f32,) * 3, (f64,) * 3))
         try:
             return conv(
                 drawn.choice((fprop, dgrad, wgrad)),
                 drawn.choice([algorithm.name for algorithm in Algorithm]),
-                drawn.choice((types, (f32,) * 3)),
+                types,
                 stride=drawn.choice((STRIDED, UNITY)),
-                opcode=drawn.choice((cutlass.OpClass.TensorOp, SIMT)),
+                opcode=SIMT if simt else cutlass.OpClass.TensorOp,
                 shape=(drawn.choice((32, 64, 128, 256)), drawn.choice((32, 64, 128, 256)), drawn.choice((8, 16, 32))),
                 warps=(drawn.choice((1, 2, 4)), drawn.choice((1, 2, 4)), 1),
                 stages=drawn.choice((2, 3, 4)),
