@@ -17,8 +17,8 @@ from pycutlass.epilogue.functors import (
     FastLinearCombinationClamp,
     LinearCombination,
     LinearCombinationClamp,
-    LinearCombinationGeneric,
 )
+from pycutlass.epilogue.generic import LinearCombinationGeneric
 from pycutlass.epilogue.scalars import EpilogueScalars
 
 __all__ = [
