@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pycutlass import _core
+from pycutlass.cache import KernelCache
 from pycutlass.compiler import session
 from pycutlass.source import KernelSource
 
@@ -42,6 +43,20 @@ def without_gpu() -> Iterator[None]:
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return a function that returns what has been said once, in this test."""
     return lambda: [record.getMessage() for record in caplog.records if record.name == "pycutlass"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the test's own kernel cache is to be; it does not exist yet."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache(directory: Path) -> Iterator[KernelCache]:
+    """A kernel cache of the test's own."""
+    opened = KernelCache(directory)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,6 @@ from cached import FIELDS, REPORT, edit, kernel
 from pycutlass.cache import KernelCache
 from pycutlass.cache.bundle import read_bundle
 from pycutlass.errors import ArgumentTypeError, CacheError
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def cache(directory: Path) -> Iterator[KernelCache]:
-    opened = KernelCache(directory)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +19,6 @@ from cached import edit, kernel, warnings_in
 from pycutlass import config
 from pycutlass.cache import KernelCache
 from pycutlass.cache.store import StoreError, journal_for
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def cache(directory: Path) -> Iterator[KernelCache]:
-    opened = KernelCache(directory)
-    yield opened
-    opened.close()
-
 
 # Damage
 

@@ -195,11 +195,6 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def start() -> Iterator[Start]:
     """Start processes of this file; those that still run when the test ends are ended."""
     started: list[subprocess.Popen[str]] = []
