@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pycutlass import _core
-from pycutlass.cache import KernelCache
+from pycutlass.cache import Artifact, KernelCache
 from pycutlass.compiler import session
 from pycutlass.source import KernelSource
 
@@ -89,3 +89,20 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(session, "build", counted)
     return names
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], directory: Path) -> Any:
+    """Run the command line, on a cache of its own."""
+    from command_line import runner  # which is only found with the path above
+
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", str(directory))
+    return runner(monkeypatch, capsys)
+
+
+@pytest.fixture
+def kernels(run: Any) -> list[Artifact]:
+    """Three kernels in the cache of the command line."""
+    from command_line import put_kernels
+
+    return put_kernels()

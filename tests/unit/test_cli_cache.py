@@ -1,0 +1,152 @@
+"""The command line of the kernel cache: what ``pycutlass cache`` prints, deletes, exports and takes in."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from cached import REPORT
+from command_line import Result, Run
+
+from pycutlass.cache import Artifact, KernelCache
+
+
+def test_ls_lists_kernels(run: Run, kernels: list[Artifact]) -> None:
+    result = run("cache", "ls")
+    assert result.code == 0
+    header, *lines = result.out.splitlines()
+    assert header.split() == ["key", "kernel", "target", "size", "built", "used"]
+    assert len(lines) == 3
+    for line, kernel in zip(lines, reversed(kernels), strict=True):
+        assert line.split()[:5] == [kernel.key[:12], kernel.name, kernel.target, "39.1", "KiB"]
+        assert line.count("seconds ago") == 2
+
+
+def test_ls_and_info_print_json(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:
+    listed = json.loads(run("cache", "ls", "--json").out)
+    assert {entry["key"] for entry in listed} == {kernel.key for kernel in kernels}
+    assert listed[0]["fields"] == kernels[2].fields
+    assert listed[0]["report"] == REPORT
+    facts = json.loads(run("cache", "info", "--json").out)
+    assert facts["kernels"] == 3
+    assert facts["directory"] == str(tmp_path / "cache")
+    assert facts["kernel_bytes"] == sum(entry["size"] for entry in listed) < facts["file_bytes"]
+
+
+def test_ls_and_info_of_a_new_cache(run: Run, tmp_path: Path) -> None:
+    assert json.loads(run("cache", "ls", "--json").out) == []
+    result = run("cache", "info")
+    assert result.code == 0
+    rows = dict(line.split(maxsplit=1) for line in result.out.splitlines())
+    assert rows["directory"].strip() == str(tmp_path / "cache")
+    assert rows["state"].strip() == "read-write"
+
+
+def test_rm_deletes_by_name_and_key(run: Run, kernels: list[Artifact]) -> None:
+    result = run("cache", "rm", "gemm_[0]", kernels[1].key[:10])
+    assert result.code == 0
+    assert "2 kernels deleted" in result.out
+    assert [entry.name for entry in KernelCache().entries()] == ["gemm_[2]"]
+    assert run("cache", "rm", "--all").code == 0
+    assert KernelCache().entries() == []
+
+
+def test_rm_wants_to_know_what(run: Run, kernels: list[Artifact]) -> None:
+    assert run("cache", "rm").code == 2
+    assert run("cache", "rm", "--all", "gemm_[0]").code == 2
+    result = run("cache", "rm", "gemm_[7]")
+    assert result.code == 1
+    assert result.err.startswith("pycutlass: no kernel in ")
+    assert "'gemm_[7]'" in result.err
+    assert len(KernelCache().entries()) == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "left"),
+    [("1GiB", 3), ("0.1 MB", 2), ("80kib", 2), ("79 KiB", 2), ("41000", 1), ("41kB", 1), ("0", 0), ("0.0", 0)],
+)
+def test_prune_keeps_what_fits(run: Run, kernels: list[Artifact], size: str, left: int) -> None:
+    result = run("cache", "prune", "--max-size", size)
+    assert result.code == 0
+    assert f"{3 - left} kernels deleted" in result.out
+    assert len(KernelCache().entries()) == left
+
+
+@pytest.mark.parametrize("size", ["2", "1023", "0.5", "500"])
+def test_prune_wants_a_unit(run: Run, kernels: list[Artifact], size: str) -> None:
+    """``2`` was meant to be 2 GiB, and would delete everything."""
+    result = run("cache", "prune", "--max-size", size)
+    assert result.code == 2
+    assert f"'{size}' has no unit" in result.err and f"{size}GiB" in result.err
+    assert len(KernelCache().entries()) == 3
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "9" * 400 + ".5 GiB"], ids=len)
+def test_prune_takes_any_size(run: Run, kernels: list[Artifact], size: str) -> None:
+    result = run("cache", "prune", "--max-size", size)
+    assert (result.code, result.err) == (0, "")
+    assert "0 kernels deleted" in result.out
+
+
+@pytest.mark.parametrize("file", ["", ".", "/"])
+def test_export_wants_a_file(run: Run, kernels: list[Artifact], file: str) -> None:
+    result = run("cache", "export", file)
+    assert result.code == 1
+    assert result.err.startswith("pycutlass: the bundle cannot be written to ")
+    assert "Give a file name" in result.err
+
+
+@pytest.mark.parametrize("size", ["much", "3 XB", "-1", "", "1e3", "GiB"])
+def test_prune_refuses_what_is_no_size(run: Run, kernels: list[Artifact], size: str) -> None:
+    result = run("cache", "prune", f"--max-size={size}")
+    assert result.code == 2
+    assert "KiB" in result.err
+    assert len(KernelCache().entries()) == 3
+
+
+def test_export_and_import(run: Run, kernels: list[Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = tmp_path / "kernels.zip"
+    assert "1 kernels written" in run("cache", "export", bundle, "gemm_[1]").out
+    assert "3 kernels written" in run("cache", "export", bundle).out
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", str(tmp_path / "there"))
+    assert run("cache", "import", bundle).out.startswith("3 kernels taken in, 0 were here")
+    assert run("cache", "import", bundle).out.startswith("0 kernels taken in, 3 were here")
+    assert KernelCache().find(kernel="1") == kernels[1]
+
+
+def test_import_that_is_not_kept_is_a_failure(
+    run: Run, kernels: list[Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "kernels.zip"
+    run("cache", "export", bundle)
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", str(bundle))
+    result = run("cache", "import", bundle)
+    assert result.code == 1
+    assert "3 kernels could not be written" in result.err
+
+
+@pytest.mark.parametrize("command", ["import", "export"])
+def test_a_file_that_does_not_serve(run: Run, kernels: list[Artifact], tmp_path: Path, command: str) -> None:
+    result = run("cache", command, tmp_path / "missing" / "kernels.zip")
+    assert result.code == 1
+    assert result.err.startswith("pycutlass: ")
+    assert "kernels.zip" in result.err
+
+
+def test_export_takes_prefix_and_target(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:
+    assert "2 kernels written" in run("cache", "export", tmp_path / "a.zip", "--target", "sm_90a").out
+    assert "3 kernels written" in run("cache", "export", tmp_path / "a.zip", "--prefix", "gemm_").out
+    result = run("cache", "export", tmp_path / "a.zip", "--prefix", "gemm_[0]", "--target", "sm_90a")
+    assert result.code == 1 and "it has kernels for sm_80" in result.err
+
+
+def test_verify_names_what_is_damaged(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:
+    assert run("cache", "verify") == Result(0, "3 kernels, all as they were built\n", "")
+    connection = sqlite3.connect(tmp_path / "cache" / "kernels.db", isolation_level=None)
+    connection.execute("UPDATE artifact_v1 SET cubin = x'00' WHERE key = ?", [kernels[1].key])
+    connection.close()
+    result = run("cache", "verify")
+    assert result.code == 1
+    assert kernels[1].key in result.err
