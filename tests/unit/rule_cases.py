@@ -1,0 +1,351 @@
+"""Parts of valid GEMMs, and changes of them that each break one rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from descriptions import COLUMN, ROW, TAG, native_parts, parts
+
+from pycutlass import (
+    LinearCombination,
+    LinearCombinationClamp,
+    LinearCombinationGeneric,
+    MathInstruction,
+    MathOperation,
+    TensorDescription,
+    TileDescription,
+    cutlass,
+    relu,
+)
+
+__all__ = ["BASELINES", "FLIPS", "functor", "int8_simt", "tensor", "tile"]
+
+ROWS32, COLUMNS32 = cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32
+
+
+def tensor(short: str, layout: Any = ROW, alignment: int = 1) -> TensorDescription:
+    return TensorDescription(TAG[short], layout, alignment)
+
+
+def functor(
+    output: str, length: int, accumulator: str = "f32", compute: str = "f32", kind: Any = LinearCombination
+) -> Any:
+    return kind(TAG[output], length, TAG[accumulator], TAG[compute])
+
+
+def int8(
+    output: str = "s32", layouts: tuple[Any, Any, Any] = (ROW, COLUMN, ROW), stages: int = 3, **changes: Any
+) -> dict[str, Any]:
+    """Return the parts of an int8 kernel on tensor cores."""
+    options = {"instruction": (16, 8, 32), "tile": (128, 128, 64), "stages": stages, **changes}
+    made = parts("f16", layouts, types=("s8", "s32", output), math=MathOperation.multiply_add_saturate, **options)
+    if output == "s8":
+        made["epilogue_functor"] = functor("s8", made["C"].alignment, "s32", kind=LinearCombinationClamp)
+    return made
+
+
+def int8_simt() -> dict[str, Any]:
+    """Return the parts of an int8 kernel on CUDA cores."""
+    made = parts("f32_simt", types=("s8", "s32", "s32"), instruction=(1, 1, 4), tile=(64, 64, 32), warps=(2, 2, 1))
+    made["tile_description"] = replace(made["tile_description"], stages=2)
+    made["A"], made["B"] = tensor("s8", ROW, 4), tensor("s8", COLUMN, 4)
+    return made
+
+
+def interleaved() -> dict[str, Any]:
+    """Return the parts of an int8 kernel on interleaved operands."""
+    made = int8("s8", (COLUMNS32, ROWS32, COLUMNS32), stages=6, tile=(64, 64, 64))
+    return made | {
+        "C": tensor("s8", COLUMNS32, 8),
+        "epilogue_functor": functor("s8", 8, "s32", kind=LinearCombinationClamp),
+    }
+
+
+def turing() -> dict[str, Any]:
+    """Return the parts of a kernel on Turing's tensor cores."""
+    return parts("f16", capability=75, instruction=(16, 8, 8), stages=2)
+
+
+def with_c_of(alignment: int, made: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts with another alignment of C."""
+    output = made["C"].type.short
+    return made | {"C": tensor(output, made["C"].layout, alignment), "epilogue_functor": functor(output, alignment)}
+
+
+def int8_turing_interleaved(shape: tuple[int, int, int], warps: tuple[int, int, int]) -> dict[str, Any]:
+    """Return the parts of an interleaved kernel for Turing."""
+    made = int8("s8", (COLUMNS32, ROWS32, COLUMNS32), 2, capability=75, instruction=(8, 8, 16), tile=shape, warps=warps)
+    return interleaved() | {name: made[name] for name in ("compute_capability", "tile_description")}
+
+
+FAST_F16 = MathOperation.multiply_add_fast_f16
+BASELINES: dict[str, dict[str, Any]] = {
+    "f16": parts(),
+    "f16 by columns": parts("f16", (COLUMN, ROW, ROW)),
+    "f16 accumulated in f16": parts("f16_acc16"),
+    "f32": parts("f32"),
+    "f64": parts("f64"),
+    "simt": parts("f32_simt"),
+    "int8": int8(),
+    "int8 clamped": int8("s8"),
+    "int8 simt": int8_simt(),
+    "interleaved": interleaved(),
+    "turing": turing(),
+    "turing int8": int8(capability=75, instruction=(8, 8, 16), stages=2),
+    "turing simt": parts("f32_simt", capability=75, stages=2),
+    "hopper": native_parts(),
+}
+
+
+def tile(baseline: str, **changes: Any) -> dict[str, Any]:
+    return {"tile_description": replace(BASELINES[baseline]["tile_description"], **changes)}
+
+
+OVER_F32 = parts("f16", instruction=(16, 8, 8), math=MathOperation.multiply_add_fast_f16)
+#: Baseline, what is changed in it, and words of the message.
+FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
+    # Parts of the right kind
+    ("f16", {"A": None}, ["A must be a TensorDescription", "None"]),
+    ("f16", {"epilogue_functor": LinearCombination}, ["epilogue_functor must be an EpilogueFunctor"]),
+    # Operands
+    ("f16", {"A": tensor("bf16", ROW, 8)}, ["operand A is cutlass.bfloat16", "multiplies cutlass.float16", "the same"]),
+    (
+        "f16",
+        {"tile_description": OVER_F32["tile_description"]},
+        ["multiply_add_fast_f16 rounds operands of cutlass.float32", "got cutlass.float16", "use multiply_add"],
+    ),
+    ("int8", {"B": tensor("s32", COLUMN, 4)}, ["operand B is cutlass.int32", "multiplies cutlass.int8"]),
+    ("f16", {"B": tensor("f16", cutlass.TensorNHWC, 8)}, ["operand B of a GEMM is a matrix", "TensorNHWC"]),
+    ("int8", {"C": tensor("s32", cutlass.TensorNC32HW32, 4)}, ["operand C of a GEMM is a matrix", "TensorNC32HW32"]),
+    # The epilogue
+    ("f16", {"epilogue_functor": functor("f16", 8, "f16")}, ["expects an accumulator of cutlass.float16", "float32"]),
+    ("int8", {"epilogue_functor": functor("f32", 4, "s32")}, ["writes cutlass.float32", "operand C is cutlass.int32"]),
+    ("f16", {"epilogue_functor": functor("f16", 4)}, ["epilogue_vector_length=4", "alignment of C, 8"]),
+    ("f16", {"epilogue_functor": functor("f16", 8, compute="f64")}, ["can compute in f32, f16", "cutlass.float64"]),
+    ("f64", {"epilogue_functor": functor("f64", 1, "f64", "f32")}, ["can compute in f64", "cutlass.float32"]),
+    (
+        "f16 accumulated in f16",
+        {"C": tensor("s32", ROW, 4), "epilogue_functor": functor("s32", 4, "f16", "f16")},
+        ["can write f16, f32, bf16", "cutlass.int32"],
+    ),
+    (
+        "int8",
+        {"C": tensor("f64", ROW, 2), "epilogue_functor": functor("f64", 2, "s32")},
+        ["accumulator of cutlass.int32 can write s32, s8, f32, f16, bf16", "cutlass.float64"],
+    ),
+    (
+        "int8 clamped",
+        {"epilogue_functor": LinearCombinationGeneric(relu, TAG["s8"], 16, TAG["s32"], TAG["f32"])},
+        ["LinearCombinationGeneric does not limit", "cutlass.int8"],
+    ),
+    # Hopper-native kernels
+    ("hopper", {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
+    (
+        "hopper",
+        {
+            "tile_description": TileDescription(
+                [128, 128, 32],
+                None,
+                None,
+                MathInstruction(None, TAG["tf32"], TAG["tf32"], TAG["f32"], cutlass.OpClass.TensorOp),
+                [1, 1],
+            ),
+            "A": tensor("tf32", ROW, 4),
+            "B": tensor("tf32", COLUMN, 4),
+        },
+        ["f16 or bf16", "cutlass.tfloat32"],
+    ),
+    ("hopper", {"A": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
+    ("hopper", {"C": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
+    ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4"]),
+    # Turing
+    ("turing", parts("f16", capability=75, stages=2), ["Turing", "[16, 8, 8]", "[8, 8, 16]", "[16, 8, 16]"]),
+    ("turing", parts("bf16", capability=75, instruction=(16, 8, 8), stages=2), ["Turing", "cutlass.bfloat16"]),
+    ("turing", tile("turing", stages=3), ["asynchronous copies", "stages must be 2", "3"]),
+    ("turing simt", tile("turing simt", stages=4), ["asynchronous copies", "stages must be 2", "4"]),
+    ("turing int8", {"compute_capability": 80}, ["[8, 8, 16] is Turing's", "[16, 8, 32]"]),
+    # int8
+    ("int8", {"A": tensor("s8", COLUMN, 16)}, ["A RowMajor and B ColumnMajor", "ldmatrix", "cutlass.ColumnMajor"]),
+    ("int8", {"B": tensor("s8", ROW, 16)}, ["A RowMajor and B ColumnMajor", "OpClass.Simt with [1, 1, 4]"]),
+    ("interleaved", {"A": tensor("s8", ROW, 16)}, ["interleaved layouts go together", "cutlass.RowMajor,"]),
+    (
+        "interleaved",
+        {"B": tensor("s8", COLUMNS32, 16)},
+        ["interleaved layouts go together", "ColumnMajorInterleaved32"],
+    ),
+    (
+        "interleaved",
+        {"C": tensor("s32", COLUMNS32, 4), "epilogue_functor": functor("s32", 4, "s32")},
+        ["interleaved", "8 elements at a time", "C of cutlass.int32 needs alignment 8, got 4", "cutlass.int8 can"],
+    ),
+    ("interleaved", {"A": tensor("s8", COLUMNS32, 8)}, ["16 elements at a time", "A needs alignment 16, got 8"]),
+    (
+        "interleaved",
+        tile("interleaved", threadblock_shape=(32, 128, 128), warp_count=(1, 2, 1), stages=2),
+        ["K=128 needs 4 warps", "makes 2"],
+    ),
+    ("f16", {"C": tensor("f16", COLUMNS32, 8)}, ["interleaved layouts go together", "cutlass.float16"]),
+    (
+        "f16",
+        {"A": tensor("f16", COLUMNS32, 8), "B": tensor("f16", ROWS32, 8), "C": tensor("f16", COLUMNS32, 8)},
+        ["int8 by TensorOp", "of cutlass.float16"],
+    ),
+    # CUDA cores
+    (
+        "int8 simt",
+        {"B": tensor("s8", COLUMN, 16)},
+        ["SIMT kernels of cutlass.int8 load 4", "B needs alignment 4", "16"],
+    ),
+    ("int8 simt", tile("int8 simt", stages=3), ["int8 SIMT kernels have 2 stages", "3"]),
+    (
+        "simt",
+        {"C": tensor("f32", ROW, 2), "epilogue_functor": functor("f32", 2)},
+        ["SIMT kernels store single elements", "alignment 1, got 2"],
+    ),
+    ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["K=5 makes 5 instructions", "must be even", "K=4 or K=6"]),
+    (
+        "simt",
+        tile("simt", threadblock_shape=(192, 64, 8), warp_count=(4, 2, 1), stages=2),
+        ["warp tile of 48x32", "6 elements along M", "M=48 a multiple of 32"],
+    ),
+    (  # which nvcc refused: with more stages, the threads of a tall tile lie as those of any other
+        "simt",
+        tile("simt", threadblock_shape=(256, 224, 8), warp_count=(2, 2, 1), stages=6),
+        ["warp tile of 128x112", "14 elements along N", "takes 4 at a time", "N=112 a multiple of 32"],
+    ),
+    (
+        "int8 simt",
+        tile("int8 simt", threadblock_shape=(48, 32, 32), warp_count=(1, 1, 1)),
+        ["warp tile of 48x32", "6 elements along M", "takes 4 at a time", "M=48 a multiple of 32"],
+    ),
+    (
+        "simt",
+        tile("simt", threadblock_shape=(96, 64, 8), warp_count=(3, 2, 1)),
+        ["64x8 tile of operand B", "64 lines of 8 elements", "192 threads cannot share evenly"],
+    ),
+    (
+        "int8 simt",
+        tile("int8 simt", threadblock_shape=(64, 32, 16), warp_count=(2, 1, 1)),
+        ["32x16 tile of operand B", "8 lines of 4 blocks of 4x4 elements", "64 threads"],
+    ),
+    (
+        "simt",
+        tile("simt", threadblock_shape=(128, 128, 16), stages=2),
+        ["operand A is contiguous along K", "2 stages", "2 elements between lines", "reads 4", "use K=8"],
+    ),
+    ("simt", tile("simt", threadblock_shape=(128, 128, 32), stages=3), ["1 elements between lines", "use K below 32"]),
+    # Loads
+    ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
+    (
+        "f32",
+        tile("f32", stages=2),
+        ["f32 TensorOp kernels need 3 stages or more, got 2", "rounds f32 to f16", "tfloat32 can have 2"],
+    ),
+    (
+        "f32",
+        parts("f32", tile=(96, 64, 16), warps=(2, 1, 1), math=MathOperation.multiply_add_fast_bf16),
+        ["multiply_add_fast_bf16 needs an even number", "M=48 must be a multiple of 32"],
+    ),
+    ("f64", tile("f64", stages=2), ["f64 TensorOp", "cp.async", "3 stages or more, got 2"]),
+    ("f64", tile("f64", threadblock_shape=(16, 16, 16), warp_count=(1, 1, 1)), ["two warps or more", "warp_count"]),
+    ("f64", tile("f64", threadblock_shape=(32, 64, 16), warp_count=(4, 2, 1)), ["multiple of 16", "got 8x32"]),
+    (
+        "f64",
+        parts("f64", (COLUMN, ROW, ROW), tile=(96, 96, 8), warps=(3, 2, 1), stages=3),
+        ["operand A of f64 is not contiguous along K", "power of two", "warp_count [3, 2, 1] makes 6"],
+    ),
+    ("f64", tile("f64", warp_count=(2, 1, 2)), ["warps of f64 TensorOp kernels cannot share K", "got [2, 1, 2]"]),
+    (
+        "f64",
+        tile("f64", threadblock_shape=(48, 64, 16), warp_count=(1, 2, 1)),
+        ["operand A of f64", "each of 2 warps loads 24 of threadblock_shape M=48", "2, 4, 8 or a multiple of 16"],
+    ),
+    ("simt", tile("simt", threadblock_shape=(128, 128, 16), warp_count=(2, 2, 2)), ["warps of SIMT", "share K"]),
+    ("f64", tile("f64", threadblock_shape=(64, 64, 8)), ["operand A of f64", "K=8", "multiple of 16"]),
+    ("f16", {"B": tensor("f16", COLUMN, 1)}, ["cp.async", "4 bytes", "operand B", "alignment 2", "stages=2"]),
+    ("int8", {"A": tensor("s8", ROW, 2)}, ["cp.async", "operand A of cutlass.int8 needs alignment 4, got 2"]),
+    # Tiles
+    ("f16", tile("f16", threadblock_shape=(128, 128, 128), stages=2), ["operand A", "K=128", "64 elements", "use 64"]),
+    ("f16", tile("f16", threadblock_shape=(128, 128, 48)), ["operand A", "K=48", "64 elements", "use 32"]),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 128, 48)), ["K=48 makes 3", "K=32 or K=64"]),
+    ("f64", parts("f64", (COLUMN, ROW, ROW), tile=(64, 96, 12), warps=(2, 1, 1)), ["K=12 makes 3", "K=8 or K=16"]),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(96, 128, 32)), ["operand A", "M=96", "use 128"]),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 32, 32)), ["operand B", "N=32", "use 64"]),
+    (
+        "f16",
+        tile("f16", threadblock_shape=(128, 32, 32), warp_count=(4, 2, 1)),
+        ["32x32 tile of operand B", "4 x 32 accesses", "256 threads, 8 warps of 4 x 8", "fewer warps"],
+    ),
+    (
+        "f16",
+        tile("f16", threadblock_shape=(256, 128, 64), warp_count=(1, 1, 1), stages=2) | {"A": tensor("f16", ROW, 4)},
+        ["256x64 tile of operand A", "4096 accesses of 4", "more than 64 for each of 32 threads"],
+    ),
+    (
+        "f16",
+        parts("tf32", (ROW, ROW, ROW), tile=(128, 96, 16), stages=2),
+        ["operand B", "N=96", "64 elements of two 128-byte lines", "use 128"],
+    ),
+    (
+        "f16 by columns",
+        tile("f16 by columns", threadblock_shape=(192, 128, 32), warp_count=(2, 2, 1)),
+        ["operand A is not contiguous along K", "warp tile's M must be 32 or a multiple of 64, got 96"],
+    ),
+    # Whole ldmatrix instructions: seen on a GPU, a third of D was wrong
+    (
+        "f16",
+        with_c_of(1, parts("tf32", tile=(192, 96, 32), warps=(1, 4, 1))),
+        ["operand B is read by ldmatrix along K, 16 lines at a time", "N must be 8 or a multiple of 16, got 24"],
+    ),
+    (
+        "f16",
+        with_c_of(1, parts("f32", (ROW, COLUMN, COLUMN), tile=(192, 96, 32), warps=(1, 4, 1), math=FAST_F16)),
+        ["operand A is read by ldmatrix along K, 16 lines at a time", "N must be 8 or a multiple of 16, got 24"],
+    ),
+    (
+        "f16",
+        tile("turing", threadblock_shape=(96, 64, 64), stages=4) | {"B": tensor("f16", ROW, 2)},
+        ["operand A is read by ldmatrix along K, 32 lines at a time", "M must be 8, 16 or a multiple of 32, got 48"],
+    ),
+    (
+        "interleaved",
+        int8_turing_interleaved((16, 128, 256), (2, 4, 1)),
+        ["operand A is read by ldmatrix along K", "M must be 16 or a multiple of 32, got 8"],
+    ),
+    (
+        "interleaved",
+        int8_turing_interleaved((48, 64, 64), (1, 2, 1)),
+        ["operand A is read by ldmatrix along K, 32 lines at a time", "M must be 8, 16 or a multiple of 32, got 48"],
+    ),
+    (
+        "f16 by columns",
+        tile("f16 by columns", threadblock_shape=(192, 192, 32), warp_count=(3, 2, 1)),
+        ["192x32 tile of operand A", "24 x 32 accesses", "6 warps of 8 x 4,", "powers of two"],
+    ),
+    # A column-major C is computed as the transposed problem
+    (
+        "f16",
+        tile("f16", threadblock_shape=(96, 128, 32)) | {"B": tensor("f16", ROW, 8), "C": tensor("f16", COLUMN, 8)},
+        ["operand B is not contiguous along K", "threadblock_shape M=96", "use 128"],
+    ),
+    # Shared memory
+    ("f16", tile("f16", stages=11), ["11 stages", "180,224 bytes", "166,912", "at most 10 stages"]),
+    ("turing", tile("turing", threadblock_shape=(512, 128, 32)), ["2 stages", "81,920 bytes", "75 has 65,536"]),
+    ("hopper", tile("hopper", stages=5), ["5 stages", "compute capability 90", "at most 4 stages"]),
+    (
+        "hopper",
+        tile("hopper", threadblock_shape=(128, 96, 128), stages=4, cluster_shape=(2, 2)),
+        ["4 stages of [128, 96, 128]", "254,976 bytes", "the epilogue included", "use at most 3 stages"],
+    ),
+    (
+        "hopper",
+        native_parts((256, 192, 128), output="f32"),
+        ["2 stages of [256, 192, 128]", "compute capability 90", "use threadblock_shape [256, 192, 64]"],
+    ),
+    (
+        "f16",
+        parts("f16_out32", tile=(256, 256, 32), warps=(16, 1, 1)),
+        ["the epilogue of threadblock_shape [256, 256, 32], warp_count [16, 1, 1]", "270,336 bytes", "use warp_count"],
+    ),
+]
