@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
 from cases import (
     COLUMN,
     LAYOUTS,
@@ -33,6 +34,7 @@ from pycutlass import GemmGroupedArguments, GemmOperationGrouped, SchedulerMode,
 from pycutlass.operation import GemmOperationUniversal
 
 __all__ = [
+    "BOTH",
     "BY_SCHEDULER",
     "GROUPED",
     "SIZES",
@@ -125,6 +127,8 @@ def _both() -> dict[str, GemmOperationGrouped]:
 GROUPED = _both()
 #: One kernel of each kind of schedule: by the device, by the host, Hopper-native.
 BY_SCHEDULER = ["f16_tnt_device", "f16_tnt_host", "hopper_cooperative_device"]
+#: The mark of a test that each of them takes.
+BOTH = pytest.mark.parametrize("name", BY_SCHEDULER)
 SIZES = [(64, 136, 72), (8, 8, 8), (200, 64, 512), (0, 64, 8), (136, 40, 0), (264, 128, 40)]
 
 

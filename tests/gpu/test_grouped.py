@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grouped_cases import BY_SCHEDULER, GROUPED, SIZES, Group, any_of, bias_of, resident, some_sizes, step_of
+from grouped_cases import BOTH, GROUPED, SIZES, Group, any_of, bias_of, resident, some_sizes, step_of
 
 from pycutlass import GemmGroupedArguments
 from pycutlass.errors import ArgumentError
 
 SCALARS = [(1.0, 0.0), (0.0, 1.0), (-1.25, 1.0), (1.0, -1.25), (0.0, 0.0)]
-BOTH = pytest.mark.parametrize("name", BY_SCHEDULER)
 
 
 # What the kernels compute

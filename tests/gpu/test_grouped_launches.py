@@ -1,4 +1,4 @@
-"""Launches of groups: streams, updates, captured graphs, and the memory that they use."""
+"""Launches of groups: streams, updates, and the memory that they use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import gc
 
 import pytest
 from cases import poisoned, random_matrix
-from grouped_cases import BY_SCHEDULER, GROUPED, SIZES, Group, Stack, some_sizes
+from grouped_cases import BOTH, GROUPED, SIZES, Group, Stack, some_sizes
 
 import pycutlass
-from pycutlass import GemmGroupedArguments
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError
-
-BOTH = pytest.mark.parametrize("name", BY_SCHEDULER)
-
 
 # Streams
 
@@ -264,90 +260,7 @@ def test_updates_run_ahead_of_the_device(name: str, named: bool) -> None:
                 stack.poison()
 
 
-# Graphs
-
-
-@BOTH
-def test_torch_graph(name: str) -> None:
-    import torch
-
-    group = Group(GROUPED[name], SIZES)
-    arguments = group.arguments()  # never launched before: the graph brings the table
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        group.operation.run(arguments)
-    for _ in range(3):
-        for tensor in group.A:
-            tensor.copy_(torch.randn_like(tensor))
-        group.poison()
-        graph.replay()
-        torch.cuda.synchronize()
-        group.check()
-
-
-@BOTH
-def test_a_graph_keeps_its_tensors_when_the_arguments_go_on(name: str) -> None:
-    import torch
-
-    captured, later = (Group(GROUPED[name], SIZES) for _ in range(2))
-    arguments = captured.run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured.operation.run(arguments)
-    for _ in range(2):
-        arguments.update(A=later.A, B=later.B, C=later.C, D=later.D)
-        captured.poison()
-        later.poison()
-        graph.replay()
-        captured.operation.run(arguments)
-        torch.cuda.synchronize()
-        captured.check()
-        later.check()
-        later.poison()
-        captured.operation.run(arguments)  # without an update, right behind a replay that brought another table
-        arguments.sync()
-        later.check()
-
-
-@BOTH
-def test_several_launches_of_one_graph(name: str) -> None:
-    import torch
-
-    groups = [Group(GROUPED[name], SIZES) for _ in range(3)]
-    arguments = groups[0].run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for group in groups:
-            arguments.update(A=group.A, B=group.B, C=group.C, D=group.D)
-            group.operation.run(arguments)
-    for _ in range(2):
-        for group in groups:
-            group.poison()
-        graph.replay()
-        torch.cuda.synchronize()
-        for group in groups:
-            group.check()
-
-
-@BOTH
-def test_a_graph_keeps_its_table_when_the_arguments_outgrow_it(name: str) -> None:
-    import torch
-
-    small, large = Group(GROUPED[name], SIZES), Group(GROUPED[name], SIZES * 40)
-    arguments = small.run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        small.operation.run(arguments)
-    arguments.update(problem_sizes=large.sizes, A=large.A, B=large.B, C=large.C, D=large.D)
-    others = [torch.full((2**16,), 7, dtype=torch.uint8, device="cuda") for _ in range(8)]
-    held = GemmGroupedArguments(small.operation, small.sizes, small.A, small.B, None, small.D)  # of the same pool
-    small.poison()
-    small.operation.run(arguments)
-    graph.replay()
-    torch.cuda.synchronize()
-    small.check()
-    large.check()
-    assert all(bool((other == 7).all()) for other in others) and held.problem_count == len(small.sizes)
+# Memory
 
 
 @BOTH
@@ -366,24 +279,6 @@ def test_an_update_for_which_there_is_no_memory_changes_nothing(name: str, monke
     small.operation.run(arguments)
     arguments.sync()
     small.check()
-
-
-def test_arguments_cannot_be_made_under_capture() -> None:
-    import torch
-
-    group = Group(GROUPED["f16_tnt_device"], SIZES)
-    arguments = group.arguments()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        group.operation.run(arguments)
-        with pytest.raises(ArgumentError, match="before the capture begins"):
-            group.arguments()
-    graph.replay()
-    torch.cuda.synchronize()
-    group.check()
-
-
-# Memory
 
 
 @pytest.mark.parametrize(("name", "most"), [("f16_tnt_device", 4096), ("hopper_cooperative_device", 200_000)])

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from grouped_cases import BY_SCHEDULER, GROUPED, SIZES, Group, bias_of, some_sizes
+from grouped_cases import BOTH, GROUPED, SIZES, Group, bias_of, some_sizes
 
 from pycutlass import GemmGroupedArguments
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
-
-BOTH = pytest.mark.parametrize("name", BY_SCHEDULER)
 
 
 def without_a_closer_look(arguments: GemmGroupedArguments, monkeypatch: pytest.MonkeyPatch) -> None:
