@@ -56,7 +56,8 @@ void bind_enums(py::module_& m) {
   publish_enum(m, kConv, "SplitKMode", "SplitKMode");
 }
 
-// The attributes, in the order of CUTLASS's constructor, with the least value that makes sense.
+// The attributes, in the order of CUTLASS's constructor, with the least value that makes sense. No images and no
+// channels do: the output is empty then, or the sums have no products.
 struct Field {
   char const* name;
   int Conv2dProblemSize::* member;
@@ -66,11 +67,11 @@ struct Field {
 constexpr char kName[] = "Conv2dProblemSize";
 
 constexpr Field kFields[] = {
-    {"N", &Conv2dProblemSize::N, 1},
+    {"N", &Conv2dProblemSize::N, 0},
     {"H", &Conv2dProblemSize::H, 1},
     {"W", &Conv2dProblemSize::W, 1},
-    {"C", &Conv2dProblemSize::C, 1},
-    {"K", &Conv2dProblemSize::K, 1},
+    {"C", &Conv2dProblemSize::C, 0},
+    {"K", &Conv2dProblemSize::K, 0},
     {"R", &Conv2dProblemSize::R, 1},
     {"S", &Conv2dProblemSize::S, 1},
     {"P", &Conv2dProblemSize::P, 1},

@@ -34,6 +34,7 @@ __all__ = [
     "channel_bias",
     "conv2d_problem_size",
     "conv_tensor",
+    "empty_conv_tensor",
     "is_channel_bias",
     "logical",
     "reorder_filter",
@@ -76,6 +77,30 @@ def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: 
         result = replace(packed, ld=_pixel_step(name, view, extent))
     check_alignment(result)
     return result
+
+
+def empty_conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:
+    """Return an operand without elements: neither its address nor its strides mean anything.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Another element type, or no tensor at all.
+    ArgumentError
+        Other extents. A C may also be a bias.
+    """
+    view = wrap(name, tensor)
+    check_dtype(name, description, view)
+    packed, shape = _packed(name, description, view, extent)
+    if view.shape is not None and name != "C":
+        n, h, w, c = extent
+        known = {shape} if description.order.interleave > 1 else {(n, h, w, c), (n, c, h, w)}
+        if tuple(view.shape) not in known | {(0,)}:
+            raise ArgumentError(
+                f"operand {name} must have shape {shape}, and so no elements, for this problem size; got shape "
+                f"{tuple(view.shape)}"
+            )
+    return packed
 
 
 def channel_bias(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:

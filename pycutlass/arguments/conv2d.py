@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial
+from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import public, shown
-from pycutlass.conv_operands import Extent, channel_bias, conv_tensor, is_channel_bias, logical
+from pycutlass.conv_operands import (
+    Extent,
+    channel_bias,
+    conv_tensor,
+    empty_conv_tensor,
+    is_channel_bias,
+    logical,
+)
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Problem
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count
 from pycutlass.operation.conv2d import Conv2dOperation
-from pycutlass.operation.conv2d_support import byte_limit
+from pycutlass.operation.conv2d_support import byte_limit, why_never
 from pycutlass.reference.conv2d import conv2d
+from pycutlass.tensor import TensorView
 
 __all__ = ["Conv2dArguments", "Conv2dProblem"]
 
@@ -65,6 +77,11 @@ class Conv2dProblem(Problem):
     scalars: EpilogueScalars
 
     @property
+    def is_empty(self) -> bool:
+        """Whether D has no elements."""
+        return 0 in _extent("D", self.operation, self.size)
+
+    @property
     def what(self) -> str:
         """The problem in words, for messages."""
         return f"{self.operation.conv_kind.name} of {self.size!r} with {self.split_k_mode} split-K"
@@ -103,7 +120,9 @@ class Conv2dArguments(Arguments):
     operation : Conv2dOperation
         Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
     problem_size : cutlass.conv.Conv2dProblemSize
-        What ``operation.supports``. It is copied, never changed.
+        What ``operation.supports``; with `FastLinearCombinationClamp` also longer sums of small elements in host
+        memory. It is copied, never changed. N, C or K may be 0: without elements of D there is nothing to do, and sums
+        without products are zero.
     A, B, C, D : tensor
         Activation (N, H, W, C), filter (K, R, S, C) and output (N, P, Q, K), or their gradients, as the operation's
         kind says. Tensors of torch may have these shapes, or (N, C, H, W) and (K, C, R, S) in ``channels_last``; slices
@@ -179,7 +198,8 @@ class Conv2dArguments(Arguments):
             raise ArgumentTypeError(f"operation must be a Conv2dOperation, got {type(operation).__name__}")
         self.operation = operation
         self.split_k_mode = _split_k_mode(split_k_mode)
-        self._size = self._checked_size(problem_size, split_k_slices)
+        self._asked = self._checked_size(problem_size, split_k_slices)
+        self._size = self._launched_size()
         self.split_k_slices = self._size.split_k_slices
         if self.split_k_mode is not _Mode.Parallel:
             check_serial(operation, self.split_k_slices)
@@ -191,7 +211,7 @@ class Conv2dArguments(Arguments):
     @property
     def problem_size(self) -> _core.Conv2dProblemSize:
         """A copy of the problem, with the slices of split-K: what is done to it changes no launch."""
-        return self._size.reset_split_k_slices(self.split_k_slices)
+        return self._asked.reset_split_k_slices(self.split_k_slices)
 
     # Checks
 
@@ -219,11 +239,29 @@ class Conv2dArguments(Arguments):
         if slices > 1 and self.operation.is_strided_dgrad and self.split_k_mode is _Mode.Serial:
             say_once(f"strided dgrad does not split K: split_k_slices={slices} is taken as 1")
             slices = 1
-        size = given.reset_split_k_slices(slices)
-        support = self.operation.supports(size)
-        if not support:
-            raise ArgumentError(f"{self.operation.procedural_name()} cannot compute {size!r}: {support.reason}")
+        return self._supported(given.reset_split_k_slices(slices))
+
+    def _supported(self, size: _core.Conv2dProblemSize) -> _core.Conv2dProblemSize:
+        if reason := why_never(self.operation, size):
+            raise ArgumentError(f"{self.operation.procedural_name()} cannot compute {size!r}: {reason}")
         return size
+
+    def _launched_size(self) -> _core.Conv2dProblemSize:
+        """Return the problem of the launch: where the user's sums have no products, it has the least that a sum can."""
+        kind, size = self.operation.conv_kind, self._asked.reset_split_k_slices(self._asked.split_k_slices)
+        if self._products or 0 in _extent("D", self.operation, size):
+            return size
+        if kind is _Operator.wgrad:
+            size.N = 1
+        else:
+            described = (self.operation.A, self.operation.B)
+            channels = size.groups * max(max(each.alignment, each.order.interleave) for each in described)
+            setattr(size, "C" if kind is _Operator.fprop else "K", channels)
+        return self._supported(size)
+
+    @property
+    def _products(self) -> int:
+        return _core.implicit_gemm_problem_size(self.operation.conv_kind, self._asked).k()
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         return check_scalars(self.operation.epilogue_functor, output_op)
@@ -232,8 +270,11 @@ class Conv2dArguments(Arguments):
         """Return the problem with every operand checked."""
         self._reordering.begin()
         operands = {name: self._tensor(name, given) for name in "AB"}
+        if not self._products:
+            operands.update(self._zeros())
         if self._makes_partial_sums:
             return self._partial_problem(operands)
+        check_sums(self.operation.epilogue_functor, operands["A"], operands["B"], self._products)
         operands["D"] = self._tensor("D", given)
         if scalars.needs_source:
             if given["C"] is None:
@@ -245,12 +286,22 @@ class Conv2dArguments(Arguments):
         check_overlaps(operands)
         return Conv2dProblem(self.operation, self._size, self.split_k_mode, operands, scalars)
 
+    def _zeros(self) -> dict[str, Matrix]:
+        """Return an A and a B of zeros, of a few products for each sum: what a sum over no products is."""
+        zeros = {}
+        for name, description in (("A", self.operation.A), ("B", self.operation.B)):
+            extent = _extent(name, self.operation, self._size)
+            zeros[name] = conv_tensor(name, description, np.zeros(math.prod(extent), description.type.dtype), extent)
+        return zeros
+
     def _tensor(self, name: str, given: dict[str, Any]) -> Matrix:
-        operation, tensor, extent = self.operation, given[name], _extent(name, self.operation, self._size)
+        operation, tensor, extent = self.operation, given[name], _extent(name, self.operation, self._asked)
         role = _ROLES[operation.conv_kind][name]
         if tensor is None:
             raise ArgumentError(f"operand {name}, the {role}, is missing: give a tensor of {extent}")
         description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
+        if 0 in extent:
+            return empty_conv_tensor(name, description, tensor, extent)
         if name == "C" and self._takes_bias(tensor, extent):
             return channel_bias(name, description, tensor, extent)
         reorder = self._reordering if name == "B" else UNCHANGED
@@ -298,12 +349,16 @@ class Conv2dArguments(Arguments):
         """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
         partial, size = self.operation.partial, self._size
         product = _core.implicit_gemm_problem_size(partial.conv_kind, size)
+        n, h, w, c = extent = _extent("D", partial, size)
+        scalars = partial.epilogue_type(1.0, 0.0)
+        if 0 in extent:
+            nowhere = TensorView(0, None, None, None, None, "workspace", None)
+            planes = Matrix("D", partial.C, nowhere, n * h * w, c, c)
+            return Conv2dProblem(partial, size, self.split_k_mode, {**operands, "D": planes}, scalars)
         if self._partials is None:
             make = PartialSums if device.available() else HostPlanes
             self._partials = make(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands), self)
-        n, h, w, c = _extent("D", partial, size)
         planes = replace(self._partials.operand(), rows=n * h * w, columns=c, ld=c)
-        scalars = partial.epilogue_type(1.0, 0.0)
         return Conv2dProblem(partial, size, self.split_k_mode, {**operands, "D": planes}, scalars)
 
 

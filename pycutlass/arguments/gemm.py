@@ -242,7 +242,7 @@ class GemmArguments(Arguments):
         if not k:
             operands.update(self._zeros())
         _check_target(operands)
-        check_sums(operation.epilogue_functor, operands, k)
+        check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
         return self._make_problem(operation, count, operands, scalars)
 

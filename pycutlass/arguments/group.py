@@ -15,6 +15,7 @@ from pycutlass import _core, reference
 from pycutlass.arguments.base import check_writable
 from pycutlass.arguments.overlaps import check_many_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
+from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import shown
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -25,7 +26,7 @@ from pycutlass.operands import LARGEST_EXTENT, Matrix, check_extents, empty_matr
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "group_problem", "listed", "values_of"]
+__all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "exceeds", "group_problem", "listed", "values_of"]
 
 #: Which of M, N, K are the rows and the columns of an operand.
 _EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
@@ -121,6 +122,10 @@ def group_problem(
         for name in names
     }
     _check_place(groups.values())
+    if exceeds(operation, sizes):
+        for A, B, size in zip(groups["A"], groups["B"], sizes.tolist(), strict=True):
+            if min(size):
+                check_sums(operation.epilogue_functor, A, B, size[2])
     for target in groups["D"]:
         check_writable(target)
     check_many_overlaps(groups, "a group")
@@ -136,7 +141,7 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
     ArgumentTypeError
         Not a sequence of triples of integers.
     ArgumentError
-        No problem at all, an extent out of range, or a K that the epilogue does not hold for.
+        No problem at all, or an extent out of range.
     """
     sizes = _array_of_sizes(_as_sequence("problem_sizes", _host_array(problem_sizes)))
     if not len(sizes):
@@ -150,13 +155,13 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
     check_extents(
         "the largest of problem_sizes", sizes.max(axis=0).tolist(), operation.tile_description.threadblock_shape
     )
-    functor, largest_k = operation.epilogue_functor, int(sizes[:, 2].max())
-    if functor.most_k is not None and largest_k > functor.most_k:
-        raise ArgumentError(
-            f"{type(functor).__name__} holds for K of at most {functor.most_k}, got K={largest_k}: use "
-            f"LinearCombinationClamp"
-        )
     return np.array(sizes, np.int32, order="C")
+
+
+def exceeds(operation: GemmOperationGrouped, sizes: Sizes) -> bool:
+    """Return whether a K is larger than the epilogue holds for whatever the operands are."""
+    most_k = operation.epilogue_functor.most_k
+    return most_k is not None and int(sizes[:, 2].max()) > most_k
 
 
 def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
-from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, group_problem, listed
+from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, exceeds, group_problem, listed
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.reordered import Reordering
 from pycutlass.arguments.tables import TableProblem, table_problem
@@ -277,7 +277,10 @@ class GemmGroupedArguments(Arguments):
     def _try_resize(self, given: dict[str, Any], A: Any, B: Any, C: Any, D: Any) -> bool:
         """Go over to other sizes and tensors where these are plainly right; False leaves everything as it was."""
         execution = self._execution
-        if not isinstance(execution, GroupedLaunch) or not execution.resize(given["problem_sizes"], A, B, C, D):
+        sizes = given["problem_sizes"]
+        if exceeds(self.operation, sizes):
+            return False
+        if not isinstance(execution, GroupedLaunch) or not execution.resize(sizes, A, B, C, D):
             return False
         if execution.ends_elsewhere:
             execution.give_up(tuple(self._given[name] for name in "ABCD"))

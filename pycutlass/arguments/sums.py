@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import Operand
@@ -14,30 +12,31 @@ __all__ = ["check_sums"]
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
 
-def check_sums(functor: EpilogueFunctor, operands: Mapping[str, Operand], k: int) -> None:
-    """Raise ArgumentError where sums of `k` products may leave the range that the epilogue is exact in.
+def check_sums(functor: EpilogueFunctor, A: Operand, B: Operand, k: int) -> None:
+    """Raise ArgumentError where sums of `k` products of A and B may leave the range that the epilogue is exact in.
 
     Up to the functor's own K no int8 operands leave it. Beyond that it depends on what they hold: that is known of
-    memory of the host, which is read when arguments are made, and of nothing on a GPU.
+    memory of the host, which is read when arguments are made, and of nothing on a GPU, where it may be another thing
+    at each launch.
     """
     if functor.most_k is None or k <= functor.most_k:
         return
     name, most = type(functor).__name__, functor.most_k * _LARGEST_PRODUCT
-    greatest = [_greatest(operands[letter]) for letter in "AB"]
-    if None in greatest:
+    a, b = _greatest(A), _greatest(B)
+    if a is None or b is None:
         raise ArgumentError(
             f"{name} holds for K of at most {functor.most_k} whatever the operands are, got K={k}, and what they hold "
             f"is known of arrays in host memory alone: use LinearCombinationClamp"
         )
-    a, b = (value or 0 for value in greatest)
     if a * b * k > most:
         raise ArgumentError(
-            f"{name} is exact for sums up to {most:,}, got K={k} with elements up to {a} in A and {b} in B, which may "
-            f"add up to {a * b * k:,}: use LinearCombinationClamp"
+            f"{name} is exact for sums up to {most:,}, got K={k} with elements up to {a} in {A.name} and {b} in "
+            f"{B.name}, which may add up to {a * b * k:,}: use LinearCombinationClamp"
         )
     say_once(
         f"{name} is exact for sums up to {most:,}, which K of at most {functor.most_k} always keeps to. Larger K, as "
-        f"K={k}, is taken where the operands are small enough; LinearCombinationClamp takes any"
+        f"K={k}, is taken where the operands are small enough; LinearCombinationClamp takes any",
+        cause=f"sums of {name}",
     )
 
 

@@ -11,7 +11,7 @@ from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
 
-__all__ = ["Conv2dSupport", "byte_limit", "why_not"]
+__all__ = ["Conv2dSupport", "byte_limit", "why_never", "why_not"]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
 _FEW = (_Algorithm.fixed_channels, _Algorithm.few_channels)
@@ -60,10 +60,15 @@ class _Described(Protocol):
 
 
 def why_not(operation: _Described, p: _core.Conv2dProblemSize) -> str:
-    """Return why `operation` cannot compute problem `p`, or an empty text where it can."""
+    """Return why `operation` cannot compute problem `p` whatever the tensors hold, or an empty text where it can."""
+    return why_never(operation, p) or _sums(operation, p)
+
+
+def why_never(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+    """Return why `operation` cannot compute problem `p` for any tensors, or an empty text where it may."""
     if not isinstance(p, _core.Conv2dProblemSize):
         raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}")
-    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _sizes, _sums)
+    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _sizes)
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
 
 
@@ -100,6 +105,8 @@ def _groups(operation: _Described, p: _core.Conv2dProblemSize) -> str:
             f"channels (pixels may be further apart than their channels)"
         )
     tile, filters = operation.tile_description.threadblock_shape[1], p.K // p.groups
+    if not filters:  # the output is empty
+        return ""
     if operation.group_mode is GroupMode.SingleGroup and filters % tile:
         return (
             f"GroupMode.SingleGroup takes a number of filters in each group that is a multiple of the tile's N={tile}, "
@@ -200,6 +207,6 @@ def _sums(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     if functor.most_k is None or products <= functor.most_k:
         return ""
     return (
-        f"{type(functor).__name__} holds for sums of at most {functor.most_k} products, got R * S * C = {products}: "
-        f"use LinearCombinationClamp"
+        f"{type(functor).__name__} holds for sums of at most {functor.most_k} products, got R * S * C = {products}; "
+        f"more are taken where arrays in host memory are small enough: use LinearCombinationClamp"
     )

@@ -252,3 +252,42 @@ def test_wide_tensors_reach_the_limit():
     B, D = random_tensor(operation.B, (8, 1, 1, 8)), poisoned(operation.C, (1, 1024, 1024, 8))
     with pytest.raises(pycutlass.errors.ArgumentError, match="must span less than 2,147,483,648"):
         Conv2dArguments(operation, size, wide[:, :8], B, None, D)
+
+
+# No images, no channels
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "axis"), [("f16_wgrad_optimized", "N"), ("f32_simt_fprop", "C"), ("f16_dgrad_optimized", "K")]
+)
+def test_sums_without_products_are_beta_c(name, axis, slices):
+    import torch
+
+    operation, size = OPERATIONS[name], problem(*SMALL)
+    setattr(size, axis, 0)
+    A, B, C, D = tensors(operation, size)
+    assert not A.numel() and D.numel()
+    scalars = operation.epilogue_type(1.0, 0.5)
+    arguments = Conv2dArguments(operation, size, A, B, C, D, scalars, split_k_slices=slices)
+    for source in (C, torch.ones_like(C)):
+        D.fill_(float("nan"))
+        arguments.update(C=source)
+        operation.run(arguments)
+        arguments.sync()
+        torch.testing.assert_close(D, 0.5 * source)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("f16_fprop_optimized", "N"), ("f16_wgrad_optimized", "K"), ("f16_dgrad_optimized", "C")]
+)
+def test_empty_outputs_launch_nothing(name, axis):
+    operation, size = OPERATIONS[name], problem(*SMALL)
+    setattr(size, axis, 0)
+    A, B, C, D = tensors(operation, size)
+    assert not D.numel()
+    arguments = Conv2dArguments(operation, size, A, B, C, D, operation.epilogue_type(1.0, 1.0))
+    operation.run(arguments)
+    arguments.sync()
+    with pytest.raises(pycutlass.errors.ArgumentError, match="nothing is launched"):
+        _ = arguments.launch_config

@@ -203,12 +203,6 @@ STRIDED_DGRAD, FPROP, WGRAD = (
 )
 SINGLE, MULTIPLE = OPERATIONS["f16_fprop_single"], OPERATIONS["f16_fprop_multiple"]
 UNITY_DGRAD = OPERATIONS["f16_dgrad_optimized"]
-CLAMPED = conv(
-    fprop,
-    "optimized",
-    (s8, s32, s8),
-    functor=lambda output, length, *rest: pycutlass.FastLinearCombinationClamp(output, length),
-)
 UNSUPPORTED: list[tuple[Any, dict[str, Any], list[str]]] = [
     (FPROP, {"C": 12}, ["C=12", "multiple of 8", "operand A", "alignment 4"]),
     (FPROP, {"K": 12}, ["K=12", "multiple of 8", "operand C"]),
@@ -236,7 +230,6 @@ UNSUPPORTED: list[tuple[Any, dict[str, Any], list[str]]] = [
     (FPROP, {"split_k_slices": 65536}, ["65535", "65536"]),
     (OPERATIONS["s8_fprop_interleaved"], {"C": 48, "K": 32}, ["multiples of that", "C=48"]),
     (OPERATIONS["s8_fprop_interleaved_analytic"], {"C": 32, "K": 32, "split_k_slices": 2}, ["TensorNC32HW32", "split"]),
-    (CLAMPED, {"C": 32, "K": 32}, ["FastLinearCombinationClamp", "256", "288"]),
 ]
 
 

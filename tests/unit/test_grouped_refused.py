@@ -101,8 +101,23 @@ def test_fast_clamp_holds_for_small_k_only():
     described |= {"A": A, "B": B, "C": TensorDescription(s8, ROW, 16)}
     described["epilogue_functor"] = pycutlass.FastLinearCombinationClamp(s8, 16)
     operation = GemmOperationGrouped(**described)
-    with pytest.raises(ArgumentError, match="K of at most 256, got K=272"):
-        GemmGroupedArguments(operation, [(16, 16, 256), (16, 16, 272)], [], [], None, [])
+    sizes, random = [(16, 16, 256), (16, 32, 272)], np.random.default_rng()
+    A = [random.integers(-100, 100, (m, k)).astype(np.int8) for m, n, k in sizes]
+    B = [random.integers(-100, 100, (n, k)).astype(np.int8).T for m, n, k in sizes]
+    D = [np.zeros((m, n), np.int8) for m, n, _ in sizes]
+    arguments = GemmGroupedArguments(operation, sizes, A, B, None, D, output_op=operation.epilogue_type(2**-8))
+    operation.run(arguments)
+    for a, b, d in zip(A, B, D, strict=True):
+        exact = np.clip(np.rint((a.astype(int) @ b.astype(int)) / 2**8), -128, 127)
+        np.testing.assert_array_equal(d, exact)
+    A[1][0, 0], B[1][0, 0] = -128, -128
+    for refused in (
+        lambda: GemmGroupedArguments(operation, sizes, A, B, None, D),
+        lambda: arguments.update(A=A, B=B),
+        lambda: arguments.update(problem_sizes=sizes[1:] * 2, A=A[1:] * 2, B=B[1:] * 2, D=[D[1], D[1].copy()]),
+    ):
+        with pytest.raises(ArgumentError, match=r"K=272 with elements up to 128 in A\[[01]\] and 128 in B\[[01]\]"):
+            refused()
 
 
 def test_arguments_of_one_kind_do_not_run_an_operation_of_another():
