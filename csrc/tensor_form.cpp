@@ -52,6 +52,11 @@ void TensorForm::remember_torch(py::handle tensor, uintptr_t expected) {
   torch_dtype_ = view.dtype;
   torch_device_type_ = view.device_type;
   torch_device_index_ = view.device_index;
+  if (!TorchReader::reads_places()) return;
+  torch_form_ = TorchReader::read_form(tensor);
+  if (torch_form_.rank > TorchReader::kMaxRank) return;
+  TorchReader::View const seen = TorchReader::view_alike(tensor, element_bytes());
+  direct_ = seen.data == view.data && has_extents(seen.rank, seen.sizes, seen.strides);
 }
 
 void TensorForm::remember_attributes(py::handle tensor) {
@@ -96,6 +101,15 @@ bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* 
 }
 
 bool TensorForm::view_torch(py::handle tensor, TensorView& view) const {
+  if (!direct_ || !TorchReader::is_alike(tensor, torch_form_)) return view_torch_by_functions(tensor, view);
+  TorchReader::View const seen = TorchReader::view_alike(tensor, element_bytes());
+  view = {reinterpret_cast<uintptr_t>(seen.data), seen.rank, seen.sizes, seen.strides};
+  return seen.rank <= TorchReader::kMaxRank;
+}
+
+bool TensorForm::view_torch_by_functions(py::handle tensor, TensorView& view) const {
+  // Its memory does not have its values, and PyTorch's functions do not say so.
+  if (tensor.attr("is_neg")().cast<bool>() || tensor.attr("is_conj")().cast<bool>()) return false;
   TorchReader::View seen;
   if (!torch_->read(tensor, seen)) return false;  // the slow path explains
   view = {reinterpret_cast<uintptr_t>(seen.data), seen.rank, seen.sizes, seen.strides};

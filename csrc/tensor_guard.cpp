@@ -21,37 +21,76 @@ std::string in_words(TorchReader::Place const& place) {
   return text;
 }
 
+/// Shape, strides and data type, asked through Python.
+py::object ask_form(py::handle tensor) {
+  return py::make_tuple(py::tuple(tensor.attr("shape")), tensor.attr("stride")(), tensor.attr("dtype"));
+}
+
+std::string in_words(py::object const& form) {
+  py::tuple const parts = form;
+  std::string words =
+      "shape " + py::str(parts[0]).cast<std::string>() + " and strides " + py::str(parts[1]).cast<std::string>();
+  if (parts.size() > 2) words += " of " + py::str(parts[2]).cast<std::string>();
+  return words;
+}
+
+/// The same without the data type, which is kept as a number of PyTorch's own.
+py::object form_in_python(TorchReader::Form const& form) {
+  py::tuple shape(form.rank), strides(form.rank);
+  for (size_t i = 0; i < static_cast<size_t>(form.rank); ++i) {
+    shape[i] = form.sizes[i];
+    strides[i] = form.strides[i];
+  }
+  return py::make_tuple(shape, strides);
+}
+
 bool is_torch(py::handle tensor) { return py::hasattr(tensor, "_cdata") && py::hasattr(tensor, "untyped_storage"); }
 
 }  // namespace
 
 void TensorGuard::watch(py::handle tensor, bool written) {
+  py::object present = py::reinterpret_borrow<py::object>(tensor);  // it may be the one that `clear` lets go of
   clear();
-  if (!is_torch(tensor)) return;
-  tensor_ = py::reinterpret_borrow<py::object>(tensor);
+  if (!is_torch(present)) return;
+  tensor_ = std::move(present);
   reader_ = TorchReader::for_type_of(tensor);
+  written_ = written;
+  counts_writes_ = written && !is_inference(tensor);
   place_ = TorchReader::ask_place(tensor);
   // The chain of addresses is compared from its beginning: none is followed that the tensor has not told itself.
   direct_ = reader_ && TorchReader::reads_places() && TorchReader::has_place(tensor, place_);
-  written_ = written;
-  counts_writes_ = written && !is_inference(tensor);
+  if (direct_) form_ = TorchReader::read_form(tensor);
+  direct_ = direct_ && form_.rank <= TorchReader::kMaxRank;
+  if (!direct_) asked_form_ = ask_form(tensor);
 }
 
 void TensorGuard::exchange(py::handle tensor) {
   if (!tensor_) return;
+  if (!direct_ || !TorchReader::is_alike(tensor, form_)) return watch(tensor, written_);
   tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  place_ = direct_ ? TorchReader::read_place(tensor) : TorchReader::ask_place(tensor);
-  counts_writes_ = written_ && !is_inference(tensor);
+  place_ = TorchReader::read_place(tensor);
+  if (!TorchReader::has_extents(tensor, form_)) form_ = TorchReader::read_form(tensor);
 }
 
-bool TensorGuard::unmoved_by_python() const { return same(TorchReader::ask_place(tensor_), place_); }
+bool TensorGuard::unmoved_by_python() const {
+  return same(TorchReader::ask_place(tensor_), place_) && ask_form(tensor_).equal(asked_form_);
+}
 
 void TensorGuard::raise_moved(std::string const& name) const {
+  TorchReader::Place const now = TorchReader::ask_place(tensor_);
+  std::string const remedy = " Pass the tensor to update, or make new arguments.";
+  if (same(now, place_)) {
+    raise_error("ArgumentError", "operand " + name + " is not the tensor that these arguments were made with: it had " +
+                                     in_words(direct_ ? form_in_python(form_) : asked_form_) + ", and has " +
+                                     in_words(ask_form(tensor_)) +
+                                     ". Something like t_, resize_ or .data = ... has changed it in place." + remedy);
+  }
   raise_error("ArgumentError",
               "the memory of operand " + name + " is not what these arguments were made with: its storage had " +
-                  in_words(place_) + ", and has " + in_words(TorchReader::ask_place(tensor_)) +
-                  ". Something like .data = ..., set_, resize_ or a conversion of its module has moved it. Pass the "
-                  "tensor to update, or make new arguments.");
+                  in_words(place_) + ", and has " + in_words(now) +
+                  ". Something like .data = ..., set_, resize_ or a conversion of its module has moved "
+                  "it." +
+                  remedy);
 }
 
 void TensorGuard::increment_version() const {

@@ -1,6 +1,7 @@
-// Where the memory of a tensor of torch was when a launch was prepared. A tensor can go over to other memory while it
-// is alive (`.data = ...`, `set_`, `module.double()`), and its memory can be moved below it (`resize_`): a launch would
-// then read or write what belongs to others.
+// Where the memory of a tensor of torch was when a launch was prepared, and how the tensor lay in it. A tensor can go
+// over to other memory while it is alive (`.data = ...`, `set_`, `module.double()`), its memory can be moved below it
+// (`resize_`), and its shape and strides can change in place (`t_`): a launch would then read or write what belongs to
+// others, or take the tensor for what it no longer is.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -24,12 +25,12 @@ class TensorGuard {
   void clear() { *this = TensorGuard(); }
 
   bool unmoved() const {
-    if (direct_) return TorchReader::has_place(tensor_, place_);
+    if (direct_) return TorchReader::has_place(tensor_, place_) && TorchReader::has_extents(tensor_, form_);
     return !tensor_ || unmoved_by_python();
   }
   /// Whether that takes no call of Python, and so next to no time.
   bool direct() const { return direct_; }
-  /// Throws ArgumentError: the tensor, which messages call `name`, was moved.
+  /// Throws ArgumentError: the tensor, which messages call `name`, was moved or changed.
   [[noreturn]] void raise_moved(std::string const& name) const;
   /// Tells autograd that a launch has written to the tensor: gradients that need what it held raise then.
   void count_write() const {
@@ -40,6 +41,7 @@ class TensorGuard {
 
  private:
   bool unmoved_by_python() const;
+  void take_place(pybind11::handle tensor);
   void increment_version() const;
   bool requires_grad(pybind11::handle tensor) const;
   bool is_inference(pybind11::handle tensor) const;
@@ -47,7 +49,9 @@ class TensorGuard {
   pybind11::object tensor_;
   TorchReader const* reader_ = nullptr;
   TorchReader::Place place_{};
-  bool direct_ = false;  // whether the place is read from the tensor's objects
+  TorchReader::Form form_{};     // where the tensor is read directly
+  pybind11::object asked_form_;  // and where it is not
+  bool direct_ = false;          // whether the place is read from the tensor's objects
   bool written_ = false, counts_writes_ = false;
 };
 

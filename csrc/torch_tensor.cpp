@@ -22,7 +22,12 @@ TorchReader::TorchReader() {
   find(requires_grad_, "_ZNK3c1010TensorImpl13requires_gradEv");
   find(is_inference_, "_ZN2at6native12is_inferenceERKNS_6TensorE");
   find(bump_version_, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE");
-  offset_ = find_offset();
+  try {
+    offset_ = find_offset();
+    if (offset_ && !finds_the_rest()) offset_ = 0;
+  } catch (py::error_already_set const&) {  // a mode that changes what torch's functions do
+    offset_ = 0;
+  }
 }
 
 uintptr_t TorchReader::find_offset() {
@@ -39,7 +44,31 @@ uintptr_t TorchReader::find_offset() {
     if (at == kEnd || (found && at != found)) return 0;
     found = at;
   }
-  return found;
+  return found >= kRank + kAutograd && found + kKeys < kEnd ? found : 0;
+}
+
+/// Tensors that differ in one thing must differ in the one word where that is looked for.
+bool TorchReader::finds_the_rest() {
+  py::module_ const torch = py::module_::import("torch");
+  auto make = [&](char const* dtype, char const* device) {
+    return torch.attr("zeros")(py::make_tuple(2, 3), py::arg("dtype") = torch.attr(dtype), py::arg("device") = device);
+  };
+  py::object const plain = make("float32", "cpu"), other_type = make("float64", "cpu"),
+                   other_device = make("float32", "meta"), other_shape = plain.attr("t")(),
+                   negated = torch.attr("_neg_view")(plain), followed = make("float32", "cpu").attr("requires_grad_")();
+  py::object const mode = torch.attr("inference_mode")();
+  mode.attr("__enter__")();
+  py::object const inference = make("float32", "cpu");
+  mode.attr("__exit__")(py::none(), py::none(), py::none());
+  Form const form = read_form(plain);
+  auto differs = [&](py::object const& tensor, bool in_type_and_device, bool in_keys) {
+    Form const seen = read_form(tensor);
+    return (seen.type_and_device != form.type_and_device) == in_type_and_device && (seen.keys != form.keys) == in_keys;
+  };
+  return form.rank == 2 && form.sizes[0] == 2 && form.sizes[1] == 3 && form.strides[0] == 3 && form.strides[1] == 1 &&
+         differs(other_type, true, false) && differs(other_device, true, true) && differs(other_shape, false, false) &&
+         differs(negated, false, true) && differs(inference, false, true) && !has_extents(other_shape, form) &&
+         !has_autograd(plain) && has_autograd(followed);
 }
 
 TorchReader const* TorchReader::for_type_of(py::handle tensor) {
@@ -60,6 +89,7 @@ TorchReader::Place TorchReader::ask_place(py::handle tensor) {
 }
 
 bool TorchReader::requires_grad(py::handle tensor) const {
+  if (reads_places() && !has_autograd(tensor)) return false;
   if (!requires_grad_) return tensor.attr("requires_grad").cast<bool>();
   return requires_grad_(reinterpret_cast<void const*>(word_at(handle_of(tensor))));
 }

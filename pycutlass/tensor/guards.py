@@ -1,4 +1,4 @@
-"""Whether the memory of a tensor is still where it was when a launch was prepared."""
+"""Whether a tensor is still where and what it was when a launch was prepared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Guard(Protocol):
     """What watches one tensor."""
 
     def check(self, name: str, /) -> None:
-        """Raise ArgumentError where the tensor, which messages call `name`, has other memory than before."""
+        """Raise ArgumentError where the tensor, which messages call `name`, has other memory or another form."""
 
     def count_write(self) -> None:
         """Tell the tensor's library that a launch has written to it."""
@@ -25,7 +25,8 @@ def guard(view: TensorView, *, written: bool) -> Guard | None:
     """Return what watches the tensor of `view`; None where its library never moves the memory of a tensor.
 
     Tensors of torch go over to other memory (``.data = ...``, ``set_``, ``module.double()``), or their storage does
-    (``resize_``). Arrays of numpy are resized in place. Those of cupy are never moved, and a DLPack capsule holds the
+    (``resize_``); some functions change their shape or strides in place (``t_``). Arrays of numpy are resized in place,
+    or get another shape. Those of cupy are never moved, and a DLPack capsule holds the
     memory.
     """
     if view.library == "torch":
@@ -38,21 +39,33 @@ class _ArrayGuard:
 
     def __init__(self, view: TensorView) -> None:
         self._array: Any = view.owner
-        self._place = _place(self._array)
+        self._place, self._form = _place(self._array), _form(self._array)
 
     def check(self, name: str) -> None:
-        """Raise ArgumentError where the array was resized."""
+        """Raise ArgumentError where the array was resized, or has another shape, other strides or another type."""
         if _place(self._array) != self._place:
             (pointer, size), (now, size_now) = self._place, _place(self._array)
             raise ArgumentError(
                 f"the memory of operand {name} is not what these arguments were made with: it had {size} bytes at "
-                f"{pointer:#x}, and has {size_now} at {now:#x}. Something like resize has moved it. Pass the array to "
-                f"update, or make new arguments."
+                f"{pointer:#x}, and has {size_now} at {now:#x}. Something like resize has moved it. {_REMEDY}"
+            )
+        if _form(self._array) != self._form:
+            before, after = ("shape {} and strides {} of {}".format(*form) for form in (self._form, _form(self._array)))
+            raise ArgumentError(
+                f"operand {name} is not the array that these arguments were made with: it had {before}, and has "
+                f"{after}. It was changed in place. {_REMEDY}"
             )
 
     def count_write(self) -> None:
         """Do nothing: arrays have no versions."""
 
 
+_REMEDY = "Pass the array to update, or make new arguments."
+
+
 def _place(array: Any) -> tuple[int, int]:
     return array.ctypes.data, array.nbytes
+
+
+def _form(array: Any) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+    return array.shape, array.strides, array.dtype

@@ -79,6 +79,17 @@ def test_moved_memory_is_refused(family: str, name: str, move: Callable[[torch.T
 
 
 @pytest.mark.parametrize(("family", "name"), OPERANDS)
+def test_a_tensor_that_is_transposed_in_place_is_refused(family: str, name: str) -> None:
+    launch = FAMILIES[family]()
+    tensor = launch.one(name)
+    tensor.transpose_(0, 1)
+    with pytest.raises(ArgumentError, match=r"is not the tensor .*strides.*update"):
+        launch.run()
+    tensor.transpose_(0, 1)
+    launch.run()
+
+
+@pytest.mark.parametrize(("family", "name"), OPERANDS)
 def test_another_part_of_the_same_storage_is_refused(family: str, name: str) -> None:
     """As of two buffers of one allocation that take turns."""
     launch = FAMILIES[family]()
@@ -149,11 +160,57 @@ def test_a_numpy_array_that_is_resized_in_place(name: str) -> None:
     arrays: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     arguments = GemmArguments(operation, (6, 8, 4), **arrays, output_op=operation.epilogue_type(1.0, 1.0))
     operation.run(arguments)
-    arrays[name].shape = (-1,)  # which moves nothing
-    operation.run(arguments)
     arrays[name].resize(2, refcheck=False)
     with pytest.raises(ArgumentError, match=rf"operand {name} .*resize"):
         operation.run(arguments)
+
+
+@pytest.mark.parametrize("name", "ABCD")
+def test_a_numpy_array_that_is_changed_in_place(name: str) -> None:
+    operation = ampere("f32_simt", (ROW, ROW, ROW))
+    shapes = {"A": (4, 4), "B": (4, 4), "C": (4, 4), "D": (4, 4)}
+    arrays: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    arguments = GemmArguments(operation, (4, 4, 4), **arrays, output_op=operation.epilogue_type(1.0, 1.0))
+    operation.run(arguments)
+    array: Any = arrays[name]
+    for attribute, value, before in (("shape", (2, 8), (4, 4)), ("dtype", np.int32, np.float32)):
+        setattr(array, attribute, value)
+        with pytest.raises(ArgumentError, match=rf"operand {name} is not the array .*update"):
+            operation.run(arguments)
+        setattr(array, attribute, before)
+        operation.run(arguments)
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "t_": lambda tensor: tensor.t_(),
+    "transposed data": lambda tensor: setattr(tensor, "data", tensor.data.t()),
+    "another shape": lambda tensor: tensor.resize_(2, 8),
+    "another rank": lambda tensor: tensor.unsqueeze_(0),
+    "as_strided_": lambda tensor: tensor.as_strided_((4, 4), (4, 0)),
+    "another type": lambda tensor: setattr(tensor, "data", tensor.data.view(torch.int32)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_the_guard_of_a_tensor_that_is_changed_in_place(change: Callable[[torch.Tensor], object]) -> None:
+    tensor = torch.ones(4, 4)
+    guard = TensorGuard(tensor, False)
+    guard.check("A")
+    change(tensor)
+    with pytest.raises(ArgumentError, match=r"operand A is not the tensor .*strides.*update"):
+        guard.check("A")
+    guard.exchange(tensor)
+    guard.check("A")
+
+
+def test_extents_of_many_dimensions_are_asked_for() -> None:
+    tensor = torch.ones(1, 1, 1, 1, 1, 4, 4)  # PyTorch keeps those of more than five elsewhere
+    guard = TensorGuard(tensor, False)
+    guard.check("A")
+    tensor.transpose_(-1, -2)
+    assert not guard.direct
+    with pytest.raises(ArgumentError, match=r"operand A is not the tensor .*strides.*update"):
+        guard.check("A")
 
 
 class Subclass(torch.Tensor):

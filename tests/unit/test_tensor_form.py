@@ -73,6 +73,31 @@ def test_a_tensor_that_has_changed_is_read_anew():
     assert form.read(tensor) is None
 
 
+def test_a_tensor_whose_values_are_not_in_its_memory_is_not_read():
+    form = _core.TensorForm(torch.zeros(4, 6))
+    assert form.read(torch._neg_view(torch.zeros(4, 6))) is None
+
+
+def test_kinds_of_tensors_that_need_a_closer_look():
+    form = _core.TensorForm(torch.zeros(4, 6))
+    with torch.inference_mode():
+        others = [torch.zeros(4, 6)]
+    array = np.zeros((4, 6), np.float32)
+    others += [torch.from_numpy(array), torch.zeros(4, 6, requires_grad=True), torch.zeros(4, 6).expand(4, 6)]
+    assert [form.read(other) for other in others] == [other.data_ptr() for other in others]
+    assert [_core.TensorForm(other).read(others[0]) for other in others] == [others[0].data_ptr()] * 4
+
+
+def test_a_tensor_that_is_copied_on_write_is_copied_when_it_is_read():
+    form, source = _core.TensorForm(torch.zeros(4, 6)), torch.ones(4, 6)
+    lazy = torch._lazy_clone(source)
+    assert form.read(lazy) == lazy.data_ptr() != form.read(source) == source.data_ptr()
+
+
+def test_a_tensor_without_elements_has_no_address():
+    assert _core.TensorForm(torch.zeros(0, 6)).read(torch.zeros(2, 6)[1:1]) == 0
+
+
 def test_a_tensor_without_memory_of_its_own_is_not_read():
     form = _core.TensorForm(torch.zeros(4, 6))
     assert form.read(torch.zeros(4, 6).to_sparse()) is None
