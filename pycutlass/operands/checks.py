@@ -1,0 +1,115 @@
+"""What every operand must fulfil: counts, extents, element type, alignment, the step between matrices of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pycutlass.calls import shown
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
+from pycutlass.integers import whole
+from pycutlass.library import TensorDescription
+from pycutlass.operands.operand import Matrix
+from pycutlass.remedies import alignment_of
+from pycutlass.tensor import TensorView
+
+__all__ = ["LARGEST_EXTENT", "check_alignment", "check_batch_stride", "check_count", "check_dtype", "check_extents"]
+
+LARGEST_EXTENT = 2**31 - 1  # CUTLASS keeps coordinates in 32 bits
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return `value`, the number of something, as an integer of at least `least`.
+
+    Raises
+    ------
+    ArgumentError
+        It is out of range.
+    ArgumentTypeError
+        Anything but an integer.
+    """
+    count = whole(value)
+    if count is None:
+        raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
+    if not least <= count <= LARGEST_EXTENT:
+        raise ArgumentError(f"{name} must be from {least} to {LARGEST_EXTENT:,}, got {count:,}")
+    return count
+
+
+def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
+    """Raise ArgumentError where M, N or K, rounded up to whole tiles, leave the 32 bits that kernels count in."""
+    for letter, extent, step in zip("MNK", size, (max(tile[:2]), max(tile[:2]), tile[2]), strict=True):
+        most = LARGEST_EXTENT + 1 - step
+        if extent > most:
+            raise ArgumentError(
+                f"{name} has {letter}={extent:,}: rounded up to tiles of {step} it leaves the 32 bits that kernels "
+                f"count in; use at most {most:,}"
+            )
+
+
+def check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:
+    """Raise ArgumentTypeError where a tensor has another element type than described."""
+    wanted = description.type.dtype_name
+    if view.dtype_name is None or view.dtype_name == wanted:
+        return
+    raise ArgumentTypeError(
+        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
+        f"tensor of {view.dtype_name}. Convert the tensor, or describe {name} with its type."
+    )
+
+
+def check_alignment(operand: Matrix) -> None:
+    """Raise AlignmentError where an operand is less aligned than described."""
+    name, alignment, view = operand.name, operand.description.alignment, operand.view
+    fits = alignment_of(operand.description.type.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
+    line_name = "number of columns" if operand.description.is_row_major else "number of rows"
+    copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
+    packed = f"Pass {copied} that is packed"
+    for what, value, remedy in (
+        (line_name, operand.line, "Pad the tensor"),
+        # The extent is aligned, so packed memory is too.
+        ("leading dimension", operand.ld, packed),
+        ("batch stride", operand.batch_stride, packed),
+    ):
+        if value % alignment:
+            raise AlignmentError(
+                f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
+                f"{value}. {remedy}, or describe {name} with alignment {max(fits, 1)}."
+            )
+    if view.pointer % operand.description.alignment_bytes:
+        smaller = f"describe {name} with alignment {fits}, or " if fits else ""
+        raise AlignmentError(
+            f"operand {name} is described with alignment {alignment}, so its address must be a multiple of "
+            f"{operand.description.alignment_bytes} bytes; got {view.pointer:#x}. To mend it, {smaller}pass {copied}, "
+            f"which begins at an aligned address."
+        )
+
+
+def check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
+    """Raise ArgumentError where the step between matrices is negative, or those of D overlap each other."""
+    if batch_stride < 0:
+        raise ArgumentError(
+            f"the batch stride of operand {packed.name} is {batch_stride}; it must not be negative: pass a copy"
+        )
+    if packed.name != "D" or packed.batch == 1:
+        return
+    span = (packed.lines - 1) * ld + packed.line
+    if batch_stride < span and _meet(packed, ld, batch_stride):
+        raise ArgumentError(
+            f"the matrices of operand D overlap each other: they are {batch_stride} elements apart and {span} long. "
+            f"Pass a D of its own memory for each."
+        )
+
+
+def _meet(packed: Matrix, ld: int, batch_stride: int) -> bool:
+    """Return whether two matrices of a batch share an element.
+
+    A matrix that is `apart` elements behind another has a line `apart % ld` behind one line of that, and `ld` less
+    before the next, as far as there are such lines.
+    """
+    apart = np.arange(1, packed.batch, dtype=np.int64) * batch_stride
+    lines, behind = np.divmod(apart, ld)
+    meets = (lines < packed.lines) & (behind < packed.line)
+    return bool((meets | ((lines + 1 < packed.lines) & (ld - behind < packed.line))).any())
