@@ -123,10 +123,25 @@ def test_it_runs_as_a_module() -> None:
     assert (ended.returncode, ended.stdout.decode(), ended.stderr) == (0, f"pycutlass {__version__}\n", b"")
 
 
-def test_tables_are_made_only_where_they_are_shown() -> None:
-    program = "import sys, pycutlass.cli; sys.exit('rich' in sys.modules)"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+@pytest.mark.parametrize("command", [["env"], ["cache", "info"], ["doctor"], ["--help"], ["burn"]], ids=" ".join)
+def test_nothing_of_the_command_line_waits_for_rich(command: list[str], tmp_path: Path) -> None:
+    """It takes longer to import than the whole program, and only a build that is watched shows a bar."""
+    program = f"""if True:
+        import sys
+        from pycutlass.cli import main
+
+        sys.argv = ["pycutlass", *{command}]
+        try:
+            main()
+        except SystemExit:
+            pass
+        else:
+            sys.exit("main always exits")
+        sys.exit("rich was imported" if "rich" in sys.modules else 0)
+    """
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYCUTLASS_CACHE_DIR": str(tmp_path / "cache")}
+    ended = subprocess.run([sys.executable, "-c", program], env=os.environ | paths, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 # Looking at a kernel

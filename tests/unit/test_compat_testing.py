@@ -19,6 +19,7 @@ from pycutlass import (
 )
 from pycutlass.compat import testing
 from pycutlass.compat.testing import conv2d, gemm
+from pycutlass.errors import ArgumentError
 
 F16, F32 = cutlass.float16, cutlass.float32
 MATH = MathInstruction([16, 8, 16], F16, F16, F32, cutlass.OpClass.TensorOp)
@@ -81,3 +82,11 @@ def test_convolutions(
 def test_a_launcher_that_measures_returns_milliseconds() -> None:
     launcher = gemm_launcher(profiling=True, verification=False, warmup_iterations=1, iterations=2)
     assert 0 < launcher.run(cutlass.gemm.Mode.Gemm, SIZE) < 10_000
+
+
+def test_the_profiler_of_cutlass_is_refused_with_what_measures_instead() -> None:
+    launcher = gemm_launcher()
+    with pytest.raises(ArgumentError) as caught:
+        launcher.run_cutlass_profiler(cutlass.gemm.Mode.Gemm, SIZE, batch_count=1, alpha=1.0, beta=0.0)
+    remedy = "GemmUniversalLauncher(operation, profiling=True).run(...)"
+    assert remedy in str(caught.value) and launcher.operation.procedural_name() in str(caught.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from pycutlass.arguments import ReductionArguments
 from pycutlass.arguments.base import Arguments
 from pycutlass.compat.testing.operands import largest, small_integers
 from pycutlass.compat.testing.timer import GpuTimer
+from pycutlass.errors import ArgumentError
 from pycutlass.operation import ReductionOperation
 from pycutlass.types import element
 
@@ -61,6 +62,22 @@ class Launcher:
         self.timer = GpuTimer()
         self.reduction_operation = self._reduction() if splits else None
         compiler.add_module([each for each in (operation, self.reduction_operation) if each is not None])
+
+    def run_cutlass_profiler(self, *problem: Any, **named: Any) -> NoReturn:
+        """Refuse: CUTLASS's profiler measures kernels that were built into it, and none of them is this operation.
+
+        Raises
+        ------
+        ArgumentError
+            Always.
+        """
+        name = type(self).__name__
+        raise ArgumentError(
+            f"run_cutlass_profiler is not there: cutlass_profiler measures the kernels that were built into it, under "
+            f"CUTLASS's names, and {self.operation.procedural_name()} is none of them. To measure this one, use "
+            f"{name}(operation, profiling=True).run(...), which returns milliseconds; to compare, call "
+            f"cutlass_profiler for the same problem yourself."
+        )
 
     def _reduction(self) -> ReductionOperation:
         C, functor = self.operation.C, self.operation.epilogue_functor
