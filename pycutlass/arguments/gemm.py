@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pycutlass import _core, device, reference
+from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, kept, refuse_unknown
+from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
@@ -20,7 +20,7 @@ from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.integers import several
-from pycutlass.launch import Operand, Problem
+from pycutlass.launch import Operand
 from pycutlass.log import say_once
 from pycutlass.operands import (
     LARGEST_EXTENT,
@@ -36,74 +36,9 @@ from pycutlass.operands import (
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.tensor import TensorView
 
-__all__ = ["GemmArguments", "GemmProblem"]
+__all__ = ["GemmArguments"]
 
 _Mode = _core.GemmMode
-
-
-@dataclass(frozen=True)
-class GemmProblem(Problem):
-    """One GEMM, or a batch of them, checked.
-
-    Attributes
-    ----------
-    operation : GemmOperationUniversal
-        What to compute.
-    mode : cutlass.gemm.Mode
-        How.
-    size : tuple of 3 int
-        M, N, K.
-    count : int
-        Batches, or slices of split-K.
-    raster_order : RasterOrder
-        Hopper-native kernels only.
-    launch_with_pdl : bool
-        The same.
-    """
-
-    operation: GemmOperationUniversal
-    mode: Any
-    size: tuple[int, int, int]
-    count: int
-    operands: dict[str, Operand]
-    scalars: EpilogueScalars
-    raster_order: RasterOrder
-    launch_with_pdl: bool
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether D has no elements."""
-        return 0 in self.size[:2]
-
-    @property
-    def compiled_as(self) -> str:
-        """The list that add_module takes: partial sums have a kernel of their own, made beside a reduction."""
-        return "[operation, reduction]" if self.mode == _Mode.GemmSplitKParallel else "[operation]"
-
-    @property
-    def what(self) -> str:
-        """The problem in words, for messages."""
-        m, n, k = self.size
-        return f"a GEMM of M={m}, N={n}, K={k} in {self.mode} with count {self.count}"
-
-    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
-        """Return a call for one GEMM kernel."""
-        return _core.GemmCall(loaded)
-
-    def configure(self, call: _core.GemmCall) -> None:
-        """Fill in sizes, mode and schedule."""
-        call.set_problem(self.mode.value, *self.size, self.count)
-        call.set_schedule(self.operation.swizzle_size, int(self.raster_order))
-        call.set_launch_with_pdl(self.launch_with_pdl)
-
-    def compute(self) -> None:
-        """Execute the reference on the host."""
-        arrays = {name: operand.host_array() for name, operand in self.operands.items()}
-        slices = reference.serial_slices(self.operation, self.size[2], self.count) if self.mode == _Mode.Gemm else []
-        result = reference.gemm(
-            self.operation, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values, slices=slices
-        )
-        self.operands["D"].store(result)
 
 
 @partial(public, but=("update", "sync"))
