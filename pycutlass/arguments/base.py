@@ -22,7 +22,7 @@ from pycutlass.operands import Matrix
 from pycutlass.operation import Operation
 
 if TYPE_CHECKING:
-    from pycutlass.arguments.split_k import HostPlanes, PartialSums
+    from pycutlass.arguments.split_k import Planes
 
 __all__ = [
     "Arguments",
@@ -60,7 +60,7 @@ class Arguments(ABC):
     #: How B comes to the order in which interleaved kernels read it.
     _reordering: Reordering = UNCHANGED
     #: Where the launch writes partial sums, which a reduction ends.
-    _partials: PartialSums | HostPlanes | None = None
+    _partials: Planes | None = None
 
     def _start(self, launched: Operation, given: dict[str, Any], output_op: EpilogueScalars | None) -> None:
         """Check everything and make the launch of `launched`; called at the end of a family's constructor."""

@@ -11,7 +11,7 @@ import numpy as np
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlap
-from pycutlass.arguments.split_k import HostPlanes, PartialSums, planes_at
+from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public, shown
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -151,7 +151,7 @@ class ReductionArguments(Arguments):
         self.problem_size = _extents(problem_size)
         self.partitions = check_count("partitions", partitions)
         self.bias = check_bias(bias)
-        self._planes: PartialSums | HostPlanes | None = None
+        self._planes: Planes | None = None
         self._start(operation, {"A": workspace, "C": source, "D": destination}, output_op)
         del self._run  # until the first launch, which is that of the class
 
@@ -274,7 +274,7 @@ class ReductionArguments(Arguments):
             )
         return planes
 
-    def _check_planes(self, planes: PartialSums | HostPlanes) -> None:
+    def _check_planes(self, planes: Planes) -> None:
         """Check what is known of partial sums that a GEMM or convolution of this process makes."""
         made, described, functor = planes.operand().description.order, self.operation.C.order, self._functor
         if made.is_row_major != described.is_row_major:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
+from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +20,7 @@ from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 from pycutlass.tensor import TensorView, current_stream_source
 from pycutlass.types import element
 
-__all__ = ["HostPlanes", "PartialSums", "check_serial", "check_slices", "planes_at"]
+__all__ = ["HostPlanes", "PartialSums", "Planes", "check_serial", "check_slices", "planes_at"]
 
 
 class _Maker(Protocol):
@@ -29,8 +31,8 @@ class _Maker(Protocol):
         """Whether there was a launch with them."""
 
 
-class _Planes:
-    """What is known of partial sums wherever they are.
+class Planes(ABC):
+    """Partial sums, wherever they are: a plane for each slice.
 
     Attributes
     ----------
@@ -38,6 +40,8 @@ class _Planes:
         Slices, rows and columns.
     k : int
         Products that each sum has over all slices.
+    view : TensorView
+        Their memory.
     """
 
     def __init__(
@@ -49,11 +53,23 @@ class _Planes:
         operands: dict[str, Operand],
         maker: _Maker,
     ) -> None:
-        self._description, self._rows, self._columns, self._slices = description, rows, columns, slices
+        self._description = description
         self.shape = (slices, rows, columns)
         self.k = _products(operands, columns)
         self._maker = weakref.ref(maker)
         self._written = False
+        self.view = self._zeros(operands)
+        _planes[self.view.pointer] = self
+
+    @abstractmethod
+    def _zeros(self, operands: dict[str, Operand]) -> TensorView:
+        """Return memory for the planes that is zero, and alive as long as the view."""
+
+    def operand(self) -> Matrix:
+        """Return the first plane as the D of the operation that makes them."""
+        _, rows, columns = self.shape
+        line = columns if self._description.is_row_major else rows
+        return Matrix("D", self._description, self.view, rows, columns, line)
 
     @property
     def written(self) -> bool:
@@ -67,70 +83,44 @@ class _Planes:
         self._written = value
 
 
-class PartialSums(_Planes):
+class PartialSums(Planes):
     """Device memory for the partial sums.
 
     CUTLASS rounds the length of a slice up to whole cache lines, so fewer slices than asked may have work. Planes that
     no slice writes stay zero, and the reduction may add them all.
     """
 
-    def __init__(
-        self,
-        description: TensorDescription,
-        rows: int,
-        columns: int,
-        slices: int,
-        operands: dict[str, Operand],
-        maker: _Maker,
-    ) -> None:
-        super().__init__(description, rows, columns, slices, operands, maker)
-        size = slices * rows * columns * description.type.bits // 8
+    def _zeros(self, operands: dict[str, Operand]) -> TensorView:
+        size = math.prod(self.shape) * self._description.type.bits // 8
         ordinal = ordinal_of(operands)
         free, _ = _core.memory_info(ordinal)
         if size > free:
             raise PoolError(size, 0, free)
         stream = _current_stream(operands, ordinal)
-        self.buffer = DeviceBuffer(ordinal, size, stream)
-        _core.fill(self.buffer.pointer, 0, size, stream)
-        dtype_name = description.type.dtype_name
-        self.view = TensorView(self.buffer.pointer, dtype_name, None, None, ordinal, "workspace", self.buffer)
-        _planes[self.buffer.pointer] = self
+        buffer = DeviceBuffer(ordinal, size, stream)
+        _core.fill(buffer.pointer, 0, size, stream)
+        return TensorView(buffer.pointer, self._description.type.dtype_name, None, None, ordinal, "workspace", buffer)
 
     def operand(self) -> Matrix:
-        """Return the planes as the D of the partial GEMM."""
-        step = self._rows * self._columns
-        line = self._columns if self._description.is_row_major else self._rows
-        return Matrix("D", self._description, self.view, self._rows, self._columns, line, self._slices, step)
+        """Return all planes as the D of the operation that makes them."""
+        slices, rows, columns = self.shape
+        return replace(super().operand(), batch=slices, batch_stride=rows * columns)
 
 
-class HostPlanes(_Planes):
+class HostPlanes(Planes):
     """The same on a machine without a GPU, where the reference fills one plane and leaves zeros in the others."""
 
-    def __init__(
-        self,
-        description: TensorDescription,
-        rows: int,
-        columns: int,
-        slices: int,
-        operands: dict[str, Operand],
-        maker: _Maker,
-    ) -> None:
-        super().__init__(description, rows, columns, slices, operands, maker)
-        array = np.zeros(self.shape, description.type.dtype)
-        self.view = TensorView(array.ctypes.data, description.type.dtype_name, None, None, None, "workspace", array)
-        _planes[self.view.pointer] = self
-
-    def operand(self) -> Matrix:
-        """Return the first plane as the D of the partial GEMM."""
-        line = self._columns if self._description.is_row_major else self._rows
-        return Matrix("D", self._description, self.view, self._rows, self._columns, line)
+    def _zeros(self, operands: dict[str, Operand]) -> TensorView:
+        array = np.zeros(self.shape, self._description.type.dtype)
+        dtype_name = self._description.type.dtype_name
+        return TensorView(array.ctypes.data, dtype_name, None, None, None, "workspace", array)
 
 
 # Scripts hand the workspace to the reduction as a bare address: this is what is known of those made here.
-_planes: weakref.WeakValueDictionary[int, PartialSums | HostPlanes] = weakref.WeakValueDictionary()
+_planes: weakref.WeakValueDictionary[int, Planes] = weakref.WeakValueDictionary()
 
 
-def planes_at(address: int) -> PartialSums | HostPlanes | None:
+def planes_at(address: int) -> Planes | None:
     """Return the planes that begin at `address`, or None where no arguments of this process made them."""
     return _planes.get(address)
 
