@@ -11,7 +11,7 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import rules, spellings
+from pycutlass.operation import conv2d_rules, rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
 from pycutlass.operation.gemm import math_name, shape_text, tensor_text
@@ -40,11 +40,6 @@ _PRODUCTS = {
     _Operator.dgrad: (_core.RowMajor, _core.RowMajor),
     _Operator.wgrad: (_core.ColumnMajor, _core.RowMajor),
 }
-#: Bits that the optimized iterators have for a thread's loads of the filter, or of wgrad's output gradient
-#: (conv2d_*_filter_*_optimized.h, conv2d_wgrad_output_gradient_*_optimized.h).
-_MOST_LOADS = 32
-_NHWC = (_core.TensorNHWC,) * 3
-_INTERLEAVED = (_core.TensorNC32HW32, _core.TensorC32RSK32, _core.TensorNC32HW32)
 _SWIZZLES: tuple[type[Any], ...] = (
     _core.IdentitySwizzle1,
     _core.IdentitySwizzle2,
@@ -294,83 +289,16 @@ class Conv2dOperation(Operation):
         tile = self.tile_description
         if tile.is_native:
             raise DescriptionError("convolutions are Ampere-style kernels: leave out cluster_shape")
-        self._check_layouts()
-        self._check_algorithm()
+        conv2d_rules.check_layouts(self)
+        conv2d_rules.check_algorithm(self)
         if self.group_mode is not None:
-            self._check_groups()
+            conv2d_rules.check_groups(self)
         A, B, C = self._product()
         rules.check_operand_types(tile.math_instruction, A, B)
         rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
         rules.check_ampere(self.compute_capability, tile, A, B, C)
-        self._check_loads()
+        conv2d_rules.check_loads(self)
         rules.check_shared_memory(self.compute_capability, tile, A, B, C)
-
-    def _check_layouts(self) -> None:
-        layouts = (self.A.layout, self.B.layout, self.C.layout)
-        math = self.tile_description.math_instruction
-        if math.a.is_integer and (self.conv_kind is not _Operator.fprop or not math.is_tensor_op):
-            raise DescriptionError(
-                f"int8 convolution is fprop by TensorOp; got {self.conv_kind.name} by {math.opcode_class.name}"
-            )
-        if layouts == _INTERLEAVED:
-            if not math.a.is_integer or self.C.type.short != "s8":
-                raise DescriptionError(
-                    f"{self.A.order} is for int8 fprop that writes int8; got {math.a} and {self.C.type}"
-                )
-        elif layouts != _NHWC:
-            raise DescriptionError(
-                f"a convolution takes A, B and C of layout cutlass.TensorNHWC, or for int8 fprop TensorNC32HW32, "
-                f"TensorC32RSK32 and TensorNC32HW32; got {self.A.order}, {self.B.order} and {self.C.order}"
-            )
-
-    def _check_algorithm(self) -> None:
-        algorithm, math = self.iterator_algorithm, self.tile_description.math_instruction
-        if self.is_strided_dgrad and self.tile_description.stages == 2:
-            raise DescriptionError(
-                "strided dgrad needs 3 stages or more: CUTLASS's 2-stage mainloop gives wrong results for it (seen on "
-                "an H200). Alignments below 4 bytes, which need 2 stages, are there for unity stride only."
-            )
-        if algorithm in (_Algorithm.analytic, _Algorithm.optimized):
-            return
-        if self.conv_kind is not _Operator.fprop or not math.is_tensor_op or self.is_interleaved:
-            raise DescriptionError(
-                f"{algorithm.name} is for fprop by TensorOp in TensorNHWC; got {self.conv_kind.name} by "
-                f"{math.opcode_class.name} in {self.A.order}: use optimized or analytic"
-            )
-        if algorithm is _Algorithm.fixed_channels and self.A.alignment != self.B.alignment:
-            raise DescriptionError(
-                f"fixed_channels is for as many channels as the alignment, the same for both operands; got "
-                f"{self.A.alignment} for A and {self.B.alignment} for B"
-            )
-
-    def _check_loads(self) -> None:
-        """Check that the optimized algorithm has a bit for each load by one thread. For wgrad CUTLASS does not ask."""
-        if self.iterator_algorithm is not _Algorithm.optimized:
-            return
-        tile = self.tile_description
-        m, n, k = tile.threadblock_shape
-        name, operand, rows = ("A", self.A, m) if self.conv_kind is _Operator.wgrad else ("B", self.B, n)
-        single = operand.type.bits == 64 or not tile.math_instruction.is_tensor_op
-        loads = rows * k // (1 if single else 128 // operand.type.bits) // tile.num_threads
-        if loads >= _MOST_LOADS:
-            raise DescriptionError(
-                f"the {rows}x{k} tile of operand {name} has {loads} loads for each of {tile.num_threads} threads, and "
-                f"the optimized algorithm takes fewer than {_MOST_LOADS}: use more warps, a smaller threadblock_shape, "
-                f"or analytic"
-            )
-
-    def _check_groups(self) -> None:
-        kind, math = self.conv_kind, self.tile_description.math_instruction
-        if kind is not _Operator.fprop or not math.is_tensor_op or self.is_interleaved:
-            raise DescriptionError(
-                f"group_mode is for fprop by TensorOp in TensorNHWC; got {kind.name} by {math.opcode_class.name} in "
-                f"{self.A.order}: launch once for each group, on slices of the channels"
-            )
-        single = self.group_mode is GroupMode.SingleGroup
-        algorithms = (_Algorithm.analytic, _Algorithm.optimized) if single else (_Algorithm.analytic,)
-        if self.iterator_algorithm not in algorithms:
-            known = " or ".join(algorithm.name for algorithm in algorithms)
-            raise DescriptionError(f"{self.group_mode!r} needs {known}, got {self.iterator_algorithm.name}")
 
     def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
         """Return the operands of the matrix product that this is."""

@@ -11,7 +11,7 @@ from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
 
-__all__ = ["Conv2dSupport", "byte_limit", "why_never", "why_not"]
+__all__ = ["Conv2dSupport", "Described", "byte_limit", "why_never", "why_not"]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
 _FEW = (_Algorithm.fixed_channels, _Algorithm.few_channels)
@@ -37,7 +37,7 @@ class Conv2dSupport:
         return f"no: {self.reason}" if self.reason else "yes"
 
 
-class _Described(Protocol):
+class Described(Protocol):
     """What the rules read of a Conv2dOperation."""
 
     A: TensorDescription
@@ -59,12 +59,12 @@ class _Described(Protocol):
         """Whether channels are stored in groups of 32."""
 
 
-def why_not(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def why_not(operation: Described, p: _core.Conv2dProblemSize) -> str:
     """Return why `operation` cannot compute problem `p` whatever the tensors hold, or an empty text where it can."""
     return why_never(operation, p) or _sums(operation, p)
 
 
-def why_never(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def why_never(operation: Described, p: _core.Conv2dProblemSize) -> str:
     """Return why `operation` cannot compute problem `p` for any tensors, or an empty text where it may."""
     if not isinstance(p, _core.Conv2dProblemSize):
         raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}")
@@ -72,7 +72,7 @@ def why_never(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
 
 
-def byte_limit(operation: _Described, name: str) -> int:
+def byte_limit(operation: Described, name: str) -> int:
     """Return how many bytes operand `name` must stay below.
 
     CUTLASS computes offsets in 32 bits: in bytes for most kernels, in bits of A and B where channels are few
@@ -81,7 +81,7 @@ def byte_limit(operation: _Described, name: str) -> int:
     return 2**28 if operation.iterator_algorithm in _FEW and name in ("A", "B") else 2**31
 
 
-def _extents(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _extents(operation: Described, p: _core.Conv2dProblemSize) -> str:
     for axis, size, taps, pad, stride, dilation, given in (
         ("P", p.H, p.R, p.pad_h, p.stride_h, p.dilation_h, p.P),
         ("Q", p.W, p.S, p.pad_w, p.stride_w, p.dilation_w, p.Q),
@@ -95,7 +95,7 @@ def _extents(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _groups(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
     if operation.group_mode is None:
         if p.groups == 1:
             return ""
@@ -120,7 +120,7 @@ def _groups(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _channels(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _channels(operation: Described, p: _core.Conv2dProblemSize) -> str:
     if operation.is_interleaved and (p.C % 32 or p.K % 32):
         return f"TensorNC32HW32 groups channels by 32: C and K must be multiples of that, got C={p.C} and K={p.K}"
     channels = {_Operator.fprop: "CCK", _Operator.dgrad: "KCC", _Operator.wgrad: "KCC"}[operation.conv_kind]
@@ -136,7 +136,7 @@ def _channels(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _algorithm(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _algorithm(operation: Described, p: _core.Conv2dProblemSize) -> str:
     algorithm = operation.iterator_algorithm
     if algorithm is _Algorithm.optimized and operation.conv_kind is not _Operator.wgrad and max(p.R, p.S) > 32:
         return f"the optimized algorithm takes filters of at most 32 x 32, got R={p.R} and S={p.S}: use analytic"
@@ -148,7 +148,7 @@ def _algorithm(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _strides(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _strides(operation: Described, p: _core.Conv2dProblemSize) -> str:
     strides = f"stride_h={p.stride_h} and stride_w={p.stride_w}"
     if operation.stride_support is StrideSupport.Unity:
         if (p.stride_h, p.stride_w) != (1, 1):
@@ -167,7 +167,7 @@ def _strides(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _slices(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
     slices = p.split_k_slices
     if slices == 1:
         return ""
@@ -185,7 +185,7 @@ def _slices(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _sizes(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:
     try:
         _core.implicit_gemm_problem_size(operation.conv_kind, p)
     except ValueError as error:
@@ -201,7 +201,7 @@ def _sizes(operation: _Described, p: _core.Conv2dProblemSize) -> str:
     return ""
 
 
-def _sums(operation: _Described, p: _core.Conv2dProblemSize) -> str:
+def _sums(operation: Described, p: _core.Conv2dProblemSize) -> str:
     functor = operation.epilogue_functor
     products = _core.implicit_gemm_problem_size(operation.conv_kind, p).k()
     if functor.most_k is None or products <= functor.most_k:
