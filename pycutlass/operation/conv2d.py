@@ -8,14 +8,14 @@ from typing import Any, ClassVar, TypeVar
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import EpilogueFunctor, LinearCombination
+from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import conv2d_rules, rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
-from pycutlass.operation.gemm import math_name, shape_text, tensor_text
-from pycutlass.operation.reduction import ReductionOperation
+from pycutlass.operation.reduction import ReductionOperation, unscaled
+from pycutlass.operation.text import ampere_arguments, math_name
 from pycutlass.types import Element
 
 __all__ = ["Conv2dOperation"]
@@ -211,11 +211,7 @@ class Conv2dOperation(Operation):
     def partial(self) -> Conv2dOperation:
         """The kernel of parallel split-K: the same convolution, written unscaled in the accumulator's type."""
         if self._partial is None:
-            tile = self.tile_description
-            sums = tile.math_instruction.element_accumulator
-            widest = 128 // self.accumulator_type().bits
-            C = TensorDescription(sums, self.C.layout, min(self.C.alignment, widest))
-            functor = LinearCombination(sums, C.alignment, sums, sums)
+            C, functor = unscaled(self.tile_description, self.C)
             value = (*self._value()[:6], C, self.stride_support, functor, self.swizzling_functor)
             partial = Conv2dOperation(*value)
             self._partial = self if partial == self else partial
@@ -256,7 +252,6 @@ class Conv2dOperation(Operation):
 
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
-        tile, math = self.tile_description, self.tile_description.math_instruction
         header, default = "conv2d.h", f"cutlass::conv::kernel::{_KERNELS[self.conv_kind]}"
         if self.group_mode is not None:
             header = "conv2d_group.h"
@@ -265,15 +260,7 @@ class Conv2dOperation(Operation):
             f'#include "pycutlass/{header}"\n\n'
             "using Operation = pycutlass::Conv2d<\n"
             f"    {default},\n"
-            f"    {tensor_text(self.A)},\n"
-            f"    {tensor_text(self.B)},\n"
-            f"    {tensor_text(self.C)},\n"
-            f"    {math.accumulator.cpp}, cutlass::arch::OpClass{math.opcode_class.name}, "
-            f"cutlass::arch::Sm{self.family},\n"
-            f"    {shape_text(tile.threadblock_shape)}, {shape_text(tile.warp_shape)},\n"
-            f"    {shape_text(math.instruction_shape or (1, 1, 1))},\n"
-            f"    {self.epilogue_functor.emit()},\n"
-            f"    {self.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp},\n"
+            f"{ampere_arguments(self)},\n"
             f"    cutlass::conv::IteratorAlgorithm::{_ALGORITHMS[self.iterator_algorithm]}, "
             f"cutlass::conv::StrideSupport::k{self.stride_support.name}>;\n"
         )

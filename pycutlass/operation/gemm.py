@@ -8,16 +8,17 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.enums import KernelSchedule, MathOperation
-from pycutlass.epilogue import EpilogueFunctor, LinearCombination
+from pycutlass.enums import KernelSchedule
+from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
-from pycutlass.operation.reduction import ReductionOperation
+from pycutlass.operation.reduction import ReductionOperation, unscaled
+from pycutlass.operation.text import ampere_arguments, math_name, static_shape, tensor_text
 from pycutlass.types import Element
 
-__all__ = ["GemmOperationUniversal", "math_name", "shape_text", "tensor_text"]
+__all__ = ["GemmOperationUniversal"]
 
 _IDENTITY_SWIZZLES: dict[type[Any], int] = {
     _core.IdentitySwizzle1: 1,
@@ -31,12 +32,6 @@ _SWIZZLES = (
     _core.BatchedIdentitySwizzle,
     _core.ThreadblockSwizzleStreamK,
 )
-
-_MATH_TAGS = {
-    MathOperation.multiply_add_fast_f16: "f16",
-    MathOperation.multiply_add_fast_bf16: "bf16",
-    MathOperation.multiply_add_fast_f32: "3xtf32",
-}
 
 
 @public
@@ -155,10 +150,7 @@ class GemmOperationUniversal(Operation):
         DescriptionError
             The accumulator's type cannot be written by this kernel.
         """
-        accumulator = self.tile_description.math_instruction.element_accumulator
-        widest = 128 // self.accumulator_type().bits
-        C = TensorDescription(accumulator, self.C.layout, min(self.C.alignment, widest))
-        functor = LinearCombination(accumulator, C.alignment, accumulator, accumulator)
+        C, functor = unscaled(self.tile_description, self.C)
         return GemmOperationUniversal(
             self.compute_capability, self.tile_description, self.A, self.B, C, functor, self.swizzling_functor
         )
@@ -206,19 +198,9 @@ class GemmOperationUniversal(Operation):
         return self.native_body(self.tile_description.stages) if self.is_native else self._ampere_body()
 
     def _ampere_body(self) -> str:
-        tile, math = self.tile_description, self.tile_description.math_instruction
-        opcode = f"cutlass::arch::OpClass{math.opcode_class.name}"
         return (
             '#include "pycutlass/gemm_universal.h"\n\n'
-            "using Operation = pycutlass::GemmUniversal<\n"
-            f"    {tensor_text(self.A)},\n"
-            f"    {tensor_text(self.B)},\n"
-            f"    {tensor_text(self.C)},\n"
-            f"    {math.accumulator.cpp}, {opcode}, cutlass::arch::Sm{self.family},\n"
-            f"    {shape_text(tile.threadblock_shape)}, {shape_text(tile.warp_shape)},\n"
-            f"    {shape_text(math.instruction_shape or (1, 1, 1))},\n"
-            f"    {self.epilogue_functor.emit()},\n"
-            f"    {self.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp}>;\n"
+            f"using Operation = pycutlass::GemmUniversal<\n{ampere_arguments(self)}>;\n"
         )
 
     def native_body(self, stages: int | None, header: str = "gemm_sm90.h", template: str = "GemmSm90") -> str:
@@ -231,8 +213,8 @@ class GemmOperationUniversal(Operation):
             f"    {tensor_text(self.A)},\n"
             f"    {tensor_text(self.B)},\n"
             f"    {tensor_text(self.C)},\n"
-            f"    {math.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
-            f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
+            f"    {math.accumulator.cpp}, {static_shape(tile.threadblock_shape)},\n"
+            f"    {static_shape(tile.cluster_shape or (1, 1, 1))},\n"
             f"    {self.epilogue_functor.emit_fusion()},\n"
             f"    pycutlass::{schedule.name}, {stages or 0}>;\n"
         )
@@ -253,24 +235,3 @@ class GemmOperationUniversal(Operation):
         else:
             rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
         rules.check_shared_memory(self.compute_capability, tile, self.A, self.B, self.C)
-
-
-def math_name(tile: TileDescription) -> str:
-    """Return accumulator, instruction and math operation as in CUTLASS's kernel names: ``s16816`` or ``s1688bf16``."""
-    math = tile.math_instruction
-    shape = "".join(map(str, math.instruction_shape or ())) if math.is_tensor_op else ""
-    return f"{math.accumulator.letter}{shape}{_MATH_TAGS.get(math.math_operation, '')}"
-
-
-def tensor_text(operand: TensorDescription) -> str:
-    """Return an operand's description in C++."""
-    return f"pycutlass::Tensor<{operand.type.cpp}, {operand.order.cpp}, {operand.alignment}>"
-
-
-def shape_text(shape: tuple[int, int, int]) -> str:
-    """Return a shape in C++."""
-    return f"cutlass::gemm::GemmShape<{', '.join(map(str, shape))}>"
-
-
-def _static_shape(shape: tuple[int, int, int]) -> str:
-    return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in shape)}>"

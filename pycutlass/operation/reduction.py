@@ -10,12 +10,12 @@ from pycutlass.epilogue import EpilogueFunctor, LinearCombination
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.integers import several, whole
-from pycutlass.library import TensorDescription
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.types import element
 
-__all__ = ["ReductionOperation"]
+__all__ = ["ReductionOperation", "unscaled"]
 
 _f16, _f32, _f64, _s8, _s32 = _core.float16, _core.float32, _core.float64, _core.int8, _core.int32
 #: What makes partial sums of each type. The rules for epilogues are those of GEMMs, which are told an instruction.
@@ -199,6 +199,13 @@ class ReductionOperation(Operation):
         """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""
         matrix = TensorDescription(self.C.element, _core.RowMajor, self.count)
         rules.check_epilogue(_SUMMED_BY[element(self.element_accumulator).short], matrix, self.epilogue_functor)
+
+
+def unscaled(tile: TileDescription, C: TensorDescription) -> tuple[TensorDescription, LinearCombination]:
+    """Return the C and the functor of a kernel that writes its sums as they are, in the accumulator's type."""
+    sums = tile.math_instruction.accumulator
+    C = TensorDescription(sums.tag, C.layout, min(C.alignment, 128 // sums.bits))
+    return C, LinearCombination(sums.tag, C.alignment, sums.tag, sums.tag)
 
 
 def _shape(shape: Any) -> tuple[int, int]:
