@@ -28,6 +28,7 @@ __all__ = [
     "Arguments",
     "LaunchConfig",
     "check_scalars",
+    "check_source",
     "check_writable",
     "kept",
     "refuse_unknown",
@@ -106,9 +107,9 @@ class Arguments(ABC):
         """Return an operand as the arguments keep it."""
         return operand
 
-    @abstractmethod
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         """Return the scalars of a launch, checked against the operation's epilogue."""
+        return check_scalars(self.operation.epilogue_functor, output_op)
 
     def update(
         self,
@@ -251,6 +252,12 @@ def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> 
     if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off
         pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return scalars if scalars.compute is functor.compute else replace(scalars, compute=functor.compute)
+
+
+def check_source(source: Any) -> None:
+    """Raise ArgumentError where the C that the scalars need is missing."""
+    if source is None:
+        raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
 
 
 def say_without_gradient(given: Mapping[str, Any]) -> None:

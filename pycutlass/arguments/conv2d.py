@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
+from pycutlass import _core
+from pycutlass.arguments.base import Arguments, check_source, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial
+from pycutlass.arguments.split_k import check_serial, new_planes
 from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import public, shown
 from pycutlass.conv_operands import (
@@ -263,9 +263,6 @@ class Conv2dArguments(Arguments):
     def _products(self) -> int:
         return _core.implicit_gemm_problem_size(self.operation.conv_kind, self._asked).k()
 
-    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
-        return check_scalars(self.operation.epilogue_functor, output_op)
-
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Conv2dProblem:
         """Return the problem with every operand checked."""
         self._reordering.begin()
@@ -277,10 +274,7 @@ class Conv2dArguments(Arguments):
         check_sums(self.operation.epilogue_functor, operands["A"], operands["B"], self._products)
         operands["D"] = self._tensor("D", given)
         if scalars.needs_source:
-            if given["C"] is None:
-                raise ArgumentError(
-                    "C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)"
-                )
+            check_source(given["C"])
             operands["C"] = self._tensor("C", given)
         self._check_target(operands["D"])
         check_overlaps(operands)
@@ -356,8 +350,7 @@ class Conv2dArguments(Arguments):
             planes = Matrix("D", partial.C, nowhere, n * h * w, c, c)
             return Conv2dProblem(partial, size, self.split_k_mode, {**operands, "D": planes}, scalars)
         if self._partials is None:
-            make = PartialSums if device.available() else HostPlanes
-            self._partials = make(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands), self)
+            self._partials = new_planes(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands), self)
         planes = replace(self._partials.operand(), rows=n * h * w, columns=c, ld=c)
         return Conv2dProblem(partial, size, self.split_k_mode, {**operands, "D": planes}, scalars)
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_scalars, check_writable, kept, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_source, check_writable, kept, refuse_unknown
 from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.arguments.split_k import HostPlanes, PartialSums, check_serial, check_slices
+from pycutlass.arguments.split_k import check_serial, check_slices, new_planes
 from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import public, shown
 from pycutlass.enums import RasterOrder
@@ -166,10 +166,7 @@ class GemmArguments(Arguments):
         operation, (m, n, k) = self.operation, self._asked
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
         if scalars.needs_source:
-            if given["C"] is None:
-                raise ArgumentError(
-                    "C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)"
-                )
+            check_source(given["C"])
             shapes["C"] = (operation.C, m, n)
         operands: dict[str, Operand] = {}
         for name, (description, rows, columns) in shapes.items():
@@ -252,8 +249,7 @@ class GemmArguments(Arguments):
             operands["D"] = Matrix("D", partial.C, nowhere, m, n, 0)
             return self._make_problem(partial, self.split_k_slices, operands, partial.epilogue_type(1.0, 0.0))
         if self._partials is None:
-            make = PartialSums if device.available() else HostPlanes
-            self._partials = make(partial.C, m, n, self.split_k_slices, operands, self)
+            self._partials = new_planes(partial.C, m, n, self.split_k_slices, operands, self)
         operands["D"] = self._partials.operand()
         scalars = partial.epilogue_type(1.0, 0.0)
         return self._make_problem(partial, self.split_k_slices, operands, scalars)
@@ -263,9 +259,6 @@ class GemmArguments(Arguments):
     ) -> GemmProblem:
         how = (self.raster_order, self.launch_with_pdl)
         return GemmProblem(operation, self.gemm_mode, self._size, count, operands, scalars, *how)
-
-    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
-        return check_scalars(self.operation.epilogue_functor, output_op)
 
     def _check_counts(self, split_k_slices: Any, batch: Any) -> tuple[int, int]:
         slices, count = check_count("split_k_slices", split_k_slices), check_count("batch", batch)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pycutlass import device
-from pycutlass.arguments.base import Arguments, check_scalars, refuse_unknown
+from pycutlass.arguments.base import Arguments, refuse_unknown
 from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, exceeds, group_problem, listed
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.reordered import Reordering
@@ -303,9 +303,6 @@ class GemmGroupedArguments(Arguments):
             return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands))
         check_on_host(problem)
         return HostLaunch(self.operation, problem)
-
-    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
-        return check_scalars(self.operation.epilogue_functor, output_op)
 
 
 def _check_operation(operation: Any) -> GemmOperationGrouped:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_scalars, check_writable, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public, shown
@@ -207,9 +207,6 @@ class ReductionArguments(Arguments):
             self._planes = planes
             raise
         self.__dict__.pop("_run", None)  # which may be of other partial sums now
-
-    def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
-        return check_scalars(self._functor, output_op)
 
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> ReductionProblem:
         operation, (rows, columns) = self.operation, self.problem_size

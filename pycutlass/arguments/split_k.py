@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pycutlass import _core
+from pycutlass import _core, device
 from pycutlass.errors import ArgumentError, PoolError
 from pycutlass.launch import Operand, ordinal_of
 from pycutlass.library import TensorDescription
@@ -20,7 +20,7 @@ from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 from pycutlass.tensor import TensorView, current_stream_source
 from pycutlass.types import element
 
-__all__ = ["HostPlanes", "PartialSums", "Planes", "check_serial", "check_slices", "planes_at"]
+__all__ = ["Planes", "check_serial", "check_slices", "new_planes", "planes_at"]
 
 
 class _Maker(Protocol):
@@ -83,7 +83,7 @@ class Planes(ABC):
         self._written = value
 
 
-class PartialSums(Planes):
+class _DevicePlanes(Planes):
     """Device memory for the partial sums.
 
     CUTLASS rounds the length of a slice up to whole cache lines, so fewer slices than asked may have work. Planes that
@@ -107,13 +107,38 @@ class PartialSums(Planes):
         return replace(super().operand(), batch=slices, batch_stride=rows * columns)
 
 
-class HostPlanes(Planes):
+class _HostPlanes(Planes):
     """The same on a machine without a GPU, where the reference fills one plane and leaves zeros in the others."""
 
     def _zeros(self, operands: dict[str, Operand]) -> TensorView:
         array = np.zeros(self.shape, self._description.type.dtype)
         dtype_name = self._description.type.dtype_name
         return TensorView(array.ctypes.data, dtype_name, None, None, None, "workspace", array)
+
+
+def new_planes(
+    description: TensorDescription, rows: int, columns: int, slices: int, operands: dict[str, Operand], maker: _Maker
+) -> Planes:
+    """Return planes of zeros for the partial sums that `maker` launches, where launches are executed.
+
+    Parameters
+    ----------
+    description : TensorDescription
+        Of the sums.
+    rows, columns, slices : int
+        Extents of one plane, and how many there are.
+    operands : dict
+        A and B of the operation, which say on which GPU it runs, and how long its sums are.
+    maker : Arguments
+        Those of the operation that writes the sums.
+
+    Raises
+    ------
+    PoolError
+        The GPU has no memory for them.
+    """
+    kind = _DevicePlanes if device.available() else _HostPlanes
+    return kind(description, rows, columns, slices, operands, maker)
 
 
 # Scripts hand the workspace to the reduction as a bare address: this is what is known of those made here.
