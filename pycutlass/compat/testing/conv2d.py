@@ -9,9 +9,8 @@ from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
 from pycutlass.compat.reference_modules import Conv2dReferenceModule
 from pycutlass.compat.testing.launcher import Launcher
-from pycutlass.compat.testing.operands import check_freed
+from pycutlass.compat.testing.operands import nothing_left
 from pycutlass.enums import StrideSupport
-from pycutlass.memory import get_allocated_size
 from pycutlass.operation import Conv2dOperation
 
 __all__ = ["Conv2dLauncher", "test_all_conv2d"]
@@ -71,10 +70,8 @@ class Conv2dLauncher(Launcher):
         alpha, beta : float
             Scalars.
         """
-        before = get_allocated_size()
-        result = self._run(problem_size, _SplitK.Serial if split_k_mode is None else split_k_mode, alpha, beta)
-        check_freed(before, f"{problem_size!r} with {split_k_mode}")
-        return result
+        with nothing_left(f"{problem_size!r} with {split_k_mode}"):
+            return self._run(problem_size, _SplitK.Serial if split_k_mode is None else split_k_mode, alpha, beta)
 
     def _run(self, problem_size: _core.Conv2dProblemSize, mode: Any, alpha: float, beta: float) -> Any:
         operation, kind = self.operation, self.operation.conv_kind

@@ -9,9 +9,8 @@ from pycutlass import _core
 from pycutlass.arguments import GemmArguments, ReductionArguments
 from pycutlass.compat.reference_modules import ReferenceModule
 from pycutlass.compat.testing.launcher import Launcher
-from pycutlass.compat.testing.operands import check_freed
+from pycutlass.compat.testing.operands import nothing_left
 from pycutlass.errors import ArgumentError
-from pycutlass.memory import get_allocated_size
 from pycutlass.operation import GemmOperationUniversal
 
 __all__ = ["GemmUniversalLauncher", "test_all_gemm"]
@@ -47,10 +46,8 @@ class GemmUniversalLauncher(Launcher):
         alpha, beta : float
             Scalars.
         """
-        before = get_allocated_size()
-        result = self._run(mode, problem_size, batch_count, alpha, beta)
-        check_freed(before, f"M, N, K = {tuple(problem_size)} in {mode} with {batch_count} slices")
-        return result
+        with nothing_left(f"M, N, K = {tuple(problem_size)} in {mode} with {batch_count} slices"):
+            return self._run(mode, problem_size, batch_count, alpha, beta)
 
     def _run(self, mode: Any, problem_size: Any, slices: int, alpha: float, beta: float) -> Any:
         operation, (m, n, k) = self.operation, tuple(problem_size)

@@ -7,8 +7,7 @@ import numpy as np
 from pycutlass import _core, compiler
 from pycutlass.arguments import GemmGroupedArguments
 from pycutlass.compat.reference_modules import ReferenceModule
-from pycutlass.compat.testing.operands import check_freed, largest, small_integers
-from pycutlass.memory import get_allocated_size
+from pycutlass.compat.testing.operands import largest, nothing_left, small_integers
 from pycutlass.operation import GemmOperationGrouped
 
 __all__ = ["TestbedGrouped"]
@@ -41,10 +40,8 @@ class TestbedGrouped:
         alpha, beta : float
             Scalars.
         """
-        before = get_allocated_size()
-        passed = self._run(problem_count, alpha, beta)
-        check_freed(before, f"a group of {problem_count}")
-        return passed
+        with nothing_left(f"a group of {problem_count}"):
+            return self._run(problem_count, alpha, beta)
 
     def _run(self, count: int, alpha: float, beta: float) -> bool:
         operation, generator = self.operation, np.random.default_rng(self.seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.memory import get_allocated_size
 from pycutlass.types import Element
 
-__all__ = ["check_freed", "largest", "small_integers"]
+__all__ = ["largest", "nothing_left", "small_integers"]
 
 
 def largest(operand: Element, accumulator: Element, of_convolution: bool) -> int:
@@ -28,8 +30,11 @@ def small_integers(generator: np.random.Generator, count: int, kind: Element, mo
     return generator.integers(-most, most, count, endpoint=True).astype(kind.dtype)
 
 
-def check_freed(before: int, what: str) -> None:
-    """Raise where a run has left memory of the pool in use."""
+@contextmanager
+def nothing_left(what: str) -> Iterator[None]:
+    """Raise where what is done inside, a run of `what`, leaves memory of the pool in use."""
+    before = get_allocated_size()
+    yield
     left = get_allocated_size() - before
     if left:
         raise PyCutlassError(f"{left} bytes of the memory pool are still in use after {what}")
