@@ -1,5 +1,7 @@
 #include "tensor_form.h"
 
+#include <algorithm>
+
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -52,11 +54,11 @@ void TensorForm::remember_torch(py::handle tensor, uintptr_t expected) {
   torch_dtype_ = view.dtype;
   torch_device_type_ = view.device_type;
   torch_device_index_ = view.device_index;
-  if (!TorchReader::reads_places()) return;
-  torch_form_ = TorchReader::read_form(tensor);
-  if (torch_form_.rank > TorchReader::kMaxRank) return;
-  TorchReader::View const seen = TorchReader::view_alike(tensor, element_bytes());
-  direct_ = seen.data == view.data && has_extents(seen.rank, seen.sizes, seen.strides);
+  if (!TorchImpl::found()) return;
+  torch_form_ = TorchForm::of(TorchImpl(tensor));
+  TensorView const seen = view_directly(TorchImpl(tensor));
+  direct_ = torch_form_.is_like(TorchImpl(tensor)) && seen.pointer == expected &&
+            has_extents(seen.rank, seen.sizes, seen.strides);
 }
 
 void TensorForm::remember_attributes(py::handle tensor) {
@@ -101,10 +103,17 @@ bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* 
 }
 
 bool TensorForm::view_torch(py::handle tensor, TensorView& view) const {
-  if (!direct_ || !TorchReader::is_alike(tensor, torch_form_)) return view_torch_by_functions(tensor, view);
-  TorchReader::View const seen = TorchReader::view_alike(tensor, element_bytes());
-  view = {reinterpret_cast<uintptr_t>(seen.data), seen.rank, seen.sizes, seen.strides};
-  return seen.rank <= TorchReader::kMaxRank;
+  if (!direct_ || !torch_form_.is_like(TorchImpl(tensor))) return view_torch_by_functions(tensor, view);
+  view = view_directly(TorchImpl(tensor));
+  return true;
+}
+
+/// What is like the remembered tensor has elements of the same size.
+TensorView TensorForm::view_directly(TorchImpl impl) const {
+  int64_t const *sizes = impl.sizes(), *end = sizes + impl.rank();
+  bool const empty = std::find(sizes, end, 0) != end;
+  uint64_t const offset = static_cast<uint64_t>(impl.offset()) * (dtype_.bits * uint64_t{dtype_.lanes} / 8);
+  return {empty ? 0 : impl.memory() + offset, impl.rank(), sizes, impl.strides()};
 }
 
 bool TensorForm::view_torch_by_functions(py::handle tensor, TensorView& view) const {

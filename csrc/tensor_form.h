@@ -40,9 +40,9 @@ class TensorForm {
   void remember_attributes(pybind11::handle tensor);
   bool view_torch(pybind11::handle tensor, TensorView& view) const;
   bool view_torch_by_functions(pybind11::handle tensor, TensorView& view) const;
+  TensorView view_directly(TorchImpl impl) const;
   bool view_exchange_api(pybind11::handle tensor, TensorView& view) const;
   bool read_attributes(pybind11::handle tensor, uintptr_t& pointer) const;
-  uint64_t element_bytes() const { return dtype_.bits * uint64_t{dtype_.lanes} / 8; }
   bool has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const;
 
   struct Extent {
@@ -60,7 +60,7 @@ class TensorForm {
   // ... by PyTorch's own, where that gives the same address, ...
   TorchReader const* torch_ = nullptr;
   int32_t torch_dtype_ = 0, torch_device_type_ = 0, torch_device_index_ = 0;
-  TorchReader::Form torch_form_{};
+  TorchForm torch_form_{};
   bool direct_ = false;  // whether tensors like this one can be read without PyTorch's functions
   // ... or by attributes, for cupy.
   pybind11::object attribute_dtype_, attribute_shape_, attribute_strides_, attribute_device_;

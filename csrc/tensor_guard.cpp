@@ -8,12 +8,12 @@
 namespace pycutlass {
 namespace {
 
-bool same(TorchReader::Place const& left, TorchReader::Place const& right) {
+bool same(TorchPlace const& left, TorchPlace const& right) {
   return left.impl == right.impl && left.storage == right.storage && left.memory == right.memory &&
          left.bytes == right.bytes && left.offset == right.offset;
 }
 
-std::string in_words(TorchReader::Place const& place) {
+std::string in_words(TorchPlace const& place) {
   char text[128];
   std::snprintf(text, sizeof text, "%lld bytes at 0x%llx, of which the tensor began at element %lld",
                 static_cast<long long>(place.bytes), static_cast<unsigned long long>(place.memory),
@@ -35,11 +35,11 @@ std::string in_words(py::object const& form) {
 }
 
 /// The same without the data type, which is kept as a number of PyTorch's own.
-py::object form_in_python(TorchReader::Form const& form) {
+py::object form_in_python(TorchForm const& form) {
   py::tuple shape(form.rank), strides(form.rank);
   for (size_t i = 0; i < static_cast<size_t>(form.rank); ++i) {
-    shape[i] = form.sizes[i];
-    strides[i] = form.strides[i];
+    shape[i] = form.extents[i];
+    strides[i] = form.extents[static_cast<size_t>(form.rank) + i];
   }
   return py::make_tuple(shape, strides);
 }
@@ -57,19 +57,18 @@ void TensorGuard::watch(py::handle tensor, bool written) {
   written_ = written;
   counts_writes_ = written && !is_inference(tensor);
   place_ = TorchReader::ask_place(tensor);
-  // The chain of addresses is compared from its beginning: none is followed that the tensor has not told itself.
-  direct_ = reader_ && TorchReader::reads_places() && TorchReader::has_place(tensor, place_);
-  if (direct_) form_ = TorchReader::read_form(tensor);
-  direct_ = direct_ && form_.rank <= TorchReader::kMaxRank;
+  direct_ = reader_ && TorchImpl::found() && place_.is_of(TorchImpl(tensor));
+  if (direct_) form_ = TorchForm::of(TorchImpl(tensor));
+  direct_ = direct_ && form_.rank <= TorchImpl::kMaxRank;
   if (!direct_) asked_form_ = ask_form(tensor);
 }
 
 void TensorGuard::exchange(py::handle tensor) {
   if (!tensor_) return;
-  if (!direct_ || !TorchReader::is_alike(tensor, form_)) return watch(tensor, written_);
+  if (!direct_ || !form_.is_like(TorchImpl(tensor))) return watch(tensor, written_);
   tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  place_ = TorchReader::read_place(tensor);
-  if (!TorchReader::has_extents(tensor, form_)) form_ = TorchReader::read_form(tensor);
+  place_ = TorchPlace::of(TorchImpl(tensor));
+  if (!form_.has_extents_of(TorchImpl(tensor))) form_ = TorchForm::of(TorchImpl(tensor));
 }
 
 bool TensorGuard::unmoved_by_python() const {
@@ -77,7 +76,7 @@ bool TensorGuard::unmoved_by_python() const {
 }
 
 void TensorGuard::raise_moved(std::string const& name) const {
-  TorchReader::Place const now = TorchReader::ask_place(tensor_);
+  TorchPlace const now = TorchReader::ask_place(tensor_);
   std::string const remedy = " Pass the tensor to update, or make new arguments.";
   if (same(now, place_)) {
     raise_error("ArgumentError", "operand " + name + " is not the tensor that these arguments were made with: it had " +

@@ -25,7 +25,7 @@ class TensorGuard {
   void clear() { *this = TensorGuard(); }
 
   bool unmoved() const {
-    if (direct_) return TorchReader::has_place(tensor_, place_) && TorchReader::has_extents(tensor_, form_);
+    if (direct_) return place_.is_of(TorchImpl(tensor_)) && form_.has_extents_of(TorchImpl(tensor_));
     return !tensor_ || unmoved_by_python();
   }
   /// Whether that takes no call of Python, and so next to no time.
@@ -47,12 +47,12 @@ class TensorGuard {
   bool is_inference(pybind11::handle tensor) const;
 
   pybind11::object tensor_;
-  TorchReader const* reader_ = nullptr;
-  TorchReader::Place place_{};
-  TorchReader::Form form_{};     // where the tensor is read directly
-  pybind11::object asked_form_;  // and where it is not
-  bool direct_ = false;          // whether the place is read from the tensor's objects
+  bool direct_ = false;  // whether place and form are read from the tensor's objects
   bool written_ = false, counts_writes_ = false;
+  TorchPlace place_{};
+  TorchForm form_{};             // where they are read directly
+  pybind11::object asked_form_;  // and where they are not
+  TorchReader const* reader_ = nullptr;
 };
 
 /// Adds the class to the module.

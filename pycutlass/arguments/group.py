@@ -179,6 +179,8 @@ def listed(name: str, tensors: Any) -> Any:
     A tensor of three dimensions holds one for each problem; as C also one of two, of bias vectors. Anything else is
     returned as it is.
     """
+    if type(tensors) is list:  # as it almost always is; a class of its own may raise what it likes
+        return tuple(tensors)
     if isinstance(tensors, list):
         return items_of(tensors, sys.maxsize - 1)
     dimensions = len(shape_of(tensors) or ())

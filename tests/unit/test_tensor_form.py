@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -76,6 +78,19 @@ def test_a_tensor_that_has_changed_is_read_anew():
 def test_a_tensor_whose_values_are_not_in_its_memory_is_not_read():
     form = _core.TensorForm(torch.zeros(4, 6))
     assert form.read(torch._neg_view(torch.zeros(4, 6))) is None
+
+
+@pytest.mark.parametrize("mode", ["inference_mode()", "no_grad()", "device('meta')", "inference_mode(False)"])
+def test_tensors_are_read_directly_whatever_mode_the_first_is_met_in(mode):
+    program = f"""
+import torch
+from pycutlass._core import TensorGuard
+tensor = torch.zeros(4, 6)
+with torch.{mode}:
+    assert TensorGuard(tensor, True).direct
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_kinds_of_tensors_that_need_a_closer_look():
