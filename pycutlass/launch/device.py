@@ -1,0 +1,263 @@
+"""Launches on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pycutlass import _core, kernel
+from pycutlass.errors import ArgumentError, PoolError
+from pycutlass.launch.prepared import Inputs, Prepared
+from pycutlass.launch.problem import Operand, Problem, guards, libraries_of
+from pycutlass.launch.streams import follow_streams, run_joined, run_with_buffers
+from pycutlass.memory import DeviceBuffer
+from pycutlass.operation import Operation
+from pycutlass.retirement import retire
+from pycutlass.tensor import Guard
+
+__all__ = ["DeviceLaunch"]
+
+_OPERANDS = ("A", "B", "C", "D")
+_GRID_LIMIT = 65535  # along y and z
+
+
+class DeviceLaunch:
+    """A problem on a GPU: kernel, call record, buffers of host operands, and workspace."""
+
+    def __init__(self, operation: Operation, problem: Problem, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._operation = operation
+        self.call = self._new_call(problem)
+        self._buffers: dict[str, DeviceBuffer] = {}
+        self._inputs = Inputs({})
+        self._host_D: Any = None
+        self._host_guards: list[tuple[str, Guard]] = []
+        self._libraries: Mapping[str, type] = {}
+        self._joined: list[Callable[[], _core.Stream]] = []
+        #: Buffers that were too small for an update. They go last: captured graphs may still use them.
+        self._outgrown: list[DeviceBuffer] = []
+        self.update(problem)
+
+    @property
+    def run(self) -> Callable[..., None]:
+        """What launches, with a stream or None. Looked up once for many launches: this is their hot path.
+
+        It does not lead back here: buffers go with the last reference and do not wait for the garbage collector.
+        """
+        if self._joined:
+            return functools.partial(run_joined, self.call, self._joined, bool(self._buffers))
+        return functools.partial(run_with_buffers, self.call) if self._buffers else self.call.bound_run
+
+    @property
+    def try_exchange(self) -> Callable[[Any, Any, Any, Any], bool]:
+        """What takes tensors of the same form in place of the present ones, or returns False."""
+        return self.call.bound_update
+
+    def update(self, problem: Problem) -> None:
+        """Go over to a problem of the same size.
+
+        All that can fail is done beside what there is: where something does, nothing has changed.
+        """
+        prepared = self._begin(problem)
+        self._prepare(prepared)
+        self._fill_inputs(prepared)
+        self._commit(prepared)
+
+    def sync(self) -> None:
+        """Wait for the stream of the last launch; bring D back where it is host memory."""
+        stream = self.call.last_stream
+        if self._host_D is None or not self.call.launched:
+            stream.synchronize()
+            return
+        for name, each in self._host_guards:
+            each.check(name)
+        packed = np.empty(self._host_D.packed_bytes, np.uint8)
+        _core.copy_to_host(packed, self._buffers["D"].pointer, stream)
+        stream.synchronize()
+        self._host_D.unpack(packed)
+
+    @property
+    def launched(self) -> bool:
+        """Whether there was a launch."""
+        return self.call.launched
+
+    @property
+    def ends_elsewhere(self) -> bool:
+        """Whether there was a launch on a stream of the caller's, which the tensors' library does not know of."""
+        return self.call.explicit_end is not None
+
+    def give_up(self, owners: tuple[Any, ...]) -> None:
+        """Let go of `owners`: not before a launch on a stream of the caller's has finished with them."""
+        if self.call.explicit_end is not None:
+            retire((*owners, self.call.take_storages()), self.call.explicit_end)
+
+    def release(self, owners: tuple[Any, ...]) -> None:
+        """Let go of everything, ordered behind the last launch."""
+        self._let_go(*self._buffers.values(), *self._outgrown)
+        self.give_up(owners)
+
+    def operand(self, name: str) -> tuple[int, int]:
+        """Return the address and the leading dimension that the kernel gets for an operand."""
+        pointer, ld, _ = self.call.operand(_OPERANDS.index(name))
+        return pointer, ld
+
+    def _new_call(self, problem: Problem) -> _core.Call:
+        return problem.make_call(kernel.load(self._operation, self.ordinal))
+
+    def _begin(self, problem: Problem) -> Prepared:
+        """Return a call with the scalars, on the current streams of the tensors' libraries."""
+        call = self._new_call(problem)
+        prepared = Prepared(problem, call, follow_streams(call, libraries_of(problem), self.ordinal))
+        if prepared.libraries != self._libraries:  # behind what was done on the stream of those before
+            before, after = self.call.current_stream, prepared.stream
+            if after != before and (self.call.launched or self._buffers) and not after.is_capturing():
+                after.follow(before)
+        scalars = problem.scalars
+        call.set_scalars(scalars.values, scalars.pointers)
+        for name, pointer, owner in zip(("alpha", "beta"), scalars.pointers, scalars.owners, strict=False):
+            if pointer:
+                call.watch(owner, name, False)
+        return prepared
+
+    def _prepare(self, prepared: Prepared) -> None:
+        """Bring operands and sizes into the record, and make the kernel's parameters."""
+        problem, call = prepared.problem, prepared.call
+        sizes: dict[str, int] = {}
+        for name, operand in problem.operands.items():
+            if operand.view.device is None and name != "D":
+                sizes[name] = operand.packed_bytes
+            addresses = operand.addresses(0)
+            if addresses is not None:
+                sizes[f"addresses of {name}"] = 8 * len(addresses)
+        self._reserve_inputs(prepared, sizes)
+        for name, operand in problem.operands.items():
+            self._place(prepared, name, operand)
+        problem.configure(call)
+        self._plan(problem, call)
+        if call.workspace_bytes:
+            self._make_workspace(prepared, call.workspace_bytes)
+            self._plan(problem, call)
+
+    def _reserve_inputs(self, prepared: Prepared, sizes: Mapping[str, int]) -> None:
+        """Have a buffer for host operands: the present one where the places are the same, which graphs may know."""
+        inputs = prepared.inputs = Inputs(sizes)
+        if not inputs.size:
+            return
+        if prepared.stream.is_capturing():
+            raise ArgumentError(
+                "host operands and tables of addresses are copied to the GPU when arguments are made or updated, which "
+                "cannot be done while a graph is captured: do it before the capture begins"
+            )
+        if inputs.places == self._inputs.places:
+            inputs.buffer = self._inputs.buffer
+        else:
+            inputs.buffer = prepared.buffers["inputs"] = DeviceBuffer(self.ordinal, inputs.size, prepared.stream)
+
+    def _fill_inputs(self, prepared: Prepared) -> None:
+        """Copy host operands to the GPU. Those that a launch may still need are overwritten at the very last."""
+        inputs, stream = prepared.inputs, prepared.stream
+        if inputs.buffer is None:
+            return
+        if "inputs" in prepared.buffers:
+            inputs.fill(inputs.buffer, stream)
+            return
+        staged = DeviceBuffer(self.ordinal, inputs.size, stream)
+        inputs.fill(staged, stream)
+        _core.copy_on_device(inputs.buffer.pointer, staged.pointer, inputs.size, stream)
+
+    def _commit(self, prepared: Prepared) -> None:
+        """Go over to what was prepared. Nothing here can fail."""
+        self.call.adopt(prepared.call)
+        for name, buffer in prepared.buffers.items():
+            held = self._buffers.get(name)
+            self._buffers[name] = buffer
+            if held is not None and held is not buffer:
+                self._retire_buffer(name, held)
+        if prepared.inputs.buffer is None and "inputs" in self._buffers:
+            self._retire_buffer("inputs", self._buffers.pop("inputs"))
+        self._inputs = prepared.inputs
+        self._host_D, self._host_guards = prepared.host_D, prepared.host_guards
+        self._joined, self._libraries = prepared.joined, prepared.libraries
+
+    def _retire_buffer(self, name: str, buffer: DeviceBuffer) -> None:
+        """Let go of a buffer that another has taken the place of."""
+        if name.startswith("sums"):  # of the user's other arguments
+            self._let_go(buffer)
+        else:
+            self._outgrown.append(buffer)
+
+    def _let_go(self, *buffers: DeviceBuffer) -> None:
+        """Give buffers back behind the last launch that uses them."""
+        call, end = self.call, self.call.explicit_end
+        for buffer in buffers:
+            if call.launched and not call.was_named:
+                buffer.stream = call.last_stream
+        if end is not None and not end.done:
+            retire(buffers, end)
+
+    def _place(self, prepared: Prepared, name: str, operand: Operand) -> None:
+        """Point the record at an operand. Host memory is in a buffer, and will be copied to it unless it is D."""
+        call, index, alignment = prepared.call, _OPERANDS.index(name), operand.description.alignment_bytes
+        on_host = operand.view.device is None
+        if not on_host:
+            pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
+        else:
+            ld, step, size = operand.packed_ld, operand.packed_batch_stride, operand.packed_bytes
+            if name == "D":
+                pointer = self._buffer(prepared, name, size)
+                prepared.host_D, prepared.host_guards = operand, guards({name: operand})
+            else:
+                pointer = prepared.inputs.address(name)
+                prepared.inputs.put(name, operand.packed())
+        addresses = operand.addresses(pointer)
+        if addresses is not None:
+            table, key = np.array(addresses, np.int64), f"addresses of {name}"
+            pointer, size = prepared.inputs.address(key), table.nbytes
+            prepared.inputs.put(key, table.view(np.uint8))
+        if isinstance(operand.view.owner, DeviceBuffer):  # partial sums: given back like our own buffers
+            prepared.buffers[f"sums {name}"] = operand.view.owner
+        call.set_operand(index, pointer, ld, step, size, alignment)
+        if not on_host and addresses is None:
+            call.remember(index, operand.view.owner, operand.name)
+        elif not on_host:
+            for part in operand.parts:
+                call.watch(part.view.owner, part.name, name == "D")
+
+    def _buffer(self, prepared: Prepared, name: str, size: int) -> int:
+        """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""
+        held = self._buffers.get(name)
+        if held is None or held.size < size:
+            held = prepared.buffers[name] = DeviceBuffer(self.ordinal, size, prepared.stream)
+        return held.pointer
+
+    def _plan(self, problem: Problem, call: _core.Call) -> None:
+        status = call.plan()
+        if status != 0:
+            raise ArgumentError(
+                f"CUTLASS cannot implement {problem.what} with {self._operation.procedural_name()}: "
+                f"cutlass::Status {status}"
+            )
+        _, y, z = call.grid
+        if y > _GRID_LIMIT or z > _GRID_LIMIT:
+            remedy = (
+                "use a threadblock_shape with more columns"
+                if y > _GRID_LIMIT
+                else "batches go along x with swizzling_functor=cutlass.BatchedIdentitySwizzle, and slices of K can be "
+                "fewer"
+            )
+            raise ArgumentError(
+                f"{problem.what} needs a grid of {call.grid} threadblocks, CUDA has at most {_GRID_LIMIT} along y "
+                f"and z: {remedy}"
+            )
+
+    def _make_workspace(self, prepared: Prepared, size: int) -> None:
+        free, total = _core.memory_info(self.ordinal)
+        if size > total:
+            raise PoolError(size, total - free, total)
+        pointer = self._buffer(prepared, "workspace", size)
+        if "workspace" in prepared.buffers:
+            _core.fill(pointer, 0, size, prepared.stream)
+        prepared.call.set_workspace(pointer)

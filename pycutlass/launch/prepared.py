@@ -1,0 +1,73 @@
+"""What a launch goes over to: a call record, device memory, and copies of what the host has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pycutlass import _core
+from pycutlass.launch.problem import Problem, libraries_of
+from pycutlass.memory import DeviceBuffer
+from pycutlass.tensor import Guard
+
+__all__ = ["Inputs", "Prepared"]
+
+
+class Inputs:
+    """Device copies of operands that the host has and a kernel reads, one behind the other in one buffer."""
+
+    _ALIGNMENT = 256  # of each place; more than any kernel asks for
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        #: Where each begins; two with the same places can stand for each other.
+        self.places: dict[str, tuple[int, int]] = {}
+        self.size = 0
+        for name, size in sizes.items():
+            self.places[name] = (self.size, size)
+            self.size += -(-size // self._ALIGNMENT) * self._ALIGNMENT
+        self.buffer: DeviceBuffer | None = None
+        self._contents: list[tuple[int, NDArray[Any]]] = []
+
+    def address(self, name: str) -> int:
+        """Return where an operand will be."""
+        assert self.buffer is not None
+        return self.buffer.pointer + self.places[name][0]
+
+    def put(self, name: str, content: NDArray[Any], offset: int = 0) -> None:
+        """Have contiguous bytes be copied to the place of `name`, `offset` bytes behind its beginning."""
+        self._contents.append((self.places[name][0] + offset, content))
+
+    def fill(self, buffer: DeviceBuffer, stream: _core.Stream) -> None:
+        """Copy everything to `buffer`."""
+        for offset, content in self._contents:
+            _core.copy_to_device(buffer.pointer + offset, content, stream)
+        self._contents = []
+
+
+class Prepared:
+    """What a launch goes over to once all of it is there.
+
+    Attributes
+    ----------
+    call : Call
+        With a record of its own.
+    stream : Stream
+        Where memory is taken and filled.
+    buffers : dict
+        New ones, by name.
+    inputs : Inputs
+        Host memory that the kernel reads.
+    host_D : Operand, or None
+        D where it is host memory.
+    """
+
+    def __init__(self, problem: Problem, call: Any, joined: list[Callable[[], _core.Stream]]) -> None:
+        self.problem, self.call, self.joined = problem, call, joined
+        self.stream: _core.Stream = call.current_stream
+        self.libraries = libraries_of(problem)
+        self.buffers: dict[str, DeviceBuffer] = {}
+        self.inputs = Inputs({})
+        self.host_D: Any = None
+        self.host_guards: list[tuple[str, Guard]] = []
