@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pycutlass
@@ -209,3 +210,21 @@ def assert_matches(
     scale = abs(alpha) * (8.0**2 / 3 if operation.A.type.is_integer else 1.0)
     relative, absolute = reference.tolerance(operation, A.shape[-1], scale, slices)
     np.testing.assert_allclose(actual.astype(np.float64), exact, rtol=relative, atol=absolute)
+
+
+def assert_grows_nothing(launch: Callable[[int], None]) -> None:
+    """Check that a hundred thousand launches, which are told their number, take no memory of host and GPU."""
+    import resource
+
+    import torch
+
+    def memory_after(count: int) -> tuple[int, int]:
+        for number in range(count):
+            launch(number)
+        torch.cuda.synchronize()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, torch.cuda.mem_get_info()[0]
+
+    host, free = memory_after(5_000)
+    host_after, free_after = memory_after(100_000)
+    assert host_after - host < 1024  # KiB
+    assert free_after == free

@@ -11,21 +11,12 @@ from cases import COLUMN, LAYOUTS, ROW, SIMT, Math, ampere, bf16, f16, f32, f64,
 
 import pycutlass
 from pycutlass import cutlass
+from pycutlass.epilogue import Activation
 from pycutlass.operation import GemmOperationUniversal, ReductionOperation
 
 Mode = cutlass.gemm.Mode
 SHORT = {ROW: "t", COLUMN: "n"}
-ACTIVATIONS = (
-    pycutlass.identity,
-    pycutlass.relu,
-    pycutlass.leaky_relu,
-    pycutlass.tanh,
-    pycutlass.sigmoid,
-    pycutlass.silu,
-    pycutlass.hardswish,
-    pycutlass.gelu,
-    pycutlass.gelu_tanh,
-)
+ACTIVATIONS = tuple(Activation.__subclasses__())
 SCALARS = [(1.0, 0.0), (0.0, 1.0), (-1.25, 1.0), (1.0, -1.25), (0.0, 0.0)]
 
 

@@ -100,13 +100,4 @@ def _batched(case: Case, operation: Any, A: Any, B: Any, C: Any, D: Any) -> None
 
 def _array(case: Case, operation: Any, A: Any, B: Any, C: Any, D: Any) -> None:
     lists = [list(operand) if case.count > 1 else [operand] for operand in (A, B, C, D)]
-    arguments = pycutlass.GemmArguments(
-        operation,
-        case.size,
-        *lists,
-        case.mode,
-        output_op=operation.epilogue_type(*case.scalars),
-        batch=case.count,
-    )
-    operation.run(arguments)
-    arguments.sync()
+    _batched(case, operation, *lists)

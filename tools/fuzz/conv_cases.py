@@ -10,7 +10,7 @@ import torch
 
 import pycutlass
 from pycutlass import GroupMode, StrideSupport, cutlass
-from tools.fuzz.gemm_cases import scalars_of, scalars_on_device
+from tools.fuzz.gemm_cases import run_and_wait, scalars_of, scalars_on_device
 from tools.fuzz.memory import Place, conv_place, flat_place, vector_place
 from tools.fuzz.numbers import Numbers, draw_numbers
 from tools.fuzz.outcome import Target
@@ -170,12 +170,7 @@ class _Built:
 
     def launch(self) -> None:
         """Run, and wait."""
-        self._operation.run(self._call)
-        if self._end is None:
-            self._call.sync()
-        else:
-            self._reduction.run(self._end)
-            self._end.sync()
+        run_and_wait(self._operation, self._call, self._reduction, self._end)
 
     def _operand(self, name: str, description: Any, extent: tuple[int, ...], turn: int) -> tuple[Any, torch.Tensor]:
         """Return A or B as the arguments take it, and in float64 as (N, H, W, C)."""

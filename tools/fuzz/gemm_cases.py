@@ -15,7 +15,16 @@ from tools.fuzz.numbers import Numbers, draw_numbers, sized
 from tools.fuzz.outcome import Target
 from tools.fuzz.truth import expected
 
-__all__ = ["GemmProblem", "draw_gemm", "extents", "launch_gemm", "scalars_of", "scalars_on_device", "sources"]
+__all__ = [
+    "GemmProblem",
+    "draw_gemm",
+    "extents",
+    "launch_gemm",
+    "run_and_wait",
+    "scalars_of",
+    "scalars_on_device",
+    "sources",
+]
 
 _MODES = {
     "gemm": cutlass.gemm.Mode.Gemm,
@@ -125,6 +134,14 @@ def launch_gemm(
     return built.launch, built.targets, built.places
 
 
+def run_and_wait(operation: Any, arguments: Any, reduction: Any, end: Any) -> None:
+    """Launch, with the reduction whose arguments are `end` where there are any, and wait."""
+    operation.run(arguments)
+    if end is not None:
+        reduction.run(end)
+    (arguments if end is None else end).sync()
+
+
 class _Built:
     """A problem's tensors and arguments."""
 
@@ -145,12 +162,7 @@ class _Built:
 
     def launch(self) -> None:
         """Run, and wait."""
-        self._operation.run(self._call)
-        if self._end is None:
-            self._call.sync()
-        else:
-            self._reduction.run(self._end)
-            self._end.sync()
+        run_and_wait(self._operation, self._call, self._reduction, self._end)
 
     # Operands
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pycutlass
 from pycutlass import MathOperation, TensorDescription, cutlass
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Activation, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.types import element
 
@@ -39,17 +39,7 @@ _F16, _BF16, _TF32, _F32, _F64 = cutlass.float16, cutlass.bfloat16, cutlass.tflo
 _S8, _S32 = cutlass.int8, cutlass.int32
 
 INTERLEAVED = (cutlass.ColumnMajorInterleaved32, cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32)
-ACTIVATIONS = (
-    pycutlass.identity,
-    pycutlass.relu,
-    pycutlass.leaky_relu,
-    pycutlass.tanh,
-    pycutlass.sigmoid,
-    pycutlass.silu,
-    pycutlass.hardswish,
-    pycutlass.gelu,
-    pycutlass.gelu_tanh,
-)
+ACTIVATIONS = tuple(Activation.__subclasses__())
 _IDENTITY = (cutlass.IdentitySwizzle1, cutlass.IdentitySwizzle2, cutlass.IdentitySwizzle4, cutlass.IdentitySwizzle8)
 _SWIZZLES = (*_IDENTITY, cutlass.IdentitySwizzle1, cutlass.HorizontalSwizzle, cutlass.BatchedIdentitySwizzle)
 _GROUP_SWIZZLES = (*_IDENTITY, cutlass.HorizontalSwizzle)
