@@ -14,6 +14,7 @@ void bind_layouts(py::module_& m);
 void bind_conv(py::module_& m);
 void bind_swizzle(py::module_& m);
 void bind_launch(py::module_& m);
+void bind_files(py::module_& m);
 
 // Where users find the classes; pickle looks there, and repr(type) shows it.
 inline constexpr char kCutlass[] = "pycutlass.cutlass";

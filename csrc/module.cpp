@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, m) {
   bind_conv(m);
   bind_swizzle(m);
   bind_launch(m);
+  bind_files(m);
   guard_calls(m);
 }

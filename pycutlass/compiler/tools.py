@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
@@ -13,6 +15,7 @@ from pycutlass.errors import ArgumentError, ToolkitError
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import Compiler, HostCompiler, Nvcc, Nvrtc
 from pycutlass.toolkit import (
+    Cutlass,
     Memo,
     Toolkit,
     find_cutlass,
@@ -114,19 +117,53 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
     found = attempt(lambda: find_device_compiler(wanted, memo))
     cutlass, program = attempt(find_cutlass), attempt(find_host_compiler)
     if found is None or cutlass is None or program is None:
+        for variable, ask in _named(found, cutlass, program, memo):
+            attempt(functools.partial(_works, variable, ask))
         raise min(refusals, key=lambda error: error.absent)  # what was named and does not work comes first
-    backend, toolkit = found
-    includes = (own_include(), *cutlass.includes, *toolkit.includes)
-    device = Nvcc(toolkit, includes, program, memo) if backend == "nvcc" else Nvrtc(toolkit, includes, memo)
-    host = HostCompiler(program, includes, memo)
+    includes = (own_include(), *cutlass.includes, *found[1].includes)
+    device, host = _device(found, includes, program, memo), HostCompiler(program, includes, memo)
+    toolkit = found[1]
     fields = {
         "headers": own_headers_digest(),
         "cutlass": f"{cutlass.version} {cutlass.digest(memo)}",
-        "cuda_headers": toolkit.headers_version,
+        "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo)}",
         **device.signature(),
         **host.signature(),
     }
     return Tools(device, host, fields, tuple(filter(None, (cutlass.note, toolkit.note))))
+
+
+def _device(found: tuple[str, Toolkit], includes: tuple[Path, ...], host: tuple[str, ...], memo: Memo) -> Compiler:
+    backend, toolkit = found
+    return Nvcc(toolkit, includes, host, memo) if backend == "nvcc" else Nvrtc(toolkit, includes, memo)
+
+
+def _named(
+    found: tuple[str, Toolkit] | None, cutlass: Cutlass | None, program: tuple[str, ...] | None, memo: Memo
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield what variables have named, and how to see that it works.
+
+    Where something else is not installed, no kernel is built and nobody would notice that it does not.
+    """
+    if cutlass is not None and cutlass.found_via == "CUTLASS_PATH":
+        yield "CUTLASS_PATH", lambda: cutlass.digest(memo)
+    if program is not None and config.text("CXX"):
+        yield "CXX", HostCompiler(program, (), memo).signature
+    root = next(filter(config.text, ("CUDA_INSTALL_PATH", "CUDA_HOME")), None)
+    if found is not None and root is not None:
+        yield root, _device(found, (), program or ("g++",), memo).signature
+        yield root, lambda: found[1].digest(memo)
+
+
+def _works(variable: str, ask: Callable[[], object]) -> None:
+    """Raise ToolkitError where what `variable` names does not work."""
+    try:
+        ask()
+    except ToolkitError as error:
+        named = config.text(variable)
+        raise ToolkitError(
+            f"{variable} is {named}, which does not work: {error}\nCorrect the variable or unset it."
+        ) from error
 
 
 # In order of preference: nvcc's cubins are smaller.

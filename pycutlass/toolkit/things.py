@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit.files import Memo, content_digest, is_directory, stat_digest, without_memo
+from pycutlass.toolkit.files import Memo, content_digest, is_directory, is_file, stat_digest, without_memo
 
 __all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
 
@@ -48,14 +49,7 @@ class Cutlass:
         ToolkitError
             If one cannot be read.
         """
-        try:
-            state = stat_digest(self.includes)
-            return memo("cutlass headers", str(self.root), state, lambda: content_digest(self.includes))
-        except OSError as error:
-            raise ToolkitError(
-                f"the CUTLASS in {self.root} ({self.found_via}) cannot be read: {error}. Make it readable, or set "
-                f"CUTLASS_PATH to another one."
-            ) from error
+        return _remembered_digest("cutlass headers", self, self.includes, memo, "CUTLASS_PATH")
 
 
 @dataclass(frozen=True)
@@ -88,6 +82,29 @@ class Toolkit:
         """Include directories: CUDA's own, and that of its C++ library (CUTLASS includes from both levels)."""
         library = self.include / "cccl"
         return (self.include, *([library] if is_directory(library) else []))
+
+    def digest(self, memo: Memo = without_memo) -> str:
+        """Return the SHA-256 of the headers that kernels may include, remembered by their stat.
+
+        Raises
+        ------
+        ToolkitError
+            If one cannot be read.
+        """
+        return _remembered_digest("cuda headers", self, self.headers, memo, "CUDA_HOME")
+
+    @property
+    def headers(self) -> list[Path]:
+        """Return files and directories of CUDA itself.
+
+        Libraries of which kernels include nothing have theirs beside them, and change more often.
+        """
+        try:
+            own = sorted(place for place in self.include.iterdir() if _OF_CUDA.fullmatch(place.name))
+        except OSError as error:
+            raise _unreadable(self, error, "CUDA_HOME") from error
+        places = [*own, self.include / "cccl" / "cuda", self.include / "cccl" / "nv"]
+        return [place for place in places if is_file(place) or is_directory(place)]
 
     @property
     def headers_version(self) -> str:
@@ -125,3 +142,23 @@ def numbers_defined(header: Path) -> dict[str, str]:
 
 
 _NUMBER = re.compile(rb"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)")
+_OF_CUDA = re.compile(
+    r"crt|cuda|nv|cooperative_groups|"
+    r"(cuda|cuComplex|cooperative_groups|builtin_types|channel_descriptor|common_functions|device_|driver_|host_|"
+    r"library_types|math_|mma|sm_|surface_|texture_|vector_)\w*\.(h|hpp)"
+)
+
+
+def _remembered_digest(kind: str, found: Cutlass | Toolkit, places: Sequence[Path], memo: Memo, variable: str) -> str:
+    try:
+        return memo(kind, str(found.root), stat_digest(places), lambda: content_digest(places))
+    except OSError as error:
+        raise _unreadable(found, error, variable) from error
+
+
+def _unreadable(found: Cutlass | Toolkit, error: OSError, variable: str) -> ToolkitError:
+    what = "CUTLASS" if isinstance(found, Cutlass) else "CUDA toolkit"
+    return ToolkitError(
+        f"the {what} in {found.root} ({found.found_via}) cannot be read: {error}. Make it readable, or set {variable} "
+        f"to another one."
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
+from convolutions import OPERATIONS
+from descriptions import hopper
 
 from pycutlass import cubin, nvrtc_main, toolkit
 from pycutlass.compiler.build import build
@@ -195,3 +198,23 @@ def test_a_header_that_fits_is_left_alone(tmp_path, own, driver):
 
 def test_without_cutlass_nothing_is_mended(tmp_path):
     assert nvrtc_main.mended_headers((f"-I{tmp_path}",)) == {}
+
+
+HOPPER = hopper().source().text
+CONVOLUTION = OPERATIONS["f16_dgrad_strided_optimized"].source().text
+
+
+@pytest.mark.parametrize("text", [AMPERE, HOPPER, CONVOLUTION], ids=["ampere", "hopper", "convolution"])
+def test_all_that_kernels_include_of_cuda_is_in_their_key(tmp_path: Path, text: str) -> None:
+    found = find_tools("nvcc", toolkit.without_memo)
+    cuda = toolkit.find_nvcc()
+    covered = {os.path.realpath(place) for place in cuda.headers}
+    (tmp_path / "kernel.cu").write_text(text)
+    for compiler, name in ((found.device, "kernel.cubin"), (found.host, "kernel.so")):
+        command = compiler.command(tmp_path / "kernel.cu", tmp_path / name, "sm_90a")
+        kept = [word for word in command if word not in ("-cubin", "-shared", "-o", str(tmp_path / name))]
+        listed = subprocess.run([*kept, "-M"], check=True, capture_output=True, text=True).stdout
+        included = {os.path.realpath(word) for word in listed.replace("\\\n", " ").split()}
+        of_cuda = {path for path in included if path.startswith(os.path.realpath(cuda.include) + "/")}
+        assert len(of_cuda) > 200
+        assert not [path for path in of_cuda if not any(f"{path}/".startswith(f"{one}/") for one in covered)]

@@ -8,15 +8,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tool_trees import key_now, same_size_and_time, script
 from trivial_kernels import Operation
 
 from pycutlass import compiler, toolkit
-from pycutlass.cache import KernelCache, make_key
+from pycutlass.cache import KernelCache
 from pycutlass.compiler import tools
 from pycutlass.errors import ToolkitError
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import HostCompiler, Nvcc, Processes
-from pycutlass.toolkit import Toolkit, find
+from pycutlass.toolkit import Toolkit
 
 pytestmark = pytest.mark.usefixtures("private_session")
 
@@ -26,27 +27,6 @@ STEERING = (
     *("LD_RUN_PATH", "CCC_OVERRIDE_OPTIONS", "SOURCE_DATE_EPOCH", "DEPENDENCIES_OUTPUT", "CCACHE_COMPILER"),
     *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "INCLUDES", "CUDAFE_FLAGS", "PTXAS_FLAGS"),
 )
-
-
-def key_now() -> str:
-    """Return the key that a kernel has with what is found at this moment."""
-    found = tools.find_tools("nvrtc", toolkit.without_memo)
-    return make_key(found.key_fields(Operation("kernel_a").source(), "sm_80"))
-
-
-def script(path: Path, text: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
-def same_size_and_time(path: Path, content: str) -> None:
-    """Change what is in `path`, and nothing of its size and time of modification."""
-    before = path.stat()
-    assert before.st_size == len(content)
-    path.write_text(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
 # The host command.
@@ -279,70 +259,3 @@ def test_headers_in_a_place_that_is_no_utf_8(monkeypatch, tmp_path):
     monkeypatch.setenv("CUTLASS_PATH", str(place))
     assert key_now() == before
     compiler.add_module([Operation("kernel_a", body="params.out[0] = 3;")])
-
-
-# What was named and does not work, beside a cache that has the kernel.
-
-
-@pytest.mark.parametrize("elsewhere", ["nothing is installed", "all is installed"])
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("CUTLASS_PATH", "/typo"),
-        ("CUDA_HOME", "/typo"),
-        ("CUDA_INSTALL_PATH", "/typo"),
-        ("CXX", "/typo/g++"),
-        ("CXX", "'"),
-        ("PYCUTLASS_BACKEND", "nvcc"),
-        ("CUDA_HOME", "x" * 5000),
-        ("CUTLASS_PATH", "/" + "x" * 300),
-        ("CXX", "/" + "x" * 5000),
-    ],
-)
-def test_a_variable_that_does_not_work_is_an_error_beside_a_cached_kernel(monkeypatch, variable, value, elsewhere):
-    compiler.add_module([Operation("kernel_a")])
-    if elsewhere == "nothing is installed":
-        bare(monkeypatch)
-    if variable == "PYCUTLASS_BACKEND":
-        without_nvcc(monkeypatch)
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(ToolkitError) as caught:
-        compiler.add_module([Operation("kernel_a")])
-    assert not caught.value.absent
-    assert variable in str(caught.value)
-
-
-def test_where_nothing_is_installed_the_cache_serves(monkeypatch, builds):
-    compiler.add_module([Operation("kernel_a")])
-    bare(monkeypatch)
-    compiler.add_module([Operation("kernel_a")])
-    assert builds == ["kernel_a"]
-    with pytest.raises(ToolkitError, match="cannot be found") as caught:
-        toolkit.find_cutlass()
-    assert caught.value.absent
-
-
-def test_a_compiler_that_is_installed_and_broken_is_an_error(monkeypatch, tmp_path):
-    compiler.add_module([Operation("kernel_a")])
-    (tmp_path / "path").mkdir()
-    script(tmp_path / "path" / "g++", "echo broken >&2; exit 3")
-    monkeypatch.setenv("CXX", str(tmp_path / "path" / "g++"))
-    with pytest.raises(ToolkitError, match=r"(?s)--version ended with exit status 3:.*broken"):
-        compiler.add_module([Operation("kernel_a")])
-
-
-def bare(monkeypatch) -> None:
-    """Leave nothing installed."""
-    monkeypatch.delenv("PYCUTLASS_BACKEND")
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(find, "_package_directories", lambda package: [])
-    roots = find._all_cuda_roots
-    usual = Path("/usr/local/cuda")
-    monkeypatch.setattr(find, "_all_cuda_roots", lambda *given: (root for root in roots(*given) if root[0] != usual))
-
-
-def without_nvcc(monkeypatch) -> None:
-    def refuse(memo):
-        raise ToolkitError("nvcc cannot be found", absent=True)
-
-    monkeypatch.setattr(tools, "_FINDERS", {**tools._FINDERS, "nvcc": refuse})
