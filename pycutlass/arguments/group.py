@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core, reference
-from pycutlass.arguments.base import check_writable
+from pycutlass.arguments.base import check_source, check_writable
 from pycutlass.arguments.overlaps import check_many_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.sums import check_sums
@@ -114,8 +114,8 @@ def group_problem(
         something that is read or another D.
     """
     sizes: Sizes = given["problem_sizes"]
-    if scalars.needs_source and given["C"] is None:
-        raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
+    if scalars.needs_source:
+        check_source(given["C"])
     names = "ABCD" if scalars.needs_source else "ABD"
     groups = {
         name: _operands(operation, name, given[name], sizes, bias, reorder if name == "B" else UNCHANGED)

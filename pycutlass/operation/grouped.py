@@ -79,16 +79,7 @@ class GemmOperationGrouped(Operation):
     'cutlass_sm80_tensorop_s16816gemm_grouped_f16_f16_128x128_32x3_tnt_'
     """
 
-    _FIELDS: ClassVar[tuple[str, ...]] = (
-        "compute_capability",
-        "tile_description",
-        "A",
-        "B",
-        "C",
-        "epilogue_functor",
-        "swizzling_functor",
-        "precompute_mode",
-    )
+    _FIELDS: ClassVar[tuple[str, ...]] = (*GemmOperationUniversal._FIELDS, "precompute_mode")
 
     def __init__(
         self,
