@@ -13,7 +13,7 @@ figures, which are written to images/ beside it.
     python tools/gpu_results.py --out results --render
 
 Most of the time of the GPU tests goes into references on the host. ``--shards N`` shares them out among N processes
-that use the GPU at the same time, with the host's cores divided between them; their results become one. By default
+that use the GPU at the same time, with the host's cores and all its GPUs divided between them; their results become one. By default
 there is one process, which needs the least memory and is what a test that fails is repeated with.
 """
 
@@ -254,6 +254,8 @@ def _command(part: Part, out: Path, extra: list[str], share: str = "", at_once: 
     report = ["--junitxml", str(log.with_suffix(".xml")), *(["--shard", share] if share else [])]
     report += [word for word in extra if word != "--caching-allocator"]
     variables, mark = _divided_cores(at_once), f"[{number}] " if share else ""
+    if number.isdecimal():
+        variables |= _shared_gpus(int(number))
     if part.kind == "tests":
         return Command([*python, *report], log, variables, mark)
     tool = _TOOLS[part.name]
@@ -278,6 +280,17 @@ def _divided_cores(at_once: int) -> dict[str, str]:
     cores = str(max(1, len(os.sched_getaffinity(0)) // at_once))
     # Not PYCUTLASS_JOBS: one process compiles for all of them.
     return {} if os.environ.get("OMP_NUM_THREADS") else {"OMP_NUM_THREADS": cores}
+
+
+def _shared_gpus(number: int) -> dict[str, str]:
+    """Return the variables that give each of several processes another GPU of the machine to begin with."""
+    from pycutlass import device
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(ordinal) for ordinal in range(device.count())]
+    first = number % max(1, len(gpus))
+    # All of them, in another order: some tests need two.
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[first:] + gpus[:first])} if len(gpus) > 1 else {}
 
 
 def _compute_sanitizer() -> str:

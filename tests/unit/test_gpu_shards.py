@@ -200,10 +200,24 @@ def test_what_ignores_an_interruption_is_killed(tmp_path, monkeypatch):
     ] * 2
 
 
+def test_processes_begin_with_another_gpu_each(tmp_path, monkeypatch):
+    def of(share):
+        return tool._command(tool._BY_NAME["tests"], tmp_path, [], share, 3).variables.get("CUDA_VISIBLE_DEVICES")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert [of(share) for share in ("1/3", "2/3", "3/3", "alone", "")] == ["6,4", "4,6", "6,4", None, None]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    assert of("1/3") is None
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(device, "count", lambda: 3)
+    assert [of("1/3"), of("3/3")] == ["1,2,0", "0,1,2"]
+
+
 def test_the_machine_is_divided(monkeypatch):
     monkeypatch.setattr(tool, "_compute_sanitizer", lambda: "compute-sanitizer")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     commands = [tool._command(tool._BY_NAME["sanitizer"], Path("out"), [], f"{i}/3", 3) for i in (1, 2, 3)]
     assert len({command.words[command.words.index("--port") + 1] for command in commands}) == 3
     assert commands[0].variables["OMP_NUM_THREADS"] == "5"
