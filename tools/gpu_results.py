@@ -13,8 +13,9 @@ figures, which are written to images/ beside it.
     python tools/gpu_results.py --out results --render
 
 Most of the time of the GPU tests goes into references on the host. ``--shards N`` shares them out among N processes
-that use the GPU at the same time, with the host's cores and all its GPUs divided between them; their results become one. By default
-there is one process, which needs the least memory and is what a test that fails is repeated with.
+that run at the same time, with the host's cores divided between them and, where there are several GPUs, another one for
+each to begin with; their results become one. By default there is one process, which needs the least memory and is what
+a test that fails is repeated with.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,11 +76,12 @@ def test_other_shards_are_refused(conftest, text):
 
 def test_who_watches_the_memory_of_the_device_is_alone(conftest):
     """And slow, or else the sanitizer's parts would leave it out in several processes, and run it in one."""
+    watches = re.compile("mem_get_info|assert_grows_nothing")
     functions = [
         node
         for file in GPU_TESTS.glob("test_*.py")
         for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.FunctionDef) and "mem_get_info" in ast.unparse(node)
+        if isinstance(node, ast.FunctionDef) and watches.search(ast.unparse(node))
     ]
     assert {function.name for function in functions} == conftest._ALONE
     assert all("pytest.mark.slow" in map(ast.unparse, function.decorator_list) for function in functions)
