@@ -98,7 +98,7 @@ bool OperandList::take(OperandList const& like, py::handle given, OperandExtents
   return true;
 }
 
-/// The rules are those of pycutlass/operands.py, which explains what is refused here. Single elements have a step of 1
+/// The rules are those of pycutlass/operands, which explains what is refused here. Single elements have a step of 1
 /// here, too: with another they may be a view that is to be negated, as torch's imaginary part of a conjugate.
 bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns) {
   int64_t const line = rule.row_major ? columns : rows, lines = rule.row_major ? rows : columns;
