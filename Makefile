@@ -2,7 +2,8 @@
 #
 #   make demo       what this machine has, and two examples: no GPU and no nvcc needed
 #   make test       all tests that need no GPU
-#   make thorough   the rules of tiles: every tile proven (hours), misuse, and kernels emulated for MINUTES=10
+#   make thorough   the rules of tiles: every tile proven (core-hours), misuse, and kernels emulated for MINUTES=10
+#   make proof      the rules of tiles: every tile proven, on all cores, or a part of them: SHARD=1/8
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
 #   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
@@ -12,6 +13,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+SHARD ?= 1/1
 MINUTES ?= 10
 SEED ?= 1
 OUT ?= results
@@ -22,7 +24,7 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
 CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp)
 
-.PHONY: help demo test thorough test-gpu fuzz-gpu lint format clean
+.PHONY: help demo test thorough proof test-gpu fuzz-gpu lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -38,8 +40,12 @@ test: $(VENV)/.dev
 
 thorough: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py tests/unit/test_misuse.py $(PYTEST_ARGS)
-	PROOF=whole $(BIN)/python -m pytest -s tests/proof $(PYTEST_ARGS)
+	PROOF=whole $(BIN)/python -m pytest tests/proof $(PYTEST_ARGS)
+	$(BIN)/python tests/proof/table.py --shard $(SHARD)
 	$(BIN)/python tests/emulation/tiles.py --minutes $(MINUTES)
+
+proof: $(VENV)/.dev
+	$(BIN)/python tests/proof/table.py --shard $(SHARD)
 
 test-gpu:
 	$(PYTHON) -c 'from pycutlass import device; device.require()'

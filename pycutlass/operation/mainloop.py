@@ -15,6 +15,8 @@ from pycutlass.operation.shared_memory import simt_padding, simt_threads
 
 __all__ = ["check_mainloop", "shares_evenly"]
 
+#: What has been proven (tests/proof): tiles of up to so many elements along M, N and K, and so many warps.
+_MOST_ELEMENTS, _MOST_WARPS = 256, 16
 #: Accesses of one thread to one tile, for which CUTLASS keeps a bit each (predicated_tile_access_iterator.h).
 _MOST_ACCESSES = 64
 #: Bytes along K of a line of which four share 128 bytes of shared memory (tensor_op_multiplicand_sm75.h).
@@ -39,6 +41,7 @@ def check_mainloop(
         It cannot; the message says what the tile, its warps or an operand must be.
     """
     math = tile.math_instruction
+    _check_proven(tile)
     if compute_capability == 75:
         _check_turing(tile)
     elif math.instruction_shape == (8, 8, 16):
@@ -60,6 +63,22 @@ def check_mainloop(
         _check_steps(tile)
     else:
         _check_simt(math, tile, A, B, C)
+
+
+def _check_proven(tile: TileDescription) -> None:
+    """Check that the tile is one of those whose iterators have been run: CUTLASS itself says nothing of others."""
+    for axis, extent in zip("MNK", tile.threadblock_shape, strict=True):
+        if extent > _MOST_ELEMENTS:
+            raise DescriptionError(
+                f"threadblock_shape {axis}={extent} is beyond {_MOST_ELEMENTS}, up to which Ampere-style tiles are "
+                f"proven to compute what they mean: use at most {axis}={_MOST_ELEMENTS}"
+            )
+    warps = tile.num_threads // 32
+    if warps > _MOST_WARPS:
+        raise DescriptionError(
+            f"warp_count {list(tile.warp_count or ())} makes {warps} warps, and Ampere-style tiles are proven to "
+            f"compute what they mean with up to {_MOST_WARPS}: use fewer warps"
+        )
 
 
 def _check_steps(tile: TileDescription) -> None:
@@ -123,10 +142,10 @@ def _check_integer_layouts(
                 f"interleaved layouts go together: A and C ColumnMajorInterleaved32, B RowMajorInterleaved32, int8 by "
                 f"TensorOp; got {A.order}, {B.order} and {C.order} of {math.a}"
             )
-        if C.alignment != 8:  # each lane has 8 elements of a row of 32 (interleaved_epilogue.h)
+        if C.type.short != "s8" or C.alignment != 8:  # a lane writes 8 bytes of a row of 32 (default_gemm.h)
             raise DescriptionError(
-                f"interleaved layouts are written 8 elements at a time: operand C of {C.type} needs alignment 8, got "
-                f"{C.alignment}; cutlass.int8 can have that"
+                f"interleaved layouts are written 8 bytes at a time, as 8 elements: operand C must be cutlass.int8 "
+                f"with alignment 8, got {C.type} with {C.alignment}"
             )
         for name, operand in (("A", A), ("B", B)):
             if operand.alignment != 16:

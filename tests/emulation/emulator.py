@@ -149,14 +149,27 @@ class Emulator:
         subprocess.run([*self._compile, "-c", str(HERE / "threads.cpp"), "-o", str(path)], check=True)
         return path
 
+    def precompile(self, header: Path, *flags: str) -> str:
+        """Return what a program of the same flags begins with, to have the header compiled once for all of them."""
+        include = self.directory / header.name
+        include.write_text(f'#include "{header}"\n')
+        command = [*self._compile, *flags, "-x", "c++-header", str(include), "-o", f"{include}.gch"]
+        subprocess.run(command, check=True)
+        return f'#include "{include}"\n'
+
     def build(self, text: str, *flags: str) -> Path:
         """Return a program that runs threads, made from `text`."""
-        source, program = self.directory / "program.cpp", self.directory / "program"
+        program, said = self.try_build(text, *flags)
+        assert not said, said[-4000:]
+        return program
+
+    def try_build(self, text: str, *flags: str, name: str = "program") -> tuple[Path, str]:
+        """Return a program of a name, and what the compiler said where it does not build."""
+        source, program = self.directory / f"{name}.cpp", self.directory / name
         source.write_text(text)
         command = [*self._compile, *flags, str(source), str(self._threads), "-o", str(program)]
         built = subprocess.run(command, capture_output=True, text=True)
-        assert built.returncode == 0, built.stderr[-4000:]
-        return program
+        return program, built.stderr if built.returncode else ""
 
     def run(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems of which no two are alike, and what was said."""

@@ -177,7 +177,12 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "interleaved",
         {"C": tensor("s32", COLUMNS32, 4), "epilogue_functor": functor("s32", 4, "s32")},
-        ["interleaved", "8 elements at a time", "C of cutlass.int32 needs alignment 8, got 4", "cutlass.int8 can"],
+        ["interleaved", "8 bytes at a time", "must be cutlass.int8 with alignment 8, got cutlass.int32 with 4"],
+    ),
+    (
+        "interleaved",
+        {"C": tensor("f16", COLUMNS32, 8), "epilogue_functor": functor("f16", 8, "s32")},
+        ["interleaved", "must be cutlass.int8 with alignment 8, got cutlass.float16 with 8"],
     ),
     ("interleaved", {"A": tensor("s8", COLUMNS32, 8)}, ["16 elements at a time", "A needs alignment 16, got 8"]),
     (
@@ -329,9 +334,13 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         tile("f16", threadblock_shape=(96, 128, 32)) | {"B": tensor("f16", ROW, 8), "C": tensor("f16", COLUMN, 8)},
         ["operand B is not contiguous along K", "threadblock_shape M=96", "use 128"],
     ),
+    # What is not proven
+    ("f16", tile("f16", threadblock_shape=(512, 128, 32)), ["M=512 is beyond 256", "proven", "use at most M=256"]),
+    ("f64", tile("f64", threadblock_shape=(64, 64, 512)), ["K=512 is beyond 256", "use at most K=256"]),
+    ("f16", tile("f16", warp_count=(4, 8, 1)), ["[4, 8, 1] makes 32 warps", "up to 16", "use fewer warps"]),
     # Shared memory
     ("f16", tile("f16", stages=11), ["11 stages", "180,224 bytes", "166,912", "at most 10 stages"]),
-    ("turing", tile("turing", threadblock_shape=(512, 128, 32)), ["2 stages", "81,920 bytes", "75 has 65,536"]),
+    ("turing", tile("turing", threadblock_shape=(256, 128, 64)), ["2 stages", "98,304 bytes", "75 has 65,536"]),
     ("hopper", tile("hopper", stages=5), ["5 stages", "compute capability 90", "at most 4 stages"]),
     (
         "hopper",

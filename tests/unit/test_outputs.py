@@ -247,7 +247,7 @@ def test_every_remedy_works(kind, accumulator, output, layouts, opcode):
     refused = 0
     for alignment, m, n, warps in itertools.product(
         alignments,
-        (64, 128),
+        (64, 128, 256),
         (16, 32, 48, 64, 96, 128, 192, 256),
         itertools.product((1, 2, 4), (1, 2, 3, 4, 8), (1, 2)),
     ):
@@ -266,7 +266,9 @@ def test_the_interleaved_convolution_writes_eight():
     layouts = (cutlass.TensorNC32HW32, cutlass.TensorC32RSK32, cutlass.TensorNC32HW32)
     options = {"layouts": layouts, "shape": (64, 64, 128)}
     assert conv(fprop, "optimized", (s8, s32, s8), alignments=(16, 16, 8), **options)
-    with pytest.raises(DescriptionError, match=r"interleaved.*8 elements at a time.*needs alignment 8, got 4"):
+    with pytest.raises(
+        DescriptionError, match=r"interleaved.*8 bytes at a time.*must be cutlass.int8 with alignment 8"
+    ):
         conv(fprop, "optimized", (s8, s32, s8), alignments=(16, 16, 4), **options)
 
 
