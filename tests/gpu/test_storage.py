@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cases import OPERATIONS, assert_matches, poisoned, random_matrix
+from grouped_cases import GROUPED, Group
 
 import pycutlass
 from pycutlass import cutlass
@@ -48,6 +49,40 @@ def test_moved_memory_is_refused(name: str, which: str) -> None:
     D.fill_(float("nan"))
     operation.run(arguments)
     assert_matches(operation, A, B, C, D, 1.0, 1.0)
+
+
+@BOTH
+@pytest.mark.parametrize("which", "ABCD")
+def test_a_tensor_that_is_transposed_in_place_is_refused(name: str, which: str) -> None:
+    import torch
+
+    operation, A, B, C, D = operands(name)
+    arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, C, D, output_op=operation.epilogue_type(1.0, 1.0))
+    operation.run(arguments)
+    D.fill_(float("nan"))
+    changed = {"A": A, "B": B, "C": C, "D": D}[which]
+    changed.t_()
+    for stream in (None, torch.cuda.Stream()):
+        with pytest.raises(ArgumentError, match=rf"operand {which} is not the tensor .*update"):
+            operation.run(arguments, stream=stream)
+    changed.t_()
+    assert D.isnan().all()
+    operation.run(arguments)
+    assert_matches(operation, A, B, C, D, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("which", "ABD")
+def test_a_tensor_of_a_group_that_is_changed_in_place_is_refused(which: str) -> None:
+    group = Group(GROUPED["f16_tnt_device"], [(64, 64, 64)] * 3)
+    arguments = group.run()
+    changed = {"A": group.A, "B": group.B, "D": group.D}[which][1]
+    changed.t_()
+    with pytest.raises(ArgumentError, match=rf"operand {which}\[1\] is not the tensor"):
+        group.operation.run(arguments)
+    changed.t_()
+    group.poison()
+    group.operation.run(arguments)
+    group.check()
 
 
 def test_a_storage_that_is_resized_is_refused() -> None:
