@@ -198,19 +198,21 @@ def given(mode: Any, description: TensorDescription, array: np.ndarray, bias: bo
         declared = np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2)
     else:
         columns = description.layout is cutlass.ColumnMajorInterleaved32
-        pack = pycutlass.interleave_columns if columns else interleaved_weight
+        pack = pycutlass.interleave_columns if columns else pycutlass.interleave_rows
         declared = np.stack([pack(each) for each in array])
     if mode == Mode.Array:
-        return list(declared)
+        return [as_read(description, each) for each in declared]
     if mode == Mode.Batched:
-        return declared.reshape(-1) if declared.ndim == 2 else declared
-    return declared[0]
+        return as_read(description, declared.reshape(-1) if declared.ndim == 2 else declared)
+    return as_read(description, declared[0])
 
 
-def interleaved_weight(B: np.ndarray) -> np.ndarray:
-    """Return B as an interleaved kernel reads it."""
-    packed: np.ndarray = pycutlass.reorder_column(pycutlass.interleave_rows(B))
-    return packed
+def as_read(description: TensorDescription, packed: np.ndarray) -> np.ndarray:
+    """Return an operand as its kernel reads it: an interleaved B with its columns reordered, once for all launches."""
+    if description.layout is not cutlass.RowMajorInterleaved32:
+        return packed
+    reordered: np.ndarray = pycutlass.reorder_column(packed)
+    return reordered
 
 
 def matrices(description: TensorDescription, target: Any, like: np.ndarray) -> np.ndarray:

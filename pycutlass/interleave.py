@@ -2,12 +2,11 @@
 
 The functions take and return arrays of numpy, cupy or torch, on the host or on a GPU, and always copy.
 
-What has been reordered is known by its contents: a digest of every array that `reorder_column` returned is kept. So
-the mark goes along with copies, views of the whole and moves to another library or device, and is gone when something
-else is written over the array. A digest needs the contents on the host, so whoever asks for it waits for the GPU.
-
-One matrix may be another with its columns exchanged, as matrices with a single 1 are. So contents that have been plain
-are kept as well, and what has been both is refused without a word of the user's.
+What has been reordered is known by its memory: that of an array which `reorder_column` returned, its views and what
+shares it in another library, as long as nothing else has been written there. A copy has no mark. It is told from a
+plain matrix by its contents, of which digests are kept, and refused without a word of the user's: one matrix may be
+another with its columns exchanged, as matrices with a single 1 are, so equal contents prove nothing. A digest needs the
+contents on the host, so whoever asks for it waits for the GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import hashlib
 import math
 import threading
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,21 +29,27 @@ __all__ = [
     "interleave_columns",
     "interleave_rows",
     "is_reordered",
-    "mark_plain",
     "permute_columns",
     "reorder_column",
 ]
 
 _GROUP = 32
-#: Digests that are kept; the oldest go first, and what had them is taken as plain again, which the log says.
+#: Digests that are kept; the oldest go first, and copies of what had them are taken as plain, which the log says.
 _KEPT = 1 << 16
 
-# Of the process, as arrays go from any thread to any arguments. A dict, which keeps its order.
+
+class _Mark(NamedTuple):
+    """What `reorder_column` has returned: who owns the memory, how much there is, and what was in it."""
+
+    owner: weakref.ref[Any]
+    size: int
+    digest: bytes
+
+
+# Of the process, as arrays go from any thread to any arguments. Dicts, which keep their order.
 _digests: dict[bytes, None] = {}
-_plain: dict[bytes, None] = {}
+_marks: dict[tuple[str, int], _Mark] = {}
 _lock = threading.Lock()
-# What reorder_column has returned, by identity: reordering one of these again takes the first time back.
-_returned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 @public
@@ -116,8 +121,9 @@ def interleave_rows(matrix: Any) -> Any:
 def reorder_column(packed: Any) -> Any:
     """Return B of an interleaved GEMM with its columns permuted as the kernel reads them; twice is no change.
 
-    Arguments know the result by its contents, and take it as it is. Others they reorder themselves, at each launch or
-    copy: reorder a weight once. Contents that have been seen in both orders they refuse without ``reordered=``.
+    Arguments know the result by its memory, and take it as it is. Others they reorder themselves, at each launch or
+    copy: reorder a weight once, on the device where it is used. Copies of the result are refused without
+    ``reordered=``.
 
     The epilogue writes straight from registers, where eight neighbouring columns of the product are four threads with
     two each: within 32 columns, (4, 4, 2) becomes (4, 4, 2) with the first two exchanged
@@ -140,14 +146,10 @@ def reorder_column(packed: Any) -> Any:
     if before is None or after is None:
         return reordered
     with _lock:
-        if before in _digests and _returned.get(id(packed)) is packed:
-            _keep(_plain, after)
-        else:
+        if before != after and not _is_marked(packed, before):  # else both orders are one, or this is plain again
             _keep(_digests, after)
-            if before != after:
-                _keep(_plain, before)
-            with contextlib.suppress(TypeError):  # of arrays that have no weak references
-                _returned[id(reordered)] = reordered
+            if before not in _digests:  # else nobody knows: a copy of what was reordered, or what happens to be equal
+                _mark(reordered, after)
     return reordered
 
 
@@ -168,31 +170,61 @@ def permute_columns(packed: Any) -> Any:
     return _flat(packed.reshape(-1, 4, 4, 2, _GROUP).swapaxes(1, 2)).reshape(shape)
 
 
-def mark_plain(array: Any) -> None:
-    """Remember the contents of `array`, all of it, as not reordered."""
-    digest = _digest(array)
-    if digest is not None:
-        with _lock:
-            _keep(_plain, digest)
-
-
 def is_reordered(array: Any, name: str = "B") -> bool:
-    """Return whether `reorder_column` has returned just these contents, of whatever shape.
+    """Return whether `reorder_column` has returned this memory with just these contents, in whatever shape.
 
     Raises
     ------
     ArgumentError
-        They have been seen in both orders; the message calls the array operand `name`.
+        It has returned the contents, and they are elsewhere: in a copy, or in a plain matrix that happens to be equal.
+        The message calls the array operand `name`.
     """
     digest = _digest(array)
     with _lock:
-        known = digest in _digests
-        if known and digest in _plain:
-            raise ArgumentError(
-                f"the contents of operand {name} are those of a matrix that reorder_column has returned, and of one "
-                f"that was not reordered: pass reordered=True if reorder_column has been applied, else reordered=False"
-            )
-    return known
+        if digest is not None and _is_marked(array, digest):
+            return True
+        if digest not in _digests:
+            return False
+    raise ArgumentError(
+        f"operand {name} has the contents of a matrix that reorder_column has returned, in other memory: it may be a "
+        f"copy, or a plain matrix that happens to be equal. Pass reordered=True if reorder_column has been applied, "
+        f"else reordered=False."
+    )
+
+
+def _mark(array: Any, digest: bytes) -> None:
+    """Remember the memory of an array that is reordered; whoever calls holds the lock."""
+    for place in [place for place, mark in _marks.items() if mark.owner() is None]:
+        del _marks[place]
+    with contextlib.suppress(TypeError):  # of arrays that have no weak references
+        _marks[_place(array)] = _Mark(weakref.ref(_owner(array)), _bytes(array), digest)
+
+
+def _is_marked(array: Any, digest: bytes) -> bool:
+    """Return whether the memory of `array`, all of it, is known to be reordered; whoever calls holds the lock."""
+    mark = _marks.get(_place(array))
+    known = mark is not None and mark.owner() is not None
+    return known and mark is not None and (mark.size, mark.digest) == (_bytes(array), digest)
+
+
+def _place(array: Any) -> tuple[str, int]:
+    """Return where an array of numpy, torch or cupy begins."""
+    if isinstance(array, np.ndarray):
+        return "cpu", array.ctypes.data
+    if hasattr(array, "data_ptr"):
+        return str(array.device), array.data_ptr()
+    return f"cuda:{array.device.id}", array.data.ptr
+
+
+def _owner(array: Any) -> Any:
+    """Return the array whose memory `array` is a view of, or itself."""
+    while (base := getattr(array, "_base" if hasattr(array, "data_ptr") else "base", None)) is not None:
+        array = base
+    return array
+
+
+def _bytes(array: Any) -> int:
+    return int(array.numel() * array.element_size() if hasattr(array, "data_ptr") else array.nbytes)
 
 
 def _keep(digests: dict[bytes, None], digest: bytes) -> None:

@@ -141,8 +141,9 @@ class Conv2dArguments(Arguments):
     bias : bool, optional
         Take `C` as a bias. A tensor with just the elements of one is recognised without it.
     reordered : bool, optional
-        Interleaved kernels: whether B is what `reorder_filter` returned. Left out, its contents tell. A B that is not
-        is reordered here: host memory when it is read, a tensor on a GPU into a copy, which `update` renews.
+        Interleaved kernels: whether B is what `reorder_filter` returned. Left out, its memory tells, and
+        copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
+        copy, which `update` renews.
 
     Raises
     ------

@@ -80,8 +80,9 @@ class GemmArguments(Arguments):
         dependent launch). It waits for that one before it touches memory, so results are the same; where kernels
         follow each other each takes one or two microseconds less. Scalars in device memory rule it out.
     reordered : bool, optional
-        Interleaved kernels: whether B is what `reorder_column` returned. Left out, its contents tell. A B that is not
-        is reordered here: host memory when it is read, a tensor on a GPU into a copy, which `update` renews.
+        Interleaved kernels: whether B is what `reorder_column` returned. Left out, its memory tells, and
+        copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
+        copy, which `update` renews.
     split_k_splices : int, optional
         A keyword of the original's scripts, without effect there and here.
 

@@ -50,8 +50,9 @@ class GemmGroupedArguments(Arguments):
     bias : bool, optional
         Take every C[i] as a bias. A tensor with just the elements of one is recognised without it.
     reordered : bool, optional
-        Interleaved kernels: whether every B[i] is what `reorder_column` returned. Left out, their contents tell. What
-        is not is reordered here: host memory when it is read, tensors on a GPU into copies, which `update` renews.
+        Interleaved kernels: whether every B[i] is what `reorder_column` returned. Left out, their memory tells,
+        and copies are refused. What is not is reordered here: host memory when it is read, tensors on a GPU into
+        copies, which `update` renews.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.interleave import is_reordered, mark_plain, permute_columns
+from pycutlass.interleave import is_reordered, permute_columns
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix
@@ -160,20 +160,16 @@ class _Unsaid(_Plain):
 
 def _is_marked(name: str, tensor: Any, matrices: int) -> bool:
     """Return whether a tensor, or each of the matrices that it has one after the other, is known to be reordered."""
-    if is_reordered(tensor, name):
-        return True
-    parts = [tensor] if matrices == 1 else list(tensor.reshape(matrices, -1))
-    marks = {False} if matrices == 1 else {is_reordered(part, name) for part in parts}
+    known = is_reordered(tensor, name)
+    if known or matrices == 1:
+        return known
+    marks = {is_reordered(part, name) for part in tensor.reshape(matrices, -1)}
     if len(marks) > 1:
         raise ArgumentError(
             f"some matrices of operand {name} are reordered and others are not: apply reorder_column to all, and pass "
             f"reordered=True"
         )
-    if marks == {True}:
-        return True
-    for part in parts:
-        mark_plain(part)
-    return False
+    return marks == {True}
 
 
 def _state(tensor: Any) -> tuple[int, int]:

@@ -145,14 +145,14 @@ def test_an_interleaved_b_is_reordered_once(library: str) -> None:
     elif library == "cupy":
         there = pytest.importorskip("cupy").asarray
     plain = pycutlass.interleave_rows(B)
-    marked = there(pycutlass.reorder_column(plain))
+    copied = there(pycutlass.reorder_column(plain))
     on_gpu = pycutlass.reorder_column(there(plain))
     for given, reordered in (
         (there(plain), None),
         (there(plain), False),
-        (marked, None),
-        (marked, True),
+        (copied, True),
         (on_gpu, None),
+        (on_gpu, True),
     ):
         D = there(np.zeros(m * n, np.int8))
         packed = there(pycutlass.interleave_columns(A))
@@ -161,6 +161,10 @@ def test_an_interleaved_b_is_reordered_once(library: str) -> None:
         arguments.sync()
         found = D.get() if library == "cupy" else D.cpu().numpy() if library == "torch" else D
         np.testing.assert_array_equal(pycutlass.deinterleave_columns(found, m, n), exact)
+    if library == "numpy":
+        return
+    with pytest.raises(pycutlass.errors.ArgumentError, match="in other memory: it may be a copy"):
+        GemmArguments(INTERLEAVED_KERNEL, (m, n, k), packed, copied, None, D)
     if library != "torch":
         return
     given = there(plain)

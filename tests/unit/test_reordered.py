@@ -28,6 +28,14 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
+
+@pytest.fixture(autouse=True)
+def nothing_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests have reordered: their matrices are the same."""
+    for name in ("_digests", "_marks"):
+        monkeypatch.setattr(f"pycutlass.interleave.{name}", {})
+
+
 M, N, K = 24, 64, 96
 SIZE = (M, N, K)
 Mode = cutlass.gemm.Mode
@@ -48,13 +56,18 @@ def product(B: Any, A: Any, **options: Any) -> Any:
     return deinterleave_columns(D, M, N)
 
 
-#: What may be done to a reordered array on its way, and leaves it what it is.
+#: What may be done to a reordered array on its way, and leaves it in its memory.
 WAYS: dict[str, Any] = {
     "as it is": lambda packed: packed,
-    "copy": lambda packed: packed.copy(),
     "view": lambda packed: packed.reshape(K // 32, N, 32).reshape(-1),
     "torch": torch.from_numpy,
+    "torch view": lambda packed: torch.from_numpy(packed).view(K // 32, N, 32).flatten(),
+    "numpy of torch": lambda packed: torch.from_numpy(packed).numpy(),
+}
+COPIES: dict[str, Any] = {
+    "copy": lambda packed: packed.copy(),
     "torch clone": lambda packed: torch.from_numpy(packed).clone(),
+    "written": lambda packed: np.copyto(written := np.empty_like(packed), packed) or written,
 }
 
 
@@ -77,10 +90,62 @@ def test_a_reordered_b_is_known_however_it_comes(way, caplog):
     assert "mark" not in caplog.text
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_what_torch_reordered_is_known_however_it_comes(way, caplog):
+    A, B, exact = operands()
+    packed = reorder_column(torch.from_numpy(interleave_rows(B)))
+    given = WAYS[way](packed.numpy()) if "torch" in way else packed.numpy() if way == "view" else packed.view(-1)
+    np.testing.assert_array_equal(product(given, A), exact)
+    assert "mark" not in caplog.text
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_is_not_told_from_a_plain_matrix_that_is_equal(way):
+    A, B, exact = operands()
+    copy = COPIES[way](reorder_column(interleave_rows(B)))
+    with pytest.raises(ArgumentError, match=r"in other memory: it may be a copy.*Pass reordered=True if.*else"):
+        product(copy, A)
+    np.testing.assert_array_equal(product(copy, A, reordered=True), exact)
+
+
+def test_a_plain_matrix_that_equals_a_reordered_one_is_not_taken_for_it():
+    A = operands()[0]
+    B = one_hot(2)  # reordering exchanges columns 2 and 8, among others
+    packed = reorder_column(interleave_rows(B))
+    plain = next(each for each in map(interleave_rows, map(one_hot, range(32))) if (each == packed).all())
+    assert not np.shares_memory(plain, packed) and (plain != interleave_rows(B)).any()
+    column = int(plain.nonzero()[0][0]) // 32
+    with pytest.raises(ArgumentError, match="a plain matrix that happens to be equal"):
+        product(plain, A)
+    np.testing.assert_array_equal(product(plain, A, reordered=False), A @ one_hot(column))
+    np.testing.assert_array_equal(product(packed, A), A @ B)
+
+
+def test_the_memory_of_what_is_gone_says_nothing():
+    A, B, _ = operands()
+    packed = reorder_column(interleave_rows(B))
+    place = pycutlass.interleave._place(packed)
+    copy = packed.copy()
+    del packed
+    mark = pycutlass.interleave._marks[place]
+    pycutlass.interleave._marks[pycutlass.interleave._place(copy)] = mark  # as if it had come to lie there
+    with pytest.raises(ArgumentError, match="in other memory"):
+        product(copy, A)
+
+
+def test_reordering_a_copy_again_proves_nothing():
+    A, B, exact = operands()
+    again = reorder_column(reorder_column(interleave_rows(B)).copy())
+    with pytest.raises(ArgumentError, match="in other memory"):
+        product(again, A)
+    np.testing.assert_array_equal(product(again, A, reordered=False), exact)
+
+
 def test_who_says_that_b_is_reordered_is_believed(monkeypatch):
     A, B, exact = operands()
     packed = reorder_column(interleave_rows(B))
-    monkeypatch.setattr("pycutlass.interleave._digests", {})  # as if another process had reordered it
+    for name in ("_digests", "_marks"):  # as if another process had reordered it
+        monkeypatch.setattr(f"pycutlass.interleave.{name}", {})
     np.testing.assert_array_equal(product(packed, A, reordered=True), exact)
 
 
@@ -103,10 +168,8 @@ def one_hot(column: int) -> Any:
     return B
 
 
-def test_matrices_that_are_each_other_with_columns_exchanged(monkeypatch):
+def test_matrices_that_are_each_other_with_columns_exchanged():
     """Contents do not tell them apart: never is one computed with as the other."""
-    monkeypatch.setattr("pycutlass.interleave._digests", {})
-    monkeypatch.setattr("pycutlass.interleave._plain", {})
     A, refused = operands()[0], 0
     for column in range(32):
         B = one_hot(column)
@@ -117,7 +180,7 @@ def test_matrices_that_are_each_other_with_columns_exchanged(monkeypatch):
             try:
                 found = product(given, A)
             except ArgumentError as error:
-                assert "pass reordered=True if" in str(error)
+                assert "Pass reordered=True if" in str(error)
                 found, refused = product(given, A, reordered=reordered), refused + 1
             np.testing.assert_array_equal(found, exact)
     assert 0 < refused < 64
@@ -132,10 +195,13 @@ def test_a_matrix_that_reordering_leaves_as_it_is():
 
 
 def test_the_oldest_marks_go_first(monkeypatch):
-    monkeypatch.setattr("pycutlass.interleave._digests", {})
     monkeypatch.setattr("pycutlass.interleave._KEPT", 2)
     arrays = [reorder_column(interleave_rows(operands(seed)[1])) for seed in range(3)]
-    assert [pycutlass.interleave.is_reordered(array) for array in arrays] == [False, True, True]
+    assert all(map(pycutlass.interleave.is_reordered, arrays))
+    assert not pycutlass.interleave.is_reordered(arrays[0].copy())
+    for array in arrays[1:]:
+        with pytest.raises(ArgumentError, match="in other memory"):
+            pycutlass.interleave.is_reordered(array.copy())
 
 
 def test_a_plain_b_is_read_anew_at_each_launch():
@@ -152,14 +218,17 @@ def test_a_plain_b_is_read_anew_at_each_launch():
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_the_order_of_host_memory_is_looked_for_at_each_launch(library):
-    packed, D = np.empty(K * N, np.int8), np.zeros(M * N, np.int8)
-    A, first, _ = operands()
-    packed[:] = reorder_column(interleave_rows(first))
+    D, (A, first, _) = np.zeros(M * N, np.int8), operands()
+    packed = reorder_column(interleave_rows(first))
     given = torch.from_numpy(packed) if library == "torch" else packed
     arguments = GemmArguments(INTERLEAVED8, SIZE, interleave_columns(A), given, None, D)
     for seed in range(1, 5):
         _, B, _ = operands(seed)
         packed[:] = interleave_rows(B) if seed % 2 else reorder_column(interleave_rows(B))
+        if seed % 2 == 0:
+            with pytest.raises(ArgumentError, match="in other memory"):
+                INTERLEAVED8.run(arguments)
+            continue
         INTERLEAVED8.run(arguments)
         exact = np.clip(A.astype(int) @ B.astype(int), -128, 127)
         np.testing.assert_array_equal(deinterleave_columns(D, M, N), exact)
@@ -204,16 +273,19 @@ def test_batches(mode):
     A, D = (np.concatenate([interleave_columns(each[0]) for each in batch]), np.zeros(3 * M * N, np.int8))
     plain = [interleave_rows(each[1]) for each in batch]
     marked = [reorder_column(each) for each in plain]
-    for parts in (plain, marked):
-        B = np.concatenate(parts) if mode == Mode.Batched else parts
-        arguments = GemmArguments(INTERLEAVED8, SIZE, A, B, None, D, gemm_mode=mode, batch=3)
+    for parts, reordered in ((plain, None), (marked, None), (marked, True)):
+        B: Any = parts
+        if mode == Mode.Batched:
+            B = np.concatenate(parts) if parts is plain or reordered else reorder_column(np.concatenate(plain))
+        options = {"gemm_mode": mode, "batch": 3, "reordered": reordered}
+        arguments = GemmArguments(INTERLEAVED8, SIZE, A, B, None, D, **options)
         INTERLEAVED8.run(arguments)
         for found, (_, _, exact) in zip(D.reshape(3, -1), batch, strict=True):
             np.testing.assert_array_equal(deinterleave_columns(found, M, N), exact)
     if mode == Mode.Batched:
-        mixed = np.concatenate([marked[0], *plain[1:]])
-        with pytest.raises(ArgumentError, match="some matrices of operand B are reordered and others are not"):
-            GemmArguments(INTERLEAVED8, SIZE, A, mixed, None, D, gemm_mode=mode, batch=3)
+        for joined in (np.concatenate(marked), np.concatenate([*plain[1:], marked[0]])):
+            with pytest.raises(ArgumentError, match="in other memory"):
+                GemmArguments(INTERLEAVED8, SIZE, A, joined, None, D, gemm_mode=mode, batch=3)
 
 
 def test_groups():

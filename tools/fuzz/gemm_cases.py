@@ -197,10 +197,14 @@ class _Built:
         self._problem.numbers.fill(values, turn)
         self._exact[name] = values.double() if self._batch else values[0].double()
         if name == "B":
-            packed = [pycutlass.reorder_column(pycutlass.interleave_rows(each)) for each in values]
+            packed = [pycutlass.interleave_rows(each) for each in values]
         else:
             packed = [pycutlass.interleave_columns(each) for each in values]
-        return packed if self._problem.mode == "array" else torch.cat(packed) if len(packed) > 1 else packed[0]
+        one = [torch.cat(packed) if len(packed) > 1 else packed[0]]
+        given = packed if self._problem.mode == "array" else one
+        if name == "B":  # what is copied behind this would have to be said to be reordered
+            given = [pycutlass.reorder_column(each) for each in given]
+        return given if self._problem.mode == "array" else given[0]
 
     def _target(self, m: int, n: int) -> tuple[Any, Place]:
         operation = self._operation if self._reduction is None or self._problem.mode != "parallel" else self._reduction
