@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pycutlass import cutlass
-from pycutlass.arguments import Conv2dArguments, GemmArguments, GemmGroupedArguments, ReductionArguments
+from pycutlass import arguments, cutlass
+from pycutlass.arguments import GemmArguments
 from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
 from pycutlass.device import device_cc
 from pycutlass.enums import GroupMode, KernelSchedule, MathOperation, RasterOrder, SchedulerMode, StrideSupport
@@ -37,6 +37,7 @@ from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOpera
 
 if TYPE_CHECKING:
     from pycutlass import compiler
+    from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
 
 __version__ = "0.1.0"
 
@@ -107,13 +108,17 @@ __all__ += [
 __path__.append(f"{__path__[0]}/compat/modules")
 
 
-def __getattr__(name: str) -> Any:
-    """Import ``pycutlass.compiler`` when it is first asked for: with its cache it is half of the time of an import.
+#: Arguments that not every program makes. They are imported when they are first asked for, as the compiler is, which
+#: takes with its cache as long as all the rest.
+_LATER = ("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments")
 
-    What else is not here may be a name of the original.
-    """
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for the first time; what is not here at all may be a name of the original."""
     if name == "compiler":
         return importlib.import_module("pycutlass.compiler")
+    if name in _LATER:
+        return globals().setdefault(name, getattr(arguments, name))
     if name.startswith("__"):  # Python itself looks for such names
         raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
     return importlib.import_module("pycutlass.compat").old_name(name)

@@ -1,10 +1,17 @@
 """Arguments of a launch: tensors and scalars, checked against the operation and packed for its kernel."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from pycutlass.arguments.base import Arguments, LaunchConfig
-from pycutlass.arguments.conv2d import Conv2dArguments
 from pycutlass.arguments.gemm import GemmArguments
-from pycutlass.arguments.grouped import GemmGroupedArguments
-from pycutlass.arguments.reduction import ReductionArguments
+
+if TYPE_CHECKING:
+    from pycutlass.arguments.conv2d import Conv2dArguments
+    from pycutlass.arguments.grouped import GemmGroupedArguments
+    from pycutlass.arguments.reduction import ReductionArguments
 
 __all__ = [
     "Arguments",
@@ -14,3 +21,12 @@ __all__ = [
     "LaunchConfig",
     "ReductionArguments",
 ]
+
+#: The modules of what not every program makes, imported when it is first asked for.
+_LATER = {"Conv2dArguments": "conv2d", "GemmGroupedArguments": "grouped", "ReductionArguments": "reduction"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name))
