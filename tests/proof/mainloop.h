@@ -136,7 +136,25 @@ struct PlaceOf<layout::RowMajorInterleaved<kInterleaved>, kIsA> {
   using Type = Interleaved;
 };
 
-/// Returns how many elements of A and of B are wrong in the fragments of any thread.
+/// Lets all threads of a block store both operands, and read them again.
+template <typename A, typename B, typename Storage, typename Count, typename Element>
+void store_and_read() {
+  std::vector<char> memory(sizeof(Storage) + 1024);
+  auto* storage = reinterpret_cast<Storage*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024);
+  for (int pass = 0; pass < (sizeof(Element) > 2 ? 1 : 4 / int(sizeof(Element))); ++pass) {
+    emulation::run_block({0, 0, 0}, 32 * Count::kCount, [&] {
+      int const thread = threadIdx.x, warp = thread / 32, of_part = warp % (Count::kM * Count::kN);
+      A::store(storage->operand_A_ref(), thread, pass);
+      B::store(storage->operand_B_ref(), thread, pass);
+      emulation::wait_for_block();
+      int const part = warp / (Count::kM * Count::kN);
+      A::read(storage->operand_A_ref(), of_part % Count::kM, part, thread % 32, pass);
+      B::read(storage->operand_B_ref(), of_part / Count::kM, part, thread % 32, pass);
+    });
+  }
+}
+
+/// Says how many elements of A and of B are wrong in the fragments of any thread.
 template <typename Shape, typename Warp, typename Instruction, typename Element, typename LayoutA, typename LayoutB,
           typename Accumulator, int kStages, typename Operator, bool kInterleaved = false>
 void mainloop() {
@@ -155,21 +173,20 @@ void mainloop() {
   using B = Operand<Element, typename PlaceOf<LayoutB, false>::Type, typename Core::IteratorThreadMapB,
                     typename Core::SmemIteratorB, typename Math::IteratorB, Instruction, Shape::kN, Shape::kK, Warp::kN,
                     kGroups, Count::kK, false, kStages>;
-
-  std::vector<char> memory(sizeof(Storage) + 1024);
-  auto* storage = reinterpret_cast<Storage*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024);
-  for (int pass = 0; pass < (sizeof(Element) > 2 ? 1 : 4 / int(sizeof(Element))); ++pass) {
-    emulation::run_block({0, 0, 0}, 32 * Count::kCount, [&] {
-      int const thread = threadIdx.x, warp = thread / 32, of_part = warp % (Count::kM * Count::kN);
-      A::store(storage->operand_A_ref(), thread, pass);
-      B::store(storage->operand_B_ref(), thread, pass);
-      emulation::wait_for_block();
-      int const part = warp / (Count::kM * Count::kN);
-      A::read(storage->operand_A_ref(), of_part % Count::kM, part, thread % 32, pass);
-      B::read(storage->operand_B_ref(), of_part / Count::kM, part, thread % 32, pass);
-    });
+  store_and_read<A, B, Storage, Count, Element>();
+  long wrong_a = A::wrong, wrong_b = B::wrong;
+  if constexpr (kInterleaved) {  // a convolution loads as it stores (conv/kernel/default_conv2d_fprop.h)
+    using A = Operand<Element, Plain<true>, typename Core::SmemThreadMapA, typename Core::SmemIteratorA,
+                      typename Math::IteratorA, Instruction, Shape::kM, Shape::kK, Warp::kM, kGroups, Count::kK, true,
+                      kStages>;
+    using B = Operand<Element, Plain<true>, typename Core::SmemThreadMapB, typename Core::SmemIteratorB,
+                      typename Math::IteratorB, Instruction, Shape::kN, Shape::kK, Warp::kN, kGroups, Count::kK, false,
+                      kStages>;
+    store_and_read<A, B, Storage, Count, Element>();
+    wrong_a += A::wrong;
+    wrong_b += B::wrong;
   }
-  std::printf("%ld %ld\n", A::wrong, B::wrong);
+  std::printf("%ld %ld\n", wrong_a, wrong_b);
 }
 
 }  // namespace proof

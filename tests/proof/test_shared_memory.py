@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from typing import Any
 
 import pytest
-import tiles
-from convolutions import STRIDED, UNITY, Algorithm, conv, dgrad, f16, f32, f64, fprop, s8, s32, tf32, wgrad
-from descriptions import COLUMN, ROW, SIMT, ampere, hopper
+from descriptions import COLUMN, ROW, ampere, hopper
 from host import WHOLE, constants
+from kernels import draw_ampere, draw_convolution, text_of
 
-from pycutlass import GemmOperationGrouped, KernelSchedule, SchedulerMode, cutlass
+from pycutlass import GemmOperationGrouped, KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.operation import shared_memory
 
@@ -21,18 +19,6 @@ pytestmark = pytest.mark.compile
 
 #: Kernels of one program: each takes a compiler about a second.
 TOGETHER = 20
-
-
-def text_of(operations: list[Any]) -> str:
-    """Return a program with all the kernels, as Operation0, Operation1, ..."""
-    includes: set[str] = set()
-    bodies = []
-    for i, operation in enumerate(operations):
-        lines = operation.body().splitlines()
-        includes.update(line for line in lines if line.startswith("#include"))
-        body = "\n".join(line for line in lines if not line.startswith("#include"))
-        bodies.append(re.sub(r"\b(Operation|Problem)(?= =|,)", rf"\g<1>{i}", body))
-    return "\n".join([*sorted(includes), *bodies])
 
 
 def counted(operation: Any) -> list[int]:
@@ -75,17 +61,6 @@ def compare(operations: list[Any]) -> None:
         assert wrong == []
 
 
-def draw_ampere(drawn: random.Random) -> Any:
-    operation = tiles.draw(drawn)
-    if drawn.random() < 0.7:
-        return operation
-    value = (*operation._value()[:6], cutlass.IdentitySwizzle1, drawn.choice(list(SchedulerMode)))
-    try:
-        return GemmOperationGrouped(*value)
-    except DescriptionError:
-        return draw_ampere(drawn)
-
-
 def draw_native(drawn: random.Random, rows: int | None = None, columns: int | None = None) -> Any:
     while True:
         shape = rows or drawn.choice((64, 128, 192, 256)), columns or drawn.randrange(16, 257, 16)
@@ -98,26 +73,6 @@ def draw_native(drawn: random.Random, rows: int | None = None, columns: int | No
                 output=drawn.choice(("f16", "f32")),
             )
             return operation if drawn.random() < 0.5 else GemmOperationGrouped(*operation._value())
-        except DescriptionError:
-            continue
-
-
-def draw_convolution(drawn: random.Random) -> Any:
-    while True:
-        types = drawn.choice(((f16, f32, f16), (f16, f32, f32), (tf32, f32, f32), (f64,) * 3, (s8, s32, s8)))
-        simt = drawn.choice((False, True))  # CUDA cores multiply f32 and f64
-        types = drawn.choice((types, (f32,) * 3)) if not simt else drawn.choice(((f32,) * 3, (f64,) * 3))
-        try:
-            return conv(
-                drawn.choice((fprop, dgrad, wgrad)),
-                drawn.choice([algorithm.name for algorithm in Algorithm]),
-                types,
-                stride=drawn.choice((STRIDED, UNITY)),
-                opcode=SIMT if simt else cutlass.OpClass.TensorOp,
-                shape=(drawn.choice((32, 64, 128, 256)), drawn.choice((32, 64, 128, 256)), drawn.choice((8, 16, 32))),
-                warps=(drawn.choice((1, 2, 4)), drawn.choice((1, 2, 4)), 1),
-                stages=drawn.choice((2, 3, 4)),
-            )
         except DescriptionError:
             continue
 
