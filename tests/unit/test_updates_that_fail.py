@@ -91,6 +91,19 @@ def on_gpu(values):
     return [Array(0, each) for each in values] if isinstance(values, list) else Array(0, values)
 """
 
+_CONVOLUTION = """
+operation, size = fprop(), pycutlass.cutlass.conv.Conv2dProblemSize(N=2, H=5, W=4, C=3, K=6, R=3, S=3, pad_h=1, pad_w=1)
+
+def tensor(seed, *shape):
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+def conv(x, w):
+    return pycutlass.reference.conv2d(operation, size, x, w, None)
+
+(x, w), (x2, w2) = ((tensor(seed, 2, 5, 4, 3), tensor(seed + 1, 6, 3, 3, 3)) for seed in (1, 5))
+y, y2 = np.full((2, 5, 4, 6), np.nan, np.float32), np.full((2, 5, 4, 6), np.nan, np.float32)
+"""
+
 _FAMILIES = {
     "numpy operands": """
 operation = gemm()
@@ -119,6 +132,62 @@ operation = gemm("stream_k")
 (a, b, d), (a2, b2, d2) = operands(1), operands(5)
 make = lambda: pycutlass.GemmArguments(operation, (M, N, K), a, b, None, d)
 assert fail_each(operation, make, lambda x: x.update(B=b2), (d, [a @ b]), (d, [a @ b2])) >= 2
+""",
+    "arrays of numpy": """
+operation = gemm()
+(A, B, D), (A2, B2, D2) = ([list(t) for t in zip(*(operands(s + i) for i in range(3)))] for s in (1, 11))
+make = lambda: pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, Mode.Array, batch=3)
+old, new = (D, [a @ b for a, b in zip(A, B)]), (D2, [a @ b for a, b in zip(A2, B2)])
+assert fail_each(operation, make, lambda x: x.update(A=A2, B=B2, D=D2), old, new) >= 4
+assert fail_each(operation, make, lambda x: x.update(B=B2), old, (D, [a @ b for a, b in zip(A, B2)])) >= 4
+""",
+    "arrays on the GPU, then of numpy, with sources and other scalars": """
+operation = gemm()
+(A, B, D), (A2, B2, D2) = ([list(t) for t in zip(*(operands(s + i) for i in range(3)))] for s in (1, 11))
+C2 = [on_host(M, N, i) for i in range(3)]
+GA, GB, GD = map(on_gpu, (A, B, D))
+make = lambda: pycutlass.GemmArguments(operation, (M, N, K), GA, GB, None, GD, Mode.Array, batch=3)
+update = lambda x: x.update(A=A2, C=C2, D=D2, output_op=operation.epilogue_type(2.0, 3.0))
+new = [2 * (a @ b) + 3 * c for a, b, c in zip(A2, B, C2)]
+assert fail_each(operation, make, update, (GD, [a @ b for a, b in zip(A, B)]), (D2, new)) >= 4
+GA2 = on_gpu(A2)
+assert fail_each(operation, make, lambda x: x.update(A=GA2), (GD, [a @ b for a, b in zip(A, B)]),
+                 (GD, [a @ b for a, b in zip(A2, B)])) >= 1
+""",
+    "a convolution of numpy arrays": _CONVOLUTION
+    + """
+make = lambda: pycutlass.Conv2dArguments(operation, size, x, w, None, y)
+assert fail_each(operation, make, lambda a: a.update(A=x2, B=w2, D=y2), (y, [conv(x, w)]), (y2, [conv(x2, w2)])) >= 3
+assert fail_each(operation, make, lambda a: a.update(B=w2), (y, [conv(x, w)]), (y, [conv(x, w2)])) >= 3
+""",
+    "a convolution on the GPU, with a source and slices": _CONVOLUTION
+    + """
+X, W, Y, Y2 = map(on_gpu, (x, w, y, y2))
+c, bias = y2.copy(), np.arange(6, dtype=np.float32)
+c[...] = 5
+for source in (c, bias):
+    make = lambda: pycutlass.Conv2dArguments(operation, size, X, W, None, Y, split_k_slices=2)
+    update = lambda a: a.update(A=x2, C=source, D=Y2, output_op=operation.epilogue_type(2.0, 3.0))
+    assert fail_each(operation, make, update, (Y, [conv(x, w)]), (Y2, [2 * conv(x2, w) + 3 * source])) >= 3
+""",
+    "partial sums of a convolution": _CONVOLUTION
+    + """
+mode = pycutlass.cutlass.conv.SplitKMode.Parallel
+made = []
+def make():
+    made[:] = [pycutlass.Conv2dArguments(operation, size, x, w, split_k_mode=mode, split_k_slices=2)]
+    return made[0]
+class Sums(Array):  # the partial sums, of which the stand-in fills the first plane
+    shape = (2, 5, 4, 6)
+    def __init__(self):
+        pass
+    __del__ = __init__
+    def now(self):
+        return memory_at(made[0].ptr_D, self.shape).copy()
+    def set(self, values):
+        memory_at(made[0].ptr_D, self.shape)[...] = values
+update = lambda a: a.update(A=x2, B=w2)
+assert fail_each(operation, make, update, (Sums(), [conv(x, w)]), (Sums(), [conv(x2, w2)])) >= 3
 """,
     "a reduction": """
 operation = gemm()

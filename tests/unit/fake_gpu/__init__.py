@@ -19,7 +19,7 @@ __all__ = ["FAMILIES", "run"]
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
-FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host")  # in the order of kernels.cpp
+FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop")  # in the order of kernels.cpp
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+from convolutions import OPERATIONS
 from descriptions import ampere, parts
 from numpy.typing import NDArray
 
@@ -34,6 +35,7 @@ __all__ = [
     "everywhere",
     "finish",
     "forget_kernels",
+    "fprop",
     "gemm",
     "group",
     "in_a_thread",
@@ -254,6 +256,13 @@ def group(mode: str) -> Any:
     scheduler = pycutlass.SchedulerMode[mode.capitalize()]
     operation = pycutlass.GemmOperationGrouped(**parts("f32_simt"), precompute_mode=scheduler)
     return _load(operation, f"grouped_{mode}")
+
+
+def fprop() -> Any:
+    """Return an operation whose kernel convolves NHWC tensors in f32."""
+    operation = OPERATIONS["f32_simt_fprop"]
+    _load(operation.partial, "fprop")
+    return _load(operation, "fprop")
 
 
 def forget_kernels() -> None:

@@ -2,7 +2,7 @@
 // function of the host that does what the record says, in f32, A row-major, B column-major, C and D row-major.
 //
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has), 2
-// reduction, 3 group scheduled on the device, 4 group scheduled on the host.
+// reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -29,6 +29,8 @@ namespace {
 using Record = pycutlass_gemm_call;
 #elif FAMILY == 2
 using Record = pycutlass_reduction_call;
+#elif FAMILY == 5
+using Record = pycutlass_conv2d_call;
 #else
 using Record = pycutlass_grouped_call;
 #endif
@@ -66,24 +68,41 @@ struct Problem {
   }
 }
 
-#if FAMILY <= 1
-
 constexpr size_t kWorkspace = 256;
 
+[[maybe_unused]] void take_turns(void* workspace, int left) {
+  fake_touch(workspace, kWorkspace);
+  auto* semaphores = static_cast<unsigned char*>(workspace);
+  for (size_t i = 0; i < kWorkspace; ++i) {
+    if (semaphores[i]) fake_violation("semaphores that are not zero");
+  }
+  std::memset(semaphores, left, kWorkspace);  // those of serial split-K are zero again at its end
+}
+
+#if FAMILY <= 1
+
 bool has_workspace(Record const& of) { return FAMILY == 1 || (of.mode == 0 && of.batch_count > 1); }
+
+void multiply_each(Record const& record, Problem of) {
+  void* const* tables[4];
+  pycutlass_operand* operands[] = {&of.A, &of.B, &of.C, &of.D};
+  for (size_t operand = 0; operand < 4; ++operand) {
+    tables[operand] = static_cast<void* const*>(operands[operand]->data);
+    if (operand != 2 || of.beta != 0) fake_touch(tables[operand], sizeof(void*) * record.batch_count);
+  }
+  for (int i = 0; i < record.batch_count; ++i) {
+    for (size_t operand = 0; operand < 4; ++operand) {
+      if (operand != 2 || of.beta != 0) operands[operand]->data = tables[operand][i];
+    }
+    multiply(of);
+  }
+}
 
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
   pycutlass_call const& call = record.common;
   if (static_cast<Params const*>(params)->device != call.device) fake_violation("planned with another GPU current");
-  if (has_workspace(record)) {
-    fake_touch(call.workspace, kWorkspace);
-    auto* semaphores = static_cast<unsigned char*>(call.workspace);
-    for (size_t i = 0; i < kWorkspace; ++i) {
-      if (semaphores[i]) fake_violation("semaphores that are not zero");
-    }
-    std::memset(semaphores, FAMILY == 1, kWorkspace);  // those of serial split-K are zero again at its end
-  }
+  if (has_workspace(record)) take_turns(call.workspace, FAMILY == 1);
   Problem of{record.m,
              record.n,
              0,
@@ -94,6 +113,7 @@ void run(void const* params) {
              call.D,
              static_cast<float>(call.scalars.value[0]),
              static_cast<float>(call.scalars.value[1])};
+  if (record.mode == 3) return multiply_each(record, of);
   if (record.mode != 1) return multiply(of);
   int const slice = (record.k + record.batch_count - 1) / record.batch_count;  // parallel split-K
   for (int i = 0; i < record.batch_count; ++i) {
@@ -129,6 +149,40 @@ void run(void const* params) {
 }
 
 void plan(Record const&, pycutlass_plan_result&) {}
+
+#elif FAMILY == 5
+
+bool has_workspace(Record const& of) { return of.split_k_mode == 1 && of.split_k_slices > 1; }
+
+void run(void const* params) {
+  Record const& of = static_cast<Params const*>(params)->record;
+  pycutlass_call const& call = of.common;
+  if (has_workspace(of)) take_turns(call.workspace, 0);
+  auto alpha = static_cast<float>(call.scalars.value[0]), beta = static_cast<float>(call.scalars.value[1]);
+  float const* x = touched(call.A.data, (of.n * of.h * of.w - 1) * call.A.ld + of.c);
+  float const* filter = touched(call.B.data, (of.k * of.r * of.s - 1) * call.B.ld + of.c);
+  int const pixels = of.n * of.p * of.q;
+  float const* source = beta != 0 ? touched(call.C.data, (pixels - 1) * call.C.ld + of.k) : nullptr;
+  float* y = touched(call.D.data, (pixels - 1) * call.D.ld + of.k);
+  for (int pixel = 0; pixel < pixels; ++pixel) {
+    int const n = pixel / (of.p * of.q), p = pixel / of.q % of.p, q = pixel % of.q;
+    for (int k = 0; k < of.k; ++k) {
+      float sum = 0;
+      for (int tap = 0; tap < of.r * of.s; ++tap) {
+        int const h = p * of.stride_h - of.pad_h + tap / of.s, w = q * of.stride_w - of.pad_w + tap % of.s;
+        if (h < 0 || h >= of.h || w < 0 || w >= of.w) continue;
+        for (int c = 0; c < of.c; ++c) {
+          sum += x[((n * of.h + h) * of.w + w) * call.A.ld + c] * filter[(k * of.r * of.s + tap) * call.B.ld + c];
+        }
+      }
+      y[pixel * call.D.ld + k] = alpha * sum + (source ? beta * source[pixel * call.C.ld + k] : 0);
+    }
+  }
+}
+
+void plan(Record const& record, pycutlass_plan_result& result) {
+  result.workspace_bytes = has_workspace(record) ? kWorkspace : 0;
+}
 
 #else
 
