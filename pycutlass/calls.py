@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
-__all__ = ["public", "refused", "shown", "suggestion", "unknown_keywords"]
+__all__ = ["meant", "missing", "mistaken", "public", "refused", "shown", "suggestion", "unknown_keywords"]
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _LONGEST = 200  # characters of a value in a message
@@ -42,6 +42,36 @@ def unknown_keywords(
     hints = (f" {elsewhere[name]}" if name in elsewhere else suggestion(name, known) for name in unknown)
     near = "".join(dict.fromkeys(hints))
     return ArgumentTypeError(f"{who} has no keyword {', '.join(unknown)}; it has {', '.join(known)}.{near}")
+
+
+def mistaken(
+    who: str, further: tuple[Any, ...], unknown: Mapping[str, Any], known: tuple[str, ...], named: bool = False
+) -> ArgumentTypeError:
+    """Return the exception for a call with too many arguments, or with keywords that `who` does not have.
+
+    It is for functions that are called once for each launch, which have no checked call around them.
+    """
+    if unknown:
+        return unknown_keywords(who, unknown, known)
+    by_name = "by name alone: " if named else ""
+    return ArgumentTypeError(f"{who} takes {by_name}{', '.join(known)}; got {len(further)} more, {shown(further[0])}")
+
+
+def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return Python's exception for a name that a module lacks, with what is near."""
+    return AttributeError(f"module {module!r} has no attribute {name!r}.{suggestion(name, known)}".rstrip("."))
+
+
+def meant(value: Any, known: Mapping[str, str]) -> str:
+    """Return "did you mean ...?" for a text that was given where one of `known` belongs: what each is written as."""
+    if not isinstance(value, str):
+        return ""
+    import difflib
+
+    name = value.rpartition(".")[2].lower()
+    lower = {each.lower(): written for each, written in known.items()}
+    near = difflib.get_close_matches(name, lower, 1)
+    return f". Did you mean {lower[near[0]]}, without quotes?" if near else ""
 
 
 def public(target: _Target, *, but: tuple[str, ...] = ()) -> _Target:

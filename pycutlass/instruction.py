@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import meant, public, shown
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import items_of, several
@@ -117,9 +117,11 @@ MathOperation.multiply_add)
         if self.instruction_shape is not None:
             object.__setattr__(self, "instruction_shape", triple("instruction_shape", self.instruction_shape))
         if not isinstance(self.opcode_class, _core.OpClass):
-            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {shown(self.opcode_class)}")
+            near = meant(self.opcode_class, {each.name: f"cutlass.OpClass.{each.name}" for each in _core.OpClass})
+            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {shown(self.opcode_class)}{near}")
         if not isinstance(self.math_operation, MathOperation):
-            raise DescriptionError(f"math_operation must be a MathOperation, got {shown(self.math_operation)}")
+            near = meant(self.math_operation, {each.name: f"MathOperation.{each.name}" for each in MathOperation})
+            raise DescriptionError(f"math_operation must be a MathOperation, got {shown(self.math_operation)}{near}")
         for name in ("element_a", "element_b", "element_accumulator"):
             object.__setattr__(self, name, element(getattr(self, name)).tag)
         a, b = element(self.element_a), element(self.element_b)

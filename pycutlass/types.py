@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
-from pycutlass.calls import shown
+from pycutlass.calls import meant, shown
 from pycutlass.errors import DescriptionError
 
 __all__ = ["ELEMENTS", "LAYOUTS", "Element", "Layout", "element", "element_of_dtype", "layout"]
@@ -187,7 +187,7 @@ def element(tag: Any) -> Element:
         known = ", ".join(map(str, ELEMENTS))
         raise DescriptionError(
             f"an element type must be one of {known}, or a dtype of torch or NumPy with one of these names; got "
-            f"{shown(tag)}"
+            f"{shown(tag)}{meant(tag, {alias: str(row) for row in ELEMENTS for alias in (row.short, row.name)})}"
         )
     return row
 
@@ -212,7 +212,8 @@ def layout(tag: Any) -> Layout:
     row = _LAYOUT_OF_TAG.get(tag) if isinstance(tag, type) else None
     if row is None:
         known = ", ".join(map(str, LAYOUTS))
-        raise DescriptionError(f"a layout must be one of {known}; got {shown(tag)}")
+        near = meant(tag, {row.name: str(row) for row in LAYOUTS})
+        raise DescriptionError(f"a layout must be one of {known}; got {shown(tag)}{near}")
     return row
 
 

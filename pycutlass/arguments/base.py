@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 from pycutlass import device
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.calls import public, unknown_keywords
+from pycutlass.calls import mistaken, public, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -45,7 +45,7 @@ class LaunchConfig:
     shared_memory_capacity: int
 
 
-@partial(public, but=("update", "sync"))
+@partial(public, but=("update",))
 class Arguments(ABC):
     """Checked and packed arguments of one launch, which ``operation.run`` may use any number of times.
 
@@ -113,7 +113,7 @@ class Arguments(ABC):
 
     def update(
         self,
-        *,
+        *further: Any,
         A: Any = None,
         B: Any = None,
         C: Any = None,
@@ -137,8 +137,8 @@ class Arguments(ABC):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
-        if unknown:
-            refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op"))
+        if further or unknown:
+            refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op"), further)
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if output_op is None and self._try_exchange(A, B, C, D):
             self._given.update(given)
@@ -299,7 +299,9 @@ _ELSEWHERE = {
 }
 
 
-def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...]) -> None:
-    """Raise ArgumentTypeError for keywords that `who` does not have."""
+def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...], further: tuple[Any, ...] = ()) -> None:
+    """Raise ArgumentTypeError for keywords that `who` does not have, and for what was `further` given without one."""
+    if further:
+        raise mistaken(who, further, {}, known, named=True)
     if unknown:
         raise unknown_keywords(who, unknown, known, _ELSEWHERE)

@@ -107,7 +107,7 @@ class Conv2dProblem(Problem):
         self.operands["D"].store(result)
 
 
-@partial(public, but=("update", "sync"))
+@partial(public, but=("update",))
 class Conv2dArguments(Arguments):
     """The arguments of one convolution launch.
 

@@ -41,7 +41,7 @@ __all__ = ["GemmArguments"]
 _Mode = _core.GemmMode
 
 
-@partial(public, but=("update", "sync"))
+@partial(public, but=("update",))
 class GemmArguments(Arguments):
     """The arguments of one GEMM launch.
 

@@ -25,7 +25,7 @@ __all__ = ["GemmGroupedArguments"]
 _KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "reordered")
 
 
-@partial(public, but=("update", "sync"))
+@partial(public, but=("update",))
 class GemmGroupedArguments(Arguments):
     """The arguments of a grouped GEMM: D[i] = epilogue(A[i] x B[i], C[i]) for every problem i.
 
@@ -181,7 +181,7 @@ class GemmGroupedArguments(Arguments):
 
     def update(
         self,
-        *,
+        *further: Any,
         problem_sizes: Any = None,
         A: Any = None,
         B: Any = None,
@@ -212,8 +212,8 @@ class GemmGroupedArguments(Arguments):
         ArgumentError, ArgumentTypeError, AlignmentError
             As for the constructor.
         """
-        if unknown:
-            refuse_unknown("update", unknown, ("problem_sizes", "A", "B", "C", "D", "output_op"))
+        if further or unknown:
+            refuse_unknown("update", unknown, ("problem_sizes", "A", "B", "C", "D", "output_op"), further)
         # Tuples, which their owner cannot change behind our back. Written out, for this is in the way of every launch.
         if A is not None and type(A) is not tuple:
             A = listed("A", A)

@@ -78,7 +78,7 @@ class ReductionProblem(Problem):
         self.operands["D"].store(result)
 
 
-@partial(public, but=("update", "sync"))
+@partial(public, but=("update",))
 class ReductionArguments(Arguments):
     """The arguments of one reduction of split-K partial sums.
 
@@ -167,7 +167,7 @@ class ReductionArguments(Arguments):
 
     def update(
         self,
-        *,
+        *further: Any,
         A: Any = None,
         B: Any = None,
         C: Any = None,
@@ -202,7 +202,7 @@ class ReductionArguments(Arguments):
             )
         planes = self._planes
         try:
-            super().update(A=A, C=C, D=D, output_op=output_op, **unknown)
+            super().update(*further, A=A, C=C, D=D, output_op=output_op, **unknown)
         except BaseException:
             self._planes = planes
             raise

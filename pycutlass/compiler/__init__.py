@@ -6,6 +6,14 @@ compilers, and the fields of the cache key), ``build`` (one kernel, both sides) 
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from pycutlass.calls import missing
 from pycutlass.compiler.session import add_module, backend, nvcc, nvrtc
 
 __all__ = ["add_module", "backend", "nvcc", "nvrtc"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Say what is near a name that is not here."""
+    raise missing(__name__, name, __all__)

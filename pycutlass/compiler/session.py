@@ -15,7 +15,7 @@ from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import public, shown
 from pycutlass.compiler.build import build
 from pycutlass.compiler.schedule import make_processes, run_all
-from pycutlass.compiler.target import choose_target
+from pycutlass.compiler.target import choose_target, meant_target
 from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
 from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
 from pycutlass.integers import items_of
@@ -153,7 +153,7 @@ def _listed(targets: Sequence[str]) -> list[str]:
     if given is None or not all(isinstance(one, str) for one in given):
         raise ArgumentTypeError(
             f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got "
-            f"{shown(targets)}"
+            f"{shown(targets)}{meant_target(targets)}"
         )
     if not given:
         raise ArgumentError("target is an empty list: name what to build for, or leave target out")

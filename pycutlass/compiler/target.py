@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pycutlass import config, device
 from pycutlass.calls import shown
@@ -10,7 +11,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import logger
 from pycutlass.source import KernelSource
 
-__all__ = ["KNOWN_TARGETS", "choose_target"]
+__all__ = ["KNOWN_TARGETS", "choose_target", "meant_target"]
 
 KNOWN_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")
 
@@ -33,6 +34,7 @@ def choose_target(source: KernelSource, wanted: str | None = None) -> str:
     if wanted is not None and not isinstance(wanted, str):
         raise ArgumentTypeError(
             f"target must be a string such as 'sm_80', or None for the present GPU; got {shown(wanted)}"
+            f"{meant_target(wanted)}"
         )
     for asked, asker in ((wanted, "target"), (config.text("PYCUTLASS_TARGET"), "PYCUTLASS_TARGET")):
         if asked is not None:
@@ -45,11 +47,20 @@ def _own_target(source: KernelSource) -> str:
     return f"sm_{source.compute_capability}{'a' if source.native else ''}"
 
 
+def meant_target(asked: Any) -> str:
+    """Return "did you mean ...?" for another spelling of a compute capability: 90, 9.0, "sm90", "compute_90"."""
+    if not isinstance(asked, str | int | float):
+        return ""
+    match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])([af]?)", str(asked).strip().lower())
+    return f". Did you mean 'sm_{match[1]}{match[2]}{match[3]}'?" if match else ""
+
+
 def _fit(source: KernelSource, asked: str, asker: str) -> str:
     match = _TARGET.fullmatch(asked)
     if match is None:
         raise ArgumentError(
             f"a target is one of {', '.join(KNOWN_TARGETS)} or a newer one; {asker} is {asked!r}, which is none"
+            f"{meant_target(asked)}"
         )
     asked = match[0]  # of a class that is derived from str, the text
     capability, needed = int(match[1]), source.compute_capability

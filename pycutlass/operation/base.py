@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pycutlass.calls import public, shown, unknown_keywords
+from pycutlass.calls import mistaken, public, shown, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.instruction import NO_VOLTA
@@ -156,7 +156,7 @@ class Operation(ABC):
         """The part that emits source, under the name that the guide's scripts use."""
         return self
 
-    def run(self, arguments: Any, stream: Any = None) -> None:
+    def run(self, arguments: Any = None, stream: Any = None, *further: Any, **unknown: Any) -> None:
         """Launch the kernel with `arguments`, on `stream` or on the current stream of the tensors' library.
 
         Returns at once; ``arguments.sync()`` waits. Without a GPU the operation's meaning is executed on the host.
@@ -177,6 +177,8 @@ class Operation(ABC):
         DriverError
             The launch failed.
         """
+        if further or unknown:
+            raise mistaken("run", further, unknown, ("arguments", "stream"))
         if getattr(arguments, "operation", None) is not self:
             self._check_owner(arguments)
         arguments._run(stream)
@@ -190,7 +192,10 @@ class Operation(ABC):
         """Raise unless `arguments` were made for an operation equal to this one."""
         owner = getattr(arguments, "operation", None)
         if owner is None:
-            raise ArgumentTypeError(f"run needs arguments made for this operation, got {type(arguments).__name__}")
+            raise ArgumentTypeError(
+                f"run needs arguments made for this operation, got "
+                f"{'none' if arguments is None else type(arguments).__name__}: make them, and call run(arguments)"
+            )
         if owner != self:
             raise ArgumentError(
                 f"these arguments were made for {owner.procedural_name()}, not for {self.procedural_name()}: make new "

@@ -1,0 +1,98 @@
+"""Names and calls that are nearly right: each message names what was meant, and each exception is ours or Python's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import ROW, ampere
+from test_reduction_arguments import Workspace
+
+import pycutlass
+from pycutlass import GemmArguments, MathInstruction, MathOperation, TensorDescription, cutlass
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+
+F32 = cutlass.float32
+OPERATION = ampere("f32_simt", (ROW, ROW, ROW))
+
+
+def arguments() -> GemmArguments:
+    A = np.ones((4, 4), np.float32)
+    return GemmArguments(OPERATION, (4, 4, 4), A, A, None, A.copy())
+
+
+@pytest.mark.parametrize(
+    ("make", "meant"),
+    [
+        (lambda: MathInstruction([1, 1, 1], F32, F32, F32, "TensorOp"), "cutlass.OpClass.TensorOp"),
+        (lambda: MathInstruction([1, 1, 1], F32, F32, F32, "OpClass.Simt"), "cutlass.OpClass.Simt"),
+        (
+            lambda: MathInstruction([1, 1, 1], F32, F32, F32, math_operation="multiply_add"),
+            "MathOperation.multiply_add",
+        ),
+        (lambda: MathInstruction([1, 1, 1], "float32", F32, F32), "cutlass.float32"),
+        (lambda: TensorDescription("f16", ROW), "cutlass.float16"),
+        (lambda: TensorDescription("cutlass.bfloat16", ROW), "cutlass.bfloat16"),
+        (lambda: TensorDescription("int_8", ROW), "cutlass.int8"),
+        (lambda: TensorDescription(F32, "RowMajor"), "cutlass.RowMajor"),
+        (lambda: TensorDescription(F32, "column_major"), "cutlass.ColumnMajor"),
+        (lambda: TensorDescription(F32, "TensorNHWC"), "cutlass.TensorNHWC"),
+    ],
+)
+def test_a_text_in_place_of_a_member(make: Callable[[], Any], meant: str) -> None:
+    with pytest.raises(DescriptionError, match=r"Did you mean .*, without quotes\?") as caught:
+        make()
+    said = str(caught.value).rpartition("Did you mean ")[2].partition(",")[0]
+    assert said == meant
+    assert eval(said, {"cutlass": cutlass, "MathOperation": MathOperation}) is not None, "the remedy is code"
+
+
+def test_a_text_that_is_near_nothing_gets_no_guess() -> None:
+    for make in (lambda: TensorDescription("zebra", ROW), lambda: TensorDescription(F32, 7)):
+        with pytest.raises(DescriptionError) as caught:
+            make()
+        assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["90", "sm90", "SM_90", "compute_90", "9.0", 90])
+def test_targets_in_other_words(given: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"Did you mean 'sm_90'\?"):
+        pycutlass.compiler.add_module([OPERATION], target=given)
+    with pytest.raises(ArgumentError, match=r"Did you mean 'sm_90a'\?"):
+        pycutlass.compiler.add_module([OPERATION], target="90a")
+    with pytest.raises(ArgumentError, match=r"which is none$"):
+        pycutlass.compiler.add_module([OPERATION], target="hopper")
+
+
+def test_names_of_the_compiler() -> None:
+    with pytest.raises(
+        AttributeError, match=r"'pycutlass.compiler' has no attribute 'add_modul'. Did you mean add_module\?"
+    ):
+        pycutlass.compiler.add_modul([])
+    with pytest.raises(AttributeError, match=r"has no attribute 'zebra'$"):
+        _ = pycutlass.compiler.zebra
+
+
+_CALLS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: OPERATION.run(), r"run needs arguments made for this operation, got none.*call run\(arguments\)"),
+    (lambda: OPERATION.run(arguments(), None, 3), "run takes arguments, stream; got 1 more, 3"),
+    (lambda: OPERATION.run(arguments(), strem=0), r"run has no keyword strem.*Did you mean stream\?"),
+    (lambda: OPERATION.run(argument=arguments()), r"run has no keyword argument.*Did you mean arguments\?"),
+    (
+        lambda: arguments().update(np.ones((4, 4), np.float32)),
+        "update takes by name alone: A, B, C, D, output_op; got 1",
+    ),
+    (lambda: arguments().update(output=1), r"update has no keyword output.*Did you mean output_op\?"),
+    (lambda: arguments().sync(1, 2), "sync"),
+    (lambda: Workspace().make().update(1), "update takes by name alone"),
+    (lambda: Workspace().make().sync(streem=1), "sync"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(_CALLS)))
+def test_calls_of_what_is_called_for_each_launch(number: int) -> None:
+    call, words = _CALLS[number]
+    with pytest.raises(ArgumentTypeError, match=words):
+        call()
