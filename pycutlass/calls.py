@@ -11,7 +11,17 @@ from typing import Any, TypeVar
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
-__all__ = ["meant", "missing", "mistaken", "public", "refused", "shown", "suggestion", "unknown_keywords"]
+__all__ = [
+    "meant",
+    "missing",
+    "mistaken",
+    "no_such_field",
+    "public",
+    "refused",
+    "shown",
+    "suggestion",
+    "unknown_keywords",
+]
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _LONGEST = 200  # characters of a value in a message
@@ -60,6 +70,13 @@ def mistaken(
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return Python's exception for a name that a module lacks, with what is near."""
     return AttributeError(f"module {module!r} has no attribute {name!r}.{suggestion(name, known)}".rstrip("."))
+
+
+def no_such_field(owner: object, name: str, known: Iterable[str]) -> AttributeError:
+    """Return Python's exception for an attribute that an object of ours does not have, and that is set all the same."""
+    return AttributeError(
+        f"{type(owner).__name__} has no attribute {name!r}, and none can be added.{suggestion(name, known)}"
+    )
 
 
 def meant(value: Any, known: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
 
 from pycutlass import device
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.calls import mistaken, public, unknown_keywords
+from pycutlass.calls import mistaken, no_such_field, public, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -151,7 +151,7 @@ class Arguments(ABC):
         self._execution.update(problem)
         self._execution.give_up((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
-        self._given, self.output_op = merged, scalars
+        self.__dict__.update(_given=merged, output_op=scalars)
         self._has_scalars |= output_op is not None
 
     @property
@@ -190,6 +190,18 @@ class Arguments(ABC):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         pointer, ld = self._execution.operand(operand)
         return pointer if name.startswith("ptr_") else ld
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to be changed once everything is checked and packed: no launch would see it."""
+        if name[0] != "_" and "_execution" in self.__dict__:
+            known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
+            if name not in known:
+                raise no_such_field(self, name, known)
+            exchange = f", or arguments.update({name}=...)" if name in ("output_op", "problem_sizes") else ""
+            raise AttributeError(
+                f"{name} of {type(self).__name__} cannot be set, a launch would not see it: make new ones{exchange}"
+            )
+        object.__setattr__(self, name, value)
 
     def __del__(self) -> None:
         execution = self.__dict__.get("_execution")

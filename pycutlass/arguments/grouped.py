@@ -285,7 +285,7 @@ class GemmGroupedArguments(Arguments):
             return False
         if execution.ends_elsewhere:
             execution.give_up(tuple(self._given[name] for name in "ABCD"))
-        self._given, self.problem_count = given, len(given["problem_sizes"])
+        self.__dict__.update(_given=given, problem_count=len(given["problem_sizes"]))
         return True
 
     def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
@@ -295,9 +295,9 @@ class GemmGroupedArguments(Arguments):
         self._execution.update(problem)
         self._execution.give_up((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
-        self._given, self.output_op = given, scalars
+        self.__dict__.update(_given=given, output_op=scalars)
         if self._most_tiles is None:
-            self.problem_count = len(given["problem_sizes"])
+            self.__dict__["problem_count"] = len(given["problem_sizes"])
 
     def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch | NoLaunch:
         if device.available():

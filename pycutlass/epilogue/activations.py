@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass.calls import public, shown
+from pycutlass.calls import no_such_field, public, shown
 from pycutlass.errors import DescriptionError
 from pycutlass.types import Element, element
 
@@ -35,9 +35,16 @@ __all__ = [
 Array = NDArray[Any]
 
 
+class _Fixed:
+    """What `Activation` falls back on for names that are none of its fields: its classes are no dataclasses."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise no_such_field(self, name, ("element_compute",))
+
+
 @public
 @dataclass(frozen=True)
-class Activation(ABC):
+class Activation(_Fixed, ABC):
     """An elementwise function applied to alpha * accumulator + beta * C.
 
     Parameters

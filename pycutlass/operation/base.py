@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pycutlass.calls import mistaken, public, shown, unknown_keywords
+from pycutlass.calls import mistaken, no_such_field, public, shown, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.instruction import NO_VOLTA
@@ -58,6 +58,8 @@ class Operation(ABC):
 
     #: Fields that make up the value, in the order of the constructor.
     _FIELDS: ClassVar[tuple[str, ...]] = ()
+    #: Attributes that follow from them.
+    _FURTHER: ClassVar[tuple[str, ...]] = ()
 
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
@@ -220,6 +222,8 @@ class Operation(ABC):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._FIELDS and name in self.__dict__:
             raise AttributeError(f"{name} of an operation cannot change: describe another operation")
+        if name[0] != "_" and name not in self._FIELDS and not hasattr(type(self), name) and name not in self._FURTHER:
+            raise no_such_field(self, name, self._FIELDS)
         object.__setattr__(self, name, value)
 
 

@@ -79,6 +79,7 @@ class GemmOperationGrouped(Operation):
     'cutlass_sm80_tensorop_s16816gemm_grouped_f16_f16_128x128_32x3_tnt_'
     """
 
+    _FURTHER = ("single",)
     _FIELDS: ClassVar[tuple[str, ...]] = (*GemmOperationUniversal._FIELDS, "precompute_mode")
 
     def __init__(

@@ -96,3 +96,42 @@ def test_calls_of_what_is_called_for_each_launch(number: int) -> None:
     call, words = _CALLS[number]
     with pytest.raises(ArgumentTypeError, match=words):
         call()
+
+
+VALUES = {
+    "tile": (lambda: OPERATION.tile_description, "stagez"),
+    "instruction": (lambda: OPERATION.tile_description.math_instruction, "opcode_clas"),
+    "tensor": (lambda: OPERATION.A, "alignmnet"),
+    "functor": (lambda: OPERATION.epilogue_functor, "element_ouput"),
+    "scalars": (lambda: OPERATION.epilogue_type(1.0), "alhpa"),
+    "size": (lambda: arguments().problem_size, "mm"),
+    "convolution": (lambda: cutlass.conv.Conv2dProblemSize(1, 8, 8, 8, 8, 3, 3), "padh"),
+    "activation": (lambda: pycutlass.relu(), "thresold"),
+    "operation": (lambda: OPERATION, "swizzling_functr"),
+    "arguments": (arguments, "ouput_op"),
+    "reduction": (lambda: Workspace().make(), "partition"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_attributes_that_are_not_there_cannot_be_set(name: str) -> None:
+    make, attribute = VALUES[name]
+    value = make()
+    with pytest.raises(AttributeError) as caught:
+        setattr(value, attribute, 1)
+    assert attribute in str(caught.value)
+    assert not hasattr(value, attribute)
+    if name in ("operation", "arguments", "reduction"):
+        assert "Did you mean " in str(caught.value)
+
+
+@pytest.mark.parametrize("attribute", ["output_op", "operation", "problem_size", "split_k_slices", "bias", "sync"])
+def test_attributes_of_arguments_cannot_be_set(attribute: str) -> None:
+    """The launch is packed: it would go on as before."""
+    made = arguments()
+    before = getattr(made, attribute)
+    with pytest.raises(AttributeError, match=f"{attribute} of GemmArguments cannot be set.*make new ones"):
+        setattr(made, attribute, None)
+    assert getattr(made, attribute) == before
+    with pytest.raises(AttributeError, match=r"or arguments.update\(output_op=\.\.\.\)"):
+        made.output_op = OPERATION.epilogue_type(2.0)  # type: ignore[misc]

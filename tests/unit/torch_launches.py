@@ -121,7 +121,7 @@ def reduction() -> Launch:
         arguments = ReductionArguments(
             operation, [6, 8], 2, sums.ptr_D, D, C, output_op=operation.epilogue_type(1.0, 1.0)
         )
-        arguments.sums = sums
+        arguments._sums = sums  # to live as long
         return arguments
 
     return Launch(make, operation, {"C": matrix(6, 8), "D": matrix(6, 8)})
