@@ -8,19 +8,22 @@ the compiler, of asynchronous copies that come late, or of speed.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from pycutlass import toolkit
+from pycutlass import cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
+from pycutlass.errors import PyCutlassError
 from pycutlass.library import TensorDescription
-from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 
 HERE = Path(__file__).parent
 INCLUDE = f'#include "{HERE / "warp.h"}"\n'
@@ -110,6 +113,11 @@ def with_shared_stores(text: str) -> str:
     return replaced(text, r"uint32_t smem_addr = [^;]*;(.*?)asm volatile\(.*?\n\s*\);", rf"\1{store}", 4)
 
 
+def with_strides(text: str) -> str:
+    """Let iterators of strided dgrad advance by the C++ that is there beside their instructions."""
+    return replaced(text, r"#if 0\n", "#if 1\n")
+
+
 #: Headers with instructions of a GPU in them, and what takes their place.
 CHANGES: dict[str, Callable[[str], str]] = {
     "cutlass.h": with_indices,
@@ -118,6 +126,8 @@ CHANGES: dict[str, Callable[[str], str]] = {
     "arch/memory_sm75.h": with_ldmatrix,
     "arch/mma_sm75.h": with_mma,
     "arch/mma_sm80.h": with_mma,
+    "conv/threadblock/conv2d_dgrad_filter_tile_access_iterator_optimized.h": with_strides,
+    "conv/threadblock/conv2d_dgrad_output_gradient_tile_access_iterator_optimized.h": with_strides,
     "epilogue/warp/tile_iterator_tensor_op_mixed.h": with_shared_stores,
     "gemm/warp/mma_tensor_op_fast_f32.h": lambda text: replaced(
         text, r"#if defined\(__CUDA_ARCH__\) && \(__CUDA_ARCH__ >= 800\)", "#if 1", 2
@@ -173,17 +183,51 @@ class Emulator:
 
     def run(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems of which no two are alike, and what was said."""
+        return self._run(operation, "gemm.h", _problems(operation, seed))
+
+    def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:
+        """Return whether all elements are right, in several problems drawn at random, and what was said."""
+        return self._run(operation, "conv2d.h", _convolutions(operation, seed))
+
+    def _run(self, operation: Any, header: str, problems: Iterable[tuple[int, ...]]) -> tuple[bool, str]:
         text = re.sub(r"PYCUTLASS_KERNEL\(.*\)", "", operation.emit())
         macros = "".join(
-            f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(operand.is_row_major).lower()}\n"
+            f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(_is_by_rows(operand)).lower()}\n"
             f"#define ALIGNMENT_{name} {operand.alignment}\n"
             for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
         )
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
-        program = self.build(f'{text}{macros}#include "{HERE / "gemm.h"}"\n')
-        problems = [str(number) for problem in _problems(operation, seed) for number in problem]
-        ended = subprocess.run([str(program), *problems], capture_output=True, text=True, timeout=600)
+        program = self.build(f'{text}{macros}#include "{HERE / header}"\n')
+        words = [str(number) for problem in problems for number in problem]
+        ended = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def _is_by_rows(operand: TensorDescription) -> bool:
+    """Return whether rows lie in one piece: those of a convolution are pixels."""
+    return operand.order.rank == 4 or operand.is_row_major
+
+
+def _convolutions(operation: Conv2dOperation, seed: int, count: int = 6) -> Iterator[tuple[int, ...]]:
+    """Yield N, H, W, C, K, R, S, P, Q, padding, strides, dilation, mode, alpha, beta and a seed of supported ones."""
+    drawn = random.Random(seed)
+    channels = [16, 32, 48, 64, 72]
+    while count:
+        sizes = {"N": drawn.randint(1, 3), "H": drawn.randint(1, 9), "W": drawn.randint(1, 9)}
+        sizes |= {name: drawn.choice(channels) for name in "CK"} | {name: drawn.randint(1, 4) for name in "RS"}
+        sizes |= {f"pad_{axis}": drawn.randint(0, 2) for axis in "hw"}
+        sizes |= {f"stride_{axis}": drawn.randint(1, 3) for axis in "hw"}
+        sizes |= {f"dilation_{axis}": drawn.randint(1, 2) for axis in "hw"}
+        try:
+            problem = cutlass.conv.Conv2dProblemSize(**sizes, mode=drawn.choice(list(cutlass.conv.Mode)))
+        except PyCutlassError:  # a filter that is larger than the image
+            continue
+        if not operation.supports(problem):
+            continue
+        count -= 1
+        names = "NHWCKRSPQ", ("pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w")
+        numbers = (getattr(problem, name) for name in itertools.chain(*names))
+        yield *numbers, problem.mode.value, *drawn.choice(((1, 0), (2, -1))), drawn.randint(0, 2**30)
 
 
 def _problems(operation: GemmOperationUniversal, seed: int) -> Iterator[tuple[int, ...]]:
