@@ -3,10 +3,11 @@
 The functions take and return arrays of numpy, cupy or torch, on the host or on a GPU, and always copy.
 
 What has been reordered is known by its memory: that of an array which `reorder_column` returned, its views and what
-shares it in another library, as long as nothing else has been written there. A copy has no mark. It is told from a
-plain matrix by its contents, of which digests are kept, and refused without a word of the user's: one matrix may be
-another with its columns exchanged, as matrices with a single 1 are, so equal contents prove nothing. A digest needs the
-contents on the host, so whoever asks for it waits for the GPU.
+shares it in another library, as long as nothing else has been written there. Columns change places within blocks of 32
+columns by 32 rows, so what consists of whole blocks of a reordered matrix is one itself, and what cuts through a block
+is none. A copy has no mark. It is told from a plain matrix by its contents, of which digests are kept, and refused
+unless the caller says what it is: one matrix may be another with its columns exchanged, as matrices with a single 1
+are, so equal contents prove nothing. A digest needs the contents on the host, so whoever asks for it waits for the GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import hashlib
 import math
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,16 +36,24 @@ __all__ = [
 ]
 
 _GROUP = 32
-#: Digests that are kept; the oldest go first, and copies of what had them are taken as plain, which the log says.
-_KEPT = 1 << 16
+_BLOCK = _GROUP * _GROUP
+#: Digests of blocks that are kept, 256 MiB of int8 (and some 40 MiB of memory); the oldest go first, and copies of what
+#: had them are taken as plain, which the log says.
+_KEPT = 1 << 18
+
+_Blocks = tuple[bytes, ...]
 
 
 class _Mark(NamedTuple):
-    """What `reorder_column` has returned: who owns the memory, how much there is, and what was in it."""
+    """What `reorder_column` has returned: who owns the memory, how much there is, and what was in its blocks.
+
+    `fixed` are the digests of blocks that are the same in both orders, such as one of zeros: they tell nothing.
+    """
 
     owner: weakref.ref[Any]
     size: int
-    digest: bytes
+    blocks: _Blocks
+    fixed: frozenset[bytes]
 
 
 # Of the process, as arrays go from any thread to any arguments. Dicts, which keep their order.
@@ -121,8 +131,9 @@ def interleave_rows(matrix: Any) -> Any:
 def reorder_column(packed: Any) -> Any:
     """Return B of an interleaved GEMM with its columns permuted as the kernel reads them; twice is no change.
 
-    Arguments know the result by its memory, and take it as it is. Others they reorder themselves, at each launch or
-    copy: reorder a weight once, on the device where it is used. Copies of the result are refused without
+    Arguments know the result by its memory, and take it as it is, and so they do its slices of whole blocks, such as
+    one matrix of a batch. Others they reorder themselves, at each launch or copy: reorder a weight once, on the device
+    where it is used. Copies of the result, and slices through a block of 32 columns by 32 rows, are refused without
     ``reordered=``.
 
     The epilogue writes straight from registers, where eight neighbouring columns of the product are four threads with
@@ -142,14 +153,17 @@ def reorder_column(packed: Any) -> Any:
         An array that is not packed so, or no array.
     """
     reordered = permute_columns(packed)
-    before, after = _digest(packed), _digest(reordered)
+    before, after = _blocks(packed), _blocks(reordered)
     if before is None or after is None:
         return reordered
+    fixed = frozenset(old for old, new in zip(before, after, strict=True) if old == new)
     with _lock:
-        if before != after and not _is_marked(packed, before):  # else both orders are one, or this is plain again
-            _keep(_digests, after)
-            if before not in _digests:  # else nobody knows: a copy of what was reordered, or what happens to be equal
-                _mark(reordered, after)
+        if set(after) <= fixed or _marked(packed, before) is True:  # both orders are one, or this is plain again
+            return reordered
+        is_plain = _marked(packed, before) is False and _digests.keys().isdisjoint(before)
+        _keep(digest for digest in after if digest not in fixed)
+        if is_plain:  # else nobody knows: a copy of what was reordered, or what happens to be equal
+            _mark(reordered, after, fixed)
     return reordered
 
 
@@ -171,40 +185,61 @@ def permute_columns(packed: Any) -> Any:
 
 
 def is_reordered(array: Any, name: str = "B") -> bool:
-    """Return whether `reorder_column` has returned this memory with just these contents, in whatever shape.
+    """Return whether `array`, in whatever shape, is whole blocks of what `reorder_column` has returned.
 
     Raises
     ------
     ArgumentError
-        It has returned the contents, and they are elsewhere: in a copy, or in a plain matrix that happens to be equal.
-        The message calls the array operand `name`.
+        That cannot be told: the array cuts through blocks, some of them have been written since, or contents that
+        `reorder_column` has returned are elsewhere, in a copy or in a plain matrix that happens to be equal. The
+        message calls the array operand `name`.
     """
-    digest = _digest(array)
+    blocks = _blocks(array)
+    if blocks is None:
+        return False
     with _lock:
-        if digest is not None and _is_marked(array, digest):
-            return True
-        if digest not in _digests:
-            return False
+        marked = _marked(array, blocks)
+        if marked is True or (marked is False and _digests.keys().isdisjoint(blocks)):
+            return marked
+    say = "Pass reordered=True if reorder_column has been applied, else reordered=False."
+    if marked is None:
+        raise ArgumentError(
+            f"operand {name} lies in the memory of what reorder_column has returned, and is not part of it: it begins "
+            f"or ends within a block of {_GROUP} columns by {_GROUP} rows, or some of its blocks have been written "
+            f"since. Take the part of the plain matrix, and reorder that. {say}"
+        )
     raise ArgumentError(
-        f"operand {name} has the contents of a matrix that reorder_column has returned, in other memory: it may be a "
-        f"copy, or a plain matrix that happens to be equal. Pass reordered=True if reorder_column has been applied, "
-        f"else reordered=False."
+        f"operand {name} has the contents of a matrix that reorder_column has returned, or of a part of one, in other "
+        f"memory: it may be a copy, or a plain matrix that happens to be equal. {say}"
     )
 
 
-def _mark(array: Any, digest: bytes) -> None:
+def _mark(array: Any, blocks: _Blocks, fixed: frozenset[bytes]) -> None:
     """Remember the memory of an array that is reordered; whoever calls holds the lock."""
     for place in [place for place, mark in _marks.items() if mark.owner() is None]:
         del _marks[place]
     with contextlib.suppress(TypeError):  # of arrays that have no weak references
-        _marks[_place(array)] = _Mark(weakref.ref(_owner(array)), _bytes(array), digest)
+        _marks[_place(array)] = _Mark(weakref.ref(_owner(array)), _bytes(array), blocks, fixed)
 
 
-def _is_marked(array: Any, digest: bytes) -> bool:
-    """Return whether the memory of `array`, all of it, is known to be reordered; whoever calls holds the lock."""
-    mark = _marks.get(_place(array))
-    known = mark is not None and mark.owner() is not None
-    return known and mark is not None and (mark.size, mark.digest) == (_bytes(array), digest)
+def _marked(array: Any, blocks: _Blocks) -> bool | None:
+    """Return whether the memory of `array`, all of it, is reordered; None where that cannot be told.
+
+    Whoever calls holds the lock.
+    """
+    (device, start), size = _place(array), _bytes(array)
+    for (place, first), mark in _marks.items():
+        if place == device and first < start + size and start < first + mark.size and mark.owner() is not None:
+            if not _is_contiguous(array):
+                return None
+            block = mark.size // len(mark.blocks)
+            skipped, cut = divmod(start - first, block)
+            if cut or skipped < 0 or size != len(blocks) * block or skipped + len(blocks) > len(mark.blocks):
+                return None
+            pairs = zip(blocks, mark.blocks[skipped:], strict=False)
+            unchanged = {found == left for found, left in pairs if found != left or left not in mark.fixed}
+            return None if len(unchanged) > 1 else unchanged <= {True}
+    return False
 
 
 def _place(array: Any) -> tuple[str, int]:
@@ -217,8 +252,10 @@ def _place(array: Any) -> tuple[str, int]:
 
 
 def _owner(array: Any) -> Any:
-    """Return the array whose memory `array` is a view of, or itself."""
-    while (base := getattr(array, "_base" if hasattr(array, "data_ptr") else "base", None)) is not None:
+    """Return what lives as long as the memory of `array`: the array that it is a view of, or the storage of torch."""
+    if hasattr(array, "untyped_storage"):  # views that were made in inference mode do not know what they are views of
+        return array.untyped_storage()
+    while (base := getattr(array, "base", None)) is not None:
         array = base
     return array
 
@@ -227,23 +264,30 @@ def _bytes(array: Any) -> int:
     return int(array.numel() * array.element_size() if hasattr(array, "data_ptr") else array.nbytes)
 
 
-def _keep(digests: dict[bytes, None], digest: bytes) -> None:
-    """Add a digest as the newest; whoever calls holds the lock."""
-    digests.pop(digest, None)
-    digests[digest] = None
-    if len(digests) > _KEPT:
-        del digests[next(iter(digests))]
+def _is_contiguous(array: Any) -> bool:
+    return bool(array.is_contiguous() if hasattr(array, "data_ptr") else array.flags.c_contiguous)
 
 
-def _digest(array: Any) -> bytes | None:
-    """Return a digest of the contents; None of an array of a library that is not known here."""
+def _keep(digests: Iterable[bytes]) -> None:
+    """Add digests as the newest; whoever calls holds the lock."""
+    for digest in digests:
+        _digests.pop(digest, None)
+        _digests[digest] = None
+    while len(_digests) > _KEPT:
+        del _digests[next(iter(_digests))]
+
+
+def _blocks(array: Any) -> _Blocks | None:
+    """Return a digest of each block of the contents; None of an array of a library that is not known here."""
     if hasattr(array, "detach"):
         array = array.detach().cpu().numpy()  # of torch
     elif hasattr(array, "get"):
         array = array.get()  # of cupy
     if not isinstance(array, np.ndarray):
         return None
-    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, digest_size=16).digest()
+    contents, block = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, _BLOCK * array.itemsize
+    starts = range(0, len(contents), block)
+    return tuple(hashlib.blake2b(contents[each : each + block], digest_size=16).digest() for each in starts)
 
 
 def _shape(who: str, name: str, array: Any) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["alignment_of", "laid_out", "transposed"]
+__all__ = ["alignment_of", "interleaved", "laid_out", "transposed"]
 
 
 def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
@@ -36,6 +36,29 @@ def transposed(
         return remedy
     other = "ColumnMajor" if row_major else "RowMajor"
     return f"{remedy.replace(name, view)}, or describe {name} as {other} and pass {view}"
+
+
+def interleaved(
+    name: str, library: str, shape: tuple[int, ...], matrix: tuple[int, int], batch: int, row_major: bool
+) -> str:
+    """Return what to pass for operand `name` of `shape`, where groups of 32 rows, or columns, of `matrix` are needed.
+
+    D is made anew, flat, and the user unpacks it.
+    """
+    if name.startswith("D"):
+        rows, columns = matrix
+        made = f"torch.empty({batch * rows * columns}, dtype={name}.dtype, device={name}.device)"
+        if library != "torch":
+            made = f"{'cupy' if library == 'cupy' else 'np'}.empty({batch * rows * columns}, {name}.dtype)"
+        flat = name if batch == 1 else f"each {rows * columns} elements of {name}"
+        return f"make {name} as {made} and read the result as pycutlass.deinterleave_columns({flat}, {rows}, {columns})"
+    pack = "pycutlass.interleave_rows" if row_major else "pycutlass.interleave_columns"
+    if shape == matrix:
+        return f"pass {pack}({name})"
+    if shape[-2:] == matrix:
+        return f"pack each matrix with {pack}, and pass them flat, one after the other"
+    packed = f"; if it is packed already, pass {name}.reshape(-1)" if shape[-1:] == (32,) else ""
+    return f"pass {pack}({name}), with {name} of shape {matrix}{packed}"
 
 
 def alignment_of(bits: int, address: int, *elements: int) -> int:

@@ -86,16 +86,16 @@ class Reordering:
                     f"the contents of operand {name} cannot be read while a stream captures: pass reordered=True or "
                     f"reordered=False, or make the arguments before"
                 )
-            marked = _is_marked(name, tensor, operand.matrices)
+            marked = is_reordered(tensor, name)
             if marked and view.device is not None:
                 self._watch(view, tensor)
                 return operand
             if marked:
                 return _Unsaid(**vars(operand))
             say_once(
-                f"operand {name} is {operand.description.order}, without the mark of reorder_column: its columns are "
-                f"reordered for the kernel. Pass reordered=True if they have been already, reordered=False if not; "
-                f"reorder_column does it once for many launches.",
+                f"operand {name} is {operand.description.order}, and its memory is not what reorder_column returned: "
+                f"its columns are reordered for the kernel. Pass reordered=True if they have been already, "
+                f"reordered=False if not; reorder_column does it once for many launches.",
                 cause="reordered",
             )
         if view.device is None:
@@ -153,23 +153,9 @@ class _Unsaid(_Plain):
     """B in host memory, where the order of its columns is looked for whenever they are read."""
 
     def _host_lines(self) -> NDArray[Any]:
-        if _is_marked(self.name, self.view.owner, self.matrices):
+        if is_reordered(self.view.owner, self.name):
             return Matrix._host_lines(self)
         return super()._host_lines()
-
-
-def _is_marked(name: str, tensor: Any, matrices: int) -> bool:
-    """Return whether a tensor, or each of the matrices that it has one after the other, is known to be reordered."""
-    known = is_reordered(tensor, name)
-    if known or matrices == 1:
-        return known
-    marks = {is_reordered(part, name) for part in tensor.reshape(matrices, -1)}
-    if len(marks) > 1:
-        raise ArgumentError(
-            f"some matrices of operand {name} are reordered and others are not: apply reorder_column to all, and pass "
-            f"reordered=True"
-        )
-    return marks == {True}
 
 
 def _state(tensor: Any) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_alignment, check_batch_stride, check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import laid_out, transposed
+from pycutlass.remedies import interleaved, laid_out, transposed
 from pycutlass.tensor import wrap
 
 __all__ = ["empty_matrix", "matrix"]
@@ -119,9 +119,12 @@ def _strided(packed: Matrix) -> Matrix:
     view, name = packed.view, packed.name
     assert view.shape is not None and view.strides is not None
     if packed.description.order.interleave > 1:
+        order = packed.description.order
+        extents = packed.rows, packed.columns
+        remedy = interleaved(name, view.library, tuple(view.shape), extents, packed.batch, order.is_row_major)
         raise ArgumentError(
-            f"operand {name} is {packed.description.order.name}, which no tensor of {len(view.shape)} dimensions is: "
-            f"pass it flat, packed in that layout"
+            f"operand {name} is {order.name}, where {order.interleave} {'rows' if order.is_row_major else 'columns'} "
+            f"are stored together; a tensor of {len(view.shape)} dimensions cannot be that: {remedy}"
         )
     shape, strides = view.shape, view.strides
     batch_stride = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_a_plain_b_is_reordered(library, reordered, caplog):
     packed = torch.from_numpy(packed) if library == "torch" else packed
     for _ in range(2):
         np.testing.assert_array_equal(product(packed, A, reordered=reordered), exact)
-    said = "without the mark of reorder_column: its columns are reordered for the kernel"
+    said = "and its memory is not what reorder_column returned: its columns are reordered for the kernel"
     assert caplog.text.count(said) == (reordered is None), "said once, unless the user said it"
 
 
@@ -87,7 +88,7 @@ def test_a_plain_b_is_reordered(library, reordered, caplog):
 def test_a_reordered_b_is_known_however_it_comes(way, caplog):
     A, B, exact = operands()
     np.testing.assert_array_equal(product(WAYS[way](reorder_column(interleave_rows(B))), A), exact)
-    assert "mark" not in caplog.text
+    assert "reorder_column" not in caplog.text
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -96,7 +97,7 @@ def test_what_torch_reordered_is_known_however_it_comes(way, caplog):
     packed = reorder_column(torch.from_numpy(interleave_rows(B)))
     given = WAYS[way](packed.numpy()) if "torch" in way else packed.numpy() if way == "view" else packed.view(-1)
     np.testing.assert_array_equal(product(given, A), exact)
-    assert "mark" not in caplog.text
+    assert "reorder_column" not in caplog.text
 
 
 @pytest.mark.parametrize("way", COPIES)
@@ -133,6 +134,113 @@ def test_the_memory_of_what_is_gone_says_nothing():
         product(copy, A)
 
 
+def layers(count: int = 3) -> tuple[Any, list[tuple[Any, Any, Any]]]:
+    """Return the packed B of some problems in one array of (count, K / 32, N, 32), and the problems."""
+    each = [operands(seed) for seed in range(count)]
+    return np.concatenate([interleave_rows(B) for _, B, _ in each]).reshape(count, K // 32, N, 32), each
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_a_slice_of_whole_blocks_is_reordered_as_well(library, inference, caplog):
+    stacked, each = layers()
+    with torch.inference_mode(inference):
+        reordered = reorder_column(library(stacked))
+        slices = [part.reshape(-1) for part in reordered]
+        del reordered
+        for part, (A, _, exact) in zip(slices, each, strict=True):
+            for given in (part, part.numpy() if hasattr(part, "numpy") else torch.from_numpy(part)):
+                np.testing.assert_array_equal(product(given, A), exact)
+    assert "reorder_column" not in caplog.text
+
+
+def test_a_slice_of_groups_of_columns_or_of_rows_is_reordered_as_well():
+    _, ((A, B, exact), *_) = layers(1)
+    reordered = reorder_column(interleave_rows(B)).reshape(K // 32, N, 32)
+    D = np.zeros(M * 32, np.int8)
+    for group in range(N // 32):
+        columns = slice(32 * group, 32 * group + 32)
+        first = reordered[:1, columns].reshape(-1)
+        assert np.shares_memory(first, reordered)
+        INTERLEAVED8.run(GemmArguments(INTERLEAVED8, (M, 32, 32), interleave_columns(A[:, :32]), first, None, D))
+        found = np.clip(A[:, :32].astype(int) @ B[:32, columns], -128, 127)
+        np.testing.assert_array_equal(deinterleave_columns(D, M, 32), found)
+        gathered = reordered[:, columns].reshape(-1)  # a copy
+        assert not np.shares_memory(gathered, reordered)
+        with pytest.raises(ArgumentError, match="or of a part of one, in other memory"):
+            GemmArguments(INTERLEAVED8, (M, 32, K), interleave_columns(A), gathered, None, D)
+        options = {"reordered": True}
+        INTERLEAVED8.run(GemmArguments(INTERLEAVED8, (M, 32, K), interleave_columns(A), gathered, None, D, **options))
+        np.testing.assert_array_equal(deinterleave_columns(D, M, 32), exact[:, columns])
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_a_slice_through_blocks_is_refused(library):
+    stacked, ((A, _, _), *_) = layers(1)
+    flat = reorder_column(library(stacked)).reshape(-1)
+    D = np.zeros(M * 32, np.int8)
+    for first in (16, 16 * 32, 1008):
+        with pytest.raises(ArgumentError, match=r"begins or ends within a block of 32 columns by 32 rows.*reordered="):
+            GemmArguments(INTERLEAVED8, (M, 32, 32), interleave_columns(A[:, :32]), flat[first : first + 1024], None, D)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_a_slice_of_a_copy_is_refused(library):
+    stacked, each = layers()
+    for copy in (reorder_column(library(stacked)) + 0, library(np.array(reorder_column(stacked)))):
+        for part, (A, _, exact) in zip(copy, each, strict=True):
+            with pytest.raises(ArgumentError, match=r"or of a part of one, in other memory.*Pass reordered=True if"):
+                product(part.reshape(-1), A)
+            np.testing.assert_array_equal(product(part.reshape(-1), A, reordered=True), exact)
+
+
+def test_what_is_plain_in_part_is_refused_and_plain_slices_of_it_are_plain():
+    stacked, each = layers()
+    reordered = reorder_column(stacked)
+    reordered[1] = stacked[1]
+    reordered[2, 0] = stacked[2, 0]
+    for part, (A, _, exact) in zip(reordered[:2], each[:2], strict=True):
+        np.testing.assert_array_equal(product(part.reshape(-1), A), exact)
+    with pytest.raises(ArgumentError, match="some of its blocks have been written since"):
+        product(reordered[2].reshape(-1), each[2][0])
+    with pytest.raises(ArgumentError, match="some of its blocks have been written since"):
+        batched(reordered.reshape(-1), each)
+
+
+def batched(B: Any, each: list[tuple[Any, Any, Any]], mode: Any = Mode.Batched) -> None:
+    """Run a batch, and check it."""
+    A, D = np.concatenate([interleave_columns(A) for A, _, _ in each]), np.zeros(len(each) * M * N, np.int8)
+    arguments = GemmArguments(INTERLEAVED8, SIZE, A, B, None, D, gemm_mode=mode, batch=len(each))
+    INTERLEAVED8.run(arguments)
+    for found, (_, _, exact) in zip(D.reshape(len(each), -1), each, strict=True):
+        np.testing.assert_array_equal(deinterleave_columns(found, M, N), exact)
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_slices_in_batches_arrays_and_groups(library):
+    stacked, each = layers(4)
+    stacked[3] = 0  # is in both orders
+    each[3] = (each[3][0], 0, np.zeros((M, N), np.int8))
+    reordered = reorder_column(library(stacked)).reshape(4, -1)
+    batched(reordered.reshape(-1), each)
+    batched(reordered[1:].reshape(-1), each[1:])
+    batched(list(reordered), each, Mode.Array)
+    batched([*reordered[:2], *library(stacked.reshape(4, -1))[2:]], each, Mode.Array)
+    fields = ("compute_capability", "tile_description", "A", "B", "C", "epilogue_functor")
+    grouped = GemmOperationGrouped(*(getattr(INTERLEAVED8, name) for name in fields))
+    A, D = [interleave_columns(A) for A, _, _ in each], [np.zeros(M * N, np.int8) for _ in each]
+    grouped.run(GemmGroupedArguments(grouped, [SIZE] * 4, A, list(reordered), None, D))
+    for found, (_, _, exact) in zip(D, each, strict=True):
+        np.testing.assert_array_equal(deinterleave_columns(found, M, N), exact)
+
+
+def test_reordering_a_slice_again_makes_it_plain():
+    stacked, each = layers()
+    reordered = reorder_column(stacked)
+    for part, (A, _, exact) in zip(reordered, each, strict=True):
+        np.testing.assert_array_equal(product(reorder_column(part).reshape(-1), A), exact)
+
+
 def test_reordering_a_copy_again_proves_nothing():
     A, B, exact = operands()
     again = reorder_column(reorder_column(interleave_rows(B)).copy())
@@ -154,7 +262,7 @@ def test_the_mark_goes_with_the_contents(caplog):
     packed = reorder_column(interleave_rows(B))
     packed[:] = interleave_rows(B)  # plain again
     np.testing.assert_array_equal(product(packed, A), exact)
-    assert "without the mark" in caplog.text
+    assert "is not what reorder_column returned" in caplog.text
 
 
 def test_twice_is_plain_and_so_it_is_taken():
@@ -195,7 +303,8 @@ def test_a_matrix_that_reordering_leaves_as_it_is():
 
 
 def test_the_oldest_marks_go_first(monkeypatch):
-    monkeypatch.setattr("pycutlass.interleave._KEPT", 2)
+    blocks = K * N // 32**2
+    monkeypatch.setattr("pycutlass.interleave._KEPT", 2 * blocks)
     arrays = [reorder_column(interleave_rows(operands(seed)[1])) for seed in range(3)]
     assert all(map(pycutlass.interleave.is_reordered, arrays))
     assert not pycutlass.interleave.is_reordered(arrays[0].copy())
@@ -265,6 +374,37 @@ def test_a_word_about_what_is_not_interleaved_is_refused():
         GemmArguments(ampere(), (8, 8, 8), A, A.T, None, A.copy(), reordered=False)
     with pytest.raises(ArgumentTypeError, match="reordered must be True, False or None"):
         GemmArguments(INTERLEAVED8, SIZE, None, None, None, None, reordered="yes")
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_matrices_that_are_not_packed_are_told_how(library):
+    """What the messages say is done, one after the other, until the arguments are right."""
+    A, B, exact = operands()
+    given = {"A": library(A), "B": library(B), "D": library(np.zeros((M, N), np.int8))}
+    said = {"A": r"pass (.*)$", "B": r"pass (.*)$", "D": r"make D as (.*) and read the result as (.*)$"}
+    read = ""
+    for name, pattern in said.items():
+        with pytest.raises(
+            ArgumentError, match=f"operand {name} is .*a tensor of 2 dimensions cannot be that"
+        ) as error:
+            GemmArguments(INTERLEAVED8, SIZE, given["A"], given["B"], None, given["D"])
+        code = re.search(pattern, str(error.value))
+        assert code is not None, str(error.value)
+        read = code[code.re.groups]
+        given[name] = eval(code[1], {"np": np, "torch": torch, "pycutlass": pycutlass}, given)
+    INTERLEAVED8.run(GemmArguments(INTERLEAVED8, SIZE, given["A"], given["B"], None, given["D"]))
+    np.testing.assert_array_equal(eval(read, {"pycutlass": pycutlass}, given), exact)
+
+
+def test_batches_and_packed_matrices_are_told_to_be_flat():
+    A, B, D = np.zeros((2, M, K), np.int8), np.zeros((2, K, N), np.int8), np.zeros((2, M, N), np.int8)
+    options = {"gemm_mode": Mode.Batched, "batch": 2}
+    with pytest.raises(ArgumentError, match=r"pack each matrix with pycutlass\.interleave_columns, and pass them flat"):
+        GemmArguments(INTERLEAVED8, SIZE, A, B, None, D, **options)
+    with pytest.raises(ArgumentError, match=r"np\.empty\(3072, D\.dtype\).*each 1536 elements of D, 24, 64\)"):
+        GemmArguments(INTERLEAVED8, SIZE, A.ravel(), B.ravel(), None, D, **options)
+    with pytest.raises(ArgumentError, match=r"interleave_rows\(B\), with B of shape \(96, 64\); if .*B\.reshape\(-1\)"):
+        GemmArguments(INTERLEAVED8, SIZE, A[0].ravel(), B[0].reshape(3, N, 32), None, D[0].ravel())
 
 
 @pytest.mark.parametrize("mode", [Mode.Batched, Mode.Array])
