@@ -248,7 +248,11 @@ bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d)
     }
   };
   bool fits = true;
-  for_each_given([&](size_t i) { fits = fits && group_.operands[i].read(given[i]); });
+  try {
+    for_each_given([&](size_t i) { fits = fits && group_.operands[i].read(given[i]); });
+  } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
+    fits = false;
+  }
   if (!fits) return false;
   for_each_given([&](size_t i) { group_.operands[i].exchange(); });
   if (overlapping(!d.is_none())) {
@@ -270,7 +274,11 @@ bool GroupedCall::resize(py::buffer const& sizes, std::array<py::handle, kOperan
   if (image_.empty()) return false;
   Group group;
   group.sizes = read_sizes(sizes);
-  if (!take(group, given)) return false;
+  try {
+    if (!take(group, given)) return false;
+  } catch (py::error_already_set const&) {  // as in update
+    return false;
+  }
   go_over_to(group);
   bool const apart = !overlapping(true);
   if (apart && fits_table()) return true;

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bindings.h"
 
@@ -49,10 +50,16 @@ void OperandList::remember(py::tuple const& given, bool written) {
 
 bool OperandList::read(py::handle given) {
   if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != forms.size()) return false;
+  next_guards.clear();
+  uint64_t const misaligned = rule.alignment_bytes() - 1;
   for (size_t i = 0; i < forms.size(); ++i) {
     py::handle const tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-    if (!forms[i].read(tensor, next[i]) || (next[i] & (rule.alignment_bytes() - 1)) != 0) return false;
-    if (!guards[i].allows(tensor)) return false;
+    bool const plain = forms[i].read_directly(tensor, next[i]) && guards[i].takes_plainly(tensor);
+    if (!plain && !forms[i].read(tensor, next[i])) return false;
+    if ((next[i] & misaligned) != 0 || !guards[i].allows(tensor)) return false;
+    if (plain) continue;
+    next_guards.emplace_back(i, guards[i]);
+    next_guards.back().second.exchange(tensor);
   }
   return true;
 }
@@ -64,9 +71,16 @@ void OperandList::exchange() {
 
 void OperandList::keep(py::handle given) {
   tensors = py::reinterpret_borrow<py::object>(given);
+  for (auto& [i, guard] : next_guards) guards[i] = std::move(guard);
+  auto next_guard = next_guards.begin();
   for (size_t i = 0; i < guards.size(); ++i) {
-    guards[i].exchange(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+    if (next_guard != next_guards.end() && next_guard->first == i) {
+      ++next_guard;
+    } else {
+      guards[i].exchange_plain(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+    }
   }
+  next_guards.clear();
 }
 
 void OperandList::check_unmoved(char letter) const {

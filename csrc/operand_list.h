@@ -41,6 +41,8 @@ struct OperandList {
   std::vector<TensorForm> forms;
   std::vector<TensorGuard> guards;
   OperandRule rule;
+  // What has to be watched anew when what was read takes its place; others are plainly of the forms of those before.
+  std::vector<std::pair<size_t, TensorGuard>> next_guards;
   pybind11::object tensors;  // what the pointers point into: a tuple, with None for what is not kept alive here
 
   void resize(size_t count);
@@ -52,7 +54,7 @@ struct OperandList {
   bool read(pybind11::handle given);
   /// Goes over to what was read; once more goes back.
   void exchange();
-  /// Keeps the tensors that were read in place of those before them.
+  /// Keeps the tensors that were read in place of those before them. Nothing here can fail.
   void keep(pybind11::handle given);
   /// Throws ArgumentError where the memory of a tensor was moved since it was given; `letter` is what operand this is.
   void check_unmoved(char letter) const;

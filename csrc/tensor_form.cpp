@@ -1,7 +1,5 @@
 #include "tensor_form.h"
 
-#include <algorithm>
-
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -56,9 +54,11 @@ void TensorForm::remember_torch(py::handle tensor, uintptr_t expected) {
   torch_device_index_ = view.device_index;
   if (!TorchImpl::found()) return;
   torch_form_ = TorchForm::of(TorchImpl(tensor));
-  TensorView const seen = view_directly(TorchImpl(tensor));
-  direct_ = torch_form_.is_like(TorchImpl(tensor)) && seen.pointer == expected &&
-            has_extents(seen.rank, seen.sizes, seen.strides);
+  element_bytes_ = dtype_.bits * uint64_t{dtype_.lanes} / 8;
+  bytes_ = bytes_of_extents(view.rank, view.sizes, view.strides, element_bytes_);
+  TensorView seen;
+  direct_ = torch_form_.is_like(TorchImpl(tensor)) && view_directly(TorchImpl(tensor), seen) &&
+            seen.pointer == expected && has_extents(seen.rank, seen.sizes, seen.strides);
 }
 
 void TensorForm::remember_attributes(py::handle tensor) {
@@ -72,7 +72,7 @@ void TensorForm::remember_attributes(py::handle tensor) {
   attribute_device_ = tensor.attr("data").attr("device_id");
 }
 
-bool TensorForm::read(py::handle tensor, uintptr_t& pointer) const {
+bool TensorForm::read_otherwise(py::handle tensor, uintptr_t& pointer) const {
   if (attribute_shape_) return py::type::handle_of(tensor).is(type_) && read_attributes(tensor, pointer);
   TensorView seen;
   if (!view(tensor, seen)) return false;
@@ -90,6 +90,11 @@ TensorForm TensorForm::with_extents(TensorView const& view) const {
   TensorForm form = *this;
   form.rank_ = view.rank;
   for (int64_t i = 0; i < view.rank; ++i) form.extents_[static_cast<size_t>(i)] = {view.sizes[i], view.strides[i]};
+  form.direct_ = direct_ && view.rank <= TorchImpl::kMaxRank;
+  if (form.direct_) {
+    form.torch_form_.set_extents(view.rank, view.sizes, view.strides);
+    form.bytes_ = bytes_of_extents(view.rank, view.sizes, view.strides, element_bytes_);
+  }
   return form;
 }
 
@@ -104,16 +109,12 @@ bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* 
 
 bool TensorForm::view_torch(py::handle tensor, TensorView& view) const {
   if (!direct_ || !torch_form_.is_like(TorchImpl(tensor))) return view_torch_by_functions(tensor, view);
-  view = view_directly(TorchImpl(tensor));
-  return true;
+  return view_directly(TorchImpl(tensor), view);
 }
 
-/// What is like the remembered tensor has elements of the same size.
-TensorView TensorForm::view_directly(TorchImpl impl) const {
-  int64_t const *sizes = impl.sizes(), *end = sizes + impl.rank();
-  bool const empty = std::find(sizes, end, 0) != end;
-  uint64_t const offset = static_cast<uint64_t>(impl.offset()) * (dtype_.bits * uint64_t{dtype_.lanes} / 8);
-  return {empty ? 0 : impl.memory() + offset, impl.rank(), sizes, impl.strides()};
+bool TensorForm::view_directly(TorchImpl impl, TensorView& view) const {
+  view = {0, impl.rank(), impl.sizes(), impl.strides()};
+  return find(impl, bytes_of_extents(view.rank, view.sizes, view.strides, element_bytes_), view.pointer);
 }
 
 bool TensorForm::view_torch_by_functions(py::handle tensor, TensorView& view) const {
@@ -122,6 +123,12 @@ bool TensorForm::view_torch_by_functions(py::handle tensor, TensorView& view) co
   TorchReader::View seen;
   if (!torch_->read(tensor, seen)) return false;  // the slow path explains
   view = {reinterpret_cast<uintptr_t>(seen.data), seen.rank, seen.sizes, seen.strides};
+  uint64_t const element_bytes = dtype_.bits * uint64_t{dtype_.lanes} / 8;
+  uint64_t const bytes = bytes_of_extents(seen.rank, seen.sizes, seen.strides, element_bytes);
+  uint64_t const begin = tensor.attr("storage_offset")().cast<uint64_t>() * element_bytes;
+  if (bytes && (!seen.data || begin + bytes > tensor.attr("untyped_storage")().attr("nbytes")().cast<uint64_t>())) {
+    return false;
+  }
   return seen.dtype == torch_dtype_ && seen.device_type == torch_device_type_ &&
          seen.device_index == torch_device_index_;
 }

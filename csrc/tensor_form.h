@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <array>
 
 #include "dlpack.h"
@@ -27,7 +28,16 @@ class TensorForm {
   /// Whether there is a form, and so a way to tell whether another tensor has it.
   bool known() const { return torch_ || tensor_from_py_object_ || attribute_shape_; }
   /// Whether `tensor` has the remembered form; if so, `pointer` becomes its address.
-  bool read(pybind11::handle tensor, uintptr_t& pointer) const;
+  bool read(pybind11::handle tensor, uintptr_t& pointer) const {
+    return read_directly(tensor, pointer) || read_otherwise(tensor, pointer);
+  }
+  /// The same of most tensors of torch, in a third of the time; false says nothing of others.
+  bool read_directly(pybind11::handle tensor, uintptr_t& pointer) const {
+    if (!direct_ || reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr())) != type_.ptr()) return false;
+    TorchImpl const impl(tensor);
+    if (!torch_form_.is_like(impl) || !torch_form_.has_extents_of(impl)) return false;
+    return find(impl, bytes_, pointer);
+  }
   /// Whether `tensor` has the remembered type, device and dtype, and can be looked at without asking Python.
   bool view(pybind11::handle tensor, TensorView& view) const;
   /// The form of a tensor that `view` has looked at.
@@ -40,7 +50,15 @@ class TensorForm {
   void remember_attributes(pybind11::handle tensor);
   bool view_torch(pybind11::handle tensor, TensorView& view) const;
   bool view_torch_by_functions(pybind11::handle tensor, TensorView& view) const;
-  TensorView view_directly(TorchImpl impl) const;
+  bool view_directly(TorchImpl impl, TensorView& view) const;
+  bool read_otherwise(pybind11::handle tensor, uintptr_t& pointer) const;
+  /// Whether a tensor like the remembered one, of so many bytes, lies in its memory, which may have been freed or made
+  /// smaller below it; if so, `pointer` becomes its address: 0 of a tensor without elements, as PyTorch itself says.
+  bool find(TorchImpl impl, uint64_t bytes, uintptr_t& pointer) const {
+    uint64_t const begin = static_cast<uint64_t>(impl.offset()) * element_bytes_;
+    pointer = bytes ? impl.memory() + begin : 0;
+    return !bytes || begin + bytes <= static_cast<uint64_t>(impl.bytes());
+  }
   bool view_exchange_api(pybind11::handle tensor, TensorView& view) const;
   bool read_attributes(pybind11::handle tensor, uintptr_t& pointer) const;
   bool has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const;
@@ -50,18 +68,21 @@ class TensorForm {
   };
   static constexpr int kMaxRank = 6;
 
+  // What `read_directly` looks at, side by side: a group has hundreds of these.
   pybind11::object type_;
+  bool direct_ = false;  // whether tensors like this one can be read without PyTorch's functions
+  uint64_t element_bytes_ = 0, bytes_ = 0;
+  TorchForm torch_form_{};
+
   int64_t rank_ = 0;
   std::array<Extent, kMaxRank> extents_{};
   // By the exchange interface, ...
   decltype(dlpack::ExchangeApi::tensor_from_py_object) tensor_from_py_object_ = nullptr;
   dlpack::Device device_{};
   dlpack::DataType dtype_{};
-  // ... by PyTorch's own, where that gives the same address, ...
+  // ... by PyTorch's functions, where those give the same address, ...
   TorchReader const* torch_ = nullptr;
   int32_t torch_dtype_ = 0, torch_device_type_ = 0, torch_device_index_ = 0;
-  TorchForm torch_form_{};
-  bool direct_ = false;  // whether tensors like this one can be read without PyTorch's functions
   // ... or by attributes, for cupy.
   pybind11::object attribute_dtype_, attribute_shape_, attribute_strides_, attribute_device_;
 };

@@ -21,9 +21,10 @@ std::string in_words(TorchPlace const& place) {
   return text;
 }
 
-/// Shape, strides and data type, asked through Python.
+/// Shape, strides, data type and whether the values are those in memory negated, asked through Python.
 py::object ask_form(py::handle tensor) {
-  return py::make_tuple(py::tuple(tensor.attr("shape")), tensor.attr("stride")(), tensor.attr("dtype"));
+  return py::make_tuple(py::tuple(tensor.attr("shape")), tensor.attr("stride")(), tensor.attr("dtype"),
+                        tensor.attr("is_neg")());
 }
 
 std::string in_words(py::object const& form) {
@@ -31,6 +32,7 @@ std::string in_words(py::object const& form) {
   std::string words =
       "shape " + py::str(parts[0]).cast<std::string>() + " and strides " + py::str(parts[1]).cast<std::string>();
   if (parts.size() > 2) words += " of " + py::str(parts[2]).cast<std::string>();
+  if (parts.size() > 3 && parts[3].cast<bool>()) words += " (a lazily negated view)";
   return words;
 }
 
@@ -60,36 +62,79 @@ void TensorGuard::watch(py::handle tensor, bool written) {
   direct_ = reader_ && TorchImpl::found() && place_.is_of(TorchImpl(tensor));
   if (direct_) form_ = TorchForm::of(TorchImpl(tensor));
   direct_ = direct_ && form_.rank <= TorchImpl::kMaxRank;
-  if (!direct_) asked_form_ = ask_form(tensor);
+  if (!direct_) {
+    asked_form_ = ask_form(tensor);
+    return;
+  }
+  write_flags_ = TorchImpl(tensor).write_flags();
+  watch_base(tensor);
+}
+
+void TensorGuard::watch_base(py::handle tensor) {
+  base_ = py::object();
+  if (!TorchImpl(tensor).has_autograd()) return;  // as views have
+  try {
+    py::object base = tensor.attr("_base");
+    if (is_torch(base) && TorchReader::for_type_of(base) && TorchImpl(base).storage() == place_.storage) {
+      base_ = std::move(base);
+    }
+  } catch (py::error_already_set& error) {  // of a class of the user's
+    if (!error.matches(PyExc_Exception)) throw;
+  }
 }
 
 void TensorGuard::exchange(py::handle tensor) {
   if (!tensor_) return;
   if (!direct_ || !form_.is_like(TorchImpl(tensor))) return watch(tensor, written_);
-  tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  place_ = TorchPlace::of(TorchImpl(tensor));
+  exchange_plain(tensor);
+  watch_base(tensor);
   if (!form_.has_extents_of(TorchImpl(tensor))) form_ = TorchForm::of(TorchImpl(tensor));
 }
 
 bool TensorGuard::unmoved_by_python() const {
-  return same(TorchReader::ask_place(tensor_), place_) && ask_form(tensor_).equal(asked_form_);
+  try {
+    return same(TorchReader::ask_place(tensor_), place_) && ask_form(tensor_).equal(asked_form_);
+  } catch (py::error_already_set& error) {  // it has become a tensor without memory of its own
+    if (!error.matches(PyExc_Exception)) throw;
+    return false;
+  }
 }
 
 void TensorGuard::raise_moved(std::string const& name) const {
-  TorchPlace const now = TorchReader::ask_place(tensor_);
   std::string const remedy = " Pass the tensor to update, or make new arguments.";
-  if (same(now, place_)) {
-    raise_error("ArgumentError", "operand " + name + " is not the tensor that these arguments were made with: it had " +
-                                     in_words(direct_ ? form_in_python(form_) : asked_form_) + ", and has " +
-                                     in_words(ask_form(tensor_)) +
-                                     ". Something like t_, resize_ or .data = ... has changed it in place." + remedy);
+  TorchPlace now{};
+  py::object form;
+  try {
+    if (written_) tensor_.attr("data_ptr")();  // memory that a lazy copy shares is copied now
+    now = TorchReader::ask_place(tensor_);
+    form = ask_form(tensor_);
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    raise_error("ArgumentError", "operand " + name +
+                                     " has no memory of its own any more: something like .data = ... "
+                                     "or swap_tensors has made another tensor of it." +
+                                     remedy);
   }
-  raise_error("ArgumentError",
-              "the memory of operand " + name + " is not what these arguments were made with: its storage had " +
-                  in_words(place_) + ", and has " + in_words(now) +
-                  ". Something like .data = ..., set_, resize_ or a conversion of its module has moved "
-                  "it." +
-                  remedy);
+  if (!same(now, place_)) {
+    raise_error("ArgumentError", "the memory of operand " + name +
+                                     " is not what these arguments were made with: its "
+                                     "storage had " +
+                                     in_words(place_) + ", and has " + in_words(now) +
+                                     ". Something like .data = ..., set_, resize_ or a conversion of its module has "
+                                     "moved it." +
+                                     remedy);
+  }
+  if (direct_ && is_left_by_base()) {
+    raise_error("ArgumentError", "the memory of operand " + name +
+                                     " is not what these arguments were made with: it is "
+                                     "a view of a tensor that has gone over to other memory since, by something like "
+                                     ".data = ... or a conversion of its module. Pass a new view to update, or make "
+                                     "new arguments.");
+  }
+  raise_error("ArgumentError", "operand " + name + " is not the tensor that these arguments were made with: it had " +
+                                   in_words(direct_ ? form_in_python(form_) : asked_form_) + ", and has " +
+                                   in_words(form) +
+                                   ". Something like t_, resize_ or .data = ... has changed it in place." + remedy);
 }
 
 void TensorGuard::increment_version() const {

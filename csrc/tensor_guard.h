@@ -1,7 +1,8 @@
 // Where the memory of a tensor of torch was when a launch was prepared, and how the tensor lay in it. A tensor can go
 // over to other memory while it is alive (`.data = ...`, `set_`, `module.double()`), its memory can be moved below it
 // (`resize_`), and its shape and strides can change in place (`t_`): a launch would then read or write what belongs to
-// others, or take the tensor for what it no longer is.
+// others, or take the tensor for what it no longer is. What a view belongs to can leave it behind: `weight.T` keeps the
+// old memory when `weight.data` becomes another.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -22,11 +23,25 @@ class TensorGuard {
   bool allows(pybind11::handle tensor) const { return !written_ || !requires_grad(tensor); }
   /// Watches a tensor that is allowed in place of the present one.
   void exchange(pybind11::handle tensor);
+  /// Whether a tensor of the same extents and data type can be watched without asking Python: it is of the same kind,
+  /// and no view.
+  bool takes_plainly(pybind11::handle tensor) const {
+    return direct_ && TorchImpl(tensor).keys() == form_.keys && !TorchImpl(tensor).has_autograd();
+  }
+  /// Watches such a tensor in place of the present one. Nothing here can fail.
+  void exchange_plain(pybind11::handle tensor) noexcept {
+    tensor_ = pybind11::reinterpret_borrow<pybind11::object>(tensor);
+    place_ = TorchPlace::of(TorchImpl(tensor));
+    write_flags_ = TorchImpl(tensor).write_flags();
+    base_ = pybind11::object();
+  }
   void clear() { *this = TensorGuard(); }
 
   bool unmoved() const {
-    if (direct_) return place_.is_of(TorchImpl(tensor_)) && form_.has_extents_of(TorchImpl(tensor_));
-    return !tensor_ || unmoved_by_python();
+    if (!direct_) return !tensor_ || unmoved_by_python();
+    TorchImpl const now(tensor_);
+    return place_.is_of(now) && form_.has_extents_of(now) && form_.has_kind_of(now) && !is_left_by_base() &&
+           (!written_ || now.write_flags() == write_flags_);
   }
   /// Whether that takes no call of Python, and so next to no time.
   bool direct() const { return direct_; }
@@ -41,7 +56,9 @@ class TensorGuard {
 
  private:
   bool unmoved_by_python() const;
-  void take_place(pybind11::handle tensor);
+  /// Whether the tensor is a view of another one that has gone over to other memory since.
+  bool is_left_by_base() const { return base_ && TorchImpl(base_).storage() != place_.storage; }
+  void watch_base(pybind11::handle tensor);
   void increment_version() const;
   bool requires_grad(pybind11::handle tensor) const;
   bool is_inference(pybind11::handle tensor) const;
@@ -49,6 +66,8 @@ class TensorGuard {
   pybind11::object tensor_;
   bool direct_ = false;  // whether place and form are read from the tensor's objects
   bool written_ = false, counts_writes_ = false;
+  uint64_t write_flags_ = 0;
+  pybind11::object base_;  // what the tensor is a view of, if anything
   TorchPlace place_{};
   TorchForm form_{};             // where they are read directly
   pybind11::object asked_form_;  // and where they are not

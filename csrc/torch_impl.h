@@ -1,6 +1,6 @@
 // A tensor of torch read from its objects: c10::TensorImpl and its c10::StorageImpl. A group has hundreds of tensors to
 // look at before each launch, and PyTorch's functions take five times as long. Where everything is differs between
-// versions of PyTorch, so it is looked for once, in tensors that are known; where it is not found, nothing is read so.
+// versions of PyTorch, so it is searched once, in tensors that are known. If it is not found, nothing is read so.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,9 +17,9 @@ class TorchImpl {
  public:
   explicit TorchImpl(pybind11::handle tensor) : impl_(word_at(handle_of(tensor))) {}
 
-  /// Whether this torch has everything where it was looked for. Only then may anything below be asked, of tensors whose
+  /// Whether this torch has everything where it was searched. Only then may anything below be asked, of tensors whose
   /// type was found to have its implementation there.
-  static bool found();
+  static bool found() { return found_ == Found::kYes || (found_ == Found::kUnknown && search()); }
   /// The at::Tensor of a Python tensor: since torch 2.11 it is behind the head that all Python objects have.
   static void* handle_of(pybind11::handle tensor) { return reinterpret_cast<char*>(tensor.ptr()) + sizeof(PyObject); }
 
@@ -28,6 +28,8 @@ class TorchImpl {
   uintptr_t memory() const { return word_at(storage() + kMemory); }
   int64_t bytes() const { return static_cast<int64_t>(word_at(storage() + kBytes)); }
   uint64_t storage_flags() const { return word_at(storage() + kStorageFlags) & kFlagsMask; }
+  /// Those of the flags that tell whether the memory may be written as it is: a lazy copy may share it.
+  uint64_t write_flags() const { return storage_flags() & kWriteFlagsMask; }
 
   static constexpr int64_t kMaxRank = 5;  // sizes and strides of more dimensions are elsewhere
   int64_t rank() const { return static_cast<int64_t>(word_at(impl_ + offset_ - kRank)); }
@@ -37,7 +39,8 @@ class TorchImpl {
   uint64_t type_and_device() const { return word_at(impl_ + offset_ + kTypeAndDevice) & kTypeAndDeviceMask; }
   /// Tell lazily negated tensors, and those that were made in inference mode.
   uint64_t keys() const { return word_at(impl_ + offset_ + kKeys); }
-  /// Whether autograd has noted anything for the tensor; where not, it does not follow what is done with it.
+  /// Whether autograd has noted anything for the tensor. If not, it does not follow what is done with it, and the
+  /// tensor is no view of another one.
   bool has_autograd() const { return word_at(impl_ + kAutograd) != 0; }
 
  private:
@@ -47,8 +50,10 @@ class TorchImpl {
     return word;
   }
   static uintptr_t word_at(uintptr_t address) { return word_at(reinterpret_cast<void const*>(address)); }
+  enum class Found { kUnknown, kYes, kNo };
+  static bool search();
   static uintptr_t find_offset();
-  static bool finds_the_rest();
+  static bool finds_the_rest(uintptr_t offset);
 
   // Behind the table of virtual functions and the counts of references: in the tensor the storage and what autograd
   // notes, in the storage the memory with what frees it and its device, its bytes and its flags.
@@ -56,12 +61,24 @@ class TorchImpl {
   // Around the storage offset: before it the number of dimensions, five sizes and five strides; behind it the number of
   // elements, the data type with the device and other things, and the dispatch keys.
   static constexpr uintptr_t kRank = 88, kSizes = 80, kStrides = 40, kTypeAndDevice = 16, kKeys = 24;
-  static constexpr uint64_t kTypeAndDeviceMask = 0xffffffffff, kFlagsMask = 0xffffffffff;
-  /// Where the storage offset is; 0 where it, or anything around it, is not found.
-  inline static uintptr_t offset_ = 0;
+  static constexpr uint64_t kTypeAndDeviceMask = 0xffffffffff, kFlagsMask = 0xffffffffff,
+                            kWriteFlagsMask = 0xffff000000;
+  // The interpreter's lock guards them.
+  inline static Found found_ = Found::kUnknown;
+  inline static uintptr_t offset_ = 0;  // where the storage offset is
 
   uintptr_t impl_;
 };
+
+/// Bytes from the first element of a tensor to the end of the last.
+inline uint64_t bytes_of_extents(int64_t rank, int64_t const* sizes, int64_t const* strides, uint64_t element_bytes) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (sizes[i] == 0) return 0;
+    last += (sizes[i] - 1) * strides[i];
+  }
+  return (static_cast<uint64_t>(last) + 1) * element_bytes;
+}
 
 /// Where a tensor's implementation, its storage and the storage's memory are, how many bytes that has, and at which of
 /// its elements the tensor begins.
@@ -89,23 +106,25 @@ struct TorchForm {
 
   static TorchForm of(TorchImpl impl) {
     TorchForm form{impl.rank(), impl.type_and_device(), {}, impl.keys(), impl.storage_flags()};
-    if (form.rank <= TorchImpl::kMaxRank) {
-      auto const strides = std::copy_n(impl.sizes(), form.rank, form.extents.begin());
-      std::copy_n(impl.strides(), form.rank, strides);
-    }
+    if (form.rank <= TorchImpl::kMaxRank) form.set_extents(form.rank, impl.sizes(), impl.strides());
     return form;
   }
-  /// Whether a tensor has that shape and those strides, and the data type.
+  void set_extents(int64_t count, int64_t const* sizes, int64_t const* strides) {
+    rank = count;
+    std::copy_n(strides, count, std::copy_n(sizes, count, extents.begin()));
+  }
+  /// Whether a tensor has that shape and those strides.
   bool has_extents_of(TorchImpl now) const {
     auto const sizes = extents.begin(), strides = sizes + rank;
     return now.rank() == rank && std::equal(sizes, strides, now.sizes()) &&
-           std::equal(strides, strides + rank, now.strides()) && now.type_and_device() == type_and_device;
+           std::equal(strides, strides + rank, now.strides());
   }
-  /// Whether a tensor is of the same data type, device and kind: neither lazily negated nor to be copied by the first
-  /// write, nor made in inference mode where the other was not. Where this says no, a closer look is due.
+  /// Whether a tensor is of the same data type, device and kind: neither lazily negated nor made in inference mode if
+  /// the other was not.
+  bool has_kind_of(TorchImpl now) const { return now.type_and_device() == type_and_device && now.keys() == keys; }
+  /// Whether a tensor is of the same kind, in memory of the same kind. If not, a closer look is due.
   bool is_like(TorchImpl now) const {
-    return now.rank() <= TorchImpl::kMaxRank && now.type_and_device() == type_and_device && now.keys() == keys &&
-           now.storage_flags() == storage_flags;
+    return now.rank() <= TorchImpl::kMaxRank && has_kind_of(now) && now.storage_flags() == storage_flags;
   }
 };
 

@@ -280,13 +280,20 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
     for name in ("A", "B", "C"):
         tensors: Any = given.get(name)
         for tensor in tensors if type(tensors) in (list, tuple) else (tensors,):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            if _requires_grad(torch, tensor):
                 say_once(
                     f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
                     f"{name}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around the call.",
                     cause="no gradient",
                 )
                 return
+
+
+def _requires_grad(torch: Any, tensor: Any) -> bool:
+    try:
+        return isinstance(tensor, torch.Tensor) and bool(tensor.requires_grad)
+    except Exception:
+        return False
 
 
 def check_writable(target: Matrix) -> None:

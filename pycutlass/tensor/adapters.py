@@ -103,6 +103,15 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
             f"operand {name} has shape {tuple(tensor.shape)} and no memory: its storage was freed, or never made"
         )
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    elements = (
+        tensor.storage_offset() + sum((extent - 1) * step for extent, step in zip(shape, strides, strict=True)) + 1
+    )
+    held = tensor.untyped_storage().nbytes()
+    if tensor.numel() and elements * tensor.element_size() > held:
+        raise ArgumentTypeError(
+            f"operand {name} has shape {shape} and strides {strides}, and its storage holds {held} bytes of the "
+            f"{elements * tensor.element_size()} up to its end: it was freed or resized below the tensor"
+        )
     return TensorView(
         pointer, dtype_name, shape, strides, ordinal, "torch", tensor, requires_grad=bool(tensor.requires_grad)
     )

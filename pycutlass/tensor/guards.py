@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from pycutlass import _core
 from pycutlass.errors import ArgumentError
 from pycutlass.tensor.view import TensorView
@@ -39,12 +41,14 @@ class _ArrayGuard:
 
     def __init__(self, view: TensorView) -> None:
         self._array: Any = view.owner
-        self._place, self._form = _place(self._array), _form(self._array)
+        # NumPy moves the memory of what a view was taken from as well, where it is told not to look at references.
+        self._base: Any = self._array.base if isinstance(self._array.base, np.ndarray) else self._array
+        self._place, self._form = _place(self._base), _form(self._array)
 
     def check(self, name: str) -> None:
         """Raise ArgumentError where the array was resized, or has another shape, other strides or another type."""
-        if _place(self._array) != self._place:
-            (pointer, size), (now, size_now) = self._place, _place(self._array)
+        if _place(self._base) != self._place:
+            (pointer, size), (now, size_now) = self._place, _place(self._base)
             raise ArgumentError(
                 f"the memory of operand {name} is not what these arguments were made with: it had {size} bytes at "
                 f"{pointer:#x}, and has {size_now} at {now:#x}. Something like resize has moved it. {_REMEDY}"

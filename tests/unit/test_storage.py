@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from descriptions import ROW, ampere
+from descriptions import COLUMN, ROW, ampere
+from groups import grouped
 from torch_launches import FAMILIES
 
-from pycutlass import GemmArguments
+from pycutlass import GemmArguments, GemmGroupedArguments, _core, cutlass
 from pycutlass._core import TensorGuard
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 
 def other_data(tensor: torch.Tensor) -> None:
@@ -107,17 +108,33 @@ def test_another_part_of_the_same_storage_is_refused(family: str, name: str) -> 
 
 @pytest.mark.parametrize("move", MOVES[:-1], ids=lambda move: move.__name__)  # what has views cannot be swapped
 @pytest.mark.parametrize("name", "AD")
-def test_matrices_that_were_taken_out_of_a_tensor(name: str, move: Callable[[torch.Tensor], None]) -> None:
-    launch = FAMILIES["array_in_one_tensor"]()
-    tensors = launch.tensors
-    expected, target = tensors["A"] @ tensors["B"], tensors["D"][:]
-    move(tensors[name])
-    if move in (larger, resized, freed):  # the storage of the matrices was moved
-        with pytest.raises(ArgumentError, match=rf"operand {name}\[0\]"):
-            launch.run()
-    else:  # they have kept it
+@pytest.mark.parametrize("family", ["array_in_one_tensor", "group_in_one_tensor"])
+def test_matrices_that_were_taken_out_of_a_tensor(family: str, name: str, move: Callable[[torch.Tensor], None]) -> None:
+    launch = FAMILIES[family]()
+    launch.run()
+    move(launch.tensors[name])
+    with pytest.raises(ArgumentError, match=rf"operand {name}\[0\]"):
         launch.run()
-        torch.testing.assert_close(target, expected)
+
+
+@pytest.mark.parametrize("move", [other_data, other_set, larger, converted], ids=lambda move: move.__name__)
+@pytest.mark.parametrize("no_grad", [False, True])
+def test_a_view_whose_base_goes_over_to_other_memory(no_grad: bool, move: Callable[[torch.Tensor], None]) -> None:
+    linear = torch.nn.Linear(16, 8, bias=False)
+    operation, x, y = ampere("f32_simt", (ROW, COLUMN, ROW)), torch.randn(4, 16), torch.empty(4, 8)
+    with torch.set_grad_enabled(not no_grad):
+        arguments = GemmArguments(operation, (4, 8, 16), x, linear.weight.T, None, y)
+    operation.run(arguments)
+    with torch.no_grad():
+        move(linear.weight)
+    with pytest.raises(ArgumentError, match=r"operand B .*update"):
+        operation.run(arguments)
+    linear.float()
+    with torch.no_grad():
+        weight = linear.weight.reshape(-1)[: 8 * 16].reshape(8, 16)
+    arguments.update(B=weight.T)
+    operation.run(arguments)
+    torch.testing.assert_close(y, x @ weight.T)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -165,6 +182,24 @@ def test_a_numpy_array_that_is_resized_in_place(name: str) -> None:
         operation.run(arguments)
 
 
+@pytest.mark.parametrize("mode", ["array", "group"])
+@pytest.mark.parametrize("name", "ABD")
+def test_matrices_that_were_taken_out_of_a_numpy_array_that_is_resized(name: str, mode: str) -> None:
+    shapes = {"A": (3, 6, 4), "B": (3, 4, 8), "D": (3, 6, 8)}
+    arrays: dict[str, Any] = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    arguments: Any
+    if mode == "array":
+        operation: Any = ampere("f32_simt", (ROW, ROW, ROW))
+        arguments = GemmArguments(operation, (6, 8, 4), **arrays, gemm_mode=cutlass.gemm.Mode.Array, batch=3)
+    else:
+        operation = grouped("f32_simt", (ROW, ROW, ROW))
+        arguments = GemmGroupedArguments(operation, [(6, 8, 4)] * 3, **arrays)
+    operation.run(arguments)
+    arrays[name].resize(2**22, refcheck=False)
+    with pytest.raises(ArgumentError, match=rf"operand {name}\[0\] .*update"):
+        operation.run(arguments)
+
+
 @pytest.mark.parametrize("name", "ABCD")
 def test_a_numpy_array_that_is_changed_in_place(name: str) -> None:
     operation = ampere("f32_simt", (ROW, ROW, ROW))
@@ -178,6 +213,61 @@ def test_a_numpy_array_that_is_changed_in_place(name: str) -> None:
         with pytest.raises(ArgumentError, match=rf"operand {name} is not the array .*update"):
             operation.run(arguments)
         setattr(array, attribute, before)
+        operation.run(arguments)
+
+
+@pytest.mark.parametrize("name", "ABD")
+def test_memory_that_does_not_reach_to_the_end_of_a_tensor(name: str) -> None:
+    """As where a storage was freed or made smaller below views of it: their addresses are not 0."""
+    operation = ampere("f32_simt", (ROW, ROW, ROW))
+    for left in (0, 16):
+        tensors = {"A": torch.ones(9, 8)[1:], "B": torch.ones(9, 8)[1:], "D": torch.ones(9, 8)[1:]}
+        form, group = _core.TensorForm(tensors[name]), torch.ones(9, 8)[1:]
+        arguments = GemmArguments(operation, (8, 8, 8), tensors["A"], tensors["B"], None, tensors["D"])
+        group.untyped_storage().resize_(left)
+        assert form.read(group) is None
+        with pytest.raises(ArgumentTypeError, match=f"operand {name} .*storage"):
+            arguments.update(**{name: group})
+        operation.run(arguments)
+        with pytest.raises(ArgumentTypeError, match=f"operand {name} .*storage"):
+            GemmArguments(operation, (8, 8, 8), **{**tensors, "C": None, name: group})
+
+
+def test_a_written_tensor_that_a_lazy_copy_shares() -> None:
+    operation, A, D = ampere("f32_simt", (ROW, ROW, ROW)), torch.ones(4, 4), torch.zeros(4, 4)
+    arguments = GemmArguments(operation, (4, 4, 4), A, A.clone(), None, D)
+    lazy, _ = torch._lazy_clone(D), torch._lazy_clone(A)
+    with pytest.raises(ArgumentError, match=r"operand D .*update"):
+        operation.run(arguments)
+    arguments.update(D=D)
+    operation.run(arguments)
+    assert (lazy == 0).all() and (D == 4).all()
+
+
+def test_a_tensor_that_becomes_a_lazily_negated_one() -> None:
+    z = torch.complex(torch.ones(8, 1), torch.ones(8, 1))
+    A, D = z.imag, torch.empty(8, 4)
+    operation = ampere("f32_simt", (ROW, ROW, ROW))
+    arguments = GemmArguments(operation, (8, 4, 1), A, torch.ones(1, 4), None, D)
+    A.data = z.conj().imag
+    with pytest.raises(ArgumentError, match=r"operand A is not the tensor .*lazily negated"):
+        operation.run(arguments)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: torch.zeros(4, 4).to_sparse(),
+        lambda: torch._efficientzerotensor((4, 4)),
+        lambda: torch.empty(4, 4, device="meta"),
+    ],
+    ids=["sparse", "zeros", "meta"],
+)
+def test_a_tensor_that_loses_its_memory(other: Callable[[], torch.Tensor]) -> None:
+    operation, A = ampere("f32_simt", (ROW, ROW, ROW)), torch.ones(4, 4)
+    arguments = GemmArguments(operation, (4, 4, 4), A, A.clone(), None, torch.empty(4, 4))
+    torch.utils.swap_tensors(A, other())
+    with pytest.raises(ArgumentError, match="operand A "):
         operation.run(arguments)
 
 

@@ -93,6 +93,53 @@ with torch.{mode}:
     assert done.returncode == 0, done.stderr
 
 
+def test_threads_that_meet_their_first_tensor_at_the_same_time():
+    program = """
+import threading, torch
+from pycutlass._core import TensorGuard
+tensor, barrier = torch.zeros(2, 3), threading.Barrier(8)
+def look():
+    barrier.wait()
+    TensorGuard(tensor, False).check("A")
+threads = [threading.Thread(target=look) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+assert TensorGuard(tensor, False).direct
+"""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+MODES = {
+    "sparse": "return f(*a, **k).to_sparse() if f is torch.zeros else f(*a, **k)",
+    "recursive": "TensorGuard(tensor, False); return f(*a, **k)",
+    "foreign": "return 'nothing' if f is torch.zeros else f(*a, **k)",
+    "raising": "raise ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize("body", MODES.values(), ids=MODES)
+def test_the_first_tensor_is_met_in_a_mode_of_the_users(body):
+    program = f"""
+import torch
+from torch.overrides import TorchFunctionMode
+from pycutlass._core import TensorGuard
+tensor = torch.ones(2, 2)
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, f, types, a=(), k=None):
+        k = k or {{}}
+        {body}
+with Mode():
+    try:
+        TensorGuard(tensor, False)
+    except (ZeroDivisionError, TypeError, RecursionError):
+        pass
+assert TensorGuard(tensor, False).direct
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_kinds_of_tensors_that_need_a_closer_look():
     form = _core.TensorForm(torch.zeros(4, 6))
     with torch.inference_mode():

@@ -93,6 +93,15 @@ def group() -> Launch:
     return Launch(make, operation, {**tensors, "D": [matrix(m, n) for m, n, k in sizes]})
 
 
+def group_in_one_tensor() -> Launch:
+    operation = grouped("f32_simt", (ROW, ROW, ROW))
+
+    def make(**tensors: Any) -> Any:
+        return GemmGroupedArguments(operation, [(6, 8, 4)] * 3, **tensors)
+
+    return Launch(make, operation, {"A": matrix(3, 6, 4), "B": matrix(3, 4, 8), "D": matrix(3, 6, 8)})
+
+
 def convolution() -> Launch:
     operation, problem = SIMT[fprop], size()
 
@@ -129,5 +138,6 @@ def reduction() -> Launch:
 
 #: A launch for each, made anew.
 FAMILIES: dict[str, Callable[[], Launch]] = {
-    each.__name__: each for each in (gemm, batched, array, array_in_one_tensor, group, convolution, reduction)
+    each.__name__: each
+    for each in (gemm, batched, array, array_in_one_tensor, group, group_in_one_tensor, convolution, reduction)
 }
