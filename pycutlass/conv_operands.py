@@ -46,7 +46,7 @@ _Tensor = TypeVar("_Tensor")
 _NHWC, _NCHW = (0, 1, 2, 3), (0, 2, 3, 1)  # where N, H, W and C are in a tensor's shape
 
 
-def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:
+def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: Extent, *, or_bias: str = "") -> Matrix:
     """Return operand `name` of `extent` (N, H, W, C), or (K, R, S, C) for a filter, checked.
 
     Parameters
@@ -54,6 +54,8 @@ def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: 
     tensor : object
         Of four dimensions with channels adjacent, flat, or a raw pointer. Interleaved layouts: flat, a raw pointer, or
         of five dimensions, (N, C / 32, H, W, 32) or (C / 32, R, S, K, 32).
+    or_bias : str
+        What messages say of a bias in its place.
 
     Raises
     ------
@@ -70,11 +72,11 @@ def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: 
     if view.shape is None or view.strides is None:
         result = packed
     elif len(view.shape) == 1:
-        result = _flat(packed, extent)
+        result = _flat(packed, extent, or_bias)
     elif description.order.interleave > 1:
         result = _contiguous(packed, shape)
     else:
-        result = replace(packed, ld=_pixel_step(name, view, extent))
+        result = replace(packed, ld=_pixel_step(name, view, extent, or_bias))
     check_alignment(result)
     return result
 
@@ -246,14 +248,14 @@ def _packed(
     return Matrix(name, description, view, n * h * w, c, c), extent
 
 
-def _flat(packed: Matrix, extent: Extent) -> Matrix:
+def _flat(packed: Matrix, extent: Extent, or_bias: str) -> Matrix:
     view, elements = packed.view, int(np.prod(extent, dtype=np.int64))
     assert view.shape is not None and view.strides is not None
     if view.shape[0] != elements:
         times = " x ".join(map(str, extent))
         raise ArgumentError(
             f"a flat operand {packed.name} must have exactly {times} = {elements} elements, packed in the declared "
-            f"layout, for this problem size; got {view.shape[0]}"
+            f"layout, for this problem size{or_bias}; got {view.shape[0]}"
         )
     if view.strides[0] != 1 and elements != 1:
         raise ArgumentError(
@@ -280,7 +282,7 @@ def _contiguous(packed: Matrix, shape: tuple[int, ...]) -> Matrix:
     return packed
 
 
-def _pixel_step(name: str, view: TensorView, extent: Extent) -> int:
+def _pixel_step(name: str, view: TensorView, extent: Extent, or_bias: str) -> int:
     """Return how many elements the pixels of a four-dimensional tensor are apart."""
     shape, strides = view.shape, view.strides
     assert shape is not None and strides is not None
@@ -288,7 +290,7 @@ def _pixel_step(name: str, view: TensorView, extent: Extent) -> int:
     orders = (_NCHW, _NHWC) if is_torch else (_NHWC, _NCHW)
     fitting = [order for order in orders if len(shape) == 4 and tuple(shape[axis] for axis in order) == extent]
     if not fitting:
-        _wrong_shape(name, view, extent)
+        _wrong_shape(name, view, extent, or_bias)
     # A torch tensor that may be (N, C, H, W) is that: were another order tried, its default format would be misread.
     for order in fitting[:1] if is_torch else fitting:
         step = _step(extent, tuple(strides[axis] for axis in order))
@@ -306,12 +308,12 @@ def _step(extent: Extent, strides: tuple[int, ...]) -> int | None:
     return step if regular and step >= c and (c == 1 or along_c == 1) else None
 
 
-def _wrong_shape(name: str, view: TensorView, extent: Extent) -> NoReturn:
+def _wrong_shape(name: str, view: TensorView, extent: Extent, or_bias: str) -> NoReturn:
     assert view.shape is not None
     n, h, w, c = extent
     raise ArgumentError(
         f"operand {name} must have shape {extent}, or {(n, c, h, w)} with channels last, or be flat with "
-        f"{n * h * w * c} elements, for this problem size; got shape {tuple(view.shape)}"
+        f"{n * h * w * c} elements, for this problem size{or_bias}; got shape {tuple(view.shape)}"
     )
 
 

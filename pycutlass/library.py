@@ -6,8 +6,9 @@ whole operation can tell (alignment against the tile, shared memory of the targe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass.calls import public, shown
@@ -136,12 +137,25 @@ class TileDescription:
             if extent % (count * step):
                 raise DescriptionError(
                     f"threadblock_shape {axis}={extent} must be a multiple of warp_count {axis}={count} times "
-                    f"instruction_shape {axis}={step}; the nearest is {_nearest_multiple(extent, count * step)}"
+                    f"instruction_shape {axis}={step}; {self._divided(axis, extent, count, step)}"
                 )
         if self.math_instruction.is_tensor_op:
             self._check_tensor_op_warp()
         else:
             self._check_simt_warp()
+
+    def _divided(self, axis: str, extent: int, count: int, step: int) -> str:
+        """Return the nearest warp_count that makes a tile if the extent is a usual one, else the nearest extent."""
+        shape = self.math_instruction.instruction_shape or (1, 1, 1)
+        nearest = []
+        for size, warps, one in zip(self.threadblock_shape, self.warp_count or (1, 1, 1), shape, strict=True):
+            dividing = [number for number in range(1, 33) if size % (number * one) == 0]
+            nearest.append(min(dividing, key=lambda number: abs(number - warps), default=0))
+        with contextlib.suppress(DescriptionError):
+            m, n, k = nearest
+            if m * n * k and not extent & (extent - 1):
+                return f"use warp_count {list(replace(self, warp_count=(m, n, k)).warp_count or ())}"
+        return f"the nearest is {_nearest_multiple(extent, count * step)}"
 
     def _check_tensor_op_warp(self) -> None:
         # MmaTensorOp (cutlass/gemm/warp/mma_tensor_op.h) loads operands with ldmatrix in groups of two instructions

@@ -10,8 +10,8 @@ def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None,
 
     D is made anew: the kernel would write into a copy, which nobody reads.
     """
-    if name.startswith("D"):
-        return f"make D as {_empty(library, shape, dtype, row_major)} and read the result from there"
+    if name[0] in "Dd":  # or destination
+        return f"make {name} as {_empty(name, library, shape, dtype, row_major)} and read the result from there"
     module = {"numpy": "np", "cupy": "cupy"}.get(library)
     if library == "torch":
         return f"pass {name}.contiguous()" if row_major else f"pass {name}.mT.contiguous().mT"
@@ -27,15 +27,19 @@ def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None,
 def transposed(
     name: str, library: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str | None, row_major: bool
 ) -> str:
-    """Return what to pass where `shape`, of two dimensions, is that of the transposed operand."""
-    view = f"{name}.T"
+    """Return what to do where `shape`, of two dimensions, is that of the transposed operand."""
+    view, is_target = f"{name}.T", name[0] in "Dd"
+    described = "C" if is_target or name == "source" else name.partition("[")[0]
+    purpose = {"A": "To multiply by that", "B": "To multiply by that", "C": "To add that"}[described]
+    if is_target:
+        purpose = "To write the transposed result there"
     if strides[0 if row_major else 1] == 1:
-        return f"pass {view}"
+        return f"{purpose}, pass {view}"
     remedy = laid_out(name, library, shape[::-1], dtype, row_major)
-    if name.startswith("D"):
-        return remedy
-    other = "ColumnMajor" if row_major else "RowMajor"
-    return f"{remedy.replace(name, view)}, or describe {name} as {other} and pass {view}"
+    other = f"describe {described} as {'ColumnMajor' if row_major else 'RowMajor'} and pass {view}"
+    if is_target:
+        return f"{purpose}, {other}; for the result itself, {remedy}"
+    return f"{purpose}, {remedy.replace(name, view)}, or {other}"
 
 
 def interleaved(
@@ -71,13 +75,13 @@ def alignment_of(bits: int, address: int, *elements: int) -> int:
     return together & -together
 
 
-def _empty(library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
+def _empty(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
     if library == "torch":
         made = shape if row_major else (*shape[:-2], shape[-1], shape[-2])
-        return f"torch.empty({made}, dtype=torch.{dtype}, device=D.device){'' if row_major else '.mT'}"
+        return f"torch.empty({made}, dtype=torch.{dtype}, device={name}.device){'' if row_major else '.mT'}"
     module = "cupy" if library == "cupy" else "np"
     if row_major:
-        return f"{module}.empty({shape}, D.dtype)"
+        return f"{module}.empty({shape}, {name}.dtype)"
     if len(shape) == 2:
-        return f'{module}.empty({shape}, D.dtype, order="F")'
-    return f"{module}.empty({(*shape[:-2], shape[-1], shape[-2])}, D.dtype).swapaxes(-1, -2)"
+        return f'{module}.empty({shape}, {name}.dtype, order="F")'
+    return f"{module}.empty({(*shape[:-2], shape[-1], shape[-2])}, {name}.dtype).swapaxes(-1, -2)"

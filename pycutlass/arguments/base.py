@@ -58,6 +58,7 @@ class Arguments(ABC):
 
     #: What users call the operand that is added, and the operation in their script.
     _SOURCE: ClassVar[str] = "C"
+    _SIZE: ClassVar[str] = "problem_size"
     #: How B comes to the order in which interleaved kernels read it.
     _reordering: Reordering = UNCHANGED
     #: Where the launch writes partial sums, which a reduction ends.
@@ -97,7 +98,14 @@ class Arguments(ABC):
                     f"{', '.join(unused)} of {type(self).__name__} belong to the ReductionArguments that follow",
                     cause=f"parallel split-K of {type(self).__name__}",
                 )
-        elif given.get("C") is not None and output_op is None and not self._has_scalars:
+            return
+        if self._SOURCE == "C" and given.get("C") is not None and given.get("D", self) is None:
+            call = f"{type(self).__name__}(operation, {self._SIZE}, A, B, None, D)"
+            raise ArgumentError(
+                f"operand D is missing, and C is given: the fifth positional argument is C, the sixth D. If nothing is "
+                f"added to the product, write {call}; otherwise give D as well."
+            )
+        if given.get("C") is not None and output_op is None and not self._has_scalars:
             raise ArgumentError(
                 f"{self._SOURCE} is given without output_op, and beta is 0 then: it would not be read. Pass "
                 f"output_op=operation.epilogue_type(1.0, 1.0) to add it, or {self._SOURCE}=None."

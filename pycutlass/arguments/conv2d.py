@@ -299,8 +299,9 @@ class Conv2dArguments(Arguments):
             return empty_conv_tensor(name, description, tensor, extent)
         if name == "C" and self._takes_bias(tensor, extent):
             return channel_bias(name, description, tensor, extent)
+        or_bias = self._or_bias(extent) if name == "C" else ""
         reorder = self._reordering if name == "B" else UNCHANGED
-        operand = reorder.operand(lambda given: conv_tensor(name, description, given, extent), tensor)
+        operand = reorder.operand(lambda given: conv_tensor(name, description, given, extent, or_bias=or_bias), tensor)
         self._check_reach(operand, role, extent)
         return operand
 
@@ -316,6 +317,12 @@ class Conv2dArguments(Arguments):
             what = "a filter gradient" if self.operation.conv_kind is _Operator.wgrad else "TensorNC32HW32"
             raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")
         return wanted
+
+    def _or_bias(self, extent: Extent) -> str:
+        """Return what messages about C say of a bias, for operations that take one."""
+        if self.operation.conv_kind is _Operator.wgrad or self.operation.is_interleaved:
+            return ""
+        return f", or {extent[3]} as a bias" + (", which bias=False rules out" if self._bias is False else "")
 
     def _check_reach(self, operand: Matrix, role: str, extent: Extent) -> None:
         limit = byte_limit(self.operation, operand.name)

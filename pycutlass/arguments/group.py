@@ -145,7 +145,12 @@ def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
     """
     sizes = _array_of_sizes(_as_sequence("problem_sizes", _host_array(problem_sizes)))
     if not len(sizes):
-        raise ArgumentError("problem_sizes is empty: a group needs at least one problem, which may be (0, 0, 0)")
+        A, B, C = (getattr(operation, name).type.dtype_name for name in "ABC")
+        a, b, d = (f"[np.empty(0, {'ml_dtypes' if kind == 'bfloat16' else 'np'}.{kind})]" for kind in (A, B, C))
+        raise ArgumentError(
+            f"problem_sizes is empty: a group needs at least one problem. For a group without any work, pass "
+            f"[(0, 0, 0)] and one empty tensor in each list, such as A={a}, B={b} and D={d}"
+        )
     if sizes.min() < 0 or sizes.max() > LARGEST_EXTENT:
         number = int(np.flatnonzero(((sizes < 0) | (sizes > LARGEST_EXTENT)).any(axis=1))[0])
         raise ArgumentError(

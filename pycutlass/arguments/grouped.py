@@ -85,6 +85,7 @@ class GemmGroupedArguments(Arguments):
     """
 
     operation: GemmOperationGrouped
+    _SIZE = "problem_sizes"
 
     def __init__(
         self,

@@ -63,7 +63,13 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
 def check_alignment(operand: Matrix) -> None:
     """Raise AlignmentError where an operand is less aligned than described."""
     name, alignment, view = operand.name, operand.description.alignment, operand.view
-    fits = alignment_of(operand.description.type.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
+    bits = operand.description.type.bits
+    fits = alignment_of(bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
+    # What a message tells to do should be enough: a description with this alignment is refused with more stages.
+    narrow = name[0] in "AB" and operand.description.alignment_bytes >= 4 > max(fits, 1) * bits // 8
+    with_stages = (
+        " and give the tile stages=2, since deeper pipelines load at least 4 bytes at a time" if narrow else ""
+    )
     line_name = "number of columns" if operand.description.is_row_major else "number of rows"
     copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
     packed = f"Pass {copied} that is packed"
@@ -76,10 +82,10 @@ def check_alignment(operand: Matrix) -> None:
         if value % alignment:
             raise AlignmentError(
                 f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
-                f"{value}. {remedy}, or describe {name} with alignment {max(fits, 1)}."
+                f"{value}. {remedy}, or describe {name} with alignment {max(fits, 1)}{with_stages}."
             )
     if view.pointer % operand.description.alignment_bytes:
-        smaller = f"describe {name} with alignment {fits}, or " if fits else ""
+        smaller = f"describe {name} with alignment {fits}{with_stages}, or " if fits else ""
         raise AlignmentError(
             f"operand {name} is described with alignment {alignment}, so its address must be a multiple of "
             f"{operand.description.alignment_bytes} bytes; got {view.pointer:#x}. To mend it, {smaller}pass {copied}, "

@@ -11,7 +11,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_alignment, check_batch_stride, check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import interleaved, laid_out, transposed
+from pycutlass.remedies import alignment_of, interleaved, laid_out, transposed
 from pycutlass.tensor import wrap
 
 __all__ = ["empty_matrix", "matrix"]
@@ -105,14 +105,22 @@ def _flat(packed: Matrix) -> Matrix:
         if view.shape[0] == one and name != "D":
             return replace(packed, batch_stride=0)
         times = f"{packed.batch} x " if packed.batch > 1 else ""
-        or_bias = (
-            f", or as a bias {packed.line}" if name[0] in "Cs" and packed.description.order.interleave == 1 else ""
-        )
+        is_bias = _is_bias(packed, view.shape[0])
+        takes_bias = name[0] in "Cs" and packed.description.order.interleave == 1 and not is_bias
+        or_bias = f", or as a bias {packed.line}" if takes_bias else ""
         raise ArgumentError(
             f"a flat operand {name} must have exactly {times}{packed.rows} x {packed.columns} = {elements} elements, "
-            f"packed in the declared layout{or_bias}; got {view.shape[0]}"
+            f"packed in the declared layout{or_bias}; got {view.shape[0]}{_NO_BIAS if is_bias else ''}"
         )
     return packed
+
+
+_NO_BIAS = ", the elements of a bias, and bias=False was given: leave bias out, or pass a whole matrix"
+
+
+def _is_bias(packed: Matrix, elements: int) -> bool:
+    """Return whether an operand with so many elements was not taken as a bias because bias=False was given."""
+    return packed.name[0] in "Cs" and elements in (packed.line, packed.batch * packed.line)
 
 
 def _strided(packed: Matrix) -> Matrix:
@@ -153,9 +161,11 @@ def _wrong_shape(packed: Matrix) -> NoReturn:
     remark = ""
     if packed.name in ("A", "B", "C", "D") and len(view.shape) == 3 and view.shape[1:] == shape:
         remark = f". For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={view.shape[0]}"
+    if _is_bias(packed, math.prod(view.shape)):
+        remark = _NO_BIAS
     if len(view.shape) == 2 and view.shape[::-1] == shape:
         remedy = transposed(packed.name, view.library, view.shape, view.strides, view.dtype_name, row_major)
-        remark = f": the transposed matrix. To multiply by that, {remedy}"
+        remark = f": the transposed matrix. {remedy}"
     raise ArgumentError(
         f"operand {packed.name} must have shape {shape}, or be flat with {elements} elements, for this problem size; "
         f"got shape {tuple(view.shape)}{remark}"
@@ -176,16 +186,25 @@ def _row_step(packed: Matrix) -> int:
     return kept[-1][1] if kept else strides[-2]
 
 
+def _fits_other_layout(packed: Matrix, step: int, other_step: int) -> bool:
+    """Return whether the strides along the described direction, and across it, are those of the other layout."""
+    across = packed.rows if packed.description.is_row_major else packed.columns
+    bits, alignment = packed.description.type.bits, packed.description.alignment
+    aligned = alignment_of(bits, packed.view.pointer, across, step) % alignment == 0
+    return other_step == 1 and step >= across and aligned
+
+
 def _leading_dimension(packed: Matrix, strides: tuple[int, ...]) -> int:
     name, row_major = packed.name, packed.description.is_row_major
     adjacent, ld = (strides[1], strides[0]) if row_major else (strides[0], strides[1])
     if adjacent != 1 and packed.line != 1:
-        other = "ColumnMajor" if row_major else "RowMajor"
         remedy = laid_out(name, packed.view.library, packed.view.shape or (), packed.view.dtype_name, row_major)
+        if _fits_other_layout(packed, adjacent, ld):
+            remedy += f", or describe {name} as {'ColumnMajor' if row_major else 'RowMajor'}"
         raise ArgumentError(
             f"operand {name} is described as {packed.description.order.name}, which needs a step of 1 along "
             f"{'columns' if row_major else 'rows'}; the tensor of shape {packed.view.shape} has strides "
-            f"{packed.view.strides}. To mend it, {remedy}, or describe {name} as {other}."
+            f"{packed.view.strides}. To mend it, {remedy}."
         )
     if packed.lines == 1:
         return packed.line  # one line: its step means nothing, and libraries put anything there

@@ -145,10 +145,17 @@ def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
 
 
 def _remedies(tile: TileDescription, C: TensorDescription, loads: Callable[[TileDescription], bool]) -> list[str]:
-    """Return changes of which each is enough: another alignment or other warps, and only then all together."""
+    """Return changes of which each is enough, or all together where none is.
+
+    Other warps or columns come first: a lower alignment makes every access of C narrower.
+    """
     others = [other for other in with_other_warps(tile) if loads(other)]
-    found = [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
-    found += [f"warp_count {list(_warps(other))}" for other in others if not _why_not(other, C)][:1]
+    found = [f"warp_count {list(_warps(other))}" for other in others if not _why_not(other, C)][:1]
+    if not found:
+        same_warps = (other for other in _with_other_columns(tile) if other.warp_count == tile.warp_count)
+        usable = (other for other in same_warps if loads(other) and not _why_not(other, C))
+        found = [f"threadblock_shape {list(other.threadblock_shape)}" for other in itertools.islice(usable, 1)]
+    found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
     if found:
         return found
     others += [other for other in _with_other_columns(tile) if loads(other)]
@@ -180,12 +187,12 @@ def with_other_warps(tile: TileDescription) -> Iterator[TileDescription]:
 
 
 def _with_other_columns(tile: TileDescription) -> Iterator[TileDescription]:
-    """Yield the same tile with more or fewer columns, nearest first, and no warps beside each other."""
+    """Yield the same tile with more or fewer columns, nearest first: with its warps, and with none side by side."""
     m, n, k = tile.threadblock_shape
-    heights = _warps(tile)[0], tile.num_threads // _LANES
-    for columns, warps in itertools.product(sorted((64, 128, 256), key=lambda columns: abs(columns - n)), heights):
+    counts = _warps(tile), (_warps(tile)[0], 1, 1), (tile.num_threads // _LANES, 1, 1)
+    for columns, warps in itertools.product(sorted((64, 128, 256), key=lambda columns: abs(columns - n)), counts):
         try:
-            yield replace(tile, threadblock_shape=(m, columns, k), warp_count=(warps, 1, 1))
+            yield replace(tile, threadblock_shape=(m, columns, k), warp_count=warps)
         except DescriptionError:
             continue
 

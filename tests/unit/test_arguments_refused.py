@@ -97,8 +97,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"D": read_only()}, ArgumentError, ["operand D", "read-only", "np.empty((24, 40), 'float16')"]),
     *[
         ({name: None}, ArgumentError, [f"operand {name} is missing", f"{SHAPES[name][0]} x {SHAPES[name][1]}"])
-        for name in ("A", "B", "D")
+        for name in ("A", "B")
     ],
+    ({"D": None}, ArgumentError, ["operand D is missing, and C is given", "(operation, problem_size, A, B, None, D)"]),
     *itertools.chain.from_iterable(
         [
             ({name: np.zeros(shape, np.float32)}, ArgumentTypeError, [f"operand {name}", "float16", "float32"]),

@@ -40,7 +40,7 @@ def test_split_k_comes_from_the_problem_or_the_keyword():
 
 WRONG_TENSORS: list[tuple[str, Any, type[Exception], list[str]]] = [
     ("A", lambda x: None, ArgumentError, ["operand A", "activation", "missing", "(2, 9, 8, 16)"]),
-    ("D", lambda x: None, ArgumentError, ["operand D", "output", "missing", "(2, 7, 6, 24)"]),
+    ("D", lambda x: None, ArgumentError, ["operand D is missing", "(operation, problem_size, A, B, None, D)"]),
     ("C", lambda x: None, ArgumentError, ["C is None", "beta"]),
     ("A", lambda x: x.astype(np.float64), ArgumentTypeError, ["operand A", "float32", "float64"]),
     ("B", lambda x: x[:, :2], ArgumentError, ["operand B", "(24, 3, 3, 16)", "(24, 2, 3, 16)"]),

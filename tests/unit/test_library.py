@@ -244,6 +244,10 @@ def test_a_tile_that_its_warps_cannot_share_is_refused_and_the_remedy_works(tile
         dataclasses.replace(tile, threadblock_shape=shape)
     words = str(caught.value)
     assert f"threadblock_shape {'MNK'[axis]}={shape[axis]} must be a multiple of warp_count" in words
+    if warps := re.search(r"use warp_count \[(\d+), (\d+), (\d+)\]", words):
+        assert shape[axis] & (shape[axis] - 1) == 0, "the extent is a usual one"
+        assert dataclasses.replace(tile, threadblock_shape=shape, warp_count=tuple(map(int, warps.groups())))
+        return
     nearest = int(re.search(r"the nearest is (\d+)", words).group(1))
     assert nearest % step == 0
     assert abs(nearest - shape[axis]) * 2 <= step
@@ -282,7 +286,7 @@ WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (TILE, {"stages": 2.5}, ["stages", "integer", "2.5"]),
     (TILE, {"stages": None}, ["stages may be None only for Hopper-native", "cluster_shape"]),
     (TILE, {"warp_count": None}, ["warp_count", "cluster_shape"]),
-    (TILE, {"warp_count": [3, 2, 1]}, ["threadblock_shape M=128", "warp_count M=3", "nearest is 144"]),
+    (TILE, {"warp_count": [3, 2, 1]}, ["threadblock_shape M=128", "warp_count M=3", "use warp_count [2, 2, 1]"]),
     (TILE, {"warp_count": [2, 2]}, ["warp_count", "[2, 2]"]),
     (TILE, {"warp_count": [8, 8, 1]}, ["at most 1024 threads", "[8, 8, 1]", "2048"]),
     (TILE, {"math_instruction": "mma"}, ["math_instruction", "MathInstruction", "'mma'"]),

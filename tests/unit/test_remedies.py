@@ -83,7 +83,12 @@ LAYOUTS = [
     Remedy("swapped, rows", RRR, "numpy", "B", lambda a: np.ascontiguousarray(a.T), r"pass (np\.asc\w+\(B\.T\)), or"),
     Remedy("swapped, torch rows", RRR, "torch", "B", lambda t: t.T.contiguous(), r"pass (B\.T\.contiguous\(\)), or"),
     Remedy(
-        "swapped D", RRR, "numpy", "D", lambda a: np.ascontiguousarray(a.T), r"make D as (np\.empty\(.*?\)) and read"
+        "swapped D",
+        RRR,
+        "numpy",
+        "D",
+        lambda a: np.ascontiguousarray(a.T),
+        r"result itself, make D as (np\.empty\(.*?\)) and",
     ),
 ]
 

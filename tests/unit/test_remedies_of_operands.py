@@ -1,0 +1,169 @@
+"""Remedies for operands and tiles that do not fit: applied literally, they are accepted, and are no detour."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from convolutions import SIMT, conv, f32, fprop, wgrad
+from descriptions import COLUMN, ROW, ampere, parts
+
+import pycutlass
+from pycutlass import Conv2dArguments, GemmArguments, GemmGroupedArguments, GemmOperationGrouped
+from pycutlass.errors import AlignmentError, ArgumentError, DescriptionError
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
+RRR = ampere("f16", (ROW, ROW, ROW))
+M, N, K = 64, 96, 32
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float16)
+
+
+def group(kind: str = "f16") -> GemmOperationGrouped:
+    described = parts(kind, (ROW, ROW, ROW))
+    described.pop("swizzling_functor")
+    return GemmOperationGrouped(**described)
+
+
+def said(call: Any, kind: type[Exception] = ArgumentError) -> str:
+    with pytest.raises(kind) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("layout", [ROW, COLUMN])
+def test_the_other_layout_is_offered_only_where_it_takes_the_tensor(layout: Any) -> None:
+    operation = ampere("f16", (layout, ROW, ROW))
+    message = said(
+        lambda: GemmArguments(operation, (M, N, K), ones(2 * M, 2 * K)[::2, ::2], ones(K, N), None, ones(M, N))
+    )
+    assert "pass np.as" in message and "describe A as" not in message
+    other = ones(K, M).T if layout is ROW else ones(M, K)
+    message = said(lambda: GemmArguments(operation, (M, N, K), other, ones(K, N), None, ones(M, N)))
+    assert f"describe A as {'ColumnMajor' if layout is ROW else 'RowMajor'}" in message
+    unaligned = ones(K, M + 1)[:, :M].T if layout is ROW else ones(M, K + 1)[:, :K]
+    message = said(lambda: GemmArguments(operation, (M, N, K), unaligned, ones(K, N), None, ones(M, N)))
+    assert "describe A as" not in message, "its leading dimension is odd"
+
+
+@pytest.mark.parametrize("scalars", [False, True])
+def test_d_in_the_place_of_c(scalars: bool) -> None:
+    grouped, convolution = group(), conv(fprop, "optimized", (f32, f32, f32), opcode=SIMT)
+    x, w, y = (np.ones(shape, np.float32) for shape in ((1, 4, 4, 4), (8, 3, 3, 4), (1, 4, 4, 8)))
+    size = pycutlass.conv2d_problem_size(x, w, padding=1)
+    A, B, D = ones(M, K), ones(K, N), ones(M, N)
+    for kind, operation, given in (
+        (GemmArguments, RRR, ((M, N, K), A, B, D)),
+        (GemmGroupedArguments, grouped, ([(M, N, K)], [A], [B], [D])),
+        (Conv2dArguments, convolution, (size, x, w, y)),
+    ):
+        further = {"output_op": operation.epilogue_type(1.0, 1.0)} if scalars else {}
+        message = said(partial(kind, operation, *given, **further))
+        assert "D is missing, and C is given" in message and f"{kind.__name__}(operation, problem_size" in message
+        order = re.search(r"\(operation, problem_sizes?, (.*?)\)", message)
+        assert order is not None and order[1] == "A, B, None, D"
+        kind(operation, *given[:3], None, given[3])
+
+
+@pytest.mark.parametrize("shape", [(N,), (1, N)])
+def test_a_bias_that_was_said_to_be_none(shape: tuple[int, ...]) -> None:
+    scalars = RRR.epilogue_type(1.0, 1.0)
+
+    def make(**further: Any) -> GemmArguments:
+        return GemmArguments(
+            RRR, (M, N, K), ones(M, K), ones(K, N), ones(*shape), ones(M, N), output_op=scalars, **further
+        )
+
+    message = said(lambda: make(bias=False))
+    assert "bias=False was given: leave bias out" in message and "or as a bias" not in message
+    assert make().bias
+
+
+def test_a_bias_of_a_convolution_with_another_length() -> None:
+    convolution = conv(fprop, "optimized", (f32, f32, f32), opcode=SIMT)
+    x, w, y = (np.ones(shape, np.float32) for shape in ((2, 4, 4, 4), (8, 3, 3, 4), (2, 4, 4, 8)))
+    size, scalars = pycutlass.conv2d_problem_size(x, w, padding=1), convolution.epilogue_type(1.0, 1.0)
+
+    def make(C: Any, **further: Any) -> Conv2dArguments:
+        return Conv2dArguments(convolution, size, x, w, C, y, scalars, **further)
+
+    for shape in ((7,), (1, 1, 1, 7)):
+        assert ", or 8 as a bias; got" in said(partial(make, np.ones(shape, np.float32)))
+    assert "or 8 as a bias, which bias=False rules out; got 8" in said(lambda: make(np.ones(8, np.float32), bias=False))
+    assert make(np.ones(8, np.float32)).bias
+    gradient = conv(wgrad, "optimized", (f32, f32, f32), opcode=SIMT)
+    message = said(
+        lambda: Conv2dArguments(gradient, size, y, x, np.ones(5, np.float32), w, gradient.epilogue_type(1, 1))
+    )
+    assert "bias" not in message, "a filter gradient takes none"
+
+
+def test_warps_that_do_not_divide_a_usual_tile() -> None:
+    described = parts("f16")
+    instruction = described["tile_description"].math_instruction
+    message = said(lambda: pycutlass.TileDescription([128, 128, 32], 3, [3, 2, 1], instruction), DescriptionError)
+    warps = [int(each) for each in re.search(r"use warp_count \[(.*?)\]", message)[1].split(",")]  # type: ignore[index]
+    assert pycutlass.GemmOperationUniversal(
+        **{**described, "tile_description": pycutlass.TileDescription([128, 128, 32], 3, warps, instruction)}
+    )
+
+
+def test_another_tile_is_named_before_a_lower_alignment() -> None:
+    message = said(lambda: ampere("f16", tile=(128, 96, 32)), DescriptionError)
+    advice = re.search(r"use threadblock_shape \[(\d+), (\d+), (\d+)\] or alignment 1 for operand C$", message)
+    assert advice is not None
+    assert ampere("f16", tile=tuple(map(int, advice.groups())))
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_a_slice_that_begins_at_an_odd_element_is_told_both_changes(kind: str) -> None:
+    operation = ampere(kind, (ROW, ROW, ROW))
+    dtype = operation.A.type.dtype
+    A, B, D = np.ones((M, K + 8), dtype)[:, 1 : K + 1], np.ones((K, N), dtype), np.ones((M, N), dtype)
+    message = said(lambda: GemmArguments(operation, (M, N, K), A, B, None, D), AlignmentError)
+    assert "describe A with alignment 1 and give the tile stages=2" in message
+    described = parts(kind, (ROW, ROW, ROW), stages=2)
+    described["A"] = pycutlass.TensorDescription(described["A"].element, ROW, 1)
+    assert GemmArguments(pycutlass.GemmOperationUniversal(**described), (M, N, K), A, B, None, D)
+    even = np.ones((M, K + 8), dtype)[:, 2 : K + 2]
+    assert "stages" not in said(lambda: GemmArguments(operation, (M, N, K), even, B, None, D), AlignmentError)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32_simt"])
+def test_a_group_without_work(kind: str) -> None:
+    operation = group(kind)
+    message = said(lambda: GemmGroupedArguments(operation, [], [], [], None, []))
+    sizes = re.search(r"pass (\[\(0, 0, 0\)\])", message)
+    lists = {name: re.search(rf"{name}=(\[.*?\)\])", message) for name in "ABD"}
+    known = {"np": np, "ml_dtypes": ml_dtypes}
+    made = {name: eval(match[1], known) for name, match in lists.items() if match}
+    assert sizes is not None
+    arguments = GemmGroupedArguments(operation, eval(sizes[1]), made["A"], made["B"], None, made["D"])
+    operation.run(arguments)
+    arguments.sync()
+
+
+def test_a_transposed_d_or_c() -> None:
+    A, B = ones(M, K), ones(K, N)
+    message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, None, ones(N, M)))
+    assert "multiply" not in message
+    assert "To write the transposed result there, describe C as ColumnMajor and pass D.T; for the result" in message
+    D = np.zeros((N, M), np.float16)
+    operation = ampere("f16", (ROW, ROW, COLUMN))
+    operation.run(GemmArguments(operation, (M, N, K), A, B, None, D.T))
+    np.testing.assert_array_equal(D, np.full((N, M), K))
+    message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, None, ones(M, N).T))
+    assert message.endswith("To write the transposed result there, pass D.T")
+    scalars = RRR.epilogue_type(1.0, 1.0)
+    message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, ones(N, M), ones(M, N), output_op=scalars))
+    assert "To add that, pass np.ascontiguousarray(C.T), or describe C as ColumnMajor and pass C.T" in message
+    sizes, grouped = [(M, N, K)], group()
+    message = said(lambda: GemmGroupedArguments(grouped, sizes, [A], [B], None, [ones(N, M)]))
+    assert "describe C as ColumnMajor and pass D[0].T" in message
