@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def private_directory(path: Path, *names: str) -> Path:
     """Return the real path of directory `path`, made for this user alone where there is none.
 
-    Nobody else can change it, the entries `names` in it, or where it is: so what is opened below the path that is
+    Nobody else can change it, the entries `names` in it (the database first), or where it is: so what is opened below the path that is
     returned is what was examined here. A directory is examined through its descriptor, and those above it from there,
     not by names that could lead elsewhere by then.
 
@@ -41,13 +42,13 @@ def private_directory(path: Path, *names: str) -> Path:
         _make_directories(real)
         descriptor = os.open(real, _DIRECTORY)
     try:
-        _refuse_strangers(os.fstat(descriptor), real, real)
+        _refuse_strangers(os.fstat(descriptor), real, real, names)
         for level, parent in enumerate(real.parents, 1):
-            _refuse_strangers(os.stat("/".join([".."] * level), dir_fd=descriptor), parent, real)
+            _refuse_strangers(os.stat("/".join([".."] * level), dir_fd=descriptor), parent, real, names)
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                _refuse_strangers(status, real / name, real / name)
+                _refuse_strangers(status, real / name, real, names)
     finally:
         os.close(descriptor)
     return real
@@ -62,20 +63,19 @@ def _make_directories(path: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _refuse_strangers(status: os.stat_result, path: Path, at_stake: Path) -> None:
+def _refuse_strangers(status: os.stat_result, path: Path, directory: Path, names: Sequence[str]) -> None:
     """Raise `CacheError` if another user (root apart, who can do anything anyway) may change `path`.
 
-    `at_stake` is what others could change through it: `path` itself, or the cache's directory somewhere below.
+    That is the cache's `directory`, something above it, or one of `names` in it.
     """
-    above = path != at_stake
-    all_of_it = " with all that is in it" if above or stat.S_ISDIR(status.st_mode) else ""
-    remedy = f"delete {at_stake}{all_of_it}, or set PYCUTLASS_CACHE_DIR to another directory"
+    above = path in directory.parents
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise CacheError(f"the kernel cache consists of files and directories, and {path} is neither: delete it.")
     if status.st_uid not in {os.geteuid(), 0}:
         raise CacheError(
             f"native code is loaded only from what belongs to the user who runs it: {path} belongs to user "
-            f"{status.st_uid} and this process to user {os.geteuid()}. It may hold the code of others: {remedy}."
+            f"{status.st_uid} and this process to user {os.geteuid()}. It may hold the code of others: "
+            f"{_remedy(status, path, directory, names)}."
         )
     others = _OTHERS_WRITE
     if above and status.st_mode & stat.S_ISVTX:
@@ -85,9 +85,27 @@ def _refuse_strangers(status: os.stat_result, path: Path, at_stake: Path) -> Non
     if status.st_mode & others:
         raise CacheError(
             f"native code is loaded only from where nobody else can write: {path} has mode "
-            f"{status.st_mode & 0o7777:04o}. Others may have put code there: {remedy}"
-            f"{f' (and run `chmod go-w {path}`)' if above else ''}."
+            f"{status.st_mode & 0o7777:04o}. Others may have put code there: {_remedy(status, path, directory, names)}."
         )
+
+
+def _remedy(status: os.stat_result, path: Path, directory: Path, names: Sequence[str]) -> str:
+    """Return what to do about `path`.
+
+    Only what is surely PyCUTLASS's is to be deleted, beside its database: the directory may be one of the user's files.
+    """
+    elsewhere = "set PYCUTLASS_CACHE_DIR to an empty directory of your own"
+    is_directory = path == directory or path in directory.parents
+    there = [name for name in names if os.path.lexists(directory / name)]
+    ours = there if there[:1] == [*names[:1]] else []
+    if not is_directory:
+        return f"delete {path}, or {elsewhere}" if ours else elsewhere
+    if status.st_uid != os.geteuid() or status.st_mode & stat.S_ISVTX:
+        return elsewhere  # a directory of others, or for others, such as /tmp
+    closed = f"run `chmod go-w {shlex.quote(str(path))}`"
+    if not ours:
+        return f"{closed}, or {elsewhere}"
+    return f"delete what PyCUTLASS keeps in {directory} ({', '.join(ours)}) and {closed}, or {elsewhere}"
 
 
 @contextlib.contextmanager

@@ -61,7 +61,36 @@ def test_a_directory_that_others_can_write(directory: Path, mode: int, caplog: p
     directory.chmod(mode)
     message = refused(directory, caplog)
     assert f"{directory} has mode {mode:04o}" in message
-    assert f"Others may have put code there: delete {directory} with all that is in it, or set" in message
+    another = "set PYCUTLASS_CACHE_DIR to an empty directory of your own"
+    if mode == 0o1777:
+        assert f"Others may have put code there: {another}" in message
+    else:
+        what = f"delete what PyCUTLASS keeps in {directory} (kernels.db, locks, uses) and run `chmod go-w {directory}`"
+        assert f"Others may have put code there: {what}, or {another}" in message
+
+
+@pytest.mark.parametrize("names", [(), ("locks", "uses"), ("thesis.tex", "kernels.db-wal")])
+def test_files_of_the_users_own_are_not_to_be_deleted(
+    directory: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.mkdir(parents=True, mode=0o700)
+    for name in names:
+        (directory / name).mkdir(mode=0o700)
+    elsewhere = "set PYCUTLASS_CACHE_DIR to an empty directory of your own"
+    for mode, wanted in ((0o775, f"run `chmod go-w {directory}`, or {elsewhere}."), (0o1777, f"there: {elsewhere}.")):
+        directory.chmod(mode)
+        message = refused(directory, caplog)
+        assert wanted in message and "delete" not in message
+    directory.chmod(0o700)
+    for name in names[:1]:
+        (directory / name).chmod(0o777)
+        assert name == "thesis.tex" or "delete" not in refused(directory, caplog)
+        (directory / name).chmod(0o700)
+    directory.parent.chmod(0o777)
+    message = refused(directory, caplog)
+    assert f"chmod go-w {directory.parent}" in message and "delete" not in message
+    give_away(directory.parent, monkeypatch)
+    assert "delete" not in refused(directory, caplog)
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -81,7 +110,8 @@ def test_what_belongs_to_a_stranger(
     (directory / name).touch()
     give_away(directory / name, monkeypatch)
     message = refused(directory, caplog)
-    assert "belongs to user" in message and f"delete {directory / name}" in message
+    assert "belongs to user" in message
+    assert (f"delete {directory / name}, or set" if name else "others: set PYCUTLASS_CACHE_DIR to an empty") in message
 
 
 def test_a_log_that_was_planted_is_not_replayed(
@@ -123,7 +153,8 @@ def test_a_parent_that_others_can_write(directory: Path, caplog: pytest.LogCaptu
     directory.parent.chmod(0o777)
     message = refused(directory, caplog)
     assert f"{directory.parent} has mode 0777" in message
-    assert f"delete {directory} with all that is in it" in message and f"chmod go-w {directory.parent}" in message
+    assert f"delete what PyCUTLASS keeps in {directory} (kernels.db, locks, uses)" in message
+    assert f"chmod go-w {directory.parent}" in message
 
 
 def test_a_parent_that_belongs_to_a_stranger(
