@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
 __all__ = [
+    "counted",
     "meant",
     "missing",
     "mistaken",
@@ -34,6 +35,11 @@ def shown(value: Any) -> str:
     except Exception:  # of whoever wrote the class; its name says enough
         return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({type(value).__name__})"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return "1 kernel", "2 kernels"."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

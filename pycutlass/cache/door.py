@@ -24,9 +24,9 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def private_directory(path: Path, *names: str) -> Path:
     """Return the real path of directory `path`, made for this user alone where there is none.
 
-    Nobody else can change it, the entries `names` in it (the database first), or where it is: so what is opened below the path that is
-    returned is what was examined here. A directory is examined through its descriptor, and those above it from there,
-    not by names that could lead elsewhere by then.
+    Nobody else can change it, the entries `names` in it (the database first), or where it is: so what is opened below
+    the path that is returned is what was examined here. A directory is examined through its descriptor, and those above
+    it from there, not by names that could lead elsewhere by then.
 
     Raises
     ------

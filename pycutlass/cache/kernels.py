@@ -16,15 +16,16 @@ from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk, once
 from pycutlass.cache.door import wait_for
 from pycutlass.cache.store import Entry, Store
-from pycutlass.calls import shown
+from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
-from pycutlass.integers import whole
+from pycutlass.integers import items_of, whole
 from pycutlass.log import logger
 
 __all__ = ["Imported", "Info", "KernelCache"]
 
 _T = TypeVar("_T")
 _SHORTEST_PREFIX = 4
+_MOST_TEXTS = 10_000
 
 
 class KernelCache:
@@ -203,8 +204,8 @@ class KernelCache:
         path: str | os.PathLike[str],
         keys: Iterable[str] | None = None,
         *,
-        prefix: str = "",
-        target: str | None = None,
+        prefix: str | Iterable[str] = "",
+        target: str | Iterable[str] | None = None,
     ) -> list[Entry]:
         """Write kernels to one file that `import_` reads, and return what they are.
 
@@ -214,31 +215,35 @@ class KernelCache:
             The bundle to write; the same kernels give the same bytes.
         keys : Iterable[str], optional
             Names or beginnings of keys. Default: all kernels.
-        prefix : str
-            Of these, only kernels whose names begin with this.
-        target : str, optional
-            And only those that were built for this, for example ``"sm_90a"``.
+        prefix : str or Iterable[str]
+            Of these, only kernels whose names begin with this, or with one of these.
+        target : str or Iterable[str], optional
+            And only those that were built for this, for example ``"sm_90a"``, or for these.
 
         Raises
         ------
         ArgumentTypeError
-            If `path` is not a path, `keys` not a list of strings, or `prefix` or `target` not a string.
+            If `path` is not a path, `keys` not a list of strings, or `prefix` or `target` not strings.
         CacheError
-            If a key fits no kernel, if there is no kernel or a damaged one, or if the file cannot be written.
+            If a key, a prefix or a target fits no kernel, if there is no kernel or a damaged one, or if the file cannot
+            be written.
         """
         bundle = _path("path", path)
-        if not isinstance(prefix, str) or not isinstance(target, str | None):
-            raise ArgumentTypeError(f"prefix and target must be strings; got {prefix!r} and {target!r}")
         listed = self.entries() if keys is None else self._selected(keys)
-        chosen = [entry for entry in listed if entry.name.startswith(prefix) and target in (None, entry.target)]
-        if listed and not chosen:
-            there = ", ".join(sorted({entry.target for entry in listed if entry.name.startswith(prefix)}))
-            if not there:
-                raise CacheError(f"none of the kernels chosen from {self.path} has a name that begins with {prefix!r}")
-            raise CacheError(
-                f"no kernel in {self.path} has a name that begins with {prefix!r} and was built for {target}; with "
-                f"such names it has kernels for {there}"
-            )
+        prefixes, targets = _texts("prefix", prefix), _texts("target", () if target is None else target)
+        chosen = [entry for entry in listed if entry.name.startswith(prefixes)]
+        for each in prefixes if listed else ():
+            if not any(entry.name.startswith(each) for entry in listed):
+                raise CacheError(f"none of the kernels chosen from {self.path} has a name that begins with {each!r}")
+        there = sorted({entry.target for entry in chosen})
+        for each in targets if listed else ():
+            if each not in there:
+                named = f"has a name that begins with {' or '.join(map(repr, prefixes))} and " if any(prefixes) else ""
+                raise CacheError(
+                    f"none of the kernels chosen from {self.path} {named}was built for {each}; there are kernels "
+                    f"for {', '.join(there)}"
+                )
+        chosen = [entry for entry in chosen if not targets or entry.target in targets]
         found = {entry.key: self._stored(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]
         if not artifacts:
@@ -314,8 +319,8 @@ class KernelCache:
         left = present.intersection(keys)
         if left:
             raise CacheError(
-                f"{len(left)} kernels cannot be deleted, because {self.path} cannot be written (the log says why); "
-                "if its disk is full, make room there first, or delete the file"
+                f"{counted(len(left), 'kernel')} cannot be deleted, because {self.path} cannot be written (the log "
+                "says why); if its disk is full, make room there first, or delete the file"
             )
         return entries
 
@@ -369,6 +374,14 @@ class Imported(NamedTuple):
     added: list[str]
     present: list[str]
     in_memory: list[str]
+
+
+def _texts(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    """Return one text, or a list of them, as a tuple."""
+    texts = (value,) if isinstance(value, str) else items_of(value, _MOST_TEXTS)
+    if texts is None or not all(isinstance(text, str) for text in texts):
+        raise ArgumentTypeError(f"{name} must be a string, or a list of strings; got {shown(value)}")
+    return texts
 
 
 def _path(name: str, value: Any) -> Path:

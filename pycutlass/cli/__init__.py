@@ -20,6 +20,7 @@ import typer
 
 from pycutlass import __version__, config, toolkit
 from pycutlass.cache import Entry, KernelCache
+from pycutlass.calls import counted
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.table import table
 from pycutlass.errors import PyCutlassError
@@ -39,6 +40,8 @@ app = typer.Typer(
 )
 cache = typer.Typer(help="Look after the cache of compiled kernels.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cache, name="cache")
+
+_OFTEN = "; may be repeated, or several between commas."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Kernels = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Names, or beginnings of keys.")]
@@ -114,21 +117,27 @@ def rm(
 
 @cache.command()
 def prune(
-    max_size: Annotated[str, typer.Option(help="Keep at most this much, for example 2GiB, 500MB or 0.")],
+    max_size: Annotated[list[str], typer.Option(help="Keep at most this much, for example 2GiB, 500MB or 0.")],
 ) -> None:
     """Delete kernels, the least recently used first, until the rest fit."""
-    _report("deleted", KernelCache().prune(_bytes(max_size)))
+    if len(max_size) > 1:
+        raise typer.BadParameter(f"--max-size is given {len(max_size)} times: give it once")
+    _report("deleted", KernelCache().prune(_bytes(max_size[0])))
 
 
 @cache.command()
 def export(
     file: Path,
     kernels: Kernels = None,
-    prefix: Annotated[str, typer.Option(help="Only kernels whose names begin with this.")] = "",
-    target: Annotated[str | None, typer.Option(help="Only kernels for this target, for example sm_90a.")] = None,
+    prefix: Annotated[list[str] | None, typer.Option(help=f"Only kernels whose names begin with this{_OFTEN}")] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help=f"Only kernels for this target, for example sm_90a{_OFTEN}")
+    ] = None,
 ) -> None:
     """Write kernels to one file for other machines; default: all."""
-    _report(f"written to {file}", KernelCache().export(file, kernels or None, prefix=prefix, target=target))
+    prefixes, targets = _listed("--prefix", prefix), _listed("--target", target)
+    entries = KernelCache().export(file, kernels or None, prefix=prefixes or "", target=targets or None)
+    _report(f"written to {file}", entries)
 
 
 @cache.command("import")
@@ -138,9 +147,10 @@ def import_(file: Path) -> None:
     It holds native code: take it only from those whose programs you would run.
     """
     result = KernelCache().import_(file)
-    typer.echo(f"{len(result.added)} kernels taken in, {len(result.present)} were here already")
+    typer.echo(f"{counted(len(result.added), 'kernel')} taken in, {len(result.present)} here already")
     if result.in_memory:
-        typer.echo(f"pycutlass: {len(result.in_memory)} kernels could not be written, and are lost", err=True)
+        lost = counted(len(result.in_memory), "kernel")
+        typer.echo(f"pycutlass: {lost} could not be written, and will be lost", err=True)
         raise typer.Exit(1)
 
 
@@ -156,7 +166,7 @@ def verify() -> None:
         typer.echo(problem, err=True)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{len(store.entries())} kernels, all as they were built")
+    typer.echo(f"{counted(len(store.entries()), 'kernel')}, as built")
 
 
 @app.command()
@@ -224,7 +234,7 @@ def _cache_finding() -> toolkit.Finding:
     return toolkit.Finding(
         name="kernel cache",
         ok=facts.state == "read-write",
-        value=f"{facts.directory}, {facts.state}, {facts.kernels} kernels, {_size(facts.kernel_bytes)}",
+        value=f"{facts.directory}, {facts.state}, {counted(facts.kernels, 'kernel')}, {_size(facts.kernel_bytes)}",
         tried=(),
         remedy=remedy.strip(),
         required=False,
@@ -250,8 +260,16 @@ def _print_json(value: object) -> None:
 
 def _report(done: str, entries: list[Entry]) -> None:
     for entry in entries:
-        typer.echo(f"{entry.key[:12]}  {entry.name}")
-    typer.echo(f"{len(entries)} kernels {done}, {_size(sum(entry.size for entry in entries))}")
+        typer.echo(f"{entry.key[:12]}  {entry.name}  {entry.target}")
+    typer.echo(f"{counted(len(entries), 'kernel')} {done}, {_size(sum(entry.size for entry in entries))}")
+
+
+def _listed(option: str, values: list[str] | None) -> list[str]:
+    """Return the values of an option that was given any number of times, some with several values between commas."""
+    listed = [part.strip() for value in values or () for part in value.split(",")]
+    if not all(listed):
+        raise typer.BadParameter(f"{option} is empty")
+    return listed
 
 
 def _bytes(text: str) -> int:

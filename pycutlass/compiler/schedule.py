@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
+from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError, CompileError
 from pycutlass.toolchain import Processes
 
@@ -97,7 +98,7 @@ def _one_of(errors: Sequence[BaseException], total: int) -> BaseException:
     refused = [error for error in errors if isinstance(error, CompileError)]
     summary = "\n\n".join(f"({number}) {error}" for number, error in enumerate(refused, 1))
     first = refused[0]
-    failure = CompileError(f"{len(refused)} of {total} kernels cannot be compiled.\n\n{summary}")
+    failure = CompileError(f"{len(refused)} of {counted(total, 'kernel')} cannot be compiled.\n\n{summary}")
     failure.log, failure.source, failure.command = first.log, first.source, first.command
     failure.__cause__ = ExceptionGroup("all that failed", refused)
     return failure

@@ -12,7 +12,7 @@ from typing import Any
 
 from pycutlass import config
 from pycutlass.cache import Artifact, KernelCache, make_key
-from pycutlass.calls import public, shown
+from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
 from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target, meant_target
@@ -290,7 +290,7 @@ def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
     listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
     names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
     return NotCompiledError(
-        f"PYCUTLASS_NO_COMPILE is set and the cache {cache.path} lacks {len(missing)} kernels: {names}."
+        f"PYCUTLASS_NO_COMPILE is set and the cache {cache.path} lacks {counted(len(missing), 'kernel')}: {names}."
         f"{_at_hand(cache, missing, fields['headers'])} The first would have the key {make_key(fields)}, made from\n"
         f"{listed}\nUnset the variable to compile them, or import a cache that has them."
     )
@@ -303,7 +303,7 @@ def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
     if strict and listed:
         bad = sum(bool(problems) for _, problems in judged)
         raise BuildReportError(
-            "\n".join([f"strict mode refuses {bad} of {len(judged)} kernels:", *listed])
+            "\n".join([f"strict mode refuses {bad} of {counted(len(judged), 'kernel')}:", *listed])
             + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
         )
     for artifact, problems in judged:

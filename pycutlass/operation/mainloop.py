@@ -7,6 +7,7 @@ compile; or it compiles, and leaves elements out, takes others, or multiplies in
 from __future__ import annotations
 
 from pycutlass import _core
+from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
@@ -76,8 +77,8 @@ def _check_proven(tile: TileDescription) -> None:
     warps = tile.num_threads // 32
     if warps > _MOST_WARPS:
         raise DescriptionError(
-            f"warp_count {list(tile.warp_count or ())} makes {warps} warps, and Ampere-style tiles are proven to "
-            f"compute what they mean with up to {_MOST_WARPS}: use fewer warps"
+            f"warp_count {list(tile.warp_count or ())} makes {counted(warps, 'warp')}, and Ampere-style tiles are "
+            f"proven to compute what they mean with up to {_MOST_WARPS}: use fewer warps"
         )
 
 
@@ -156,7 +157,8 @@ def _check_integer_layouts(
         warps, k = tile.num_threads // 32, tile.threadblock_shape[2]
         if k > 32 * warps:  # the transposed map of default_mma_core_sm80.h has one line of 32 for each warp
             raise DescriptionError(
-                f"each warp loads 32 of an interleaved tile's K: threadblock_shape K={k} needs {k // 32} warps, "
+                f"each warp loads 32 of an interleaved tile's K: threadblock_shape K={k} needs "
+                f"{counted(k // 32, 'warp')}, "
                 f"warp_count makes {warps}"
             )
         return
@@ -395,8 +397,8 @@ def _check_shares(name: str, operand: TensorDescription, tile: TileDescription, 
     if not shares_evenly(beside, lines, lanes, warps, striped=wide and not along_k):
         raise DescriptionError(
             f"the {rows}x{k} tile of operand {name} is {beside} x {lines} accesses, which {tile.num_threads} threads, "
-            f"{warps} warps of {lanes} x {32 // lanes}, cannot share evenly: use fewer warps, or extents that are "
-            f"powers of two"
+            f"{counted(warps, 'warp')} of {lanes} x {32 // lanes}, cannot share evenly: use fewer warps, or extents "
+            f"that are powers of two"
         )
 
 

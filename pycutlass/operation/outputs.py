@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from pycutlass.calls import counted
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.shared_memory import simt_threads
@@ -105,7 +106,7 @@ def _why_not_shared(tile: TileDescription, C: TensorDescription) -> str:
         return ""
     return (
         f"operand C of {C.type} with alignment {C.alignment} makes {columns / C.alignment:g} accesses of a row, and "
-        f"{sharing} warps along N and K, of {_LANES} accesses each, cannot share {_ROWS} such rows evenly: "
+        f"{counted(sharing, 'warp')} along N and K, of {_LANES} accesses each, cannot share {_ROWS} such rows evenly: "
         f"{_described(tile)}"
     )
 

@@ -11,6 +11,7 @@ from cached import REPORT
 from command_line import Result, Run
 
 from pycutlass.cache import Artifact, KernelCache
+from pycutlass.errors import ArgumentTypeError
 
 
 def test_ls_lists_kernels(run: Run, kernels: list[Artifact]) -> None:
@@ -70,7 +71,7 @@ def test_rm_wants_to_know_what(run: Run, kernels: list[Artifact]) -> None:
 def test_prune_keeps_what_fits(run: Run, kernels: list[Artifact], size: str, left: int) -> None:
     result = run("cache", "prune", "--max-size", size)
     assert result.code == 0
-    assert f"{3 - left} kernels deleted" in result.out
+    assert f"{3 - left} kernel{'s' * (left != 2)} deleted" in result.out
     assert len(KernelCache().entries()) == left
 
 
@@ -108,11 +109,11 @@ def test_prune_refuses_what_is_no_size(run: Run, kernels: list[Artifact], size: 
 
 def test_export_and_import(run: Run, kernels: list[Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tmp_path / "kernels.zip"
-    assert "1 kernels written" in run("cache", "export", bundle, "gemm_[1]").out
+    assert "1 kernel written" in run("cache", "export", bundle, "gemm_[1]").out
     assert "3 kernels written" in run("cache", "export", bundle).out
     monkeypatch.setenv("PYCUTLASS_CACHE_DIR", str(tmp_path / "there"))
-    assert run("cache", "import", bundle).out.startswith("3 kernels taken in, 0 were here")
-    assert run("cache", "import", bundle).out.startswith("0 kernels taken in, 3 were here")
+    assert run("cache", "import", bundle).out.startswith("3 kernels taken in, 0 here already")
+    assert run("cache", "import", bundle).out.startswith("0 kernels taken in, 3 here already")
     assert KernelCache().find(kernel="1") == kernels[1]
 
 
@@ -139,11 +140,35 @@ def test_export_takes_prefix_and_target(run: Run, kernels: list[Artifact], tmp_p
     assert "2 kernels written" in run("cache", "export", tmp_path / "a.zip", "--target", "sm_90a").out
     assert "3 kernels written" in run("cache", "export", tmp_path / "a.zip", "--prefix", "gemm_").out
     result = run("cache", "export", tmp_path / "a.zip", "--prefix", "gemm_[0]", "--target", "sm_90a")
-    assert result.code == 1 and "it has kernels for sm_80" in result.err
+    assert result.code == 1 and "was built for sm_90a; there are kernels for sm_80" in result.err
+
+
+def test_export_takes_options_more_than_once(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:
+    file = tmp_path / "a.zip"
+    for options in ("--target=sm_90a --target=sm_80", "--target sm_90a,sm_80", "--target=sm_80,sm_90a --target=sm_80"):
+        result = run("cache", "export", file, *options.split())
+        assert "3 kernels written" in result.out
+        lines = {kernel.key[:12]: f"{kernel.name}  {kernel.target}" for kernel in kernels}
+        assert {tuple(line.split("  ", 1)) for line in result.out.splitlines()[:3]} == set(lines.items())
+    assert "2 kernels written" in run("cache", "export", file, "--prefix", "gemm_[0]", "--prefix", "gemm_[1]").out
+    for options, wrong in (("--target sm_80,sm_75", "sm_75"), ("--prefix gemm_ --prefix conv", "'conv'")):
+        result = run("cache", "export", file, *options.split())
+        assert result.code == 1 and wrong in result.err
+    assert run("cache", "export", file, "--target", "").code == 2
+    assert len(KernelCache().export(file, prefix=["gemm_[0]"], target=["sm_80", "sm_80"])) == 1
+    for wrong_ in (5, [5], b"sm_80"):
+        with pytest.raises(ArgumentTypeError, match="target must be a string, or a list of strings"):
+            KernelCache().export(file, target=wrong_)  # type: ignore[arg-type]
+
+
+def test_prune_takes_one_size(run: Run, kernels: list[Artifact]) -> None:
+    result = run("cache", "prune", "--max-size", "1GiB", "--max-size", "0")
+    assert result.code == 2 and "2 times" in result.err
+    assert len(KernelCache().entries()) == 3
 
 
 def test_verify_names_what_is_damaged(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:
-    assert run("cache", "verify") == Result(0, "3 kernels, all as they were built\n", "")
+    assert run("cache", "verify") == Result(0, "3 kernels, as built\n", "")
     connection = sqlite3.connect(tmp_path / "cache" / "kernels.db", isolation_level=None)
     connection.execute("UPDATE artifact_v1 SET cubin = x'00' WHERE key = ?", [kernels[1].key])
     connection.close()

@@ -44,6 +44,34 @@ def test_an_empty_output_is_nothing_to_do(kind: Any, axis: str, mode: Any) -> No
         _ = arguments.launch_config
 
 
+@pytest.mark.parametrize("name", ["f32_fprop", "s8_fprop_interleaved"])
+def test_an_empty_output_may_begin_anywhere(name: str) -> None:
+    operation = OPERATIONS.get(name, SIMT[fprop])
+    p = size(N=0, C=64, K=32)
+    A, B, _, D = tensors(operation, p)
+    run(operation, p, A, B, None, B.reshape(-1)[1:1].view(D.dtype).reshape(D.shape))
+
+
+@pytest.mark.parametrize("given", ["of the problem", "flat"])
+@pytest.mark.parametrize("mode", [SplitKMode.Serial, SplitKMode.Parallel], ids=str)
+@pytest.mark.parametrize(("kind", "axis"), NO_PRODUCTS, ids=str)
+def test_neither_products_nor_elements_are_nothing_to_do(kind: Any, axis: str, mode: Any, given: str) -> None:
+    for other in (other for empty, other in EMPTY if empty is kind):
+        for operation in (SIMT[kind], F16[kind]):
+            p = size(**{axis: 0, other: 0})
+            A, B, C, D = tensors(operation, p)
+            assert not D.size and (not A.size or not B.size)
+            if given == "flat":
+                A, B, C, D = (each.reshape(-1) for each in (A, B, C, D))
+            if mode is SplitKMode.Parallel:
+                if operation.splits_k:
+                    run(operation, p, A, B, split_k_mode=mode, split_k_slices=2)
+                continue
+            arguments = run(operation, p, A, B, C, D, output_op=operation.epilogue_type(1.0, 1.0))
+            arguments.update(A=A.copy(), D=D.copy())
+            operation.run(arguments)
+
+
 @pytest.mark.parametrize(("kind", "axis"), NO_PRODUCTS, ids=str)
 @pytest.mark.parametrize("scalars", [(1.0, 0.0), (2.0, -0.5), (np.nan, 0.0)], ids=str)
 @pytest.mark.parametrize("operations", [SIMT, F16], ids=["simt", "f16"])
