@@ -24,6 +24,7 @@ from pycutlass.toolchain.processes import Processes
 from pycutlass.toolkit import (
     Memo,
     Toolkit,
+    compiler_options,
     cuda_release,
     file_fingerprint,
     is_file,
@@ -286,9 +287,9 @@ def _is_script(program: Path) -> bool:
 
 
 def _files_named(words: Sequence[str]) -> list[str]:
-    """Return the files that options name: ``-include file``, ``-specs=file``, ``@file``."""
-    named = (word.removeprefix("@").partition("=")[2] or word.removeprefix("@") for word in words)
-    return [file for file in named if Path(file).is_absolute() and is_file(Path(file))]
+    """Return the files that options name: ``-include file``, ``-include/file``, ``-specs=file``, ``@file``."""
+    named = (f"/{path}" for _, slash, path in (word.partition("/") for word in compiler_options(words)) if slash)
+    return [file for file in named if is_file(Path(file))]
 
 
 def _how_it_ended(status: int) -> str:

@@ -18,6 +18,7 @@ from pycutlass.toolkit.files import (
     without_memo,
 )
 from pycutlass.toolkit.find import (
+    compiler_options,
     find_cutlass,
     find_host_compiler,
     find_nvcc,
@@ -37,6 +38,7 @@ __all__ = [
     "Finding",
     "Memo",
     "Toolkit",
+    "compiler_options",
     "cuda_release",
     "file_fingerprint",
     "find_cutlass",

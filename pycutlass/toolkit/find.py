@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +23,7 @@ from pycutlass.toolkit.files import (
     file_fingerprint,
     is_directory,
     is_file,
+    read_bytes,
     run_quietly,
     without_memo,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "GET_CXX",
     "GET_NVCC",
     "GET_NVRTC",
+    "compiler_options",
     "find_cutlass",
     "find_host_compiler",
     "find_nvcc",
@@ -100,6 +102,27 @@ def find_host_compiler() -> tuple[str, ...]:
     """
     found, tried = search_host_compiler()
     return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX, "CXX")
+
+
+def compiler_options(words: Sequence[str]) -> list[str]:
+    """Return the words of a host compiler's command one by one, with those in ``-Wp,...`` and in the files ``@file``.
+
+    Raises
+    ------
+    ToolkitError
+        If a shell cannot read such a file, or if they name each other without end.
+    """
+    options, left = [], list(words)
+    while left:
+        word = left.pop(0)
+        options.append(word)
+        if word.startswith(_HANDS_ON):
+            left[:0] = word.split(",")[1:]
+        elif word.startswith("@/") and is_file(Path(word[1:])):
+            left[:0] = _words_of_file(word[1:])
+        if len(options) > _MOST_OPTIONS:
+            raise ToolkitError(f"CXX has more than {_MOST_OPTIONS:,} words: a file {word!r} names itself. Correct it.")
+    return options
 
 
 def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
@@ -183,7 +206,13 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
 _CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
 _CUTLASS_HAS = {"include/cutlass/cutlass.h": is_file, "include/cute": is_directory}  # older ones have no cute
 _VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
-_ADDS_HEADERS = ("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory")
+_ADDS_DIRECTORY = (
+    *("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory", "-isysroot"),
+    *("-B/", "-imultilib", "-iframework", "-cxx-isystem", "-stdlib++-isystem", "-internal-isystem", "-ivfsoverlay"),
+    *("--sysroot", "--prefix", "--gcc-toolchain", "-gcc-toolchain", "--gcc-install-dir", "-resource-dir"),
+)
+_MOST_OPTIONS = 10_000
+_HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
 _HEADER_PLACES = ("include", "targets/x86_64-linux/include")
 _LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
 _NVRTC_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
@@ -215,13 +244,21 @@ def _words(variable: str, text: str) -> list[str]:
     return words
 
 
+def _words_of_file(file: str) -> list[str]:
+    try:
+        return shlex.split(os.fsdecode(read_bytes(file)))
+    except (OSError, ValueError) as error:
+        raise ToolkitError(f"CXX names @{file}, whose words cannot be read: {error}. Correct it.") from error
+
+
 def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
     """Raise for options of ``CXX`` that mean another kernel at another time, or on another machine."""
-    for option in command[1:]:
-        if option.startswith(_ADDS_HEADERS):
+    for option in compiler_options(command[1:]):
+        if option.startswith(_ADDS_DIRECTORY) or option == "-B":
             raise ToolkitError(
-                f"CXX is {named!r}, and {option} adds headers that a kernel's cache key does not know: a change in "
-                f"them would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where headers are."
+                f"CXX is {named!r}, and {option} adds a directory of headers or programs that a kernel's cache key "
+                f"does not know: a change in it would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where "
+                f"headers are."
             )
         if option.startswith("-m") and option.endswith("=native"):
             raise ToolkitError(

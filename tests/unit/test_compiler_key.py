@@ -58,7 +58,11 @@ def test_a_script_that_stands_for_the_compiler_is_in_the_key(monkeypatch, tmp_pa
 
 
 def test_files_that_the_host_command_names_are_in_the_key(monkeypatch, tmp_path):
-    for words in ("-include {}", "@{}", "-specs={}"):
+    (tmp_path / "words").write_text(f"-include {tmp_path / 'named'}")
+    for words in (
+        *("-include {}", "@{}", "-specs={}", "-include{}", "-imacros{}", "--include={}", "-fplugin={}"),
+        *("-Wp,-include,{}", "-Wa,@{}", "-Xpreprocessor -include -Xpreprocessor {}", f"@{tmp_path / 'words'}"),
+    ):
         (tmp_path / "named").write_text("")
         monkeypatch.setenv("CXX", "g++ " + words.format(tmp_path / "named"))
         host = HostCompiler(toolkit.find_host_compiler(), ())
@@ -69,19 +73,42 @@ def test_files_that_the_host_command_names_are_in_the_key(monkeypatch, tmp_path)
         assert host.signature() != before, words
 
 
-@pytest.mark.parametrize("option", ["-I/opt/include", "-isystem /opt/include", "-iquote/opt", "-idirafter /opt"])
-def test_headers_of_the_host_command_alone_are_refused(monkeypatch, option):
-    monkeypatch.setenv("CXX", f"g++ {option}")
-    with pytest.raises(ToolkitError, match=r"adds headers that a kernel's cache key does not know.*Leave it out"):
+OPTIONS_OF_DIRECTORIES = [
+    *("-I/opt/include", "-isystem /opt/include", "-iquote/opt", "-idirafter /opt", "--sysroot=/opt", "--sysroot /opt"),
+    *("-isysroot /opt", "-isysroot/opt", "-B/opt", "-B /opt", "-cxx-isystem /opt", "-Wp,-I/opt", "-Wp,-isystem,/opt"),
+    *("-Xpreprocessor -I/opt", "-Wa,-I/opt", "--gcc-toolchain=/opt"),
+]
+
+
+def test_directories_in_a_file_of_options_are_refused(monkeypatch, tmp_path):
+    file = tmp_path / "words"
+    monkeypatch.setenv("CXX", f"g++ @{file}")
+    for words, refusal in (("-O1 -I/opt", "-I/opt adds a directory"), ("'", "cannot be read"), (f"@{file}", "itself")):
+        file.write_text(words)
+        with pytest.raises(ToolkitError, match=refusal):
+            toolkit.find_host_compiler()
+    for words in ("", "-O1 -DNAME=1 -Wl,-Bsymbolic,-z,now"):
+        file.write_text(words)
         toolkit.find_host_compiler()
 
 
-@pytest.mark.parametrize("option", ["-march=native", "-mtune=native", "-mcpu=native"])
+@pytest.mark.parametrize("option", OPTIONS_OF_DIRECTORIES)
+def test_directories_of_the_host_command_are_refused(monkeypatch, option):
+    monkeypatch.setenv("CXX", f"g++ {option}")
+    with pytest.raises(
+        ToolkitError,
+        match=r"adds a directory of .* a kernel's cache key does not know.*Leave it out",
+    ):
+        toolkit.find_host_compiler()
+
+
+@pytest.mark.parametrize("option", ["-march=native", "-mtune=native", "-mcpu=native", "-Wa,-march=native"])
 def test_the_processor_of_one_machine_is_refused(monkeypatch, option):
     """An imported kernel would be found under the same key, and end in an illegal instruction."""
     monkeypatch.setenv("CXX", f"g++ {option}")
     with pytest.raises(
-        ToolkitError, match=f"what {option} means differs from one machine to the next.* -march=x86-64-v3"
+        ToolkitError,
+        match=r"what -m\w+=native means differs from one machine to the next.* -march=x86-64-v3",
     ):
         compiler.add_module([Operation("kernel_a")])
     monkeypatch.setenv("CXX", "g++ -march=x86-64")
