@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
@@ -194,7 +195,11 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exits with 1 if kernels cannot be built.
     """
-    found = [*toolkit.findings(), toolkit.safely(_cache_finding, "kernel cache", _GET_CACHE, required=False)]
+    found = [
+        *toolkit.findings(),
+        *_chosen(),
+        toolkit.safely(_cache_finding, "kernel cache", _GET_CACHE, required=False),
+    ]
     if as_json:
         _print_json([asdict(finding) for finding in found])
     else:
@@ -226,6 +231,28 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+def _chosen() -> list[toolkit.Finding]:
+    """Return what is to be said of the variables that choose what kernels are built for, and with."""
+    from pycutlass.compiler.schedule import make_processes
+    from pycutlass.compiler.target import check_target
+    from pycutlass.compiler.tools import find_device_compiler
+
+    checks: dict[str, Callable[[str], str]] = {
+        "PYCUTLASS_TARGET": lambda named: check_target(named, "PYCUTLASS_TARGET")[0],
+        "PYCUTLASS_BACKEND": lambda named: find_device_compiler(None, KernelCache().memo)[0],
+        "PYCUTLASS_JOBS": lambda named: f"{make_processes().jobs} at once",
+    }
+
+    def look(name: str, value: str) -> toolkit.Finding:
+        return toolkit.Finding(name, True, checks[name](value), (), "", required=True)
+
+    named = {name: value for name in checks if (value := config.text(name))}
+    return [
+        toolkit.safely(functools.partial(look, *each), each[0], f"correct {each[0]} or unset it", required=True)
+        for each in named.items()
+    ]
 
 
 def _cache_finding() -> toolkit.Finding:

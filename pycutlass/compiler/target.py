@@ -11,10 +11,12 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import logger
 from pycutlass.source import KernelSource
 
-__all__ = ["KNOWN_TARGETS", "choose_target", "meant_target"]
+__all__ = ["KNOWN_TARGETS", "check_target", "choose_target", "meant_target"]
 
 KNOWN_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")
 
+#: The first compute capability with features of one architecture alone (a), or of a family (f).
+_FIRST_WITH = {"": 0, "a": 90, "f": 100}
 _TARGET = re.compile(r"sm_([0-9]{2,3})([af]?)")
 
 
@@ -55,13 +57,31 @@ def meant_target(asked: Any) -> str:
     return f". Did you mean 'sm_{match[1]}{match[2]}{match[3]}'?" if match else ""
 
 
-def _fit(source: KernelSource, asked: str, asker: str) -> str:
+def check_target(asked: str, asker: str) -> re.Match[str]:
+    """Return the parts of a target's name, the number and the letter behind it; `asker` is who wants it.
+
+    Raises
+    ------
+    ArgumentError
+        If no target has that name.
+    """
     match = _TARGET.fullmatch(asked)
     if match is None:
         raise ArgumentError(
             f"a target is one of {', '.join(KNOWN_TARGETS)} or a newer one; {asker} is {asked!r}, which is none"
             f"{meant_target(asked)}"
         )
+    since = _FIRST_WITH[match[2]]
+    if int(match[1]) < since:
+        raise ArgumentError(
+            f"targets that end in {match[2]} begin with sm_{since}{match[2]}; {asker} is {asked!r}. Did you mean "
+            f"'sm_{match[1]}'?"
+        )
+    return match
+
+
+def _fit(source: KernelSource, asked: str, asker: str) -> str:
+    match = check_target(asked, asker)
     asked = match[0]  # of a class that is derived from str, the text
     capability, needed = int(match[1]), source.compute_capability
     if capability < needed or (source.native and capability != needed):

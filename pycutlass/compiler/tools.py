@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
+from pycutlass.calls import suggestion
 from pycutlass.errors import ArgumentError, ToolkitError
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import Compiler, HostCompiler, Nvcc, Nvrtc
@@ -88,7 +89,9 @@ def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
 
 def _named_device_compiler(named: str, memo: Memo) -> tuple[str, Toolkit]:
     if named not in _FINDERS:
-        raise ArgumentError(f"PYCUTLASS_BACKEND must be one of {', '.join(_FINDERS)}; it is {named!r}")
+        raise ArgumentError(
+            f"PYCUTLASS_BACKEND must be one of {', '.join(_FINDERS)}; it is {named!r}.{suggestion(named, _FINDERS)}"
+        )
     try:
         return named, _FINDERS[named](memo)
     except ToolkitError as error:

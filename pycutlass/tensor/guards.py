@@ -33,20 +33,21 @@ def guard(view: TensorView, *, written: bool) -> Guard | None:
     """
     if view.library == "torch":
         return _core.TensorGuard(view.owner, written)
-    return _ArrayGuard(view) if view.library == "numpy" else None
+    return _ArrayGuard(view, written) if view.library == "numpy" else None
 
 
 class _ArrayGuard:
     """Watches an array of numpy."""
 
-    def __init__(self, view: TensorView) -> None:
+    def __init__(self, view: TensorView, written: bool) -> None:
         self._array: Any = view.owner
+        self._written = written
         # NumPy moves the memory of what a view was taken from as well, where it is told not to look at references.
         self._base: Any = self._array.base if isinstance(self._array.base, np.ndarray) else self._array
         self._place, self._form = _place(self._base), _form(self._array)
 
     def check(self, name: str) -> None:
-        """Raise ArgumentError where the array was resized, or has another shape, other strides or another type."""
+        """Raise ArgumentError where the array was resized, changed in place, or made read-only and is to be written."""
         if _place(self._base) != self._place:
             (pointer, size), (now, size_now) = self._place, _place(self._base)
             raise ArgumentError(
@@ -58,6 +59,11 @@ class _ArrayGuard:
             raise ArgumentError(
                 f"operand {name} is not the array that these arguments were made with: it had {before}, and has "
                 f"{after}. It was changed in place. {_REMEDY}"
+            )
+        if self._written and not self._array.flags.writeable:
+            raise ArgumentError(
+                f"operand {name} was made read-only after these arguments were made, and the result is written to it: "
+                f"{name}.setflags(write=True), or pass another array to update"
             )
 
     def count_write(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pycutlass import _core
+from pycutlass import _core, config
 from pycutlass.errors import PyCutlassError
 from pycutlass.toolkit.files import Memo, cuda_release, run_quietly, without_memo
 from pycutlass.toolkit.find import (
@@ -61,13 +61,14 @@ class Finding:
 
 def findings(memo: Memo = without_memo) -> list[Finding]:
     """Return everything that PyCUTLASS looks for, found or not."""
-    nvcc = _finding("nvcc", lambda: search_nvcc(memo), _describe_nvcc, GET_NVCC, required=False)
-    nvrtc = _finding("NVRTC", lambda: search_nvrtc(memo), _describe_nvrtc, GET_NVRTC, required=not nvcc.ok)
+    cuda = ("CUDA_INSTALL_PATH", "CUDA_HOME")
+    nvcc = _finding("nvcc", lambda: search_nvcc(memo), _describe_nvcc, GET_NVCC, cuda, required=False)
+    nvrtc = _finding("NVRTC", lambda: search_nvrtc(memo), _describe_nvrtc, GET_NVRTC, cuda, required=not nvcc.ok)
     return [
-        _finding("CUTLASS headers", search_cutlass, _describe_cutlass, GET_CUTLASS, required=True),
+        _finding("CUTLASS headers", search_cutlass, _describe_cutlass, GET_CUTLASS, ("CUTLASS_PATH",), required=True),
         nvcc,
         nvrtc,
-        _finding("host compiler", search_host_compiler, _describe_host_compiler, GET_CXX, required=True),
+        _finding("host compiler", search_host_compiler, _describe_host_compiler, GET_CXX, ("CXX",), required=True),
         safely(_driver, "GPU driver", _GET_DRIVER, required=False),
         *(
             safely(functools.partial(_tool, name, memo), name, _GET_TOOL, required=False)
@@ -81,9 +82,15 @@ def _finding(
     search: Callable[[], tuple[_Thing | None, list[str]]],
     describe: Callable[[_Thing], tuple[str, str]],
     remedy: str,
+    variables: tuple[str, ...],
     required: bool,
 ) -> Finding:
-    """Search, and describe what was found by a value and a note; a note takes the place of the remedy."""
+    """Search, and describe what was found by a value and a note; a note takes the place of the remedy.
+
+    Where one of `variables` says where to look, nothing that is installed elsewhere would help.
+    """
+    named = next(filter(config.text, variables), None)
+    remedy = f"correct {named} or unset it" if named else remedy
 
     def look() -> Finding:
         found, tried = search()

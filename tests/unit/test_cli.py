@@ -65,6 +65,36 @@ def test_doctor_shows_a_host_compiler_that_is_no_command(run: Run, monkeypatch: 
     assert "Traceback" not in result.out + result.err
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PYCUTLASS_TARGET", "sm80", "Did you mean 'sm_80'?"),
+        ("PYCUTLASS_TARGET", "sm_80a", "Did you mean 'sm_80'?"),
+        ("PYCUTLASS_BACKEND", "nvc", "Did you mean nvcc?"),
+        ("PYCUTLASS_JOBS", "many", "'many'"),
+        ("CUDA_HOME", "/opt/none", "/opt/none"),
+        ("CUTLASS_PATH", "/opt/none", "/opt/none"),
+        ("CXX", "/opt/none/g++", "/opt/none/g++"),
+    ],
+)
+def test_doctor_says_that_a_variable_is_wrong(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    result = run("doctor", "--json")
+    wrong = [entry for entry in json.loads(result.out) if entry["remedy"] == f"correct {name} or unset it"]
+    assert result.code == 1 and wrong
+    for entry in wrong:
+        assert not entry["ok"] and said in " ".join([entry["value"], *entry["tried"]])
+    assert any(entry["required"] for entry in wrong)
+
+
+def test_doctor_shows_choices_that_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycutlass.toolkit.findings", list)
+    monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
+    assert [line.split() for line in run("doctor").out.splitlines()][1] == ["ok", "PYCUTLASS_TARGET", "sm_90a"]
+
+
 def test_doctor_is_content(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = finding("GPU", ok=False, required=False)
     result = doctor(run, monkeypatch, finding("nvcc", ok=True), absent)

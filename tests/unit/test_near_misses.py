@@ -12,7 +12,9 @@ from test_reduction_arguments import Workspace
 
 import pycutlass
 from pycutlass import GemmArguments, MathInstruction, MathOperation, TensorDescription, cutlass
+from pycutlass.compiler.target import choose_target
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.source import KernelSource
 
 F32 = cutlass.float32
 OPERATION = ampere("f32_simt", (ROW, ROW, ROW))
@@ -135,3 +137,12 @@ def test_attributes_of_arguments_cannot_be_set(attribute: str) -> None:
     assert getattr(made, attribute) == before
     with pytest.raises(AttributeError, match=r"or arguments.update\(output_op=\.\.\.\)"):
         made.output_op = OPERATION.epilogue_type(2.0)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("target", "near"), [("sm_80a", "sm_80"), ("sm_89f", "sm_89"), ("sm_90f", "sm_90")])
+def test_letters_of_targets_that_do_not_have_them(target, near):
+    source = KernelSource("kernel_a", "", 80, native=False)
+    with pytest.raises(ArgumentError, match=rf"targets that end in . begin with sm_.*Did you mean '{near}'\?"):
+        choose_target(source, target)
+    for known in ("sm_80", "sm_90a", "sm_100a", "sm_100f", "sm_120"):
+        assert choose_target(source, known) == known

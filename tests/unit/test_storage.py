@@ -328,3 +328,27 @@ def test_what_is_no_tensor_of_torch_is_not_guarded() -> None:
     guard.check("A")
     guard.count_write()
     assert guard.allows(array)
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_an_array_that_was_made_read_only_is_not_written():
+    operation, multiply = ampere("f32_simt", (ROW, ROW, ROW)), grouped("f32_simt", (ROW, ROW, ROW))
+    A = np.ones((4, 4), np.float32)
+    whole = np.zeros((3, 4, 4), np.float32)
+    D = list(whole)
+    modes: list[tuple[Any, Any]] = [
+        (operation, GemmArguments(operation, (4, 4, 4), A, A, None, D[0])),
+        (operation, GemmArguments(operation, (4, 4, 4), A, A, None, D, cutlass.gemm.Mode.Array, batch=3)),
+        (multiply, GemmGroupedArguments(multiply, [(4, 4, 4)] * 3, [A] * 3, [A] * 3, None, D)),
+    ]
+    for each, arguments in modes:
+        D[0].setflags(write=False)
+        with pytest.raises(ArgumentError, match=r"operand D(\[0\])? was made read-only.*setflags\(write=True\)"):
+            each.run(arguments)
+        assert not whole.any()
+        D[0].setflags(write=True)
+        A.setflags(write=False)  # which is read alone
+        each.run(arguments)
+        assert (D[0] == 4).all()
+        A.setflags(write=True)
+        whole[:] = 0
