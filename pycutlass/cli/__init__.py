@@ -24,6 +24,9 @@ from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.table import table
+from pycutlass.compiler.schedule import make_processes
+from pycutlass.compiler.target import check_target
+from pycutlass.compiler.tools import find_device_compiler
 from pycutlass.errors import PyCutlassError
 
 __all__ = ["app", "main"]
@@ -235,10 +238,6 @@ def _options(
 
 def _chosen() -> list[toolkit.Finding]:
     """Return what is to be said of the variables that choose what kernels are built for, and with."""
-    from pycutlass.compiler.schedule import make_processes
-    from pycutlass.compiler.target import check_target
-    from pycutlass.compiler.tools import find_device_compiler
-
     checks: dict[str, Callable[[str], str]] = {
         "PYCUTLASS_TARGET": lambda named: check_target(named, "PYCUTLASS_TARGET")[0],
         "PYCUTLASS_BACKEND": lambda named: find_device_compiler(None, KernelCache().memo)[0],

@@ -338,7 +338,7 @@ def test_an_array_that_was_made_read_only_is_not_written():
     D = list(whole)
     modes: list[tuple[Any, Any]] = [
         (operation, GemmArguments(operation, (4, 4, 4), A, A, None, D[0])),
-        (operation, GemmArguments(operation, (4, 4, 4), A, A, None, D, cutlass.gemm.Mode.Array, batch=3)),
+        (operation, GemmArguments(operation, (4, 4, 4), [A] * 3, [A] * 3, None, D, cutlass.gemm.Mode.Array, batch=3)),
         (multiply, GemmGroupedArguments(multiply, [(4, 4, 4)] * 3, [A] * 3, [A] * 3, None, D)),
     ]
     for each, arguments in modes:
