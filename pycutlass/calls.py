@@ -14,8 +14,11 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 __all__ = [
     "counted",
     "meant",
+    "member_meant",
     "missing",
     "mistaken",
+    "nearest",
+    "no_attribute",
     "no_such_field",
     "public",
     "refused",
@@ -44,10 +47,18 @@ def counted(number: int, thing: str) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return "did you mean ...?" for the end of a message, or nothing where no name in `known` is near."""
+    near = nearest(name, known)
+    return f" Did you mean {near}?" if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name in `known` that `name` begins, if there is just one, or else the most similar one."""
     import difflib  # where there is a mistake: it takes a millisecond
 
-    near = difflib.get_close_matches(name.lower(), names := {each.lower(): each for each in known}, 1)
-    return f" Did you mean {names[near[0]]}?" if near else ""
+    names = {each.lower(): each for each in known}
+    begun = [each for each in names if len(name) > 3 and each.startswith(name.lower()) and name.lower() not in names]
+    near = begun if len(begun) == 1 else difflib.get_close_matches(name.lower(), names, 1)
+    return names[near[0]] if near else None
 
 
 def unknown_keywords(
@@ -55,8 +66,10 @@ def unknown_keywords(
 ) -> ArgumentTypeError:
     """Return the exception for keywords that `who` does not have; `elsewhere` says where some of them belong."""
     unknown, known = sorted(unknown), list(known)
-    hints = (f" {elsewhere[name]}" if name in elsewhere else suggestion(name, known) for name in unknown)
-    near = "".join(dict.fromkeys(hints))
+    hints = "".join(dict.fromkeys(f" {elsewhere[name]}" for name in unknown if name in elsewhere))
+    similar = {nearest(name, known) for name in unknown if name not in elsewhere}
+    names = ", ".join(each for each in known if each in similar)
+    near = f"{hints} Did you mean {names}?" if names else hints
     return ArgumentTypeError(f"{who} has no keyword {', '.join(unknown)}; it has {', '.join(known)}.{near}")
 
 
@@ -75,13 +88,21 @@ def mistaken(
 
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return Python's exception for a name that a module lacks, with what is near."""
-    return AttributeError(f"module {module!r} has no attribute {name!r}.{suggestion(name, known)}".rstrip("."))
+    return no_attribute(f"module {module!r}", name, suggestion(name, known))
+
+
+def no_attribute(owner: str, name: str, near: str = "") -> AttributeError:
+    """Return Python's exception for an attribute that `owner` lacks; `near` ends the message.
+
+    Its `name` is set and its `obj` is not: otherwise Python sets both, and prints a suggestion of its own as well.
+    """
+    return AttributeError(f"{owner} has no attribute {name!r}.{near}".rstrip("."), name=name)
 
 
 def no_such_field(owner: object, name: str, known: Iterable[str]) -> AttributeError:
     """Return Python's exception for an attribute that an object of ours does not have, and that is set all the same."""
     return AttributeError(
-        f"{type(owner).__name__} has no attribute {name!r}, and none can be added.{suggestion(name, known)}"
+        f"{type(owner).__name__} has no attribute {name!r}, and none can be added.{suggestion(name, known)}", name=name
     )
 
 
@@ -95,6 +116,11 @@ def meant(value: Any, known: Mapping[str, str]) -> str:
     lower = {each.lower(): written for each, written in known.items()}
     near = difflib.get_close_matches(name, lower, 1)
     return f". Did you mean {lower[near[0]]}, without quotes?" if near else ""
+
+
+def member_meant(value: Any, kind: Iterable[Any], owner: str) -> str:
+    """Return "did you mean ...?" for a text in the place of a member of an enumeration, which is written `owner`."""
+    return meant(value, {member.name: f"{owner}.{member.name}" for member in kind})
 
 
 def public(target: _Target, *, but: tuple[str, ...] = ()) -> _Target:
@@ -166,7 +192,7 @@ def refused(error: Exception, args: tuple[Any, ...], keywords: tuple[str, ...]) 
         return (ArgumentTypeError if isinstance(error, TypeError) else ArgumentError)(text)
     forms = [_form(match[1], line) for line in match[3].splitlines()]
     given = args[1:] if match[2] == "constructor" or any("self: " in line for line in match[3].splitlines()) else args
-    known = dict.fromkeys(re.findall(r"(\w+): ", " ".join(forms)))
+    known = dict.fromkeys(re.findall(r"[(,] ?(\w+): ", " ".join(forms)))
     unknown = [name for name in keywords if name not in known]
     if unknown and known:
         return unknown_keywords(forms[0].split("(")[0], unknown, known)

@@ -188,9 +188,8 @@ def conv2d_problem_size(
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        Something else than two tensors of four dimensions, or than one or two integers.
-    ValueError
-        The tensors do not fit each other, or the filter does not fit the padded activation.
+        Something else than two tensors of four dimensions, or than one or two integers; tensors that do not fit each
+        other, or a filter that does not fit the padded activation.
 
     Examples
     --------
@@ -205,9 +204,10 @@ def conv2d_problem_size(
     if whole(groups) == 1 and filter_size.c() != input_size.c():
         raise ArgumentError(
             f"w must have the channels of x, {input_size.c()}, divided by groups=1; got {filter_size.c()}"
+            f"{_orders(x, w)}"
         )
     pad_h, pad_w = _pair("padding", padding)
-    return _core.Conv2dProblemSize(
+    given = (
         input_size,
         filter_size,
         _core.Tensor4DCoord(pad_h, pad_h, pad_w, pad_w),
@@ -217,6 +217,24 @@ def conv2d_problem_size(
         split_k_slices,
         groups,
     )
+    try:
+        return _core.Conv2dProblemSize(*given)
+    except ArgumentError as error:
+        raise ArgumentError(f"{error}{_orders(x, w)}") from None
+
+
+def _orders(x: Any, w: Any) -> str:
+    """Return in which order the dimensions of two tensors were read: the other one is the usual mistake."""
+    texts = []
+    for name, last, first, tensor in (
+        ("x", "(N, H, W, C)", "(N, C, H, W)", x),
+        ("w", "(K, R, S, C)", "(K, C, R, S)", w),
+    ):
+        is_torch = wrap(name, tensor).library == "torch"
+        read, other = (first, last) if is_torch else (last, first)
+        moved = f"{name}.permute(0, 3, 1, 2)" if is_torch else f"{name}.transpose(0, 2, 3, 1)"
+        texts.append(f"{name} was read as {read}; if it is {other}, pass {moved}")
+    return ". " + ", and ".join(texts)
 
 
 def _logical_extent(name: str, tensor: Any) -> Extent:

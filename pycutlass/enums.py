@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,7 +45,12 @@ class _ChoiceType(enum.EnumMeta):
         if name.startswith("_"):
             raise AttributeError(name)
         known = ", ".join(members)
-        raise AttributeError(f"{cls.__name__} has no member {name}; it has {known}.{suggestion(name, members)}")
+        near = suggestion(name, members)
+        namespace = sys.modules.get("pycutlass.cutlass")
+        if namespace is not None and name in namespace.__all__:  # cutlass.layout.RowMajor is a class of cutlass itself
+            near = f" Write cutlass.{name}."
+        text = f"{cls.__name__} has no member {name}; it has {known}.{near}"
+        raise AttributeError(text, name=name)  # without obj, for which Python would print a suggestion of its own
 
 
 class Choice(enum.Enum, metaclass=_ChoiceType):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pycutlass.calls import public, shown
+from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction, triple
@@ -196,7 +196,8 @@ class TileDescription:
             schedule = KernelSchedule.Pingpong if m == 192 or m < 128 else KernelSchedule.Cooperative
             object.__setattr__(self, "kernel_schedule", schedule)
         if not isinstance(schedule, KernelSchedule):
-            raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {shown(schedule)}")
+            near = member_meant(schedule, KernelSchedule, "KernelSchedule")
+            raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {shown(schedule)}{near}")
         if self.warp_count is not None:
             raise DescriptionError(
                 "a Hopper-native kernel has fixed warp groups: give warp_count=None, or leave out cluster_shape"

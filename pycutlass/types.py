@@ -85,6 +85,9 @@ class Element:
     def __str__(self) -> str:
         return f"cutlass.{self.name}"
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def round(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return `values` rounded to this type to nearest even, in the storing dtype. Integers saturate; NaN is 0.
 

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from pycutlass import device
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.calls import mistaken, no_such_field, public, unknown_keywords
+from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Arguments",
     "LaunchConfig",
+    "check_operation",
     "check_scalars",
     "check_source",
     "check_writable",
@@ -34,6 +35,8 @@ __all__ = [
     "refuse_unknown",
     "say_without_gradient",
 ]
+
+_Operation = TypeVar("_Operation", bound=Operation)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Arguments(ABC):
     #: What users call the operand that is added, and the operation in their script.
     _SOURCE: ClassVar[str] = "C"
     _SIZE: ClassVar[str] = "problem_size"
+    #: What `repr` shows of them.
+    _SHOWN: ClassVar[tuple[str, ...]] = ("problem_size",)
     #: How B comes to the order in which interleaved kernels read it.
     _reordering: Reordering = UNCHANGED
     #: Where the launch writes partial sums, which a reduction ends.
@@ -195,9 +200,20 @@ class Arguments(ABC):
         """Return ptr_A ... ptr_D and lda ... ldd, as the original had them."""
         operand = name[4:] if name.startswith("ptr_") else name[2:].upper() if name.startswith("ld") else ""
         if operand not in ("A", "B", "C", "D") or "_execution" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            raise self._lacks(name)
         pointer, ld = self._execution.operand(operand)
         return pointer if name.startswith("ptr_") else ld
+
+    def _lacks(self, name: str) -> AttributeError:
+        """Return Python's exception for an attribute that these arguments do not have."""
+        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
+        return no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+
+    def __repr__(self) -> str:
+        if "_execution" not in self.__dict__:
+            return f"<{type(self).__name__}>"
+        shown = ", ".join(f"{name}={getattr(self, name)}" for name in self._SHOWN)
+        return f"<{type(self).__name__} of {self.operation.procedural_name()}: {shown}>"
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse to be changed once everything is checked and packed: no launch would see it."""
@@ -324,6 +340,18 @@ _ELSEWHERE = {
     **dict.fromkeys(("alpha", "beta"), "Scalars are given as output_op=operation.epilogue_type(alpha, beta)."),
     "stream": "A stream is given to operation.run(arguments, stream).",
 }
+#: What arguments keep from their constructor on.
+_FIXED = (
+    *("operation", "problem_size", "gemm_mode", "split_k_slices", "split_k_mode", "batch", "bias", "raster_order"),
+    *("launch_with_pdl", "reordered", "partitions"),
+)
+#: What each operation's arguments are.
+_ARGUMENTS = {
+    "Conv2dOperation": "Conv2dArguments",
+    "GemmOperationGrouped": "GemmGroupedArguments",
+    "GemmOperationUniversal": "GemmArguments",
+    "ReductionOperation": "ReductionArguments",
+}
 
 
 def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...], further: tuple[Any, ...] = ()) -> None:
@@ -331,4 +359,21 @@ def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...], fu
     if further:
         raise mistaken(who, further, {}, known, named=True)
     if unknown:
-        raise unknown_keywords(who, unknown, known, _ELSEWHERE)
+        fixed = {name: f"Make new arguments for another {name}." for name in _FIXED} if who == "update" else {}
+        near = {name for name in fixed if f"{name}s" in known}  # problem_size in place of problem_sizes
+        fixed = {name: hint for name, hint in fixed.items() if name not in near}
+        raise unknown_keywords(who, unknown, known, {**fixed, **_ELSEWHERE})
+
+
+def check_operation(operation: Any, kind: type[_Operation]) -> _Operation:
+    """Return the operation that arguments are made for; raise ArgumentTypeError unless it is of their kind."""
+    if isinstance(operation, kind):
+        return operation
+    if operation is None:
+        raise ArgumentTypeError(f"operation is missing: give a {kind.__name__}")
+    if isinstance(operation, type) and issubclass(operation, Operation):
+        got, hint = f"the class {operation.__name__}", ": make an operation of it first"
+    else:
+        got = type(operation).__name__
+        hint = f": its arguments are {_ARGUMENTS[got]}" if got in _ARGUMENTS else ""
+    raise ArgumentTypeError(f"operation must be a {kind.__name__}, got {got}{hint}")

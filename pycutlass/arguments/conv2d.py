@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.arguments.base import Arguments, check_source, check_writable, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_operation, check_source, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import check_serial, new_planes
 from pycutlass.arguments.sums import check_sums
-from pycutlass.calls import public, shown
+from pycutlass.calls import member_meant, public, shown
 from pycutlass.conv_operands import (
     Extent,
     channel_bias,
@@ -177,6 +177,7 @@ class Conv2dArguments(Arguments):
     """
 
     operation: Conv2dOperation
+    _SHOWN = ("problem_size", "split_k_mode", "split_k_slices")
 
     def __init__(
         self,
@@ -195,9 +196,7 @@ class Conv2dArguments(Arguments):
         **unknown: Any,
     ) -> None:
         refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
-        if not isinstance(operation, Conv2dOperation):
-            raise ArgumentTypeError(f"operation must be a Conv2dOperation, got {type(operation).__name__}")
-        self.operation = operation
+        self.operation = operation = check_operation(operation, Conv2dOperation)
         self.split_k_mode = _split_k_mode(split_k_mode)
         self._asked = self._checked_size(problem_size, split_k_slices)
         self._size = self._launched_size()
@@ -375,4 +374,5 @@ def _split_k_mode(mode: Any) -> _core.SplitKMode:
         return mode
     raise ArgumentTypeError(
         f"split_k_mode must be cutlass.conv.SplitKMode.Serial, Parallel or NoSplit, got {shown(mode)}"
+        f"{member_meant(mode, _core.SplitKMode, 'cutlass.conv.SplitKMode')}"
     )

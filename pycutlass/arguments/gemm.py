@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_source, check_writable, kept, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_operation, check_source, check_writable, kept, refuse_unknown
 from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import check_serial, check_slices, new_planes
 from pycutlass.arguments.sums import check_sums
-from pycutlass.calls import public, shown
+from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
@@ -114,6 +114,7 @@ class GemmArguments(Arguments):
     """
 
     operation: GemmOperationUniversal
+    _SHOWN = ("problem_size", "gemm_mode", "batch_count", "split_k_slices")
 
     def __init__(
         self,
@@ -138,9 +139,7 @@ class GemmArguments(Arguments):
         refuse_unknown("GemmArguments", unknown, _KEYWORDS)
         if split_k_splices is not None:
             say_once(f"GemmArguments: split_k_splices={split_k_splices} is ignored; the keyword is split_k_slices")
-        if not isinstance(operation, GemmOperationUniversal):
-            raise ArgumentTypeError(f"operation must be a GemmOperationUniversal, got {type(operation).__name__}")
-        self.operation = operation
+        self.operation = operation = check_operation(operation, GemmOperationUniversal)
         self.problem_size = _problem_size(problem_size)
         check_extents("problem_size", self._asked, operation.tile_description.threadblock_shape)
         self.gemm_mode = _check_mode(operation, gemm_mode)
@@ -336,7 +335,10 @@ def _problem_size(size: Any) -> _core.GemmCoord:
 def _check_mode(operation: GemmOperationUniversal, mode: Any) -> Any:
     known = (_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array)
     if not (isinstance(mode, _Mode) and mode in known):
-        raise ArgumentError(f"gemm_mode must be one of {', '.join(map(str, known))}; got {shown(mode)}")
+        near = member_meant(mode, known, "cutlass.gemm.Mode")
+        raise ArgumentError(
+            f"gemm_mode must be one of {', '.join(f'cutlass.gemm.{each}' for each in known)}; got {shown(mode)}{near}"
+        )
     if operation.is_native and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
@@ -348,8 +350,8 @@ def _check_raster_order(order: Any) -> RasterOrder:
     try:
         return RasterOrder(order)
     except ArgumentError:
-        known = ", ".join(map(repr, RasterOrder))
-        raise ArgumentError(f"raster_order must be one of {known}; got {shown(order)}") from None
+        known, near = ", ".join(map(repr, RasterOrder)), member_meant(order, RasterOrder, "RasterOrder")
+        raise ArgumentError(f"raster_order must be one of {known}; got {shown(order)}{near}") from None
 
 
 def _check_flag(name: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pycutlass import device
-from pycutlass.arguments.base import Arguments, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
 from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, exceeds, group_problem, listed
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.reordered import Reordering
@@ -15,7 +15,7 @@ from pycutlass.arguments.tables import TableProblem, table_problem
 from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.operands import check_bias, check_count
 from pycutlass.operation.grouped import GemmOperationGrouped
@@ -86,6 +86,7 @@ class GemmGroupedArguments(Arguments):
 
     operation: GemmOperationGrouped
     _SIZE = "problem_sizes"
+    _SHOWN = ("problem_count",)
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class GemmGroupedArguments(Arguments):
         **unknown: Any,
     ) -> None:
         refuse_unknown("GemmGroupedArguments", unknown, _KEYWORDS)
-        self.operation = _check_operation(operation)
+        self.operation = check_operation(operation, GemmOperationGrouped)
         self.bias = check_bias(bias)
         self._reordering = Reordering(self.operation.B, reordered)
         self._most_tiles: int | None = None
@@ -166,7 +167,7 @@ class GemmGroupedArguments(Arguments):
             A table does not fit, or the operation's schedule is made on the host.
         """
         arguments = cls.__new__(cls)
-        arguments.operation = _check_operation(operation)
+        arguments.operation = check_operation(operation, GemmOperationGrouped)
         if operation.precompute_mode is not SchedulerMode.Device:
             raise ArgumentError(
                 "from_device needs an operation with SchedulerMode.Device: the host does not know the sizes, and "
@@ -263,7 +264,7 @@ class GemmGroupedArguments(Arguments):
         """Return ptr_A ... ptr_D and lda ... ldd: a list with one of each problem, or the table on the device."""
         letter = name[4:] if name.startswith("ptr_") else name[2:].upper() if name.startswith("ld") else ""
         if letter not in ("A", "B", "C", "D") or "_execution" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            raise self._lacks(name)
         if self._most_tiles is not None:
             return self._given[letter if name.startswith("ptr_") else name]
         entries = [self._execution.operand(f"{letter}[{number}]") for number in range(self.problem_count)]
@@ -305,9 +306,3 @@ class GemmGroupedArguments(Arguments):
             return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands))
         check_on_host(problem)
         return HostLaunch(self.operation, problem)
-
-
-def _check_operation(operation: Any) -> GemmOperationGrouped:
-    if not isinstance(operation, GemmOperationGrouped):
-        raise ArgumentTypeError(f"operation must be a GemmOperationGrouped, got {type(operation).__name__}")
-    return operation

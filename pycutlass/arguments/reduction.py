@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_writable, refuse_unknown
+from pycutlass.arguments.base import Arguments, check_operation, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public, shown
@@ -130,6 +130,7 @@ class ReductionArguments(Arguments):
 
     operation: ReductionOperation
     _SOURCE = "source"
+    _SHOWN = ("problem_size", "partitions")
 
     def __init__(
         self,
@@ -145,9 +146,7 @@ class ReductionArguments(Arguments):
         **unknown: Any,
     ) -> None:
         refuse_unknown("ReductionArguments", unknown, _KEYWORDS)
-        if not isinstance(operation, ReductionOperation):
-            raise ArgumentTypeError(f"operation must be a ReductionOperation, got {type(operation).__name__}")
-        self.operation = operation
+        self.operation = operation = check_operation(operation, ReductionOperation)
         self.problem_size = _extents(problem_size)
         self.partitions = check_count("partitions", partitions)
         self.bias = check_bias(bias)

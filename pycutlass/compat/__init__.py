@@ -13,7 +13,7 @@ import importlib
 import sys
 from typing import Any
 
-from pycutlass.calls import suggestion
+from pycutlass.calls import no_attribute, suggestion
 
 __all__ = ["MODULES", "NAMES", "cutlass_name", "old_name"]
 
@@ -34,6 +34,17 @@ NAMES = {
 }
 #: Modules of ``pycutlass`` that scripts may use as its attributes, too.
 MODULES = ("conv2d_operation", "gemm_operation", "memory_manager", "test", "utils")
+#: Names that others have for what is here.
+_MEANT = {"GemmOperation": "GemmOperationUniversal", "Gemm": "GemmOperationUniversal", "Conv2d": "Conv2dOperation"}
+_MEANT_IN_CUTLASS = {
+    **dict.fromkeys(("half", "half_t", "fp16", "f16"), "cutlass.float16"),
+    **dict.fromkeys(("float", "fp32", "f32"), "cutlass.float32"),
+    **dict.fromkeys(("double", "fp64", "f64"), "cutlass.float64"),
+    **dict.fromkeys(("bf16", "bfloat16_t"), "cutlass.bfloat16"),
+    **dict.fromkeys(("tf32", "tfloat32_t"), "cutlass.tfloat32"),
+    **dict.fromkeys(("s8", "int8_t"), "cutlass.int8"),
+    **dict.fromkeys(("s32", "int32_t"), "cutlass.int32"),
+}
 
 
 def old_name(name: str) -> Any:
@@ -48,8 +59,9 @@ def old_name(name: str) -> Any:
         return getattr(importlib.import_module(NAMES[name]), name)
     if name in MODULES:
         return importlib.import_module(f"pycutlass.{name}")
-    near = suggestion(name, (*sys.modules["pycutlass"].__all__, *NAMES, *MODULES))
-    raise AttributeError(f"module 'pycutlass' has no attribute {name!r}.{near}")
+    modules = MODULES if name.islower() else ()  # GemmOperation is a class, and not the module gemm_operation
+    near = suggestion(name, (*sys.modules["pycutlass"].__all__, *NAMES, *modules))
+    raise no_attribute("module 'pycutlass'", name, f" Did you mean {_MEANT[name]}?" if name in _MEANT else near)
 
 
 def cutlass_name(module: str, name: str) -> Any:
@@ -62,6 +74,20 @@ def cutlass_name(module: str, name: str) -> Any:
     """
     found = importlib.import_module("pycutlass.compat.tensor_refs").find(module, name)
     if found is None:
-        near = suggestion(name, sys.modules[module].__all__)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}.{near}")
+        raise no_attribute(f"module {module!r}", name, _near_in_cutlass(sys.modules[module], name))
     return found
+
+
+def _near_in_cutlass(module: Any, name: str) -> str:
+    """Return "did you mean ...?" for a name that ``cutlass`` or a module of it lacks, or nothing."""
+    cutlass = sys.modules["pycutlass.cutlass"]
+    if name in _MEANT_IN_CUTLASS:
+        return f" Did you mean {_MEANT_IN_CUTLASS[name]}?"
+    for owner in (module, cutlass, cutlass.gemm, cutlass.conv):
+        path = owner.__name__.removeprefix("pycutlass.")
+        if name in owner.__all__:
+            return f" Did you mean {path}.{name}?"
+        for kind in owner.__all__:
+            if name in getattr(getattr(owner, kind), "__members__", ()):
+                return f" Did you mean {path}.{kind}.{name}?"
+    return suggestion(name, module.__all__)

@@ -54,6 +54,7 @@ from pycutlass._core import (
     layout,
     tfloat32,
 )
+from pycutlass.calls import no_attribute, suggestion
 from pycutlass.cutlass import conv, gemm
 
 __all__ = [
@@ -94,6 +95,16 @@ __all__ = [
     "layout",
     "tfloat32",
 ]
+
+
+def _no_attribute(value: object, name: str) -> Any:
+    """Raise what Python raises for an attribute that a coordinate or a problem size lacks, with what is near."""
+    known = [each for each in dir(type(value)) if each[0] != "_"]
+    raise no_attribute(type(value).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+
+
+for _kind in (gemm.GemmCoord, MatrixCoord, Tensor3DCoord, Tensor4DCoord, conv.Conv2dProblemSize):
+    setattr(_kind, "__getattr__", _no_attribute)  # noqa: B010 (mypy takes no assignment to a method)
 
 
 def __getattr__(name: str) -> Any:

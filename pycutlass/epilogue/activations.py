@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass.calls import no_such_field, public, shown
+from pycutlass.calls import meant, no_such_field, public, shown
 from pycutlass.errors import DescriptionError
 from pycutlass.types import Element, element
 
@@ -300,4 +300,5 @@ def check_activation(activation: Any) -> Activation:
     if isinstance(activation, Activation):
         return activation
     known = ", ".join(sorted(cls.__name__ for cls in Activation.__subclasses__()))
-    raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}")
+    near = meant(activation, {name: name for name in known.split(", ")})
+    raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}{near}")

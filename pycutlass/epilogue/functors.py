@@ -5,7 +5,6 @@ A functor is one object that checks itself, spells its C++, packs its scalars an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -134,12 +133,7 @@ class EpilogueFunctor:
             f"LinearCombinationGeneric, or leave out cluster_shape for an Ampere-style kernel"
         )
 
-    @property
-    def epilogue_type(self) -> Callable[..., EpilogueScalars]:
-        """What makes the scalars of a launch: ``epilogue_type(alpha, beta=0)``."""
-        return self.scalars
-
-    def scalars(self, alpha: Any = 1.0, beta: Any = 0.0, *extra: Any) -> EpilogueScalars:
+    def epilogue_type(self, alpha: Any = 1.0, beta: Any = 0.0, *extra: Any) -> EpilogueScalars:
         """Return the scalars of one launch.
 
         Parameters

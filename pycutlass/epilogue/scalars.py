@@ -40,6 +40,13 @@ class EpilogueScalars:
     owners: tuple[Any, ...]
     compute: Element
 
+    def __repr__(self) -> str:
+        texts = [
+            f"address {pointer:#x}" if pointer else repr(value)
+            for value, pointer in zip(self.values, self.pointers, strict=True)
+        ]
+        return f"EpilogueScalars({', '.join(texts)}, computed in {self.compute})"
+
     @property
     def alpha_is_known(self) -> bool:
         """Whether alpha is a number on the host."""

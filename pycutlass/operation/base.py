@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pycutlass.calls import mistaken, no_such_field, public, shown, unknown_keywords
+from pycutlass.calls import meant, mistaken, no_such_field, public, shown, unknown_keywords
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.instruction import NO_VOLTA
@@ -236,16 +236,20 @@ def check_capability(compute_capability: Any, arch: Any = None) -> int:
     if capability in SHARED_MEMORY_LIMIT:
         return capability
     known = ", ".join(map(str, SHARED_MEMORY_LIMIT))
-    raise DescriptionError(f"compute_capability must be one of {known}, got {shown(value)}.{_hint(capability)}")
+    raise DescriptionError(f"compute_capability must be one of {known}, got {shown(value)}.{_hint(capability, value)}")
 
 
-def _hint(capability: int | None) -> str:
+def _hint(capability: int | None, value: Any) -> str:
     """Return what whoever has a GPU of `capability` should know, for the end of a message."""
     if capability in (70, 72):
         return f" {NO_VOLTA}."
-    family = _ON_NEWER.get(0 if capability is None else capability // 10)
+    if capability is None:
+        near = meant(value, {str(each): str(each) for each in SHARED_MEMORY_LIMIT})
+        return near.removeprefix(".")
+    family = _ON_NEWER.get(capability // 10)
     if family is None:
-        return ""
+        older = [each for each in SHARED_MEMORY_LIMIT if each <= capability < 100]
+        return f" Kernels for {max(older)}, the nearest below it, run on GPUs of {capability} too." if older else ""
     return (
         f" It names the family of a kernel, and GPUs of {capability} take Ampere-style ones: describe "
         f"compute_capability={family} without cluster_shape, which keeps to the {SHARED_MEMORY_LIMIT[family]:,} bytes "

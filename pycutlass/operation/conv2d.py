@@ -6,7 +6,7 @@ import enum
 from typing import Any, ClassVar, TypeVar
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
@@ -312,14 +312,16 @@ class Conv2dOperation(Operation):
             )
         kind = "strided dgrad" if self.is_strided_dgrad else f"{self.stride_support.name.lower()} {self.conv_kind.name}"
         known = ", ".join(f"cutlass.{each.__name__}" for each in allowed)
-        raise DescriptionError(f"swizzling_functor of {kind} must be one of {known}; got {shown(given)}")
+        near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in allowed})
+        raise DescriptionError(f"swizzling_functor of {kind} must be one of {known}; got {shown(given)}{near}")
 
 
 def _member(name: str, value: Any, kind: type[_Member]) -> _Member:
     if isinstance(value, kind):
         return value
     known = ", ".join(f"cutlass.conv.{kind.__name__}.{member.name}" for member in kind)
-    raise DescriptionError(f"{name} must be one of {known}; got {shown(value)}")
+    near = member_meant(value, kind, f"cutlass.conv.{kind.__name__}")
+    raise DescriptionError(f"{name} must be one of {known}; got {shown(value)}{near}")
 
 
 def _stride_support(value: Any) -> StrideSupport:
@@ -330,5 +332,5 @@ def _stride_support(value: Any) -> StrideSupport:
         return StrideSupport[value.name.capitalize()]
     raise DescriptionError(
         f"stride_support must be StrideSupport.Strided or StrideSupport.Unity (cutlass.conv.StrideSupport.strided or "
-        f"unity); got {shown(value)}"
+        f"unity); got {shown(value)}{member_meant(value, StrideSupport, 'StrideSupport')}"
     )

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import meant, public, shown
 from pycutlass.enums import KernelSchedule
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
@@ -120,7 +120,7 @@ class GemmOperationUniversal(Operation):
         self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         spellings.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
-            swizzling_functor if isinstance(swizzling_functor, type) else type(swizzling_functor)
+            swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
         )
         self._check()
 
@@ -227,7 +227,9 @@ class GemmOperationUniversal(Operation):
         allowed = tuple(_IDENTITY_SWIZZLES) if self.is_native else _SWIZZLES
         if self.swizzling_functor not in allowed:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in allowed)
-            raise DescriptionError(f"swizzling_functor must be one of {known}; got {shown(self.swizzling_functor)}")
+            near = meant(self.swizzling_functor, {each.__name__: f"cutlass.{each.__name__}" for each in allowed})
+            given = shown(self.swizzling_functor)
+            raise DescriptionError(f"swizzling_functor must be one of {known}; got {given}{near}")
         if self.is_native:
             rules.check_native(self.compute_capability, math, self.A, self.B, self.C)
             self.epilogue_functor.emit_fusion()  # refuses functors that Hopper-native kernels lack

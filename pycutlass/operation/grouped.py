@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
@@ -150,12 +150,14 @@ class GemmOperationGrouped(Operation):
     def _check(self) -> None:
         if self.swizzling_functor not in _SWIZZLES:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
-            raise DescriptionError(
-                f"swizzling_functor of a group must be one of {known}; got cutlass.{self.swizzling_functor.__name__}"
-            )
+            given = self.swizzling_functor
+            text = f"cutlass.{given.__name__}" if isinstance(given, type) else shown(given)
+            near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in _SWIZZLES})
+            raise DescriptionError(f"swizzling_functor of a group must be one of {known}; got {text}{near}")
         if not isinstance(self.precompute_mode, SchedulerMode):
             known = " or ".join(map(repr, SchedulerMode))
-            raise DescriptionError(f"precompute_mode must be {known}, got {shown(self.precompute_mode)}")
+            near = member_meant(self.precompute_mode, SchedulerMode, "SchedulerMode")
+            raise DescriptionError(f"precompute_mode must be {known}, got {shown(self.precompute_mode)}{near}")
         if self.is_native and self.precompute_mode is not SchedulerMode.Device:
             raise DescriptionError(
                 "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or "

@@ -9,10 +9,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import EnumMeta
 from typing import Any, TypeVar
 
 from pycutlass import _core
-from pycutlass.calls import shown
+from pycutlass.calls import member_meant, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
@@ -61,7 +62,10 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     if isinstance(value, kind):
         return value
     article = "an" if kind.__name__[0] in "AEIO" else "a"
-    raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}")
+    if isinstance(value, type) and issubclass(value, kind):
+        raise DescriptionError(f"{name} is the class {value.__name__}; call it: {value.__name__}(...)")
+    near = member_meant(value, kind, kind.__name__) if isinstance(kind, EnumMeta) else ""
+    raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
 
 
 def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDescription) -> None:
@@ -89,7 +93,10 @@ def check_epilogue(math: MathInstruction, C: TensorDescription, functor: Epilogu
             f"{accumulator}: give the functor element_accumulator={accumulator}"
         )
     if functor.output is not C.type:
-        raise DescriptionError(f"the epilogue functor writes {functor.output}, operand C is {C.type}")
+        raise DescriptionError(
+            f"the epilogue functor writes {functor.output}, operand C is {C.type}: give the functor "
+            f"element_output={C.type}, or describe C with {functor.output}"
+        )
     if functor.epilogue_vector_length != C.alignment:
         raise DescriptionError(
             f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of C, {C.alignment}"

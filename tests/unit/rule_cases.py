@@ -107,7 +107,7 @@ OVER_F32 = parts("f16", instruction=(16, 8, 8), math=MathOperation.multiply_add_
 FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     # Parts of the right kind
     ("f16", {"A": None}, ["A must be a TensorDescription", "None"]),
-    ("f16", {"epilogue_functor": LinearCombination}, ["epilogue_functor must be an EpilogueFunctor"]),
+    ("f16", {"epilogue_functor": LinearCombination}, ["is the class LinearCombination; call it"]),
     # Operands
     ("f16", {"A": tensor("bf16", ROW, 8)}, ["operand A is cutlass.bfloat16", "multiplies cutlass.float16", "the same"]),
     (

@@ -57,7 +57,7 @@ def read_only() -> Any:
 
 SHAPES = {"A": (M, K), "B": (K, N), "C": (M, N), "D": (M, N)}
 WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
-    ({"operation": None}, ArgumentTypeError, ["operation", "GemmOperationUniversal", "NoneType"]),
+    ({"operation": None}, ArgumentTypeError, ["operation is missing", "GemmOperationUniversal"]),
     ({"operation": OPERATION.emit()}, ArgumentTypeError, ["operation", "GemmOperationUniversal", "str"]),
     ({"problem_size": None}, ArgumentTypeError, ["problem_size", "GemmCoord(M, N, K)", "None"]),
     ({"problem_size": (M, N)}, ArgumentTypeError, ["problem_size", "three integers", f"({M}, {N})"]),
@@ -83,7 +83,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
         ArgumentError,
         ["output_op", "cutlass.float64", "cutlass.float32", "this operation's epilogue_type"],
     ),
-    ({"gemm_mode": "Gemm"}, ArgumentError, ["gemm_mode", "'Gemm'", "Mode.Gemm, Mode.GemmSplitKParallel"]),
+    (
+        {"gemm_mode": "Gemm"},
+        ArgumentError,
+        ["gemm_mode", "'Gemm'", "cutlass.gemm.Mode.Gemm, cutlass.gemm.Mode.GemmSplitKParallel"],
+    ),
     ({"split_k_slices": 0}, ArgumentError, ["split_k_slices", "from 1 to", "0"]),
     ({"split_k_slices": 1.5}, ArgumentTypeError, ["split_k_slices", "integer", "1.5"]),
     ({"batch": 2}, ArgumentError, ["batch", "Mode.Batched", "2"]),

@@ -120,7 +120,7 @@ def test_the_output_overlaps_nothing_that_is_read():
 
 
 def test_what_is_no_operation_or_problem_is_refused():
-    with pytest.raises(ArgumentTypeError, match="Conv2dOperation, got NoneType"):
+    with pytest.raises(ArgumentTypeError, match="operation is missing: give a Conv2dOperation"):
         Conv2dArguments()
     with pytest.raises(ArgumentTypeError, match="Conv2dProblemSize, got NoneType"):
         Conv2dArguments(SIMT[fprop])
