@@ -104,7 +104,8 @@ class Arguments(ABC):
                     cause=f"parallel split-K of {type(self).__name__}",
                 )
             return
-        if self._SOURCE == "C" and given.get("C") is not None and given.get("D", self) is None:
+        by_position = self._SOURCE == "C" and "ldd" not in given  # tables of from_device come by name
+        if by_position and given.get("C") is not None and given.get("D", self) is None:
             call = f"{type(self).__name__}(operation, {self._SIZE}, A, B, None, D)"
             raise ArgumentError(
                 f"operand D is missing, and C is given: the fifth positional argument is C, the sixth D. If nothing is "

@@ -130,7 +130,7 @@ class Conv2dArguments(Arguments):
         the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias
         of one element for each channel of D. Interleaved kernels read B as `pycutlass.reorder_filter` returns it.
     output_op : EpilogueScalars, optional
-        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default, which a C is refused with.
+        ``operation.epilogue_type(alpha, beta)``; by default alpha=1 and beta=0; passing C then raises.
         ``SplitKMode.Parallel`` leaves C, D and the scalars to the reduction.
     split_k_mode : cutlass.conv.SplitKMode
         ``Serial`` (slices take turns adding to D, in D's type) or ``Parallel`` (their sums go to a workspace, `ptr_D`,

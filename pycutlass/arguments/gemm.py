@@ -65,7 +65,7 @@ class GemmArguments(Arguments):
     gemm_mode : cutlass.gemm.Mode
         ``Gemm`` (with serial split-K where `split_k_slices` > 1), ``GemmSplitKParallel``, ``Batched`` or ``Array``.
     output_op : EpilogueScalars, optional
-        ``operation.epilogue_type(alpha, beta)``; alpha 1 and beta 0 by default, which a C is refused with.
+        ``operation.epilogue_type(alpha, beta)``; by default alpha=1 and beta=0; passing C then raises.
         ``GemmSplitKParallel`` leaves C, D and the scalars to the reduction.
     split_k_slices : int
         Slices of K, for ``Gemm`` and ``GemmSplitKParallel``.

@@ -45,8 +45,8 @@ class GemmGroupedArguments(Arguments):
         alike, one tensor of three dimensions may hold them. `C` may be None where beta is 0, C[i] may be D[i]
         itself, and may be a bias: a vector of N elements (row-major C) or M elements (column-major C).
     output_op : EpilogueScalars, optional
-        ``operation.epilogue_type(alpha, beta)``, for all problems; alpha 1 and beta 0 by default, which C is refused
-        with.
+        ``operation.epilogue_type(alpha, beta)``, for all problems; by default alpha=1 and beta=0; passing C then
+        raises.
     bias : bool, optional
         Take every C[i] as a bias. A tensor with just the elements of one is recognised without it.
     reordered : bool, optional

@@ -97,7 +97,8 @@ class ReductionArguments(Arguments):
     destination, source : tensor
         D and C. `source` may be None where beta is 0, and may be a bias vector.
     output_op : EpilogueScalars, optional
-        ``reduction.epilogue_type(alpha, beta, ...)``; alpha 1 and beta 0 by default, which a source is refused with.
+        ``reduction.epilogue_type(alpha, beta, ...)``; by default alpha=1 and beta=0; passing a source
+        then raises.
     bias : bool, optional
         Take `source` as a bias; recognised by its number of elements without it.
 
@@ -120,10 +121,10 @@ class ReductionArguments(Arguments):
     >>> pycutlass.compiler.add_module([gemm, reduction])  # doctest: +SKIP
     >>> A, B, D = np.ones((4, 64), np.float32), np.ones((64, 5), np.float32), np.empty((4, 5), np.float32)
     >>> arguments = pycutlass.GemmArguments(gemm, (4, 5, 64), A, B, None, D, Mode.GemmSplitKParallel, split_k_slices=2)
-    >>> ends = pycutlass.ReductionArguments(reduction, [4, 5], 2, arguments.ptr_D, D, None)
+    >>> reduction_arguments = pycutlass.ReductionArguments(reduction, [4, 5], 2, arguments.ptr_D, D, None)
     >>> gemm.run(arguments)
-    >>> reduction.run(ends)
-    >>> ends.sync()
+    >>> reduction.run(reduction_arguments)
+    >>> reduction_arguments.sync()
     >>> float(D[0, 0])
     64.0
     """

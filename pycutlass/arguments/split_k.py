@@ -170,8 +170,8 @@ def _current_stream(operands: dict[str, Operand], ordinal: int) -> _core.Stream:
 def check_serial(operation: GemmOperationUniversal | Conv2dOperation, slices: int) -> None:
     """Raise ArgumentError where sums that pass through D from slice to slice would not be what one slice makes.
 
-    Rounding to a float once a slice is what serial split-K is known for; an integer that is narrower than the
-    accumulator would be clamped once a slice, and the sum could be anything.
+    Rounding to a float once per slice is what serial split-K is known for; an integer that is narrower than the
+    accumulator would be clamped once per slice, and the sum could be anything.
     """
     target, accumulator = operation.C.type, element(operation.tile_description.math_instruction.element_accumulator)
     if slices > 1 and target.is_integer and target.bits < accumulator.bits:

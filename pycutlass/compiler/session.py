@@ -311,7 +311,7 @@ def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
 
 
 def _warn(artifact: Artifact, problems: Iterable[str]) -> None:
-    """Say what is wrong with a kernel, once a process: whoever uses it should know, not only who compiled it."""
+    """Say what is wrong with a kernel, once per process: whoever uses it should know, not only who compiled it."""
     for problem in problems:
         say_once(f"{artifact.name} for {artifact.target}: {problem}")
 

@@ -83,8 +83,8 @@ class EpilogueFunctor:
         object.__setattr__(self, "epilogue_vector_length", length)
         if self.compute.is_integer and self.output.short == "bf16":
             raise DescriptionError(
-                f"an epilogue that computes in {self.compute} cannot write {self.output}: CUTLASS cuts integers off "
-                f"there instead of rounding them; compute in cutlass.float32 (element_epilogue)"
+                f"an epilogue that computes in {self.compute} cannot write {self.output}: CUTLASS truncates "
+                f"integers there instead of rounding them; compute in cutlass.float32 (element_epilogue)"
             )
 
     @property
