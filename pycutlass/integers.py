@@ -11,7 +11,7 @@ import numpy as np
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["items_of", "real", "several", "shape_of", "whole"]
+__all__ = ["attribute", "items_of", "real", "several", "shape_of", "whole"]
 
 _BITS = 128  # nothing counted here needs as many; an integer may have any number, which Python would not even print
 _NO_ITEMS = (str, bytes, bytearray, Mapping, Set)  # one can walk along them, though not to find M, N and K
@@ -38,6 +38,14 @@ def whole(value: Any) -> int | None:
     if number.bit_length() > _BITS:
         raise ArgumentError(f"an integer of {number.bit_length():,} bits is beyond anything that is counted here")
     return number
+
+
+def attribute(value: Any, name: str) -> Any:
+    """Return an attribute of what may be anything; None where there is none, or asking for it raises."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # of whoever wrote the class; what is needed is not there
+        return None
 
 
 def items_of(values: Any, most: int) -> tuple[Any, ...] | None:
@@ -88,12 +96,12 @@ def real(value: Any) -> float | None:
     """
     if type(value) is float:
         return value
-    if not hasattr(value, "__float__") or isinstance(value, np.ma.MaskedArray):
+    if attribute(value, "__float__") is None or isinstance(value, np.ma.MaskedArray):
         return None if (number := whole(value)) is None else float(number)
-    if isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c":
+    if isinstance(value, complex) or attribute(attribute(value, "dtype"), "kind") == "c":
         return None  # NumPy would warn, and leave the imaginary part out
     try:
-        return float(value.detach() if getattr(value, "requires_grad", False) is True else value)
+        return float(value.detach() if attribute(value, "requires_grad") is True else value)
     except (TypeError, ValueError):
         return None
     except OverflowError:

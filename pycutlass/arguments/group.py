@@ -19,7 +19,7 @@ from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import shown
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import items_of, several, shape_of
+from pycutlass.integers import attribute, items_of, several, shape_of
 from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, Matrix, check_extents, empty_matrix, is_vector, matrix, vector
@@ -203,7 +203,7 @@ def values_of(operand: Matrix) -> NDArray[Any]:
 
 def _host_array(sizes: Any) -> Any:
     """Return the problem sizes of a tensor as an array; anything else as it is."""
-    if isinstance(sizes, Sequence | np.ndarray) or not hasattr(sizes, "__dlpack__"):
+    if isinstance(sizes, Sequence | np.ndarray) or attribute(sizes, "__dlpack__") is None:
         return sizes
     view = wrap("problem_sizes", sizes)
     if view.device is not None:

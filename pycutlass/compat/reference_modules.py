@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
-from pycutlass.calls import shown
+from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import several
+from pycutlass.integers import attribute, real, several, whole
 from pycutlass.library import TensorDescription
 from pycutlass.reference.conv2d import implicit_gemm
 from pycutlass.types import Layout
@@ -24,6 +24,7 @@ _Operator = _core.ConvOperator
 _CHANNELS = 32
 
 
+@public
 class ReferenceModule:
     """D = alpha * A x B + beta * C of matrices that are packed in the described layouts.
 
@@ -77,6 +78,8 @@ class ReferenceModule:
             Operands that do not have the elements of the problem.
         """
         m, n, k = _sizes("problem_size", problem_size)
+        alpha, beta, batch = _scalar("alpha", alpha), _scalar("beta", beta), _count("batch", batch)
+        bias = _flag("bias", bias)
         described = self._descriptions
         left = _matrices("A", A, described[0].order, m, k, batch)
         right = _matrices("B", B, described[1].order, k, n, batch)
@@ -90,6 +93,7 @@ class ReferenceModule:
         return _returned(_packed(product, order), described[2], A)
 
 
+@public
 class Conv2dReferenceModule:
     """D = alpha * convolution of A and B + beta * C, of tensors that are packed in the described layouts.
 
@@ -114,7 +118,7 @@ class Conv2dReferenceModule:
     def __init__(self, A: TensorDescription, B: TensorDescription, C: TensorDescription, kind: Any) -> None:
         self._descriptions = _descriptions(A, B, C)
         if not isinstance(kind, _Operator):
-            raise ArgumentTypeError(f"kind must be a cutlass.conv.Operator, got {kind!r}")
+            raise ArgumentTypeError(f"kind must be a cutlass.conv.Operator, got {shown(kind)}")
         self.kind = kind
 
     def run(
@@ -144,6 +148,7 @@ class Conv2dReferenceModule:
             )
         if problem_size.groups != 1:
             raise ArgumentError(f"Conv2dReferenceModule computes one group of channels, got {problem_size.groups}")
+        alpha, beta, bias = _scalar("alpha", alpha), _scalar("beta", beta), _flag("bias", bias)
         described, kind = self._descriptions, self.kind
         extents = [
             tuple(extent(kind, problem_size))
@@ -171,24 +176,50 @@ def _descriptions(*operands: Any) -> tuple[TensorDescription, ...]:
     return operands
 
 
+def _scalar(name: str, value: Any) -> float:
+    number = real(value)
+    if number is None:
+        raise ArgumentTypeError(f"{name} must be a number, got {shown(value)}")
+    return number
+
+
+def _count(name: str, value: Any) -> int:
+    number = whole(value)
+    if number is None:
+        raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
+    if number < 0:
+        raise ArgumentError(f"{name} must not be negative, got {number}")
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool | np.bool_) or whole(value) in (0, 1):
+        return bool(value)
+    raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
+
+
 def _sizes(name: str, size: Any) -> tuple[int, int, int]:
     extents = several(size, 3)
     if extents is None:
         raise ArgumentTypeError(f"{name} must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}")
-    m, n, k = extents
+    m, n, k = (_count(name, extent) for extent in extents)
     return m, n, k
 
 
 def _values(name: str, tensor: Any, count: int) -> Array:
     """Return the elements of an operand, of any library, in float64."""
-    if hasattr(tensor, "detach"):
-        tensor = tensor.detach().cpu().double()
-    elif hasattr(tensor, "__cuda_array_interface__"):
-        tensor = tensor.get()
     try:
-        values = np.asarray(tensor).astype(np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        raise ArgumentTypeError(f"operand {name} must be an array of numbers, got {type(tensor).__name__}") from None
+        if attribute(tensor, "detach") is not None:
+            tensor = tensor.detach().cpu()
+            tensor = tensor if tensor.is_complex() else tensor.double()
+        elif attribute(tensor, "__cuda_array_interface__") is not None:
+            tensor = tensor.get()
+        values = np.asarray(tensor)
+        if values.dtype.kind == "c":
+            raise TypeError("complex numbers")  # NumPy would warn, and leave the imaginary parts out
+        values = values.astype(np.float64).reshape(-1)
+    except Exception as error:  # whatever an object raises that is none
+        raise ArgumentTypeError(f"operand {name} must be an array of numbers, got {type(tensor).__name__}") from error
     if values.size != count:
         raise ArgumentError(f"operand {name} must have {count} elements for this problem size, got {values.size}")
     return values

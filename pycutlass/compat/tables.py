@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.calls import public, shown
+from pycutlass.enums import Choice
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.types import ELEMENTS
 
@@ -38,7 +39,7 @@ ShortDataTypeNames: dict[Any, str] = {
 }
 
 
-class GemmKind(enum.Enum):
+class GemmKind(Choice):
     """Kinds of GEMM that the original counted; operations here are of the kinds Universal and Grouped.
 
     Examples
@@ -56,6 +57,7 @@ class GemmKind(enum.Enum):
     Grouped = "gemm_grouped"
 
 
+@public
 def SubstituteTemplate(template: str, values: Mapping[str, str]) -> str:
     """Return `template` with each ``${name}`` replaced by its value, also in what was put in.
 
@@ -72,8 +74,8 @@ def SubstituteTemplate(template: str, values: Mapping[str, str]) -> str:
         raise ArgumentTypeError("SubstituteTemplate takes a text and a mapping of texts")
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ArgumentTypeError(f"SubstituteTemplate replaces names by texts, got {name!r}: {value!r}")
-    text = template
+            raise ArgumentTypeError(f"SubstituteTemplate replaces names by texts, got {shown(name)}: {shown(value)}")
+    template = text = str.__str__(template)  # of a class that is derived from str, the text
     for _ in range(len(values) + 1):  # each pass goes one value deeper
         replaced = re.sub(r"\$\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)
         if replaced == text:

@@ -18,7 +18,7 @@ from pycutlass.compiler.schedule import make_processes, run_all
 from pycutlass.compiler.target import choose_target, meant_target
 from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
 from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
-from pycutlass.integers import items_of
+from pycutlass.integers import attribute, items_of
 from pycutlass.log import logger, say_once
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable, KernelSource
@@ -184,7 +184,7 @@ _session = _Session()
 
 def _checked(operations: Iterable[Compilable]) -> list[Compilable]:
     """Return `operations` as a list, or say what is wrong with them."""
-    if hasattr(operations, "artifacts"):
+    if attribute(operations, "artifacts") is not None:
         raise ArgumentTypeError("add_module takes a list of operations: write add_module([operation])")
     if not isinstance(operations, Iterable):
         raise ArgumentTypeError(
@@ -198,7 +198,7 @@ def _checked(operations: Iterable[Compilable]) -> list[Compilable]:
                 f"add_module takes a list of operations, and item {position} is the class {operation.__name__}: "
                 f"describe an operation with it, {operation.__name__}(...)"
             )
-        if not (hasattr(operation, "artifacts") and callable(getattr(operation, "source", None))):
+        if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
             raise ArgumentTypeError(f"add_module takes a list of operations, and item {position} is {shown(operation)}")
     return listed
 

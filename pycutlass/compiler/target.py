@@ -53,7 +53,8 @@ def meant_target(asked: Any) -> str:
     """Return "did you mean ...?" for another spelling of a compute capability: 90, 9.0, "sm90", "compute_90"."""
     if not isinstance(asked, str | int | float):
         return ""
-    match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])([af]?)", str(asked).strip().lower())
+    text = str.__str__(asked) if isinstance(asked, str) else shown(asked)
+    match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])([af]?)", text.strip().lower())
     return f". Did you mean 'sm_{match[1]}{match[2]}{match[3]}'?" if match else ""
 
 

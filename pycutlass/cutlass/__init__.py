@@ -15,8 +15,8 @@ class where a type is asked for. What has no class is a member of the enumeratio
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+import importlib as _importlib
+from typing import Any as _Any
 
 from pycutlass._core import (
     BatchedIdentitySwizzle,
@@ -54,7 +54,8 @@ from pycutlass._core import (
     layout,
     tfloat32,
 )
-from pycutlass.calls import no_attribute, suggestion
+from pycutlass.calls import no_attribute as _without
+from pycutlass.calls import suggestion as _suggestion
 from pycutlass.cutlass import conv, gemm
 
 __all__ = [
@@ -97,18 +98,18 @@ __all__ = [
 ]
 
 
-def _no_attribute(value: object, name: str) -> Any:
+def _no_attribute(value: object, name: str) -> _Any:
     """Raise what Python raises for an attribute that a coordinate or a problem size lacks, with what is near."""
     known = [each for each in dir(type(value)) if each[0] != "_"]
-    raise no_attribute(type(value).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+    raise _without(type(value).__name__, name, "" if name[0] == "_" else _suggestion(name, known))
 
 
 for _kind in (gemm.GemmCoord, MatrixCoord, Tensor3DCoord, Tensor4DCoord, conv.Conv2dProblemSize):
     setattr(_kind, "__getattr__", _no_attribute)  # noqa: B010 (mypy takes no assignment to a method)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """Return what a name of the original stands for: its references to tensors, and what permutes them."""
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("pycutlass.compat").cutlass_name(__name__, name)
+    return _importlib.import_module("pycutlass.compat").cutlass_name(__name__, name)

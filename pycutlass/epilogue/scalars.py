@@ -9,7 +9,7 @@ import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import real
+from pycutlass.integers import attribute, real
 from pycutlass.types import Element
 
 __all__ = ["EpilogueScalars", "computed", "pack"]
@@ -83,7 +83,8 @@ def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
     """Return value, device pointer (0 for a number) and what keeps the pointer alive."""
     is_pointer = type(value).__name__ == "CUdeviceptr"
     interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
-    on_device = is_pointer or getattr(value, "is_cuda", interface)
+    of_torch = attribute(value, "is_cuda")
+    on_device = is_pointer or (interface if of_torch is None else of_torch)
     if on_device and name not in _ON_DEVICE:
         raise ArgumentTypeError(
             f"{name} must be a number: kernels read {' and '.join(_ON_DEVICE)} alone from device memory, got "
@@ -102,7 +103,7 @@ def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
 
 def _number(name: str, value: Any) -> float:
     """Return a real number of any library."""
-    if isinstance(value, complex) or "complex" in str(getattr(value, "dtype", "")):
+    if isinstance(value, complex) or "complex" in str(attribute(value, "dtype")):
         raise ArgumentTypeError(
             f"{name} must be a number without an imaginary part, got {type(value).__name__} {shown(value)}: epilogues "
             f"compute in real numbers. Pass {name}.real if that is what is meant."

@@ -282,6 +282,21 @@ def _functions() -> Iterator[Call]:
     yield Call("get_memory_pool", pycutlass.get_memory_pool, lambda: {"init_pool_size": 0, "max_pool_size": 2**30})
     for name in ("get_allocated_size", "device_cc", "share_with_torch", "share_with_cupy"):
         yield Call(name, getattr(pycutlass, name), dict)
+    from pycutlass import Conv2dReferenceModule, GemmKind, ReferenceModule, SubstituteTemplate
+
+    row = pycutlass.TensorDescription(F32, ROW)
+    nhwc = pycutlass.TensorDescription(F32, cutlass.TensorNHWC)
+    yield Call("ReferenceModule", ReferenceModule, lambda: {"A": row, "B": row, "C": row})
+    yield Call("Conv2dReferenceModule", Conv2dReferenceModule,
+               lambda: {"A": nhwc, "B": nhwc, "C": nhwc, "kind": fprop})  # fmt: skip
+    yield Call("ReferenceModule.run_", ReferenceModule(row, row, row).run, lambda: {
+        "A": _f32(64), "B": _f32(128), "C": _f32(32), "problem_size": (4, 8, 16), "alpha": 1.0, "beta": 1.0,
+        "bias": False, "batch": 1})  # fmt: skip
+    yield Call("Conv2dReferenceModule.run_", Conv2dReferenceModule(nhwc, nhwc, nhwc, fprop).run, lambda: {
+        "A": _f32(128), "B": _f32(576), "C": _f32(128), "problem_size": _SIZE, "alpha": 1.0, "beta": 1.0,
+        "bias": False})  # fmt: skip
+    yield Call("SubstituteTemplate", SubstituteTemplate, lambda: {"template": "${a}", "values": {"a": "b"}})
+    yield Call("GemmKind", GemmKind, lambda: {"value": "gemm"})
     yield Call("compiler.add_module", pycutlass.compiler.add_module,
                lambda: {"operations": [GEMM], "target": "sm_80", "strict": False})  # fmt: skip
 

@@ -109,3 +109,11 @@ def test_every_public_name_is_called():
     for space in (cutlass, cutlass.gemm, cutlass.conv):
         for name in space.__all__:
             assert name in called or inspect.ismodule(getattr(space, name)), name
+
+
+@pytest.mark.parametrize("space", [cutlass, cutlass.gemm, cutlass.conv], ids=lambda space: space.__name__)
+def test_names_that_a_module_imports_for_itself_are_not_public(space):
+    leaked = {name for name in vars(space) if not name.startswith("_")} - {*space.__all__, "annotations"}
+    assert not {name for name in leaked if not name.startswith("_") and name not in ("conv", "gemm")}
+    with pytest.raises(AttributeError):
+        _ = space.Any

@@ -32,6 +32,15 @@ def _raising(*names: str, base: type = object) -> type:
 
 
 _DUNDERS = ("__eq__", "__bool__", "__index__", "__hash__", "__repr__", "__str__", "__iter__", "__len__", "__float__")
+
+
+class _AttributesRaise:
+    """An object whose attributes cannot even be asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OwnError("the user's own")
+
+
 RAISING = {name: _raising(name) for name in (*_DUNDERS, "__getitem__", "__dlpack__", "__call__", "__int__")}
 RaisesAll = _raising(*_DUNDERS, "__getitem__", "__contains__", "__int__", "__lt__")
 RaisingList = _raising("__iter__", "__len__", "__getitem__", "__eq__", base=list)
@@ -129,6 +138,7 @@ def _sparse_csr() -> Any:
 #: By name, a function that makes a fresh one.
 WRONG: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
+    "attributes that raise": _AttributesRaise,
     "True": lambda: True,
     "numpy bool": lambda: np.True_,
     "zero": lambda: 0,
