@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from cases import Case
 from emulator import Emulator
+from tile_cases import Case
 
 #: How many elements are wrong: of A and B, or of D.
 RIGHT = "0 0"

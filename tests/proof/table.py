@@ -22,7 +22,9 @@ from typing import Any
 _HERE = Path(__file__).parent
 sys.path[:0] = [str(_HERE.parent / "emulation"), str(_HERE.parent / "unit")]  # emulator.py, descriptions.py
 
-from cases import (  # noqa: E402
+from descriptions import COLUMN, ROW  # noqa: E402
+from prover import RIGHT, Prover  # noqa: E402
+from tile_cases import (  # noqa: E402
     COLUMNS32,
     EPILOGUES,
     MAINLOOPS,
@@ -36,8 +38,6 @@ from cases import (  # noqa: E402
     Shape,
     Simt,
 )
-from descriptions import COLUMN, ROW  # noqa: E402
-from prover import RIGHT, Prover  # noqa: E402
 
 MOST, MOST_WARPS = 256, 16
 #: Cases of one program: each takes a compiler some tenths of a second.

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import table
-from cases import (
+from descriptions import COLUMN, ROW
+from prover import RIGHT, Prover
+from tile_cases import (
     COLUMNS32,
     DP4A,
     F16,
@@ -23,8 +25,6 @@ from cases import (
     Mainloop,
     Simt,
 )
-from descriptions import COLUMN, ROW
-from prover import RIGHT, Prover
 
 pytestmark = pytest.mark.compile
 

@@ -151,3 +151,10 @@ def test_environment_variables_are_read_in_one_place(module):
         or (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("os.environ."))
     ]
     assert bool(reads) == (module == "pycutlass.config")
+
+
+def test_helpers_of_tests_have_names_of_their_own() -> None:
+    """Tests of all directories are collected by one process, in which a name is one module."""
+    files = [path for path in ROOT.parent.glob("tests/*/*.py") if not path.name.startswith(("test_", "conftest", "__"))]
+    names = [path.stem for path in files]
+    assert len(names) > 20 and sorted(names) == sorted(set(names))
