@@ -39,7 +39,7 @@ _ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": functional.silu,
-    "hardswish": functional.hardswish,
+    "hardswish": lambda y: y * (y + 3).clamp(0, 6) / 6,  # PyTorch's own divides by 6 in float32 on a GPU
     "gelu": functional.gelu,
     "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
 }
