@@ -1,7 +1,10 @@
 """Compiling operations: `add_module` gives each its artifact, from the cache or from the compilers.
 
-Read in this order: ``session`` (the story of one call), ``target`` (what a kernel is built for), ``tools`` (which
-compilers, and the fields of the cache key), ``build`` (one kernel, both sides) and ``schedule`` (many at once).
+`compile_many` does so one by one, as they get done, and takes failures as results.
+
+Read in this order: ``session`` (the story of one call), ``wanted`` (what it asks for), ``target`` (what a kernel is
+built for), ``tools`` (which compilers, and the fields of the cache key), ``build`` (one kernel, both sides),
+``schedule`` (many at once) and ``verdict`` (kernels that are not as fast as they should be).
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from pycutlass.calls import missing
-from pycutlass.compiler.session import add_module, backend, nvcc, nvrtc
+from pycutlass.compiler.session import Compiled, add_module, backend, compile_many, nvcc, nvrtc
 
-__all__ = ["add_module", "backend", "nvcc", "nvrtc"]
+__all__ = ["Compiled", "add_module", "backend", "compile_many", "nvcc", "nvrtc"]
 
 
 def __getattr__(name: str) -> NoReturn:

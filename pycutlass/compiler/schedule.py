@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +15,12 @@ from pycutlass.calls import counted
 from pycutlass.errors import ArgumentError, CompileError
 from pycutlass.toolchain import Processes
 
-__all__ = ["make_processes", "run_all"]
+__all__ = ["Job", "make_processes", "run_all", "run_each"]
 
 _Result = TypeVar("_Result")
-_PATIENCE = 2.0  # seconds without a progress bar
+#: What is to be done, under the name that a progress bar shows.
+Job = tuple[str, Callable[[Processes], _Result]]
+_PATIENCE = 2.0  # seconds without a progress bar, and for jobs that were stopped to end
 _UNLIMITED = 1 << 62
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
@@ -39,7 +41,7 @@ def make_processes() -> Processes:
     return Processes(int(text), _UNLIMITED)
 
 
-def run_all(jobs: Sequence[tuple[str, Callable[[Processes], _Result]]], processes: Processes) -> list[_Result]:
+def run_all(jobs: Sequence[Job[_Result]], processes: Processes) -> list[_Result]:
     """Run every named job and return what they return, in order; where some fail, the others are finished first.
 
     Raises
@@ -47,21 +49,45 @@ def run_all(jobs: Sequence[tuple[str, Callable[[Processes], _Result]]], processe
     CompileError
         The one that a job failed with, or one that tells of all of them. Other exceptions pass as they are.
     """
+    with _started(jobs, processes) as futures:
+        _wait_for(futures, [name for name, _ in jobs])
+    errors = [error for future in futures if (error := future.exception())]
+    if errors:
+        raise _one_of(errors, len(jobs))
+    return [future.result() for future in futures]
+
+
+def run_each(
+    jobs: Sequence[Job[_Result]], processes: Processes
+) -> Generator[tuple[int, _Result | CompileError], None, None]:
+    """Run every named job and yield each as it gets done: its number, and what it returns or the CompileError.
+
+    The jobs begin with the first `next` and go on while the caller looks at what is done. Where the caller closes the
+    iterator, or a job fails with anything but a CompileError, which is raised, the others are stopped.
+    """
+    with _started(jobs, processes) as futures:
+        numbers = {future: number for number, future in enumerate(futures)}
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is not None and not isinstance(error, CompileError):
+                raise error
+            yield numbers[future], error or future.result()
+
+
+@contextlib.contextmanager
+def _started(jobs: Sequence[Job[_Result]], processes: Processes) -> Iterator[list[Future[_Result]]]:
+    """Have the jobs run. Where the body ends with an exception they are stopped: no compiler may outlive the call."""
     pool = ThreadPoolExecutor(min(len(jobs), processes.jobs), "pycutlass")
     futures: list[Future[_Result]] = []
     try:
         futures += (pool.submit(job, processes) for _, job in jobs)
-        _wait_for(futures, [name for name, _ in jobs])
-    except BaseException:  # KeyboardInterrupt above all: no compiler may outlive the call
+        yield futures
+    except BaseException:  # KeyboardInterrupt and GeneratorExit above all
         processes.stop()
         pool.shutdown(wait=False, cancel_futures=True)
         wait([future for future in futures if not future.cancelled()], timeout=_PATIENCE)
         raise
     pool.shutdown()
-    errors = [error for future in futures if (error := future.exception())]
-    if errors:
-        raise _one_of(errors, len(jobs))
-    return [future.result() for future in futures]
 
 
 def _wait_for(futures: Sequence[Future[_Result]], names: Sequence[str]) -> None:

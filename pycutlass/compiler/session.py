@@ -1,31 +1,33 @@
-"""The story of one `add_module`: what is asked for, what the cache has, what is compiled, what becomes of it."""
+"""The story of one `add_module`: what is asked for, what the cache has, what is compiled, what becomes of it.
+
+`compile_many` tells the same story, kernel by kernel.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from pycutlass import config
 from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
-from pycutlass.compiler.schedule import make_processes, run_all
-from pycutlass.compiler.target import choose_target, meant_target
+from pycutlass.compiler.schedule import Job, make_processes, run_all, run_each
 from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
-from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, NotCompiledError, ToolkitError
-from pycutlass.integers import attribute, items_of
+from pycutlass.compiler.verdict import judge, warn
+from pycutlass.compiler.wanted import Request, Wanted, checked, requests
+from pycutlass.errors import ArgumentTypeError, BuildReportError, CompileError, NotCompiledError, ToolkitError
 from pycutlass.log import logger, say_once
 from pycutlass.report import BuildReport
-from pycutlass.source import Compilable, KernelSource
+from pycutlass.source import Compilable
 from pycutlass.toolchain import Processes
 from pycutlass.toolkit import own_headers_digest, sweep_scratch
 
-__all__ = ["add_module", "backend", "nvcc", "nvrtc"]
+__all__ = ["Compiled", "add_module", "backend", "compile_many", "nvcc", "nvrtc"]
 
 
 @public
@@ -70,21 +72,85 @@ def add_module(
     ToolkitError
         If there is no compiler, and the cache does not have every kernel.
     """
-    operations = _checked(operations)
-    if strict is not None and not isinstance(strict, bool):
-        raise ArgumentTypeError(
-            f"strict must be True, False or None for what PYCUTLASS_STRICT says; got {shown(strict)}"
-        )
-    parts = _checked([part for operation in operations for part in _parts(operation, operations)])
-    wanted = _wanted(parts, target)
-    artifacts = _obtain(list(dict.fromkeys(want for wants in wanted for want in wants)))
-    _judge(artifacts.values(), config.flag("PYCUTLASS_STRICT") if strict is None else strict)
-    made: dict[int, list[Artifact]] = {}
-    for part, wants in zip(parts, wanted, strict=True):
-        part.artifacts.update((want.target, artifacts[want]) for want in wants)
-        made[id(part)] = [artifacts[want] for want in wants]
+    asked = requests(checked(operations, "add_module"), target, "add_module")
+    strictly = _strictly(strict)
+    artifacts = _obtain(_kernels(request for each in asked for request in each))
+    judge(artifacts.values(), strictly)
+    for each in asked:
+        for request in each:
+            _hand_over(request, artifacts)
     several = target is not None and not isinstance(target, str)
-    return [artifact for operation in operations for artifact in made[id(operation)][0 if several else -1 :]]
+    return [artifacts[request.kernels[0][1]] for each in asked for request in each[0 if several else -1 :]]
+
+
+class Compiled(NamedTuple):
+    """What has become of one operation for one target.
+
+    Attributes
+    ----------
+    position : int
+        Of the operation in the list that was given.
+    operation : operation
+        The operation.
+    target : str
+        What it was built for, for example ``"sm_90a"``.
+    result : Artifact or CompileError
+        The kernel, or why there is none.
+    """
+
+    position: int
+    operation: Compilable
+    target: str
+    result: Artifact | CompileError
+
+
+@public
+def compile_many(
+    operations: Iterable[Compilable], *, target: str | Sequence[str] | None = None, strict: bool | None = None
+) -> Generator[Compiled, None, None]:
+    """Give operations their compiled kernels, and say of each what has become of it as soon as that is known.
+
+    Where `add_module` waits for all and raises for any, this takes failures as results: for candidates of which some
+    may not compile. Those in the cache come first, in the order of `operations`, then the others as they get done.
+    Equal operations are compiled once, and each has its result. As many compilers run at once as cores and memory
+    carry (``PYCUTLASS_JOBS``), also while the caller looks at what is done.
+
+    Nothing begins before the first `next`. Closing the iterator, or dropping it, stops the compilers; what has compiled
+    stays in the cache.
+
+    Parameters
+    ----------
+    operations : iterable of operations
+        As for `add_module`. Successful results are also kept in ``operation.artifacts[target]``.
+    target : str or sequence of str, optional
+        As for `add_module`; of several targets, each operation has a result for each.
+    strict : bool, optional
+        As for `add_module`; a kernel that is not as fast as it should be has a BuildReportError as its result.
+
+    Returns
+    -------
+    generator of Compiled
+        With fields ``position``, ``operation``, ``target`` and ``result``, an Artifact or a CompileError. An operation
+        that needs several kernels has a result when all are done; of those that fail, the first.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        At once, as for `add_module`.
+    NotCompiledError
+        While iterating, behind those in the cache: something would have to be compiled and ``PYCUTLASS_NO_COMPILE`` is
+        set.
+    ToolkitError
+        While iterating: there is no compiler, behind those in the cache, or one cannot be started.
+
+    Examples
+    --------
+    >>> from pycutlass import compiler
+    >>> for done in compiler.compile_many([]):
+    ...     print(done.operation.procedural_name(), done.result)
+    """
+    asked = requests(checked(operations, "compile_many"), target, "compile_many")
+    return _stream([request for each in asked for request in each], _strictly(strict))
 
 
 @public
@@ -113,53 +179,6 @@ def nvrtc() -> None:
     _session.backend = "nvrtc"
 
 
-def _parts(operation: Compilable, operations: Sequence[Compilable]) -> Sequence[Compilable]:
-    """Return what `operation` needs compiled beside the others: itself, and kernels that it launches besides."""
-    parts = getattr(operation, "parts", None)
-    return [operation] if parts is None else parts(operations)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """A kernel and what it is built for."""
-
-    source: KernelSource
-    target: str
-
-
-def _wanted(parts: Sequence[Compilable], target: str | Sequence[str] | None) -> list[list[_Wanted]]:
-    """Return what each of `parts` is built for: the targets that are named, or else one, or those that it follows."""
-    sources = [part.source() for part in parts]
-    if target is not None and not isinstance(target, str):
-        targets = _listed(target)
-        return [[_Wanted(source, choose_target(source, one)) for one in targets] for source in sources]
-    wanted = [[_Wanted(source, choose_target(source, target))] for source in sources]
-    follows = [getattr(part, "follows", False) for part in parts]
-    leading = {
-        want.target
-        for source, wants, behind in zip(sources, wanted, follows, strict=True)
-        for want in wants
-        if not (behind or source.native)  # what one architecture alone runs has no kernels behind it
-    }
-    return [
-        [_Wanted(source, one) for one in sorted(leading)] if behind and leading else wants
-        for source, wants, behind in zip(sources, wanted, follows, strict=True)
-    ]
-
-
-def _listed(targets: Sequence[str]) -> list[str]:
-    """Return several targets as a list, or say what is wrong with it."""
-    given = items_of(targets, sys.maxsize - 1) if isinstance(targets, list | tuple) else None
-    if given is None or not all(isinstance(one, str) for one in given):
-        raise ArgumentTypeError(
-            f"target must be a string such as 'sm_80', a list of them, or None for the present GPU; got "
-            f"{shown(targets)}{meant_target(targets)}"
-        )
-    if not given:
-        raise ArgumentError("target is an empty list: name what to build for, or leave target out")
-    return list(dict.fromkeys(given))
-
-
 class _Session:
     """What stays between two calls: the chosen backend and the open cache."""
 
@@ -182,54 +201,131 @@ class _Session:
 _session = _Session()
 
 
-def _checked(operations: Iterable[Compilable]) -> list[Compilable]:
-    """Return `operations` as a list, or say what is wrong with them."""
-    if attribute(operations, "artifacts") is not None:
-        raise ArgumentTypeError("add_module takes a list of operations: write add_module([operation])")
-    if not isinstance(operations, Iterable):
+def _strictly(strict: bool | None) -> bool:
+    """Return whether kernels with a problem are refused."""
+    if strict is not None and not isinstance(strict, bool):
         raise ArgumentTypeError(
-            f"add_module takes a list of operations, got {shown(operations)}: write add_module([operation])"
+            f"strict must be True, False or None for what PYCUTLASS_STRICT says; got {shown(strict)}"
         )
-    listed: list[Compilable] = []
-    for position, operation in enumerate(_walk(operations)):
-        listed.append(operation)
-        if isinstance(operation, type):
-            raise ArgumentTypeError(
-                f"add_module takes a list of operations, and item {position} is the class {operation.__name__}: "
-                f"describe an operation with it, {operation.__name__}(...)"
-            )
-        if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
-            raise ArgumentTypeError(f"add_module takes a list of operations, and item {position} is {shown(operation)}")
-    return listed
+    return config.flag("PYCUTLASS_STRICT") if strict is None else strict
 
 
-def _walk(operations: Iterable[Any]) -> Iterator[Any]:
-    """Yield what `operations` has; what it raises meanwhile is the cause of an exception of ours."""
-    try:
-        yield from operations
-    except Exception as error:
-        raise ArgumentTypeError(f"add_module takes a list of operations, got {shown(operations)}") from error
+def _kernels(asked: Iterable[Request]) -> list[Wanted]:
+    """Return every kernel that is wanted, once."""
+    return list(dict.fromkeys(want for request in asked for _, want in request.kernels))
 
 
-def _obtain(wanted: Sequence[_Wanted]) -> dict[_Wanted, Artifact]:
-    """Return every kernel that is wanted: from the cache, and what it lacks from the compilers."""
-    cache = _session.cache()
-    try:
-        tools = _find_tools(cache)
-    except ToolkitError as error:
-        if not error.absent:  # something that was named, or that is installed, does not work
-            raise
-        return _find_without_compiler(wanted, cache, error)
-    found = {want: cache.get(make_key(tools.key_fields(want.source, want.target))) for want in wanted}
-    missing = [want for want, artifact in found.items() if artifact is None]
-    if missing and config.flag("PYCUTLASS_NO_COMPILE"):
-        raise _forbidden(missing, tools)
+def _hand_over(request: Request, artifacts: Mapping[Wanted, Artifact]) -> None:
+    """Give an operation its kernels."""
+    for operation, want in request.kernels:
+        operation.artifacts[want.target] = artifacts[want]
+
+
+def _stream(asked: Sequence[Request], strict: bool) -> Generator[Compiled, None, None]:
+    """Yield the result of every request when all of its kernels are done."""
+    waiting: dict[Wanted, list[Request]] = {}
+    for request in asked:
+        for want in dict.fromkeys(want for _, want in request.kernels):
+            waiting.setdefault(want, []).append(request)
+    results: dict[Wanted, Artifact | CompileError] = {}
+    with contextlib.closing(_results(list(waiting), strict)) as arriving:
+        for want, result in arriving:
+            results[want] = result
+            for request in waiting[want]:
+                if all(each in results for _, each in request.kernels):
+                    yield _compiled(request, results)
+
+
+def _compiled(request: Request, results: Mapping[Wanted, Artifact | CompileError]) -> Compiled:
+    own, failures = request.kernels[0][1], []
+    artifacts: dict[Wanted, Artifact] = {}
+    for _, want in request.kernels:
+        result = results[want]
+        if isinstance(result, CompileError):
+            failures.append(result)
+        else:
+            artifacts[want] = result
+    if failures:
+        return Compiled(request.position, request.operation, own.target, failures[0])
+    _hand_over(request, artifacts)
+    return Compiled(request.position, request.operation, own.target, artifacts[own])
+
+
+def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, Artifact | CompileError], None, None]:
+    """Yield every kernel that is wanted or why there is none: what the cache has, then what the compilers make."""
+    if not wanted:
+        return
+    supply, missing = _Supply(), []
+    for want in wanted:
+        artifact = supply.look_up(want)
+        if artifact is None:
+            missing.append(want)
+        else:
+            yield want, _judged(artifact, strict)
     if missing:
-        logger.info("compiling %d of %d kernels", len(missing), len(wanted))
-        sweep_scratch()
-    jobs = [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
-    built = dict(zip(missing, run_all(jobs, make_processes()), strict=True)) if jobs else {}
+        with contextlib.closing(run_each(supply.jobs(missing), make_processes())) as done:
+            for number, result in done:
+                yield missing[number], result if isinstance(result, CompileError) else _judged(result, strict)
+
+
+def _judged(artifact: Artifact, strict: bool) -> Artifact | CompileError:
+    try:
+        judge([artifact], strict)
+    except BuildReportError as error:
+        return error
+    return artifact
+
+
+def _obtain(wanted: Sequence[Wanted]) -> dict[Wanted, Artifact]:
+    """Return every kernel that is wanted: from the cache, and what it lacks from the compilers."""
+    supply = _Supply()
+    found = {want: supply.look_up(want) for want in wanted}
+    missing = [want for want, artifact in found.items() if artifact is None]
+    built = dict(zip(missing, run_all(supply.jobs(missing), make_processes()), strict=True)) if missing else {}
     return {want: artifact or built[want] for want, artifact in found.items()}
+
+
+class _Supply:
+    """Where the kernels of one call come from: the cache and, where there are any, the compilers."""
+
+    def __init__(self) -> None:
+        self._cache = _session.cache()
+        self._tools: Tools | None = None
+        try:
+            self._tools = _find_tools(self._cache)
+        except ToolkitError as error:
+            if not error.absent:  # something that was named, or that is installed, does not work
+                raise
+            self._absence, self._headers = error, own_headers_digest()
+            say_once(f"kernels come from the cache alone. {error}", logging.INFO)
+
+    def look_up(self, want: Wanted) -> Artifact | None:
+        """Return what the cache has; without compilers, what was built elsewhere from the same text and headers."""
+        if self._tools is None:
+            return self._cache.find(**portable_fields(want.source, want.target, self._headers))
+        return self._cache.get(make_key(self._tools.key_fields(want.source, want.target)))
+
+    def jobs(self, missing: Sequence[Wanted]) -> list[Job[Artifact]]:
+        """Return what builds the kernels that the cache lacks.
+
+        Raises
+        ------
+        NotCompiledError
+            Nothing may be compiled.
+        ToolkitError
+            There is no compiler.
+        """
+        cache, tools = self._cache, self._tools
+        if tools is None:
+            names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
+            at_hand = _at_hand(cache, missing, self._headers)
+            message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}.{at_hand}"
+            raise ToolkitError(message, absent=True) from self._absence
+        if config.flag("PYCUTLASS_NO_COMPILE"):
+            raise _forbidden(missing, tools)
+        logger.info("compiling %d kernels", len(missing))
+        sweep_scratch()
+        return [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
 
 
 def _find_tools(cache: KernelCache) -> Tools:
@@ -242,7 +338,7 @@ def _find_tools(cache: KernelCache) -> Tools:
     return tools
 
 
-def _build_once(want: _Wanted, tools: Tools, cache: KernelCache, processes: Processes) -> Artifact:
+def _build_once(want: Wanted, tools: Tools, cache: KernelCache, processes: Processes) -> Artifact:
     """Build a kernel, unless another thread or process does so at this moment: then take what it made."""
     key = make_key(tools.key_fields(want.source, want.target))
     with cache.building(key):
@@ -252,26 +348,11 @@ def _build_once(want: _Wanted, tools: Tools, cache: KernelCache, processes: Proc
             cache.put(artifact)
             report = BuildReport.from_json(artifact.report)
             logger.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
-            _warn(artifact, report.problems())
+            warn(artifact, report.problems())
     return artifact
 
 
-def _find_without_compiler(
-    wanted: Sequence[_Wanted], cache: KernelCache, error: ToolkitError
-) -> dict[_Wanted, Artifact]:
-    """Return kernels that were built elsewhere from the same text and headers, whatever compiled them."""
-    headers = own_headers_digest()
-    found = {want: cache.find(**portable_fields(want.source, want.target, headers)) for want in wanted}
-    missing = [f"{want.source.name} for {want.target}" for want, artifact in found.items() if artifact is None]
-    if missing:
-        at_hand = _at_hand(cache, [want for want, artifact in found.items() if artifact is None], headers)
-        message = f"{error}\nAnd the cache {cache.path} does not have {', '.join(missing)}.{at_hand}"
-        raise ToolkitError(message, absent=True) from error
-    say_once(f"kernels come from the cache alone. {error}", logging.INFO)
-    return {want: artifact for want, artifact in found.items() if artifact}
-
-
-def _at_hand(cache: KernelCache, missing: Sequence[_Wanted], headers: str) -> str:
+def _at_hand(cache: KernelCache, missing: Sequence[Wanted], headers: str) -> str:
     """Return a sentence for each kernel that the cache has for other targets, or from other compilers."""
     entries, sentences = cache.entries(), []
     for want in missing:
@@ -284,7 +365,7 @@ def _at_hand(cache: KernelCache, missing: Sequence[_Wanted], headers: str) -> st
     return "".join(sentences)
 
 
-def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
+def _forbidden(missing: Sequence[Wanted], tools: Tools) -> NotCompiledError:
     first, cache = missing[0], _session.cache()
     fields = tools.key_fields(first.source, first.target)
     listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
@@ -294,30 +375,3 @@ def _forbidden(missing: Sequence[_Wanted], tools: Tools) -> NotCompiledError:
         f"{_at_hand(cache, missing, fields['headers'])} The first would have the key {make_key(fields)}, made from\n"
         f"{listed}\nUnset the variable to compile them, or import a cache that has them."
     )
-
-
-def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
-    """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
-    judged = [(artifact, _problems(artifact)) for artifact in artifacts]
-    listed = [f"  {artifact.name}: {problem}" for artifact, problems in judged for problem in problems]
-    if strict and listed:
-        bad = sum(bool(problems) for _, problems in judged)
-        raise BuildReportError(
-            "\n".join([f"strict mode refuses {bad} of {counted(len(judged), 'kernel')}:", *listed])
-            + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
-        )
-    for artifact, problems in judged:
-        _warn(artifact, problems)
-
-
-def _warn(artifact: Artifact, problems: Iterable[str]) -> None:
-    """Say what is wrong with a kernel, once per process: whoever uses it should know, not only who compiled it."""
-    for problem in problems:
-        say_once(f"{artifact.name} for {artifact.target}: {problem}")
-
-
-def _problems(artifact: Artifact) -> list[str]:
-    try:
-        return BuildReport.from_json(artifact.report).problems()
-    except ValueError as error:
-        return [f"its build report in the cache is not whole, so nothing is known of it: {error}"]
