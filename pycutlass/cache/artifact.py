@@ -10,10 +10,10 @@ from typing import Any
 
 from pycutlass.errors import ArgumentTypeError
 
-__all__ = ["SCHEMA", "Artifact", "canonical", "hashed", "make_key"]
+__all__ = ["Artifact", "canonical", "hashed", "make_key"]
 
-# Raise it when the meaning of a key or the columns of a table change: older rows stay behind in tables of their own.
-SCHEMA = 1
+# Raise it when the meaning of a key changes: nothing finds the rows of before any more.
+_KEY_VERSION = "1"
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +67,7 @@ class Artifact:
 def make_key(fields: Mapping[str, str]) -> str:
     """Return the cache key of labelled `fields`: 64 hexadecimal digits.
 
-    The schema's version comes first, then every label and text in the order of the labels, each with its length before
+    The version of keys comes first, then every label and text in the order of the labels, each with its length before
     it. So two sets of fields have one key only if they are equal, and the key is the same in every process.
 
     Raises
@@ -78,7 +78,7 @@ def make_key(fields: Mapping[str, str]) -> str:
     for label, text in fields.items():
         if not isinstance(label, str) or not isinstance(text, str):
             raise ArgumentTypeError(f"a key is made from strings by label, but field {label!r} is {text!r}; use str()")
-    parts = ["pycutlass", str(SCHEMA), *(part for label in sorted(fields) for part in (label, fields[label]))]
+    parts = ["pycutlass", _KEY_VERSION, *(part for label in sorted(fields) for part in (label, fields[label]))]
     # Paths that are not UTF-8 reach Python as lone surrogates; they pass as they are.
     return hashed(part.encode(errors="surrogatepass") for part in parts)
 

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pycutlass.cache.artifact import SCHEMA, Artifact, canonical, hashed, make_key
+from pycutlass.cache import schema
+from pycutlass.cache.artifact import Artifact, canonical, hashed, make_key
+from pycutlass.cache.schema import ARTIFACTS, MEMOS
 from pycutlass.errors import CacheError
 from pycutlass.log import logger
 
@@ -44,19 +46,8 @@ _LISTED = ", ".join(
     ]
 )
 _LOADED = "name, target, fields, report, digest, cubin, host"
-_ARTIFACTS = f"artifact_v{SCHEMA}"
-_MEMOS = f"memo_v{SCHEMA}"
-# The blobs come last: SQLite reads a row from its beginning, so listing does not touch them.
-_TABLES = (
-    f"""CREATE TABLE IF NOT EXISTS {_ARTIFACTS} (key TEXT PRIMARY KEY NOT NULL, name TEXT NOT NULL,
-        target TEXT NOT NULL, fields TEXT NOT NULL, report TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL,
-        created REAL NOT NULL, last_used REAL NOT NULL, cubin BLOB NOT NULL, host BLOB NOT NULL)""",
-    f"""CREATE TABLE IF NOT EXISTS {_MEMOS} (kind TEXT NOT NULL, subject TEXT NOT NULL, fingerprint TEXT NOT NULL,
-        value TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (kind, subject))""",
-)
-_PRESENT = f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name IN ('{_ARTIFACTS}', '{_MEMOS}')"
 # Every column is asked for, so that a file with other tables under our names is found out when it is opened.
-_PROBES = (f"SELECT {_LISTED}, {_LOADED} FROM {_ARTIFACTS} LIMIT 0", f"SELECT * FROM {_MEMOS} LIMIT 0")
+_PROBES = (f"SELECT {_LISTED}, {_LOADED} FROM {ARTIFACTS} LIMIT 0", f"SELECT * FROM {MEMOS} LIMIT 0")
 
 
 class Store:
@@ -71,16 +62,16 @@ class Store:
 
     @classmethod
     def in_file(cls, path: Path) -> Store:
-        """Open the database `path` for reading and writing and make the tables that it lacks."""
+        """Open the database `path` for reading and writing and bring its tables up to date."""
         store = cls(path.as_uri())
         with store._closed_on_failure():
-            present = len(store._run(_PRESENT))
-            if not present:  # only an empty file takes it, and SQLite writes and syncs any other one for nothing
-                store._run("PRAGMA auto_vacuum = FULL")
+            behind = schema.version(store._run) < schema.VERSION
+            if behind and not store._run("SELECT 1 FROM sqlite_master LIMIT 1"):
+                store._run("PRAGMA auto_vacuum = FULL")  # SQLite writes and syncs all but an empty file for nothing
             store._set_journal(journal_for(path))
             store._run("PRAGMA synchronous = NORMAL")
-            if present < len(_TABLES):
-                store._make_tables()
+            if behind:
+                schema.bring_up(store._run)
             store._probe()
         return store
 
@@ -102,7 +93,7 @@ class Store:
     def in_memory(cls) -> Store:
         """Return an empty database that ends with this process."""
         store = cls(":memory:")
-        store._make_tables()
+        schema.bring_up(store._run)
         return store
 
     @property
@@ -112,22 +103,24 @@ class Store:
 
     def get(self, key: str) -> Artifact | None:
         """Return the artifact under `key`; a row that is not what was put there is deleted and counts as absent."""
-        for row in self._run(f"SELECT {_LOADED} FROM {_ARTIFACTS} WHERE key = ?", key):
+        for row in self._run(f"SELECT {_LOADED} FROM {ARTIFACTS} WHERE key = ?", key):
             artifact = _decoded(key, *row)
             if artifact is not None:
                 return artifact
             logger.warning("kernel %s in the cache is damaged: its content differs from its digest; deleted", key[:12])
             if self.writable:
-                self._run(f"DELETE FROM {_ARTIFACTS} WHERE key = ?", key)
+                self._run(f"DELETE FROM {ARTIFACTS} WHERE key = ?", key)
         return None
 
     def find(self, fields: Mapping[str, str]) -> Artifact | None:
         """Return the newest artifact with all of these `fields`."""
-        # The text of a pair is the same in every canonical JSON, so SQLite can sort most rows out.
+        # Name and target are columns, too, with an index. The text of a pair is the same in every canonical JSON, so
+        # SQLite can sort out most of the rows that are left.
+        columns = [label for label in ("name", "target") if label in fields]
         pairs = [canonical({label: text})[1:-1] for label, text in fields.items()]
-        condition = " AND ".join(["instr(fields, ?)"] * len(pairs)) or "1"
-        newest = f"SELECT key FROM {_ARTIFACTS} WHERE {condition} ORDER BY created DESC, rowid DESC"
-        for (key,) in self._run(newest, *pairs):
+        conditions = [*(f"{label} = ?" for label in columns), *(["instr(fields, ?)"] * len(pairs)), "1"]
+        newest = f"SELECT key FROM {ARTIFACTS} WHERE {' AND '.join(conditions)} ORDER BY created DESC, rowid DESC"
+        for (key,) in self._run(newest, *(_storable(fields[label]) for label in columns), *pairs):
             artifact = self.get(key)
             if artifact is not None and fields.items() <= artifact.fields.items():
                 return artifact
@@ -139,12 +132,12 @@ class Store:
             cubin, host, now = zlib.compress(artifact.cubin), zlib.compress(artifact.host), time.time()
             texts = (artifact.name, artifact.target, canonical(artifact.fields), canonical(artifact.report))
             row = (artifact.key, *texts, artifact.digest, len(cubin) + len(host), now, now, cubin, host)
-            self._run(f"INSERT OR REPLACE INTO {_ARTIFACTS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
+            self._run(f"INSERT OR REPLACE INTO {ARTIFACTS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
         return self.writable
 
     def recall(self, kind: str, subject: str, fingerprint: str) -> str | None:
         """Return the text that was remembered of `subject`, if its fingerprint is still this one."""
-        known = f"SELECT value, digest FROM {_MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
+        known = f"SELECT value, digest FROM {MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
         for value, digest in self._run(known, *map(_storable, (kind, subject, fingerprint))):
             if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
                 return value
@@ -155,12 +148,12 @@ class Store:
         if self.writable:
             texts = (kind, subject, fingerprint, value)
             row = (*map(_storable, texts), _memo_digest(*texts))
-            self._run(f"INSERT OR REPLACE INTO {_MEMOS} VALUES (?, ?, ?, ?, ?)", *row)
+            self._run(f"INSERT OR REPLACE INTO {MEMOS} VALUES (?, ?, ?, ?, ?)", *row)
         return self.writable
 
     def entries(self) -> list[Entry]:
         """Return what is here, the most recently used first."""
-        listing = f"SELECT {_LISTED} FROM {_ARTIFACTS} ORDER BY last_used DESC, created DESC, rowid DESC"
+        listing = f"SELECT {_LISTED} FROM {ARTIFACTS} ORDER BY last_used DESC, created DESC, rowid DESC"
         return [
             Entry(key, name, target, _mapping(fields), _mapping(report), size, _moment(created), _moment(last_used))
             for key, name, target, fields, report, size, created, last_used in self._run(listing)
@@ -170,7 +163,7 @@ class Store:
         """Delete the artifacts under `keys` and shrink the file; return False where nothing can be written."""
         if self.writable:
             for key in keys:
-                self._run(f"DELETE FROM {_ARTIFACTS} WHERE key = ?", key)
+                self._run(f"DELETE FROM {ARTIFACTS} WHERE key = ?", key)
             with contextlib.suppress(StoreError):  # where another process is reading, it is done the next time
                 self._run("PRAGMA wal_checkpoint(TRUNCATE)")
         return self.writable
@@ -179,8 +172,8 @@ class Store:
         """Return a sentence for everything that is not as it was put here."""
         checks = [str(message) for (message,) in self._run("PRAGMA integrity_check")]
         found = [f"the database: {message}" for message in checks if message != "ok"]
-        for (key,) in self._run(f"SELECT key FROM {_ARTIFACTS} ORDER BY key"):
-            for row in self._run(f"SELECT {_LOADED} FROM {_ARTIFACTS} WHERE key = ?", key):
+        for (key,) in self._run(f"SELECT key FROM {ARTIFACTS} ORDER BY key"):
+            for row in self._run(f"SELECT {_LOADED} FROM {ARTIFACTS} WHERE key = ?", key):
                 artifact = _decoded(key, *row)
                 if artifact is None:
                     found.append(f"kernel {key}: its content differs from its digest")
@@ -197,10 +190,6 @@ class Store:
         if self.journal.upper() != journal:
             with contextlib.suppress(StoreError):
                 self._run(f"PRAGMA journal_mode = {journal}")
-
-    def _make_tables(self) -> None:
-        for statement in ("BEGIN IMMEDIATE", *_TABLES, "COMMIT"):
-            self._run(statement)
 
     def _probe(self) -> None:
         for statement in _PROBES:
