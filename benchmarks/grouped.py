@@ -11,14 +11,13 @@ from __future__ import annotations
 import functools
 import random
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.common import BenchmarkError, Report, number, options
 from benchmarks.kernels import ampere, hopper
-from benchmarks.timing import Loop, device_times, host_times, median_ratio, repeating, rotated, summarize
+from benchmarks.timing import Loop, device_times, host_times, median_ratio, repeating, running_times, summarize
 from pycutlass import (
     GemmGroupedArguments,
     GemmOperationGrouped,
@@ -299,28 +298,6 @@ def _sized(operation: GemmOperationGrouped, arguments: GemmGroupedArguments, gro
             operation.run(arguments)
 
     return loop
-
-
-def running_times(calls: Mapping[str, Callable[[], None]], seconds: float) -> dict[str, list[float]]:
-    """Return microseconds from the first to the last kernel of a call, round by round, host and all."""
-    import torch
-
-    names = list(calls)
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in names}
-    for call in calls.values():
-        call()
-    started, rounds = time.perf_counter(), 0
-    while rounds < 5 or time.perf_counter() - started < seconds:
-        for name in rotated(names, rounds):
-            torch.cuda.synchronize()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            calls[name]()
-            end.record()
-            events[name].append((start, end))
-        rounds += 1
-    torch.cuda.synchronize()
-    return {name: [1000 * start.elapsed_time(end) for start, end in pairs] for name, pairs in events.items()}
 
 
 def _graph_of(call: Callable[[], None]) -> Loop:

@@ -8,16 +8,16 @@ machine change between runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
+from pycutlass import DeviceTimer
 
 __all__ = [
     "Loop",
@@ -29,15 +29,12 @@ __all__ = [
     "median_ratio",
     "repeating",
     "rotated",
+    "running_times",
     "summarize",
 ]
 
 Loop = Callable[[int], None]
 _T = TypeVar("_T")
-
-_HOST_MICROSECONDS = 20  # more than any of the competitors takes on the host for a launch
-_CYCLES_PER_MICROSECOND = 2000  # at the highest clock; at a lower one the device waits longer, which does no harm
-_LEAST_FLUSHED_BYTES = 2**28  # what triton.testing.do_bench zeroes
 
 
 @dataclass(frozen=True)
@@ -123,25 +120,13 @@ def host_times(
 def device_times(
     loops: Mapping[str, Loop], *, seconds: float = 1.0, batch_seconds: float = 0.01, least_rounds: int = 5
 ) -> dict[str, list[float]]:
-    """Return device microseconds per call, round by round, measured with CUDA events on torch's current stream.
+    """Return device microseconds per call, round by round, measured on torch's current stream.
 
-    In each round every competitor makes a short batch of calls. The device is kept busy until the whole batch is
-    queued, so the time between the events is that of the kernels and not that of launching them.
+    In each round every competitor makes a short batch of calls, all queued before the first of them runs, so the time
+    is that of the kernels and not that of launching them.
     """
-    import torch
-
-    names = list(loops)
-    calls = {name: _batch_size(loops[name], batch_seconds) for name in names}
-    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in names}
-    with _no_collection():
-        started = time.perf_counter()
-        number = 0
-        while number < least_rounds or time.perf_counter() - started < seconds:
-            for name in rotated(names, number):
-                events[name].append(_batch(loops[name], calls[name]))
-            torch.cuda.synchronize()
-            number += 1
-    return {name: [1000 * start.elapsed_time(end) / calls[name] for start, end in events[name]] for name in names}
+    timer = DeviceTimer(seconds=seconds, batch_seconds=batch_seconds, least_rounds=least_rounds)
+    return _times(timer, {name: functools.partial(loop, 1) for name, loop in loops.items()})
 
 
 def alone_times(
@@ -149,67 +134,19 @@ def alone_times(
 ) -> dict[str, list[float]]:
     """Return device microseconds of single calls with a cold L2 cache, round by round, as do_bench of Triton does.
 
-    In each round every competitor makes one call, between two events of its own. Zeroing a buffer before it empties the
-    cache. The device is kept busy until the call is queued, so what counts is the call from its launch on the device to
-    its drain, and not the host.
+    In each round every competitor makes one call, between two events of its own behind what empties the cache. What
+    counts is the call from its launch on the device to its drain, and not the host.
     """
-    import torch
-
-    buffer = _flushing_buffer()
-    names = list(calls)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    events = {name: tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for name in names}
-    for call in calls.values():
-        call()
-    torch.cuda.synchronize()
-    with _no_collection():
-        started = time.perf_counter()
-        number = 0
-        while number < least_rounds or time.perf_counter() - started < seconds:
-            torch.cuda._sleep(len(names) * _HOST_MICROSECONDS * _CYCLES_PER_MICROSECOND)  # the host gets ahead
-            for name in rotated(names, number):
-                start, end = events[name]
-                buffer.zero_()
-                start.record()
-                calls[name]()
-                end.record()
-            torch.cuda.synchronize()  # the queue has room for far more than a round
-            for name, (start, end) in events.items():
-                times[name].append(1000 * start.elapsed_time(end))
-            number += 1
-    return times
+    return _times(DeviceTimer(cold_l2=True, seconds=seconds, least_rounds=least_rounds, warmup=1), calls)
 
 
-def _flushing_buffer() -> torch.Tensor:
-    """Return memory of at least twice the L2 cache: once it is written, nothing else is in there."""
-    import torch
-
-    cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    return torch.empty(max(_LEAST_FLUSHED_BYTES, 2 * cache), dtype=torch.uint8, device="cuda")
+def running_times(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
+    """Return microseconds from the first to the last kernel of a call, round by round, host and all."""
+    return _times(DeviceTimer(seconds=seconds, queued=False, batch_seconds=0, warmup=1), calls)
 
 
-def _batch(loop: Loop, calls: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    import torch
-
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    # The only kernel of torch that lasts as long as one likes.
-    torch.cuda._sleep(calls * _HOST_MICROSECONDS * _CYCLES_PER_MICROSECOND)
-    start.record()
-    loop(calls)
-    end.record()
-    return start, end
-
-
-def _batch_size(loop: Loop, batch_seconds: float) -> int:
-    """Warm up, and return how many calls last about as long as a batch; no more than the launch queue holds."""
-    import torch
-
-    loop(2)
-    torch.cuda.synchronize()
-    start, end = _batch(loop, 3)
-    torch.cuda.synchronize()
-    one = max(start.elapsed_time(end) / 3 / 1000, 1e-7)
-    return max(2, min(200, round(batch_seconds / one)))
+def _times(timer: DeviceTimer, works: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    return {name: list(timing.times) for name, timing in timer.compare(works).items()}
 
 
 @contextlib.contextmanager

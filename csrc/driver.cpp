@@ -71,7 +71,10 @@ Loaded load() {
   PYCUTLASS_LOAD(cuEventCreate)
   PYCUTLASS_LOAD(cuEventRecord)
   PYCUTLASS_LOAD(cuEventQuery)
+  PYCUTLASS_LOAD(cuEventSynchronize)
+  PYCUTLASS_LOAD(cuEventElapsedTime)
   PYCUTLASS_LOAD(cuEventDestroy)
+  PYCUTLASS_LOAD(cuLaunchHostFunc)
   PYCUTLASS_LOAD(cuTensorMapEncodeTiled)
   PYCUTLASS_LOAD(cuTensorMapEncodeIm2col)
 #undef PYCUTLASS_LOAD

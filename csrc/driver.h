@@ -55,10 +55,13 @@ struct Driver {
   decltype(&::cuEventCreate) cuEventCreate;
   decltype(&::cuEventRecord) cuEventRecord;
   decltype(&::cuEventQuery) cuEventQuery;
+  decltype(&::cuEventSynchronize) cuEventSynchronize;
+  decltype(&::cuEventElapsedTime) cuEventElapsedTime;
   decltype(&::cuEventDestroy) cuEventDestroy;
   decltype(&::cuTensorMapEncodeTiled) cuTensorMapEncodeTiled;
   decltype(&::cuTensorMapEncodeIm2col) cuTensorMapEncodeIm2col;
   decltype(&::cuMemcpyDtoDAsync) cuMemcpyDtoDAsync;
+  decltype(&::cuLaunchHostFunc) cuLaunchHostFunc;
 };
 
 /// The driver; throws pycutlass.errors.DeviceError where there is none.

@@ -4,6 +4,7 @@
 
 #include "bindings.h"
 #include "bound_call.h"
+#include "gate.h"
 
 namespace py = pybind11;
 
@@ -328,6 +329,7 @@ void bind_launch(py::module_& m) {
   using namespace pycutlass;
   bind_driver(m);
   bind_stream(m);
+  bind_gate(m);
   bind_kernel(m);
   bind_tensor_form(m);
   bind_tensor_guard(m);

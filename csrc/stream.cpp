@@ -42,9 +42,9 @@ int device_of(py::handle stream, CUstream handle, CUcontext context, int ordinal
 
 }  // namespace
 
-Event::Event(CUcontext context) : context_(context) {
+Event::Event(CUcontext context, bool timed) : context_(context) {
   ContextScope scope(context);
-  check(driver().cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  check(driver().cuEventCreate(&event_, timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 }
 
 Event::~Event() {
@@ -57,6 +57,18 @@ bool Event::done() const {
   RelaxedCapture relaxed;
   CUresult const code = driver().cuEventQuery(event_);
   return code != CUDA_ERROR_NOT_READY && code != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+void Event::synchronize() const {
+  ContextScope scope(context_);
+  check(unlocked([this] { return driver().cuEventSynchronize(event_); }), "cuEventSynchronize");
+}
+
+float Event::since(Event const& first) const {
+  ContextScope scope(context_);
+  float milliseconds = 0;
+  check(driver().cuEventElapsedTime(&milliseconds, first.event_, event_), "cuEventElapsedTime");
+  return milliseconds;
 }
 
 int Stream::ordinal() const {
@@ -99,6 +111,12 @@ void Stream::fill(CUdeviceptr target, unsigned char value, size_t bytes) const {
 void Stream::record(Event const& event) const {
   ContextScope scope(context_);
   check(unlocked([&] { return driver().cuEventRecord(event.handle(), handle_); }), "cuEventRecord");
+}
+
+std::shared_ptr<Event> Stream::mark() const {
+  auto event = std::make_shared<Event>(context_, /*timed=*/true);
+  record(*event);
+  return event;
 }
 
 void Stream::wait_for(Event const& event) const {
@@ -158,7 +176,10 @@ Stream named_stream(py::handle stream, CUcontext context, int ordinal) {
 
 void bind_stream(py::module_& m) {
   py::class_<Event, std::shared_ptr<Event>>(m, "Event", "A point on a stream.")
-      .def_property_readonly("done", &Event::done, "Whether everything before it has run.");
+      .def_property_readonly("done", &Event::done, "Whether everything before it has run.")
+      .def("synchronize", &Event::synchronize, "Wait until everything before it has run.")
+      .def("since", &Event::since, py::arg("first"),
+           "Milliseconds from a mark to this one, once both have been reached.");
   py::class_<Stream>(m, "Stream", "A stream of one GPU.")
       .def(py::init([](int ordinal, uintptr_t handle) {
              return Stream(primary_context(ordinal), reinterpret_cast<CUstream>(handle));
@@ -175,6 +196,7 @@ void bind_stream(py::module_& m) {
       .def("__hash__", [](Stream const& self) { return std::hash<void const*>()(self.handle()); })
       .def("is_capturing", &Stream::is_capturing, "Whether it is being captured into a graph.")
       .def("synchronize", &Stream::synchronize, "Wait for everything on it.")
+      .def("mark", &Stream::mark, "Return a point in time: when everything on it now has run.")
       .def("follow", &Stream::follow, py::arg("first"), "Make it wait for what is on stream `first` now.");
   m.def(
       "relax_capture",

@@ -7,6 +7,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
+#include <memory>
 
 namespace pycutlass {
 
@@ -15,13 +16,17 @@ class Stream;
 /// A point on a stream.
 class Event {
  public:
-  /// For streams of `context`.
-  explicit Event(CUcontext context);
+  /// For streams of `context`. One that is `timed` takes the driver longer.
+  explicit Event(CUcontext context, bool timed = false);
   ~Event();
   Event(Event const&) = delete;
   Event& operator=(Event const&) = delete;
   /// Whether everything before it has run. May be asked while streams are captured.
   bool done() const;
+  /// Waits until everything before it has run.
+  void synchronize() const;
+  /// Milliseconds from `first` to this one, both timed and done.
+  float since(Event const& first) const;
   CUevent handle() const { return event_; }
 
  private:
@@ -48,6 +53,8 @@ class Stream {
   void copy_out(void* target, CUdeviceptr source, size_t bytes) const;
   void fill(CUdeviceptr target, unsigned char value, size_t bytes) const;
   void record(Event const& event) const;
+  /// A timed event at what is on the stream now.
+  std::shared_ptr<Event> mark() const;
   void wait_for(Event const& event) const;
   /// Waits for what is on `first` now.
   void follow(Stream const& first) const;

@@ -34,6 +34,7 @@ from pycutlass.interleave import deinterleave_columns, interleave_columns, inter
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
 from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
+from pycutlass.timing import DeviceTimer
 
 if TYPE_CHECKING:
     from pycutlass import compiler
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Conv2dArguments",
     "Conv2dOperation",
+    "DeviceTimer",
     "FastLinearCombinationClamp",
     "GemmArguments",
     "GemmGroupedArguments",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import sys
@@ -14,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the benchmarks and the tools are not installed with the package
 
-from benchmarks import common, conv, conv_choices, timing  # noqa: E402
+from benchmarks import common, conv, conv_choices  # noqa: E402
 from pycutlass import cutlass  # noqa: E402
 from tools import gpu_plot  # noqa: E402
 from tools import gpu_results as tool  # noqa: E402
@@ -26,66 +25,6 @@ SMALL, STRIDED = conv_choices.LAYERS[11], conv_choices.LAYERS[4]
 @pytest.fixture
 def report(tmp_path):
     return common.Report("conv", "Convolutions", "About.", tmp_path)
-
-
-# Timing calls alone
-
-
-class Stream:
-    """A device that does things in order and takes its time: what was done, and a clock in microseconds."""
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-        self.now = 0.0
-
-    def do(self, what: str, microseconds: float = 0.0) -> None:
-        self.done.append(what)
-        self.now += microseconds
-
-
-@pytest.fixture
-def stream(monkeypatch):
-    torch = pytest.importorskip("torch")
-    stream = Stream()
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            stream.do("event")
-            self.at = stream.now
-
-        def elapsed_time(self, end: Event) -> float:
-            assert stream.done[-1] == "synchronize"  # before that the events would not have been passed
-            return (end.at - self.at) / 1000
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: stream.do("synchronize"))
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: stream.do("sleep", cycles / 2000))
-    buffer = SimpleNamespace(zero_=lambda: stream.do("zero", 60.0))
-    monkeypatch.setattr(timing, "_flushing_buffer", lambda: buffer)
-    return stream
-
-
-def test_each_call_is_timed_alone_after_the_cache_was_flushed(stream):
-    calls = {"a": functools.partial(stream.do, "a", 5.0), "b": functools.partial(stream.do, "b", 7.0)}
-    times = timing.alone_times(calls, seconds=0, least_rounds=3)
-    assert times == {"a": pytest.approx([5.0] * 3), "b": pytest.approx([7.0] * 3)}
-    warm, *rounds = " ".join(stream.done).split("sleep ")
-    a, b = ("zero event a event", "zero event b event")
-    assert warm == "a b synchronize "
-    assert rounds == [f"{a} {b} synchronize ", f"{b} {a} synchronize ", f"{a} {b} synchronize"]
-
-
-def test_the_buffer_is_twice_the_cache(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: size * dtype.itemsize)
-    for cache, size in ((50 * 2**20, 2**28), (2**28, 2**29)):
-        found = SimpleNamespace(L2_cache_size=cache)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, found=found: found)
-        assert timing._flushing_buffer() == size
 
 
 # What is tried

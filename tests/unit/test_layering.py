@@ -23,7 +23,7 @@ FLOORS: tuple[str, ...] = (
     "integers calls",
     "types cutlass device enums tensor cache toolkit cubin interleave retirement",
     "instruction source memory",
-    "library",
+    "library timing",
     "epilogue operands toolchain",
     "operation compiler conv_operands",
     "kernel reference",

@@ -31,6 +31,7 @@ struct CUctx_st;
 struct Point {
   CUstream_st* stream;
   bool reached = false;
+  double at = 0;  // milliseconds
 };
 
 struct CUstream_st {
@@ -49,7 +50,7 @@ struct CUctx_st {
 struct CUevent_st {
   CUctx_st* context;
   std::shared_ptr<Point> point;
-  bool captured = false;
+  bool captured = false, timed = false;
 };
 
 struct CUlib_st {
@@ -83,6 +84,7 @@ struct State {
   std::vector<std::string> log, violations;
   std::map<std::string, int> codes;  // calls that fail from now on
   long calls = 0, fails_at = -1;
+  double clock = 0;  // milliseconds that GPUs have worked: a kernel takes 0.005, a byte that is set a millionth
   int fails_with = 0, libraries = 0, events = 0, running_on = -1;
   std::vector<std::vector<std::function<void()>>> graphs;
   std::mutex gate;
@@ -269,6 +271,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
            : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR          ? 0
            : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT              ? 4
            : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN ? 163 << 10
+           : attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE                     ? 1 << 10
                                                                                 : 0;
   return CUDA_SUCCESS;
 }
@@ -436,6 +439,7 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
     if (library->unloaded) violation("a kernel runs that has been unloaded");
     auto run = reinterpret_cast<void (*const*)(void const*)>(params.data());
     (*run)(params.data());
+    state().clock += 0.005;
   });
   return CUDA_SUCCESS;
 }
@@ -476,7 +480,10 @@ CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t bytes, 
   ENTER(cuMemsetD8Async);
   STREAM(handle);
   if (!reachable(target, bytes, stream->context->ordinal)) return CUDA_ERROR_INVALID_VALUE;
-  push(stream, [=] { std::memset(reinterpret_cast<void*>(target), value, bytes); });
+  push(stream, [=] {
+    std::memset(reinterpret_cast<void*>(target), value, bytes);
+    state().clock += 1e-6 * static_cast<double>(bytes);
+  });
   return CUDA_SUCCESS;
 }
 
@@ -539,10 +546,10 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuEventCreate(CUevent* event, unsigned) {
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
   ENTER(cuEventCreate);
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-  *event = new CUevent_st{current, nullptr};
+  *event = new CUevent_st{current, nullptr, false, !(flags & CU_EVENT_DISABLE_TIMING)};
   ++state().events;
   return CUDA_SUCCESS;
 }
@@ -554,7 +561,10 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   auto const point = std::make_shared<Point>(Point{stream});
   event->captured = stream->capturing;
   event->point = point;
-  push(stream, [point] { point->reached = true; });
+  push(stream, [point] {
+    point->reached = true;
+    point->at = state().clock;
+  });
   return CUDA_SUCCESS;
 }
 
@@ -564,6 +574,35 @@ CUresult cuEventQuery(CUevent event) {
   REFUSED_UNDER_CAPTURE();
   if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
   return event->point && !event->point->reached ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  ENTER(cuEventSynchronize);
+  if (current != event->context) return CUDA_ERROR_INVALID_CONTEXT;
+  REFUSED_UNDER_CAPTURE();
+  if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
+  if (event->point) reach(*event->point);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent first, CUevent last) {
+  ENTER(cuEventElapsedTime);
+  if (!first->timed || !last->timed || !first->point || !last->point) return CUDA_ERROR_INVALID_HANDLE;
+  if (first->context != last->context || current != last->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (!first->point->reached || !last->point->reached) return CUDA_ERROR_NOT_READY;
+  *milliseconds = static_cast<float>(last->point->at - first->point->at);
+  return CUDA_SUCCESS;
+}
+
+/// Time passes for what is on a stream while the host lets it wait.
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  ENTER(cuLaunchHostFunc);
+  STREAM(handle);
+  push(stream, [=] {
+    function(data);
+    state().clock += 1;
+  });
+  return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy(CUevent event) {
