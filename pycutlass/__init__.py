@@ -33,7 +33,15 @@ from pycutlass.instruction import MathInstruction
 from pycutlass.interleave import deinterleave_columns, interleave_columns, interleave_rows, reorder_column
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
-from pycutlass.operation import Conv2dOperation, GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
+from pycutlass.operation import (
+    Conv2dOperation,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    GemmProblemSize,
+    ReductionOperation,
+    ReductionProblemSize,
+)
+from pycutlass.spec import TensorSpec
 from pycutlass.timing import DeviceTimer
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ __all__ = [
     "GemmGroupedArguments",
     "GemmOperationGrouped",
     "GemmOperationUniversal",
+    "GemmProblemSize",
     "GroupMode",
     "KernelSchedule",
     "LinearCombination",
@@ -62,9 +71,11 @@ __all__ = [
     "RasterOrder",
     "ReductionArguments",
     "ReductionOperation",
+    "ReductionProblemSize",
     "SchedulerMode",
     "StrideSupport",
     "TensorDescription",
+    "TensorSpec",
     "TileDescription",
     "compiler",
     "conv2d_problem_size",

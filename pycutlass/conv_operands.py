@@ -25,16 +25,19 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import several, shape_of, whole
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_alignment, check_dtype, vector
+from pycutlass.operands import Matrix, check_alignment, check_dtype, vector_of
 from pycutlass.remedies import laid_out
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
     "Extent",
     "channel_bias",
+    "channel_bias_of",
     "conv2d_problem_size",
     "conv_tensor",
+    "conv_tensor_of",
     "empty_conv_tensor",
+    "empty_conv_tensor_of",
     "is_channel_bias",
     "logical",
     "reorder_filter",
@@ -66,7 +69,13 @@ def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: 
     AlignmentError
         Pointer or step between pixels less aligned than described.
     """
-    view = wrap(name, tensor)
+    return conv_tensor_of(name, description, wrap(name, tensor), extent, or_bias=or_bias)
+
+
+def conv_tensor_of(
+    name: str, description: TensorDescription, view: TensorView, extent: Extent, *, or_bias: str = ""
+) -> Matrix:
+    """Return the operand whose tensor, in memory or to come, looks like `view`: as `conv_tensor` does."""
     check_dtype(name, description, view)
     packed, shape = _packed(name, description, view, extent)
     if view.shape is None or view.strides is None:
@@ -91,7 +100,11 @@ def empty_conv_tensor(name: str, description: TensorDescription, tensor: Any, ex
     ArgumentError
         Other extents. A C may also be a bias.
     """
-    view = wrap(name, tensor)
+    return empty_conv_tensor_of(name, description, wrap(name, tensor), extent)
+
+
+def empty_conv_tensor_of(name: str, description: TensorDescription, view: TensorView, extent: Extent) -> Matrix:
+    """Return the operand whose tensor, in memory or to come, looks like `view`: as `empty_conv_tensor` does."""
     check_dtype(name, description, view)
     packed, shape = _packed(name, description, view, extent)
     if view.shape is not None and name != "C":
@@ -113,7 +126,12 @@ def channel_bias(name: str, description: TensorDescription, tensor: Any, extent:
     ArgumentTypeError, ArgumentError, AlignmentError
         As for `conv_tensor`.
     """
-    return vector(name, description, tensor, extent[0] * extent[1] * extent[2], extent[3])
+    return channel_bias_of(name, description, wrap(name, tensor), extent)
+
+
+def channel_bias_of(name: str, description: TensorDescription, view: TensorView, extent: Extent) -> Matrix:
+    """Return the bias whose tensor, in memory or to come, looks like `view`: as `channel_bias` does."""
+    return vector_of(name, description, view, extent[0] * extent[1] * extent[2], extent[3])
 
 
 def is_channel_bias(tensor: Any, extent: Extent) -> bool:

@@ -14,11 +14,10 @@ from pycutlass import _core
 from pycutlass.arguments.base import Arguments, check_operation, check_source, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.arguments.split_k import check_serial, new_planes
+from pycutlass.arguments.split_k import new_planes
 from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.conv_operands import (
-    Extent,
     channel_bias,
     conv_tensor,
     empty_conv_tensor,
@@ -31,7 +30,17 @@ from pycutlass.launch import Problem
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count
 from pycutlass.operation.conv2d import Conv2dOperation
-from pycutlass.operation.conv2d_support import byte_limit, why_never
+from pycutlass.operation.conv2d_support import (
+    ROLES,
+    check_reach,
+    extent_of,
+    launched_size,
+    or_bias,
+    products,
+    takes_bias,
+    why_never,
+)
+from pycutlass.operation.support import check_serial_sums
 from pycutlass.reference.conv2d import conv2d
 from pycutlass.tensor import TensorView
 
@@ -43,17 +52,6 @@ _KEYWORDS = (
     "bias",
     "reordered",
 )
-_ROLES = {
-    _Operator.fprop: {"A": "activation", "B": "filter", "C": "source", "D": "output"},
-    _Operator.dgrad: {"A": "output gradient", "B": "filter", "C": "source", "D": "activation gradient"},
-    _Operator.wgrad: {"A": "output gradient", "B": "activation", "C": "source", "D": "filter gradient"},
-}
-_EXTENTS = {
-    "A": _core.implicit_gemm_tensor_a_extent,
-    "B": _core.implicit_gemm_tensor_b_extent,
-    "C": _core.implicit_gemm_tensor_c_extent,
-    "D": _core.implicit_gemm_tensor_c_extent,
-}
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Conv2dProblem(Problem):
     @property
     def is_empty(self) -> bool:
         """Whether D has no elements."""
-        return 0 in _extent("D", self.operation, self.size)
+        return 0 in extent_of("D", self.operation, self.size)
 
     @property
     def what(self) -> str:
@@ -97,7 +95,7 @@ class Conv2dProblem(Problem):
     def compute(self) -> None:
         """Execute the reference on the host."""
         arrays = {
-            name: logical(operand, _extent(name, self.operation, self.size))
+            name: logical(operand, extent_of(name, self.operation, self.size))
             for name, operand in self.operands.items()
             if name != "D"
         }
@@ -199,10 +197,10 @@ class Conv2dArguments(Arguments):
         self.operation = operation = check_operation(operation, Conv2dOperation)
         self.split_k_mode = _split_k_mode(split_k_mode)
         self._asked = self._checked_size(problem_size, split_k_slices)
-        self._size = self._launched_size()
+        self._size = self._supported(launched_size(operation, self._asked))
         self.split_k_slices = self._size.split_k_slices
         if self.split_k_mode is not _Mode.Parallel:
-            check_serial(operation, self.split_k_slices)
+            check_serial_sums(operation, self.split_k_slices)
         self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
         launched = operation.partial if self._makes_partial_sums else operation
@@ -246,28 +244,15 @@ class Conv2dArguments(Arguments):
             raise ArgumentError(f"{self.operation.procedural_name()} cannot compute {size!r}: {reason}")
         return size
 
-    def _launched_size(self) -> _core.Conv2dProblemSize:
-        """Return the problem of the launch: where the user's sums have no products, it has the least that a sum can."""
-        kind, size = self.operation.conv_kind, self._asked.reset_split_k_slices(self._asked.split_k_slices)
-        if self._products or 0 in _extent("D", self.operation, size):
-            return size
-        if kind is _Operator.wgrad:
-            size.N = 1
-        else:
-            described = (self.operation.A, self.operation.B)
-            channels = size.groups * max(max(each.alignment, each.order.interleave) for each in described)
-            setattr(size, "C" if kind is _Operator.fprop else "K", channels)
-        return self._supported(size)
-
     @property
     def _products(self) -> int:
-        return _core.implicit_gemm_problem_size(self.operation.conv_kind, self._asked).k()
+        return products(self.operation, self._asked)
 
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Conv2dProblem:
         """Return the problem with every operand checked."""
         self._reordering.begin()
         operands = {name: self._tensor(name, given) for name in "AB"}
-        is_empty = 0 in _extent("D", self.operation, self._size)
+        is_empty = 0 in extent_of("D", self.operation, self._size)
         if not self._products and not is_empty:
             operands.update(self._zeros())
         if self._makes_partial_sums:
@@ -286,63 +271,37 @@ class Conv2dArguments(Arguments):
         """Return an A and a B of zeros, of a few products for each sum: what a sum over no products is."""
         zeros = {}
         for name, description in (("A", self.operation.A), ("B", self.operation.B)):
-            extent = _extent(name, self.operation, self._size)
+            extent = extent_of(name, self.operation, self._size)
             zeros[name] = conv_tensor(name, description, np.zeros(math.prod(extent), description.type.dtype), extent)
         return zeros
 
     def _tensor(self, name: str, given: dict[str, Any]) -> Matrix:
-        operation, tensor, extent = self.operation, given[name], _extent(name, self.operation, self._asked)
-        role = _ROLES[operation.conv_kind][name]
+        operation, tensor, extent = self.operation, given[name], extent_of(name, self.operation, self._asked)
+        role = ROLES[operation.conv_kind][name]
         if tensor is None:
             raise ArgumentError(f"operand {name}, the {role}, is missing: give a tensor of {extent}")
         description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
         if 0 in extent:
             return empty_conv_tensor(name, description, tensor, extent)
-        if name == "C" and self._takes_bias(tensor, extent):
+        if name == "C" and takes_bias(operation, tensor, extent, self._bias):
             return channel_bias(name, description, tensor, extent)
-        or_bias = self._or_bias(extent) if name == "C" else ""
+        bias = or_bias(operation, extent, self._bias) if name == "C" else ""
         reorder = self._reordering if name == "B" else UNCHANGED
-        operand = reorder.operand(lambda given: conv_tensor(name, description, given, extent, or_bias=or_bias), tensor)
-        self._check_reach(operand, role, extent)
+        operand = reorder.operand(lambda given: conv_tensor(name, description, given, extent, or_bias=bias), tensor)
+        check_reach(operation, operand, extent)
         return operand
 
     @property
     def bias(self) -> bool:
         """Whether C is taken as a bias: as was said, or as its number of elements tells."""
-        extent, C = _extent("C", self.operation, self.problem_size), self._given["C"]
+        extent, C = extent_of("C", self.operation, self.problem_size), self._given["C"]
         return self._bias is True or (self._bias is None and C is not None and is_channel_bias(C, extent))
-
-    def _takes_bias(self, tensor: Any, extent: Extent) -> bool:
-        wanted = is_channel_bias(tensor, extent) if self._bias is None else self._bias
-        if wanted and (self.operation.conv_kind is _Operator.wgrad or self.operation.is_interleaved):
-            what = "a filter gradient" if self.operation.conv_kind is _Operator.wgrad else "TensorNC32HW32"
-            raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")
-        return wanted
-
-    def _or_bias(self, extent: Extent) -> str:
-        """Return what messages about C say of a bias, for operations that take one."""
-        if self.operation.conv_kind is _Operator.wgrad or self.operation.is_interleaved:
-            return ""
-        return f", or {extent[3]} as a bias" + (", which bias=False rules out" if self._bias is False else "")
-
-    def _check_reach(self, operand: Matrix, role: str, extent: Extent) -> None:
-        limit = byte_limit(self.operation, operand.name)
-        if operand.bytes >= limit:
-            raise ArgumentError(
-                f"operand {operand.name}, the {role}, spans {operand.bytes:,} bytes, and must span less than "
-                f"{limit:,}: pass a copy, or split the batch"
-            )
-        if self.operation.conv_kind is _Operator.wgrad and operand.name in "CD" and operand.ld != extent[3]:
-            raise ArgumentError(
-                f"operand {operand.name}, the {role}, must be packed; its pixels are {operand.ld} elements apart, with "
-                f"{extent[3]} channels: pass a copy"
-            )
 
     def _check_target(self, target: Matrix) -> None:
         if target.view.writable:
             check_writable(target)
         else:
-            extent = _extent("D", self.operation, self._size)
+            extent = extent_of("D", self.operation, self._size)
             raise ArgumentError(
                 f"operand D is a read-only {target.view.library} array, and the result is written to it: pass "
                 f"np.empty({extent}, {target.description.type.dtype_name!r})"
@@ -352,7 +311,7 @@ class Conv2dArguments(Arguments):
         """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
         partial, size = self.operation.partial, self._size
         product = _core.implicit_gemm_problem_size(partial.conv_kind, size)
-        n, h, w, c = extent = _extent("D", partial, size)
+        n, h, w, c = extent = extent_of("D", partial, size)
         scalars = partial.epilogue_type(1.0, 0.0)
         if 0 in extent:
             nowhere = TensorView(0, None, None, None, None, "workspace", None)
@@ -362,11 +321,6 @@ class Conv2dArguments(Arguments):
             self._partials = new_planes(partial.C, product.m(), product.n(), self.split_k_slices, dict(operands), self)
         planes = replace(self._partials.operand(), rows=n * h * w, columns=c, ld=c)
         return Conv2dProblem(partial, size, self.split_k_mode, {**operands, "D": planes}, scalars)
-
-
-def _extent(name: str, operation: Conv2dOperation, size: _core.Conv2dProblemSize) -> Extent:
-    n, h, w, c = _EXTENTS[name](operation.conv_kind, size)
-    return n, h, w, c
 
 
 def _split_k_mode(mode: Any) -> _core.SplitKMode:

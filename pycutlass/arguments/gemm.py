@@ -11,29 +11,28 @@ from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, check_source, check_writable, kept, refuse_unknown
 from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
-from pycutlass.arguments.pointers import PointerArray, PointerTable, check_listed, pointer_operand
+from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.arguments.split_k import check_serial, check_slices, new_planes
+from pycutlass.arguments.split_k import new_planes
 from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
-from pycutlass.integers import several
 from pycutlass.launch import Operand
 from pycutlass.log import say_once
 from pycutlass.operands import (
-    LARGEST_EXTENT,
     Matrix,
     check_bias,
-    check_count,
-    check_extents,
+    check_listed,
     empty_matrix,
     is_vector,
     matrix,
     vector,
 )
 from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation.gemm_support import check_size, launched_k
+from pycutlass.operation.problems import gemm_size
 from pycutlass.tensor import TensorView
 
 __all__ = ["GemmArguments"]
@@ -53,8 +52,8 @@ class GemmArguments(Arguments):
     ----------
     operation : GemmOperationUniversal
         Compiled with ``pycutlass.compiler.add_module`` where there is a GPU.
-    problem_size : cutlass.gemm.GemmCoord or sequence of 3 int
-        M, N, K.
+    problem_size : GemmProblemSize, cutlass.gemm.GemmCoord or sequence of 3 int
+        M, N, K. A GemmProblemSize brings mode, batch and slices of split-K along.
     A, B, C, D : tensor
         Shapes (M, K), (K, N), (M, N), (M, N), or flat with as many elements, packed in the declared layout. Tensors of
         torch, cupy and numpy, objects with ``__dlpack__``, and device pointers may be mixed. numpy arrays are copied to
@@ -140,10 +139,10 @@ class GemmArguments(Arguments):
         if split_k_splices is not None:
             say_once(f"GemmArguments: split_k_splices={split_k_splices} is ignored; the keyword is split_k_slices")
         self.operation = operation = check_operation(operation, GemmOperationUniversal)
-        self.problem_size = _problem_size(problem_size)
-        check_extents("problem_size", self._asked, operation.tile_description.threadblock_shape)
-        self.gemm_mode = _check_mode(operation, gemm_mode)
-        self.split_k_slices, self.batch_count = self._check_counts(split_k_slices, batch)
+        size = self._problem_size = gemm_size(problem_size, gemm_mode, batch, split_k_slices)
+        check_size(operation, size)
+        self.problem_size = _core.GemmCoord(*size.extents)
+        self.gemm_mode, self.split_k_slices, self.batch_count = size.gemm_mode, size.split_k_slices, size.batch
         self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
         self.raster_order = _check_raster_order(raster_order)
@@ -175,8 +174,7 @@ class GemmArguments(Arguments):
             operands.update(self._zeros())
         _check_target(operands)
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
-        count = self.batch_count if self.gemm_mode in (_Mode.Batched, _Mode.Array) else self.split_k_slices
-        return self._make_problem(operation, count, operands, scalars)
+        return self._make_problem(operation, self._problem_size.count, operands, scalars)
 
     def _taken(self, operand: Any) -> Any:
         return kept(operand) if self.gemm_mode == _Mode.Array else operand
@@ -260,36 +258,15 @@ class GemmArguments(Arguments):
         how = (self.raster_order, self.launch_with_pdl)
         return GemmProblem(operation, self.gemm_mode, self._size, count, operands, scalars, *how)
 
-    def _check_counts(self, split_k_slices: Any, batch: Any) -> tuple[int, int]:
-        slices, count = check_count("split_k_slices", split_k_slices), check_count("batch", batch)
-        batched = self.gemm_mode in (_Mode.Batched, _Mode.Array)
-        if batched and slices != 1:
-            raise ArgumentError(
-                f"split_k_slices belongs to Mode.Gemm and Mode.GemmSplitKParallel, got {slices} in a batch"
-            )
-        if not batched and count != 1:
-            raise ArgumentError(f"batch belongs to Mode.Batched and Mode.Array, got {count} in {self.gemm_mode}")
-        if slices > 1:
-            check_slices(self.operation, self.problem_size.k() or slices * self._least_k, slices)
-        if self.gemm_mode == _Mode.Gemm:
-            check_serial(self.operation, slices)
-        return slices, count
-
     @property
     def _asked(self) -> tuple[int, int, int]:
-        return self.problem_size.m(), self.problem_size.n(), self.problem_size.k()
+        return self._problem_size.extents
 
     @property
     def _size(self) -> tuple[int, int, int]:
         """M, N and K of the launch: where the user's K is 0, the zeros in its place have another."""
-        m, n, k = self._asked
-        return m, n, k or self._least_k * self.split_k_slices
-
-    @property
-    def _least_k(self) -> int:
-        """The least K that a slice takes with any layout and alignment of A and B."""
-        described = (self.operation.A, self.operation.B)
-        return max(*(max(each.alignment, 128 // each.type.bits, each.order.interleave) for each in described))
+        m, n, _ = self._asked
+        return m, n, launched_k(self.operation, self._problem_size)
 
 
 _KEYWORDS = (
@@ -318,32 +295,6 @@ def _partial(operation: GemmOperationUniversal) -> GemmOperationUniversal:
             f"pycutlass.compiler.add_module([operation, reduction])"
         )
     return partial
-
-
-def _problem_size(size: Any) -> _core.GemmCoord:
-    extents = several(size, 3)
-    if extents is None:
-        raise ArgumentTypeError(
-            f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}"
-        )
-    m, n, k = extents
-    if min(m, n, k) < 0 or max(m, n, k) > LARGEST_EXTENT:
-        raise ArgumentError(f"problem_size must have M, N and K from 0 to {LARGEST_EXTENT:,}, got {(m, n, k)}")
-    return _core.GemmCoord(m, n, k)
-
-
-def _check_mode(operation: GemmOperationUniversal, mode: Any) -> Any:
-    known = (_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array)
-    if not (isinstance(mode, _Mode) and mode in known):
-        near = member_meant(mode, known, "cutlass.gemm.Mode")
-        raise ArgumentError(
-            f"gemm_mode must be one of {', '.join(f'cutlass.gemm.{each}' for each in known)}; got {shown(mode)}{near}"
-        )
-    if operation.is_native and mode not in (_Mode.Gemm, _Mode.Batched):
-        raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
-    if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
-        raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
-    return mode
 
 
 def _check_raster_order(order: Any) -> RasterOrder:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +15,16 @@ from pycutlass.arguments.base import check_source, check_writable
 from pycutlass.arguments.overlaps import check_many_overlaps
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.sums import check_sums
-from pycutlass.calls import shown
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import attribute, items_of, several, shape_of
+from pycutlass.errors import ArgumentError
+from pycutlass.integers import items_of, shape_of
 from pycutlass.launch import Problem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import LARGEST_EXTENT, Matrix, check_extents, empty_matrix, is_vector, matrix, vector
+from pycutlass.operands import Matrix, empty_matrix, is_vector, matrix, vector
+from pycutlass.operation.group_support import EXTENTS, Sizes, as_sequence, check_count_of
 from pycutlass.operation.grouped import GemmOperationGrouped
-from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "Sizes", "check_sizes", "count_tiles", "exceeds", "group_problem", "listed", "values_of"]
-
-#: Which of M, N, K are the rows and the columns of an operand.
-_EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
-
-Sizes = NDArray[np.int32]
+__all__ = ["GroupProblem", "exceeds", "group_problem", "listed", "values_of"]
 
 
 @dataclass(frozen=True)
@@ -133,49 +126,10 @@ def group_problem(
     return GroupProblem(operation, sizes, groups, operands, scalars, bias)
 
 
-def check_sizes(operation: GemmOperationGrouped, problem_sizes: Any) -> Sizes:
-    """Return the sizes of all problems as an array, checked.
-
-    Raises
-    ------
-    ArgumentTypeError
-        Not a sequence of triples of integers.
-    ArgumentError
-        No problem at all, or an extent out of range.
-    """
-    sizes = _array_of_sizes(_as_sequence("problem_sizes", _host_array(problem_sizes)))
-    if not len(sizes):
-        A, B, C = (getattr(operation, name).type.dtype_name for name in "ABC")
-        a, b, d = (f"[np.empty(0, {'ml_dtypes' if kind == 'bfloat16' else 'np'}.{kind})]" for kind in (A, B, C))
-        raise ArgumentError(
-            f"problem_sizes is empty: a group needs at least one problem. For a group without any work, pass "
-            f"[(0, 0, 0)] and one empty tensor in each list, such as A={a}, B={b} and D={d}"
-        )
-    if sizes.min() < 0 or sizes.max() > LARGEST_EXTENT:
-        number = int(np.flatnonzero(((sizes < 0) | (sizes > LARGEST_EXTENT)).any(axis=1))[0])
-        raise ArgumentError(
-            f"problem_sizes[{number}] must have M, N and K from 0 to {LARGEST_EXTENT:,}, got "
-            f"{tuple(sizes[number].tolist())}"
-        )
-    check_extents(
-        "the largest of problem_sizes", sizes.max(axis=0).tolist(), operation.tile_description.threadblock_shape
-    )
-    return np.array(sizes, np.int32, order="C")
-
-
 def exceeds(operation: GemmOperationGrouped, sizes: Sizes) -> bool:
     """Return whether a K is larger than the epilogue holds for whatever the operands are."""
     most_k = operation.epilogue_functor.most_k
     return most_k is not None and int(sizes[:, 2].max()) > most_k
-
-
-def count_tiles(operation: GemmOperationGrouped, sizes: Sizes) -> int:
-    """Return the number of output tiles of all problems."""
-    rows, columns, _ = operation.tile_description.threadblock_shape
-    if operation.C.layout is _core.ColumnMajor:
-        rows, columns = columns, rows  # a column-major C is computed as its transpose
-    tiles = -(-sizes[:, 0].astype(np.int64) // rows) * -(-sizes[:, 1].astype(np.int64) // columns)
-    return int(tiles.sum())
 
 
 def listed(name: str, tensors: Any) -> Any:
@@ -201,52 +155,6 @@ def values_of(operand: Matrix) -> NDArray[Any]:
     return np.empty((operand.rows, operand.columns), operand.description.type.dtype)
 
 
-def _host_array(sizes: Any) -> Any:
-    """Return the problem sizes of a tensor as an array; anything else as it is."""
-    if isinstance(sizes, Sequence | np.ndarray) or attribute(sizes, "__dlpack__") is None:
-        return sizes
-    view = wrap("problem_sizes", sizes)
-    if view.device is not None:
-        raise ArgumentError(
-            f"problem_sizes is on GPU {view.device}, and the arguments are made on the host: pass problem_sizes.cpu(), "
-            f"which waits for the GPU, or leave the sizes there (GemmGroupedArguments.from_device)"
-        )
-    kind = np.dtype(view.dtype_name) if view.dtype_name in ("int32", "int64") else None
-    if kind is None or view.shape is None or view.strides is None:
-        raise ArgumentTypeError(f"problem_sizes must be integers, int32 or int64, got a tensor of {view.dtype_name}")
-    return view.host_array(view.shape, view.strides, kind).copy()
-
-
-def _array_of_sizes(sizes: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """Return an array of shape (problems, 3) of integers, which may be out of range."""
-    if isinstance(sizes, np.ndarray) or (len(sizes) and isinstance(sizes[0], tuple | list)):
-        with contextlib.suppress(TypeError, ValueError, OverflowError):  # NumPy makes no array of it
-            array = np.asarray(sizes)
-            if array.dtype.kind in "iu" and array.ndim == 2 and array.shape[1] == 3:  # no need to look at each
-                return array
-    return np.array([_size(number, size) for number, size in enumerate(sizes)], object).reshape(-1, 3)
-
-
-def _size(number: int, size: Any) -> tuple[int, int, int]:
-    extents = several(size, 3)
-    if extents is None:
-        raise ArgumentTypeError(
-            f"problem_sizes[{number}] must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}"
-        )
-    m, n, k = extents
-    return m, n, k
-
-
-def _as_sequence(name: str, values: Any) -> Sequence[Any] | NDArray[Any]:
-    """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
-    if isinstance(values, np.ndarray) and values.ndim and name == "problem_sizes":
-        return values
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | range):
-        one = "size" if name == "problem_sizes" else "tensor"
-        raise ArgumentTypeError(f"{name} must be a list with one {one} for each problem, got {type(values).__name__}")
-    return values if type(values) in (list, tuple) else items_of(values, sys.maxsize - 1) or ()
-
-
 def _operands(
     operation: GemmOperationGrouped,
     name: str,
@@ -258,14 +166,10 @@ def _operands(
     """Return one operand of every problem."""
     if tensors is None:
         raise ArgumentError(f"operand {name} is missing: give a list of {len(sizes)} tensors, one for each problem")
-    tensors = _as_sequence(f"operand {name}", tensors)
-    if len(tensors) != len(sizes):
-        raise ArgumentError(
-            f"operand {name} has {len(tensors)} tensors, and problem_sizes {len(sizes)} problems: a group needs one "
-            f"tensor for each problem in each list"
-        )
+    tensors = as_sequence(f"operand {name}", tensors)
+    check_count_of(name, len(tensors), len(sizes))
     description: TensorDescription = getattr(operation, "C" if name == "D" else name)
-    rows, columns = (sizes[:, extent].tolist() for extent in _EXTENTS[name])
+    rows, columns = (sizes[:, extent].tolist() for extent in EXTENTS[name])
     takes_bias = bias if name == "C" else False
     return tuple(
         _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias, reorder)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
-from pycutlass.arguments.group import GroupProblem, check_sizes, count_tiles, exceeds, group_problem, listed
+from pycutlass.arguments.group import GroupProblem, exceeds, group_problem, listed
 from pycutlass.arguments.grouped_launch import GroupedLaunch
 from pycutlass.arguments.reordered import Reordering
 from pycutlass.arguments.tables import TableProblem, table_problem
@@ -18,6 +18,7 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.operands import check_bias, check_count
+from pycutlass.operation.group_support import check_sizes, count_tiles
 from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]
@@ -107,7 +108,7 @@ class GemmGroupedArguments(Arguments):
         self.bias = check_bias(bias)
         self._reordering = Reordering(self.operation.B, reordered)
         self._most_tiles: int | None = None
-        sizes = check_sizes(self.operation, problem_sizes)
+        sizes = check_sizes(self.operation.single, problem_sizes)
         self.problem_count = len(sizes)
         tensors = {name: listed(name, operand) for name, operand in (("A", A), ("B", B), ("C", C), ("D", D))}
         given = {"problem_sizes": sizes, **tensors}
@@ -243,7 +244,7 @@ class GemmGroupedArguments(Arguments):
         merged = {**self._given, **tensors}
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
-            merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation, problem_sizes)
+            merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation.single, problem_sizes)
             if output_op is None and not on_device and self._try_resize(merged, A, B, C, D):
                 return
         self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
@@ -258,7 +259,7 @@ class GemmGroupedArguments(Arguments):
     @property
     def total_tiles(self) -> int:
         """Output tiles of all problems; for arguments made `from_device`, the bound that was given."""
-        return count_tiles(self.operation, self.problem_sizes) if self._most_tiles is None else self._most_tiles
+        return count_tiles(self.operation.single, self.problem_sizes) if self._most_tiles is None else self._most_tiles
 
     def __getattr__(self, name: str) -> Any:
         """Return ptr_A ... ptr_D and lda ... ldd: a list with one of each problem, or the table on the device."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.arguments.group import GroupProblem, Sizes
+from pycutlass.arguments.group import GroupProblem
 from pycutlass.arguments.overlaps import span
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, Prepared, guards, run_joined
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
+from pycutlass.operation.group_support import Sizes
 
 __all__ = ["GroupedLaunch", "operand_rule"]
 

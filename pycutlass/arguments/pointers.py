@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, is_vector, matrix, vector
+from pycutlass.operands import Matrix, check_alike, check_listed, is_vector, matrix, vector
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["PointerArray", "PointerTable", "check_listed", "pointer_operand"]
+__all__ = ["PointerArray", "PointerTable", "pointer_operand"]
 
 
 @dataclass(frozen=True)
@@ -170,22 +170,8 @@ def pointer_operand(
         reorder.operand(functools.partial(_one, wrap_one, f"{name}[{number}]", description, rows, columns), tensor)
         for number, tensor in enumerate(tensors)
     )
-    for what, values in (
-        ("leading dimension", {each.ld for each in matrices}),
-        ("place", {each.view.device for each in matrices}),
-    ):
-        if len(values) > 1:
-            raise ArgumentError(
-                f"all tensors of operand {name} must have one {what} in Mode.Array, got "
-                f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
-            )
+    check_alike(name, matrices)
     return PointerArray(name, description, matrices)
-
-
-def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
-    """Raise ArgumentError unless there is one tensor for each problem."""
-    if len(tensors) != batch:
-        raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
 
 
 def _one(

@@ -12,17 +12,14 @@ from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, check_writable, refuse_unknown
 from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.arguments.split_k import Planes, planes_at
-from pycutlass.calls import public, shown
+from pycutlass.calls import public
 from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import several
 from pycutlass.launch import Operand, Problem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import (
-    LARGEST_EXTENT,
     Matrix,
     check_bias,
-    check_count,
     check_dtype,
     empty_matrix,
     is_vector,
@@ -30,6 +27,8 @@ from pycutlass.operands import (
     vector,
 )
 from pycutlass.operation import ReductionOperation
+from pycutlass.operation.problems import reduction_size
+from pycutlass.operation.reduction import check_size
 from pycutlass.tensor import wrap
 from pycutlass.types import element
 
@@ -86,8 +85,8 @@ class ReductionArguments(Arguments):
     ----------
     operation : ReductionOperation
         Compiled together with the GEMM or convolution.
-    problem_size : sequence of 2 int
-        M, N of the destination.
+    problem_size : ReductionProblemSize or sequence of 2 int
+        M, N of the destination. A ReductionProblemSize brings the partitions along.
     partitions : int
         Number of partial sums: the `split_k_slices` of the GEMM.
     workspace : int or tensor
@@ -148,8 +147,9 @@ class ReductionArguments(Arguments):
     ) -> None:
         refuse_unknown("ReductionArguments", unknown, _KEYWORDS)
         self.operation = operation = check_operation(operation, ReductionOperation)
-        self.problem_size = _extents(problem_size)
-        self.partitions = check_count("partitions", partitions)
+        size = reduction_size(problem_size, partitions)
+        check_size(operation, size)
+        self.problem_size, self.partitions = (size.rows, size.columns), size.partitions
         self.bias = check_bias(bias)
         self._planes: Planes | None = None
         self._start(operation, {"A": workspace, "C": source, "D": destination}, output_op)
@@ -225,12 +225,6 @@ class ReductionArguments(Arguments):
             operands["C"] = source
             if (source.view.pointer, source.ld) != (target.view.pointer, target.ld):
                 check_overlap(target, source)
-        if target.line % operation.count:
-            raise ArgumentError(
-                f"the reduction moves {operation.count} elements at a time: the contiguous extent of destination must "
-                f"be a multiple of that, got {target.line}; describe the reduction with count="
-                f"{target.line & -target.line}"
-            )
         return ReductionProblem(operation, rows, columns, self.partitions, operands, scalars)
 
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
@@ -304,13 +298,3 @@ _KEYWORDS = (
     "output_op",
     "bias",
 )
-
-
-def _extents(size: Any) -> tuple[int, int]:
-    extents = several(size, 2)
-    if extents is None:
-        raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {shown(size)}")
-    rows, columns = extents
-    if min(rows, columns) < 0 or max(rows, columns) > LARGEST_EXTENT:
-        raise ArgumentError(f"problem_size must have M and N from 0 to {LARGEST_EXTENT:,}, got {[rows, columns]}")
-    return rows, columns

@@ -11,16 +11,14 @@ from typing import Protocol
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.errors import ArgumentError, PoolError
+from pycutlass.errors import PoolError
 from pycutlass.launch import Operand, ordinal_of
 from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
-from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 from pycutlass.tensor import TensorView, current_stream_source
-from pycutlass.types import element
 
-__all__ = ["Planes", "check_serial", "check_slices", "new_planes", "planes_at"]
+__all__ = ["Planes", "new_planes", "planes_at"]
 
 
 class _Maker(Protocol):
@@ -165,41 +163,3 @@ def _current_stream(operands: dict[str, Operand], ordinal: int) -> _core.Stream:
     libraries = {operand.view.library for operand in operands.values()}
     first = next((name for name in ("torch", "cupy") if name in libraries), "")
     return _core.Stream(ordinal, current_stream_source(first, ordinal)())
-
-
-def check_serial(operation: GemmOperationUniversal | Conv2dOperation, slices: int) -> None:
-    """Raise ArgumentError where sums that pass through D from slice to slice would not be what one slice makes.
-
-    Rounding to a float once per slice is what serial split-K is known for; an integer that is narrower than the
-    accumulator would be clamped once per slice, and the sum could be anything.
-    """
-    target, accumulator = operation.C.type, element(operation.tile_description.math_instruction.element_accumulator)
-    if slices > 1 and target.is_integer and target.bits < accumulator.bits:
-        raise ArgumentError(
-            f"serial split-K keeps the sum of the slices so far in D, where {target} would be clamped after each of "
-            f"{slices} slices of {accumulator}: use GemmSplitKParallel (for convolutions SplitKMode.Parallel), which "
-            f"clamps once, or one slice"
-        )
-
-
-def check_slices(operation: GemmOperationUniversal, k: int, slices: int) -> None:
-    """Raise ArgumentError where K cannot be divided into `slices` slices."""
-    if operation.is_native:
-        raise ArgumentError(f"Hopper-native kernels do not split K; got split_k_slices={slices}")
-    step = max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
-    most = -(-k // step)
-    if slices > most:
-        raise ArgumentError(
-            f"K={k} has {most} parts of {step} elements, the least that a slice takes: split_k_slices must be at most "
-            f"{most}, got {slices}"
-        )
-    interleave = operation.A.order.interleave
-    length = math.ceil(math.ceil(k / slices) / step) * step
-    if slices > 1 and length % interleave:
-        # CUTLASS counts the groups of a slice as its elements divided by 32, and forgets the rest.
-        raise ArgumentError(
-            f"{operation.A.order} keeps {interleave} of K together, and a slice takes whole groups: K={k} in {slices} "
-            f"slices makes them {length} long. Choose slices of which each gets a multiple of {interleave}."
-        )
-    if slices > 65535:
-        raise ArgumentError(f"split_k_slices must be at most 65535, the extent of a grid along z; got {slices}")

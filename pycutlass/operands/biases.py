@@ -13,9 +13,9 @@ from pycutlass.integers import shape_of
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_alignment, check_batch_stride, check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.tensor import wrap
+from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["check_bias", "is_vector", "vector"]
+__all__ = ["check_bias", "is_vector", "vector", "vector_of"]
 
 
 def vector(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> Matrix:
@@ -28,7 +28,13 @@ def vector(name: str, description: TensorDescription, tensor: Any, rows: int, co
     ArgumentTypeError, ArgumentError, AlignmentError
         As for `matrix`.
     """
-    view = wrap(name, tensor)
+    return vector_of(name, description, wrap(name, tensor), rows, columns, batch)
+
+
+def vector_of(
+    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
+) -> Matrix:
+    """Return the bias whose tensor, in memory or to come, looks like `view`: as `vector` does."""
     check_dtype(name, description, view)
     result = Matrix(name, description, view, rows, columns, 0, batch, 0)
     if view.shape is not None and view.strides is not None:

@@ -15,7 +15,16 @@ from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import alignment_of
 from pycutlass.tensor import TensorView
 
-__all__ = ["LARGEST_EXTENT", "check_alignment", "check_batch_stride", "check_count", "check_dtype", "check_extents"]
+__all__ = [
+    "LARGEST_EXTENT",
+    "check_alignment",
+    "check_alike",
+    "check_batch_stride",
+    "check_count",
+    "check_dtype",
+    "check_extents",
+    "check_listed",
+]
 
 LARGEST_EXTENT = 2**31 - 1  # CUTLASS keeps coordinates in 32 bits
 
@@ -46,6 +55,25 @@ def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
             raise ArgumentError(
                 f"{name} has {letter}={extent:,}: rounded up to tiles of {step} it leaves the 32 bits that kernels "
                 f"count in; use at most {most:,}"
+            )
+
+
+def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
+    """Raise ArgumentError unless there is one tensor for each problem."""
+    if len(tensors) != batch:
+        raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
+
+
+def check_alike(name: str, matrices: Sequence[Matrix]) -> None:
+    """Raise ArgumentError unless the matrices of an operand in ``Mode.Array`` have one leading dimension and place."""
+    for what, values in (
+        ("leading dimension", {each.ld for each in matrices}),
+        ("place", {each.view.device for each in matrices}),
+    ):
+        if len(values) > 1:
+            raise ArgumentError(
+                f"all tensors of operand {name} must have one {what} in Mode.Array, got "
+                f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
             )
 
 

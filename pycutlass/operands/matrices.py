@@ -12,9 +12,9 @@ from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_alignment, check_batch_stride, check_dtype
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import alignment_of, interleaved, laid_out, transposed
-from pycutlass.tensor import wrap
+from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["empty_matrix", "matrix"]
+__all__ = ["empty_matrix", "empty_matrix_of", "matrix", "matrix_of"]
 
 _LD_LIMIT = 2**31  # CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
 
@@ -36,7 +36,13 @@ def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, co
     AlignmentError
         Pointer, extent or leading dimension less aligned than described.
     """
-    view = wrap(name, tensor)
+    return matrix_of(name, description, wrap(name, tensor), rows, columns, batch)
+
+
+def matrix_of(
+    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
+) -> Matrix:
+    """Return the operand whose tensor, in memory or to come, looks like `view`: as `matrix` does."""
     check_dtype(name, description, view)
     order = description.order
     line = (columns if order.is_row_major else rows) * order.interleave
@@ -68,7 +74,13 @@ def empty_matrix(
     ArgumentError
         Other extents. A C may also be a bias.
     """
-    view = wrap(name, tensor)
+    return empty_matrix_of(name, description, wrap(name, tensor), rows, columns, batch)
+
+
+def empty_matrix_of(
+    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
+) -> Matrix:
+    """Return the operand whose tensor, in memory or to come, looks like `view`: as `empty_matrix` does."""
     check_dtype(name, description, view)
     packed = Matrix(name, description, view, rows, columns, 0)
     shape = view.shape

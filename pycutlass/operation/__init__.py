@@ -4,12 +4,17 @@ from pycutlass.operation.base import Operation
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.grouped import GemmOperationGrouped
+from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
+from pycutlass.operation.support import Support
 
 __all__ = [
     "Conv2dOperation",
     "GemmOperationGrouped",
     "GemmOperationUniversal",
+    "GemmProblemSize",
     "Operation",
     "ReductionOperation",
+    "ReductionProblemSize",
+    "Support",
 ]

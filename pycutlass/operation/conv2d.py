@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from pycutlass import _core
@@ -13,9 +14,11 @@ from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import conv2d_rules, rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
-from pycutlass.operation.conv2d_support import Conv2dSupport, why_not
+from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
+from pycutlass.operation.support import named_operands, supported
 from pycutlass.operation.text import ampere_arguments, math_name
+from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
 __all__ = ["Conv2dOperation"]
@@ -178,12 +181,30 @@ class Conv2dOperation(Operation):
 
     # What users ask of a description
 
-    def supports(self, problem_size: _core.Conv2dProblemSize) -> Conv2dSupport:
+    def supports(
+        self, problem_size: _core.Conv2dProblemSize, operands: Mapping[str, Any] | None = None
+    ) -> Conv2dSupport:
         """Return whether the kernel can compute `problem_size`: something true, or something false with a `reason`.
 
         Nothing has to be compiled for that.
+
+        Parameters
+        ----------
+        problem_size : cutlass.conv.Conv2dProblemSize
+            The problem.
+        operands : mapping, optional
+            Shapes, types and strides that are to be checked as well: a TensorSpec or a tensor under some of A, B, C and
+            D. Tensors need no memory.
         """
-        return Conv2dSupport(why_not(self, problem_size))
+        reason = why_not(self, problem_size)
+        if not reason and operands is not None:
+            given = named_operands(operands)
+            reason = supported(lambda: check_operands(self, problem_size, given)).reason
+        return Conv2dSupport(reason)
+
+    def output(self, problem_size: _core.Conv2dProblemSize) -> TensorSpec:
+        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
+        return output(self, problem_size)
 
     @property
     def is_native(self) -> bool:

@@ -2,23 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pycutlass import _core
+from pycutlass.conv_operands import (
+    Extent,
+    channel_bias_of,
+    conv_tensor_of,
+    empty_conv_tensor_of,
+    is_channel_bias,
+)
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import EpilogueFunctor
-from pycutlass.errors import ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operands import Matrix
+from pycutlass.operation.support import Support
+from pycutlass.spec import TensorSpec, view_of
 
-__all__ = ["Conv2dSupport", "Described", "byte_limit", "why_never", "why_not"]
+__all__ = [
+    "ROLES",
+    "Conv2dSupport",
+    "Described",
+    "byte_limit",
+    "check_operands",
+    "check_reach",
+    "extent_of",
+    "launched_size",
+    "or_bias",
+    "output",
+    "products",
+    "takes_bias",
+    "why_never",
+    "why_not",
+]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
 _FEW = (_Algorithm.fixed_channels, _Algorithm.few_channels)
 
 
+#: What users call the operands of each direction.
+ROLES = {
+    _Operator.fprop: {"A": "activation", "B": "filter", "C": "source", "D": "output"},
+    _Operator.dgrad: {"A": "output gradient", "B": "filter", "C": "source", "D": "activation gradient"},
+    _Operator.wgrad: {"A": "output gradient", "B": "activation", "C": "source", "D": "filter gradient"},
+}
+_EXTENTS = {
+    "A": _core.implicit_gemm_tensor_a_extent,
+    "B": _core.implicit_gemm_tensor_b_extent,
+    "C": _core.implicit_gemm_tensor_c_extent,
+    "D": _core.implicit_gemm_tensor_c_extent,
+}
+
+
 @dataclass(frozen=True)
-class Conv2dSupport:
+class Conv2dSupport(Support):
     """The answer of ``operation.supports(problem_size)``: true, or false with a reason.
 
     Examples
@@ -27,14 +67,6 @@ class Conv2dSupport:
     >>> bool(Conv2dSupport("")), bool(Conv2dSupport("R=33 is more than 32"))
     (True, False)
     """
-
-    reason: str
-
-    def __bool__(self) -> bool:
-        return not self.reason
-
-    def __str__(self) -> str:
-        return f"no: {self.reason}" if self.reason else "yes"
 
 
 class Described(Protocol):
@@ -61,7 +93,7 @@ class Described(Protocol):
 
 def why_not(operation: Described, p: _core.Conv2dProblemSize) -> str:
     """Return why `operation` cannot compute problem `p` whatever the tensors hold, or an empty text where it can."""
-    return why_never(operation, p) or _sums(operation, p)
+    return why_never(operation, p) or _sums(operation, p) or why_never(operation, launched_size(operation, p))
 
 
 def why_never(operation: Described, p: _core.Conv2dProblemSize) -> str:
@@ -70,6 +102,89 @@ def why_never(operation: Described, p: _core.Conv2dProblemSize) -> str:
         raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}")
     rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _sizes)
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
+
+
+def extent_of(name: str, operation: Described, p: _core.Conv2dProblemSize) -> Extent:
+    """Return the extent of an operand, (N, H, W, C) or (K, R, S, C)."""
+    n, h, w, c = _EXTENTS[name](operation.conv_kind, p)
+    return n, h, w, c
+
+
+def check_operands(operation: Described, p: _core.Conv2dProblemSize, given: Mapping[str, Any]) -> None:
+    """Raise where a tensor does not fit; `given` are TensorSpecs or tensors under some of A, B, C and D.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Something does not fit.
+    """
+    for name, tensor in given.items():
+        view, extent = view_of(name, tensor), extent_of(name, operation, p)
+        description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
+        if 0 in extent:
+            empty_conv_tensor_of(name, description, view, extent)
+        elif name == "C" and takes_bias(operation, view, extent, None):
+            channel_bias_of(name, description, view, extent)
+        else:
+            bias = or_bias(operation, extent, None) if name == "C" else ""
+            check_reach(operation, conv_tensor_of(name, description, view, extent, or_bias=bias), extent)
+
+
+def takes_bias(operation: Described, tensor: Any, extent: Extent, said: bool | None) -> bool:
+    """Return whether C is taken as a bias: as was `said`, or as its number of elements tells."""
+    wanted = is_channel_bias(tensor, extent) if said is None else said
+    if wanted and (operation.conv_kind is _Operator.wgrad or operation.is_interleaved):
+        what = "a filter gradient" if operation.conv_kind is _Operator.wgrad else "TensorNC32HW32"
+        raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")
+    return wanted
+
+
+def or_bias(operation: Described, extent: Extent, said: bool | None) -> str:
+    """Return what messages about C say of a bias, for operations that take one."""
+    if operation.conv_kind is _Operator.wgrad or operation.is_interleaved:
+        return ""
+    return f", or {extent[3]} as a bias" + (", which bias=False rules out" if said is False else "")
+
+
+def check_reach(operation: Described, operand: Matrix, extent: Extent) -> None:
+    """Raise ArgumentError where an operand goes beyond what the kernel can address, or has gaps that it cannot skip."""
+    limit, role = byte_limit(operation, operand.name), ROLES[operation.conv_kind][operand.name]
+    if operand.bytes >= limit:
+        raise ArgumentError(
+            f"operand {operand.name}, the {role}, spans {operand.bytes:,} bytes, and must span less than {limit:,}: "
+            f"pass a copy, or split the batch"
+        )
+    if operation.conv_kind is _Operator.wgrad and operand.name in "CD" and operand.ld != extent[3]:
+        raise ArgumentError(
+            f"operand {operand.name}, the {role}, must be packed; its pixels are {operand.ld} elements apart, with "
+            f"{extent[3]} channels: pass a copy"
+        )
+
+
+def output(operation: Described, p: _core.Conv2dProblemSize) -> TensorSpec:
+    """Return the D of a problem, packed: (N, H, W, C), or (K, R, S, C) for a filter; interleaved layouts flat."""
+    n, h, w, c = extent_of("D", operation, p)
+    shape = (n * h * w * c,) if operation.is_interleaved else (n, h, w, c)
+    return TensorSpec(shape, operation.C.type.dtype_name)
+
+
+def products(operation: Described, p: _core.Conv2dProblemSize) -> int:
+    """Return how many products each sum has."""
+    return _core.implicit_gemm_problem_size(operation.conv_kind, p).k()
+
+
+def launched_size(operation: Described, p: _core.Conv2dProblemSize) -> _core.Conv2dProblemSize:
+    """Return the problem of a launch: where the user's sums have no products, it has the least that a sum can."""
+    size = p.reset_split_k_slices(p.split_k_slices)
+    if products(operation, p) or 0 in extent_of("D", operation, size):
+        return size
+    if operation.conv_kind is _Operator.wgrad:
+        size.N = 1
+    else:
+        described = (operation.A, operation.B)
+        channels = size.groups * max(max(each.alignment, each.order.interleave) for each in described)
+        setattr(size, "C" if operation.conv_kind is _Operator.fprop else "K", channels)
+    return size
 
 
 def byte_limit(operation: Described, name: str) -> int:

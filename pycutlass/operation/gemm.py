@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,11 +11,16 @@ from pycutlass.calls import meant, public, shown
 from pycutlass.enums import KernelSchedule
 from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
+from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules, spellings
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation.gemm_support import check_operands, check_size, output, size_of
+from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
+from pycutlass.operation.support import Support, named_operands, supported
 from pycutlass.operation.text import ampere_arguments, math_name, static_shape, tensor_text
+from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
 __all__ = ["GemmOperationUniversal"]
@@ -168,6 +173,65 @@ class GemmOperationUniversal(Operation):
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""
         return self.tile_description.math_instruction.accumulator
+
+    def supports(self, problem_size: Any, operands: Mapping[str, Any] | None = None) -> Support:
+        """Return whether the kernel can compute `problem_size`: something true, or something false with a `reason`.
+
+        Nothing has to be compiled for that, and no memory is needed. What only memory tells is looked at when arguments
+        are made: overlaps, read-only arrays, and the contents that some epilogues limit.
+
+        Parameters
+        ----------
+        problem_size : GemmProblemSize, cutlass.gemm.GemmCoord or sequence of 3 int
+            The problem; three integers are M, N, K in ``Mode.Gemm``.
+        operands : mapping, optional
+            Shapes, types and strides that are to be checked as well: a TensorSpec or a tensor under some of A, B, C and
+            D, in ``Mode.Array`` lists of them. Tensors need no memory; what is left out is taken as packed.
+
+        Raises
+        ------
+        ArgumentTypeError
+            `problem_size` or `operands` are something else.
+
+        Examples
+        --------
+        >>> import pycutlass
+        >>> from pycutlass import cutlass
+        >>> f32 = cutlass.float32
+        >>> instruction = pycutlass.MathInstruction([16, 8, 8], f32, f32, f32, cutlass.OpClass.TensorOp)
+        >>> tile = pycutlass.TileDescription([128, 128, 16], 3, [2, 2, 1], instruction)
+        >>> row = pycutlass.TensorDescription(f32, cutlass.RowMajor, 4)
+        >>> functor = pycutlass.LinearCombination(f32, 4)
+        >>> operation = pycutlass.GemmOperationUniversal(80, tile, row, row, row, functor)
+        >>> print(operation.supports((128, 64, 32)))
+        yes
+        >>> operation.supports((128, 63, 32)).reason[:70]
+        'operand B is described with alignment 4: its number of columns must be'
+        """
+        given = {} if operands is None else named_operands(operands)
+
+        def check() -> None:
+            size = gemm_size(problem_size)
+            check_size(self, size)
+            check_operands(self, size, given)
+
+        if not isinstance(problem_size, GemmProblemSize) and several(problem_size, 3) is None:
+            gemm_size(problem_size)  # raises: this is no problem
+        return supported(check)
+
+    def problem_of(self, A: Any, B: Any) -> GemmProblemSize:
+        """Return the problem that A of (M, K) and B of (K, N) make, or batches of them: TensorSpecs or tensors.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            Other dimensions, or tensors that do not fit each other.
+        """
+        return size_of(A, B)
+
+    def output(self, problem_size: Any) -> TensorSpec:
+        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
+        return output(self, gemm_size(problem_size))
 
     # Text
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueFunctor
-from pycutlass.errors import DescriptionError
+from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
 from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
+from pycutlass.operation.group_support import check_operands, check_sizes, outputs
 from pycutlass.operation.shared_memory import chosen_stages, native_stages
+from pycutlass.operation.support import Support, named_operands, supported
+from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
 __all__ = ["GemmOperationGrouped"]
@@ -117,6 +121,35 @@ class GemmOperationGrouped(Operation):
     def is_native(self) -> bool:
         """Whether this is a Hopper-native kernel."""
         return self.single.is_native
+
+    def supports(self, problem_sizes: Any, operands: Mapping[str, Any] | None = None) -> Support:
+        """Return whether the kernel can compute a group: something true, or something false with a `reason`.
+
+        Nothing has to be compiled for that, and no memory is needed.
+
+        Parameters
+        ----------
+        problem_sizes : sequence of 3 int each
+            M, N, K of each problem, as for `GemmGroupedArguments`.
+        operands : mapping, optional
+            Shapes, types and strides that are to be checked as well: lists of TensorSpecs or tensors, one for each
+            problem, under some of A, B, C and D. Tensors need no memory; what is left out is taken as packed.
+
+        Raises
+        ------
+        ArgumentTypeError
+            `problem_sizes` or `operands` are something else.
+        """
+        given = {} if operands is None else named_operands(operands)
+        try:
+            sizes = check_sizes(self.single, problem_sizes)
+        except ArgumentError as error:
+            return Support(str(error))
+        return supported(lambda: check_operands(self.single, sizes, given))
+
+    def outputs(self, problem_sizes: Any) -> list[TensorSpec]:
+        """Return the shape, type and strides of D for each problem, packed, without memory for it."""
+        return outputs(self.single, check_sizes(self.single, problem_sizes))
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""

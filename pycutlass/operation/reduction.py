@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.epilogue import EpilogueFunctor, LinearCombination
-from pycutlass.errors import DescriptionError
+from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.integers import several, whole
 from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of
 from pycutlass.operation import rules
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.problems import ReductionProblemSize, reduction_size
+from pycutlass.operation.support import GRID_LIMIT, Support, named_operands, supported
+from pycutlass.spec import TensorSpec, nowhere, view_of
+from pycutlass.tensor import TensorView
 from pycutlass.types import element
 
-__all__ = ["ReductionOperation", "unscaled"]
+__all__ = ["ReductionOperation", "check_size", "unscaled"]
 
 _f16, _f32, _f64, _s8, _s32 = _core.float16, _core.float32, _core.float64, _core.int8, _core.int32
 #: What makes partial sums of each type. The rules for epilogues are those of GEMMs, which are told an instruction.
@@ -112,6 +118,52 @@ class ReductionOperation(Operation):
         self.element_compute = self.epilogue_functor.element_epilogue
         self._check(element_compute)
 
+    def supports(self, problem_size: Any, operands: Mapping[str, Any] | None = None) -> Support:
+        """Return whether the kernel can compute `problem_size`: something true, or something false with a `reason`.
+
+        Nothing has to be compiled for that, and no memory is needed.
+
+        Parameters
+        ----------
+        problem_size : ReductionProblemSize or sequence of 2 int
+            The problem; two integers are M and N of one partial sum.
+        operands : mapping, optional
+            Shapes, types and strides that are to be checked as well: a TensorSpec or a tensor under ``"source"`` and
+            ``"destination"``. Tensors need no memory; what is left out is taken as packed.
+
+        Raises
+        ------
+        ArgumentTypeError
+            `problem_size` or `operands` are something else.
+        """
+        given = {} if operands is None else named_operands(operands, ("source", "destination"))
+        if not isinstance(problem_size, ReductionProblemSize) and several(problem_size, 2) is None:
+            reduction_size(problem_size)  # raises: this is no problem
+
+        def check() -> None:
+            size = reduction_size(problem_size)
+            check_size(self, size)
+            for name in ("destination", "source"):
+                view = view_of(name, given[name]) if name in given else nowhere()
+                self._check_operand(name, view, size)
+
+        return supported(check)
+
+    def output(self, problem_size: Any) -> TensorSpec:
+        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
+        size = reduction_size(problem_size)
+        strides = (size.columns, 1) if self.C.order.is_row_major else (1, size.rows)
+        return TensorSpec((size.rows, size.columns), self.C.type.dtype_name, strides)
+
+    def _check_operand(self, name: str, view: TensorView, size: ReductionProblemSize) -> None:
+        rows, columns = size.rows, size.columns
+        make: Callable[..., Matrix] = matrix_of
+        if not rows or not columns:
+            make = empty_matrix_of
+        elif name == "source" and is_vector(self.C, view, rows, columns):
+            make = vector_of
+        make(name, self.C, view, rows, columns)
+
     @property
     def is_native(self) -> bool:
         """False: this is plain CUDA."""
@@ -199,6 +251,18 @@ class ReductionOperation(Operation):
         """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""
         matrix = TensorDescription(self.C.element, _core.RowMajor, self.count)
         rules.check_epilogue(_SUMMED_BY[element(self.element_accumulator).short], matrix, self.epilogue_functor)
+
+
+def check_size(operation: ReductionOperation, size: ReductionProblemSize) -> None:
+    """Raise ArgumentError where a reduction cannot compute `size` whatever the tensors are."""
+    lines, line = (size.rows, size.columns) if operation.C.order.is_row_major else (size.columns, size.rows)
+    rows, columns = operation.shape
+    grid = (-(-lines // rows), -(-line // columns), 1)
+    if grid[1] > GRID_LIMIT:
+        raise ArgumentError(
+            f"a reduction of {size.rows} x {size.columns} needs a grid of {grid} threadblocks, CUDA has at most "
+            f"{GRID_LIMIT} along y: use a shape with more columns"
+        )
 
 
 def unscaled(tile: TileDescription, C: TensorDescription) -> tuple[TensorDescription, LinearCombination]:

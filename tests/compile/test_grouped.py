@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from records import Common, Result, describe
 
 from pycutlass import SchedulerMode, _core, cutlass, toolkit
-from pycutlass.arguments.group import count_tiles
 from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
+from pycutlass.operation.group_support import count_tiles
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes

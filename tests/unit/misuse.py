@@ -18,6 +18,7 @@ from groups import grouped
 
 import pycutlass
 from pycutlass import PyCutlassError, cutlass
+from pycutlass.calls import public
 from pycutlass.memory import MemoryPool
 
 __all__ = ["CALLS", "Call", "Outcome", "attempt"]
@@ -241,7 +242,43 @@ def _operations() -> Iterator[Call]:
     for operation in (GEMM, GROUPED, CONV, REDUCTION):
         name = type(operation).__name__
         yield Call(f"{name}.run", operation.run, lambda: {"arguments": None})
-    yield Call("Conv2dOperation.supports", CONV.supports, lambda: {"problem_size": _SIZE}, repr)
+    yield from _questions()
+
+
+def _ask_of(operation: Any, size: Any, name: str) -> Callable[[Any], Any]:
+    """Return a function that asks with one operand."""
+
+    def ask(tensor: Any) -> Any:
+        return operation.supports(size, {name: tensor})
+
+    return public(ask)
+
+
+def _questions() -> Iterator[Call]:
+    """What is asked of sizes and shapes, before there are tensors."""
+    spec = pycutlass.TensorSpec((4, 8), F32)
+    yield Call("TensorSpec", pycutlass.TensorSpec, lambda: {"shape": (4, 8), "dtype": F32, "strides": (8, 1)}, repr)
+    yield Call("GemmProblemSize", pycutlass.GemmProblemSize, lambda: {
+        "m": 4, "n": 8, "k": 16, "gemm_mode": cutlass.gemm.Mode.Batched, "batch": 3, "split_k_slices": 1},
+        repr)  # fmt: skip
+    yield Call("ReductionProblemSize", pycutlass.ReductionProblemSize,
+               lambda: {"rows": 4, "columns": 8, "partitions": 2}, repr)  # fmt: skip
+    yield Call("Conv2dOperation.supports", CONV.supports, lambda: {"problem_size": _SIZE, "operands": {}}, repr)
+    yield Call("Conv2dOperation.output", CONV.output, lambda: {"problem_size": _SIZE}, repr)
+    for operand in "AB":
+        for operation, size in ((CONV, _SIZE), (GEMM, (4, 8, 16))):
+            ask = _ask_of(operation, size, operand)
+            yield Call(f"{type(operation).__name__}.supports {operand}", ask, lambda: {"tensor": spec}, repr)
+    yield Call("GemmOperationUniversal.supports", GEMM.supports,
+               lambda: {"problem_size": (4, 8, 16), "operands": {"D": spec}}, repr)  # fmt: skip
+    yield Call("GemmOperationUniversal.output", GEMM.output, lambda: {"problem_size": (4, 8, 16)}, repr)
+    yield Call("GemmOperationUniversal.problem_of", GEMM.problem_of, lambda: {"A": spec, "B": spec}, repr)
+    yield Call("GemmOperationGrouped.supports", GROUPED.supports,
+               lambda: {"problem_sizes": [(4, 8, 16)], "operands": {"D": [spec]}}, repr)  # fmt: skip
+    yield Call("GemmOperationGrouped.outputs", GROUPED.outputs, lambda: {"problem_sizes": [(4, 8, 16)]}, repr)
+    yield Call("ReductionOperation.supports", REDUCTION.supports,
+               lambda: {"problem_size": (4, 8), "operands": {"destination": spec}}, repr)  # fmt: skip
+    yield Call("ReductionOperation.output", REDUCTION.output, lambda: {"problem_size": (4, 8)}, repr)
 
 
 def _arguments() -> Iterator[Call]:
@@ -297,8 +334,12 @@ def _functions() -> Iterator[Call]:
         "bias": False})  # fmt: skip
     yield Call("SubstituteTemplate", SubstituteTemplate, lambda: {"template": "${a}", "values": {"a": "b"}})
     yield Call("GemmKind", GemmKind, lambda: {"value": "gemm"})
-    yield Call("compiler.add_module", pycutlass.compiler.add_module,
-               lambda: {"operations": [GEMM], "target": "sm_80", "strict": False})  # fmt: skip
+    for name in ("add_module", "compile_many"):
+        yield Call(f"compiler.{name}", getattr(pycutlass.compiler, name),
+                   lambda: {"operations": [GEMM], "target": "sm_80", "strict": False})  # fmt: skip
+    yield Call("DeviceTimer", pycutlass.DeviceTimer, lambda: {
+        "stream": None, "device": None, "cold_l2": False, "seconds": 0.0, "least_rounds": 1, "warmup": 0,
+        "batch_seconds": 0.0, "queued": True})  # fmt: skip
 
 
 def _extension() -> Iterator[Call]:

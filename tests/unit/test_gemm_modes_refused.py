@@ -23,8 +23,8 @@ from pycutlass import (
     cutlass,
     relu,
 )
-from pycutlass.arguments.split_k import check_slices
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError, DeviceError
+from pycutlass.operation.gemm_support import check_slices
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 

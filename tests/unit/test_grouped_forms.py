@@ -9,8 +9,8 @@ from descriptions import COLUMN, ROW
 from groups import Group, grouped
 
 import pycutlass.arguments.group
-from pycutlass.arguments.group import check_sizes
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.operation.group_support import check_sizes
 from pycutlass.tensor import TensorView
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -42,7 +42,7 @@ def test_problem_sizes_that_are_no_integers_are_refused():
 
 def test_problem_sizes_on_a_gpu_are_refused(monkeypatch):
     on_gpu = TensorView(0x1000, "int32", (1, 3), (3, 1), 0, "torch", None)
-    monkeypatch.setattr(pycutlass.arguments.group, "wrap", lambda name, tensor: on_gpu)
+    monkeypatch.setattr(pycutlass.operation.group_support, "wrap", lambda name, tensor: on_gpu)
     with pytest.raises(ArgumentError, match=r"problem_sizes is on GPU 0.*\.cpu\(\).*from_device"):
         check_sizes(grouped("f32_simt"), torch.ones(1, 3))
 

@@ -1,0 +1,241 @@
+"""Which problems a GEMM kernel can compute, and what its operands look like then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from pycutlass import _core
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operands import (
+    Matrix,
+    check_alike,
+    check_extents,
+    check_listed,
+    empty_matrix_of,
+    is_vector,
+    matrix_of,
+    vector_of,
+)
+from pycutlass.operation.problems import GemmProblemSize
+from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
+from pycutlass.spec import TensorSpec, nowhere, view_of
+from pycutlass.tensor import TensorView
+from pycutlass.types import Element
+
+__all__ = [
+    "Described",
+    "check_matrix",
+    "check_operands",
+    "check_size",
+    "check_slices",
+    "launched_k",
+    "least_k",
+    "output",
+    "size_of",
+]
+
+_Mode = _core.GemmMode
+_BATCHED = (_Mode.Batched, _Mode.Array)
+
+
+class Described(Protocol):
+    """What the rules read of a GEMM operation."""
+
+    A: TensorDescription
+    B: TensorDescription
+    C: TensorDescription
+    tile_description: TileDescription
+    epilogue_functor: Any
+    swizzling_functor: Any
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this is a Hopper-native kernel."""
+
+    @property
+    def is_stream_k(self) -> bool:
+        """Whether the kernel schedules by stream-K."""
+
+    @property
+    def partial(self) -> Described:
+        """The kernel of parallel split-K."""
+
+    def accumulator_type(self) -> Element:
+        """Return the accumulator's element type."""
+
+
+def check_size(operation: Described, size: GemmProblemSize) -> None:
+    """Raise ArgumentError where `operation` cannot compute `size` whatever the tensors are."""
+    check_extents("problem_size", size.extents, operation.tile_description.threadblock_shape)
+    mode, slices = size.gemm_mode, size.split_k_slices
+    if operation.is_native and mode not in (_Mode.Gemm, _Mode.Batched):
+        raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+    if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
+        raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+    if slices > 1:
+        check_slices(operation, launched_k(operation, size), slices)
+    if mode == _Mode.Gemm:
+        check_serial_sums(operation, slices)
+    if mode == _Mode.GemmSplitKParallel and size.m and size.n:
+        matrix_of("D", operation.partial.C, nowhere(), size.m, size.n)  # partial sums, which are packed
+    _check_grid(operation, size)
+
+
+def check_slices(operation: Described, k: int, slices: int) -> None:
+    """Raise ArgumentError where K cannot be divided into `slices` slices."""
+    if operation.is_native:
+        raise ArgumentError(f"Hopper-native kernels do not split K; got split_k_slices={slices}")
+    step = max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
+    most = -(-k // step)
+    if slices > most:
+        raise ArgumentError(
+            f"K={k} has {most} parts of {step} elements, the least that a slice takes: split_k_slices must be at most "
+            f"{most}, got {slices}"
+        )
+    interleave = operation.A.order.interleave
+    length = math.ceil(math.ceil(k / slices) / step) * step
+    if slices > 1 and length % interleave:
+        # CUTLASS counts the groups of a slice as its elements divided by 32, and forgets the rest.
+        raise ArgumentError(
+            f"{operation.A.order} keeps {interleave} of K together, and a slice takes whole groups: K={k} in {slices} "
+            f"slices makes them {length} long. Choose slices of which each gets a multiple of {interleave}."
+        )
+    if slices > GRID_LIMIT:
+        raise ArgumentError(f"split_k_slices must be at most {GRID_LIMIT}, the extent of a grid along z; got {slices}")
+
+
+def least_k(operation: Described) -> int:
+    """Return the least K that a slice takes with any layout and alignment of A and B."""
+    described = (operation.A, operation.B)
+    return max(*(max(each.alignment, 128 // each.type.bits, each.order.interleave) for each in described))
+
+
+def launched_k(operation: Described, size: GemmProblemSize) -> int:
+    """Return K of the launch: where the user's is 0, zeros in its place have another."""
+    return size.k or least_k(operation) * size.split_k_slices
+
+
+def check_operands(operation: Described, size: GemmProblemSize, given: Mapping[str, Any]) -> None:
+    """Raise where a tensor does not fit, and where no tensor would.
+
+    Parameters
+    ----------
+    given : mapping
+        TensorSpecs or tensors under some of A, B, C and D; in ``Mode.Array`` lists of them. What is not there is taken
+        as packed.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Something does not fit.
+    """
+    in_parallel = size.gemm_mode == _Mode.GemmSplitKParallel
+    m, n, k = size.extents
+    shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n)}
+    if not in_parallel:  # which leaves C and D to the reduction, and writes to memory of its own
+        shapes |= dict.fromkeys("DC", (operation.C, m, n))
+        if m and n:
+            check_k(operation.epilogue_functor, k)
+    for name, (description, rows, columns) in shapes.items():
+        _check_operand(size, name, description, rows, columns, given.get(name))
+    if not k:
+        k = launched_k(operation, size)
+        for name, description, rows, columns in (("A", operation.A, m, k), ("B", operation.B, k, n)):
+            _check_operand(size, name, description, rows, columns, None)
+
+
+def size_of(A: Any, B: Any, batch: int | None = None) -> GemmProblemSize:
+    """Return the problem that two tensors make, (M, K) and (K, N) or batches of them; see `supports` whether it fits.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Tensors of other dimensions, or that do not fit each other.
+    """
+    a, b = view_of("A", A).shape, view_of("B", B).shape
+    if a is None or b is None or not {len(a), len(b)} <= {2, 3}:
+        raise ArgumentError(f"A and B must have two dimensions, or three in a batch; got shapes {a} and {b}")
+    batches = {shape[0] for shape in (a, b) if len(shape) == 3}
+    if a[-1] != b[-2] or len(batches) > 1:
+        raise ArgumentError(f"A of (M, K) and B of (K, N) must have one K, and one batch where both have; got {a}, {b}")
+    if not batches:
+        return GemmProblemSize(a[-2], b[-1], a[-1])
+    return GemmProblemSize(a[-2], b[-1], a[-1], _Mode.Batched, batch=batches.pop())
+
+
+def output(operation: Described, size: GemmProblemSize) -> TensorSpec:
+    """Return the D of a problem, packed in the layout of C: (M, N), in a batch (batch, M, N)."""
+    m, n, _ = size.extents
+    order = operation.C.order
+    if order.interleave > 1:
+        return TensorSpec((size.batch * m * n,), operation.C.type.dtype_name)
+    strides = (n, 1) if order.is_row_major else (1, m)
+    if size.gemm_mode in _BATCHED:
+        return TensorSpec((size.batch, m, n), operation.C.type.dtype_name, (m * n, *strides))
+    return TensorSpec((m, n), operation.C.type.dtype_name, strides)
+
+
+def _check_grid(operation: Described, size: GemmProblemSize) -> None:
+    """Check the grid of a launch, as CUTLASS's swizzles make it: only large problems need a look."""
+    m, n, k, count, tile = size.m, size.n, size.k, size.count, operation.tile_description.threadblock_shape
+    if operation.is_native or (max(m, n) <= GRID_LIMIT * min(tile[:2]) and count <= GRID_LIMIT):
+        return
+    what = f"a GEMM of M={m}, N={n}, K={k} in {size.gemm_mode} with count {count}"
+    if operation.is_stream_k:
+        if size.batch > GRID_LIMIT:
+            raise ArgumentError(f"{what} has more batches than a grid has threadblocks along z, {GRID_LIMIT}")
+        return
+    extents = (n, m, k) if operation.C.layout is _core.ColumnMajor else (m, n, k)
+    swizzle = operation.swizzling_functor
+    tiled = swizzle.get_tiled_shape(_core.GemmCoord(*extents), _core.GemmCoord(*tile), count)
+    try:
+        grid = swizzle.get_grid_shape(tiled)
+    except ArgumentError as error:
+        raise ArgumentError(f"{what} is too large: {error}") from None
+    check_grid(what, (grid.x, grid.y, grid.z))
+
+
+def _check_operand(
+    size: GemmProblemSize, name: str, description: TensorDescription, rows: int, columns: int, tensor: Any
+) -> None:
+    if size.gemm_mode != _Mode.Array:
+        view = nowhere() if tensor is None else view_of(name, tensor)
+        check_matrix(name, description, view, rows, columns, size.batch)
+        return
+    views = _listed(name, tensor, size.batch)
+    matrices = [check_matrix(f"{name}[{i}]", description, view, rows, columns) for i, view in enumerate(views)]
+    check_alike(name, matrices)
+
+
+def check_matrix(
+    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
+) -> Matrix:
+    """Return an operand that looks like `view`, checked: a matrix, one without elements, or as C a bias."""
+    make: Callable[..., Matrix] = matrix_of
+    if not rows or not columns:
+        make = empty_matrix_of
+    elif name.startswith("C") and is_vector(description, view, rows, columns, batch):
+        make = vector_of
+    return make(name, description, view, rows, columns, batch)
+
+
+def _listed(name: str, tensors: Any, batch: int) -> Sequence[TensorView]:
+    """Return the views of an operand in ``Mode.Array``; of one tensor that holds all matrices, that of the first."""
+    if tensors is None:
+        return [nowhere()]
+    if isinstance(tensors, list | tuple):
+        check_listed(name, tensors, batch)
+        return [view_of(f"{name}[{number}]", tensor) for number, tensor in enumerate(tensors)]
+    view = view_of(name, tensors)
+    if view.shape is not None and view.strides is not None and len(view.shape) == 3 and view.shape[0] == batch:
+        return [replace(view, shape=view.shape[1:], strides=view.strides[1:])]
+    if view.shape == (batch,) and view.dtype_name in ("int64", "uint64"):  # addresses, of what nobody knows
+        return [nowhere()]
+    raise ArgumentTypeError(
+        f"operand {name} in Mode.Array must be a list of {batch} tensors, one tensor that holds {batch} matrices, or "
+        f"an int64 tensor of {batch} addresses; got shape {view.shape} of {view.dtype_name}"
+    )

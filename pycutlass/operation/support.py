@@ -1,0 +1,97 @@
+"""Whether a kernel can compute a problem, and why not, from sizes and shapes alone.
+
+What arguments check of sizes is here as well, so that both say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass.calls import shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+
+__all__ = ["GRID_LIMIT", "Support", "check_grid", "check_k", "check_serial_sums", "named_operands", "supported"]
+
+GRID_LIMIT = 65535  # along y and z
+
+
+@dataclass(frozen=True)
+class Support:
+    """The answer of ``operation.supports(problem_size)``: true, or false with a reason.
+
+    Examples
+    --------
+    >>> from pycutlass.operation.support import Support
+    >>> bool(Support("")), bool(Support("K is not a multiple of 8"))
+    (True, False)
+    >>> print(Support("K is not a multiple of 8"))
+    no: K is not a multiple of 8
+    """
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        return f"no: {self.reason}" if self.reason else "yes"
+
+
+def supported(check: Callable[[], object]) -> Support:
+    """Return what `check`, which raises where something does not fit, says."""
+    try:
+        check()
+    except (ArgumentError, ArgumentTypeError, DescriptionError) as error:
+        return Support(str(error))
+    return Support("")
+
+
+def named_operands(operands: Any, names: Sequence[str] = "ABCD") -> dict[str, Any]:
+    """Return the operands that are given by name, without those that are None; raise for other names."""
+    if not isinstance(operands, Mapping):
+        raise ArgumentTypeError(f"operands must be a dict of TensorSpecs or tensors by name, got {shown(operands)}")
+    unknown = [name for name in operands if name not in tuple(names)]
+    if unknown:
+        raise ArgumentTypeError(f"operands are {', '.join(names)}; got {', '.join(map(repr, unknown))}")
+    return {name: tensor for name, tensor in operands.items() if tensor is not None}
+
+
+def check_grid(what: str, grid: tuple[int, int, int]) -> None:
+    """Raise ArgumentError where a launch would need more threadblocks along y or z than CUDA has."""
+    _, y, z = grid
+    if y <= GRID_LIMIT and z <= GRID_LIMIT:
+        return
+    remedy = (
+        "use a threadblock_shape with more columns"
+        if y > GRID_LIMIT
+        else "batches go along x with swizzling_functor=cutlass.BatchedIdentitySwizzle, and slices of K can be fewer"
+    )
+    raise ArgumentError(
+        f"{what} needs a grid of {grid} threadblocks, CUDA has at most {GRID_LIMIT} along y and z: {remedy}"
+    )
+
+
+def check_k(functor: Any, k: int) -> None:
+    """Raise ArgumentError where sums of `k` products may leave the range that an epilogue is exact in."""
+    if functor.most_k is not None and k > functor.most_k:
+        raise ArgumentError(
+            f"{type(functor).__name__} holds for K of at most {functor.most_k} whatever the operands are, got K={k}; "
+            f"more are taken where arrays in host memory are small enough: use LinearCombinationClamp"
+        )
+
+
+def check_serial_sums(operation: Any, slices: int) -> None:
+    """Raise ArgumentError where sums that pass through D from slice to slice would not be what one slice makes.
+
+    Rounding to a float once per slice is what serial split-K is known for; an integer that is narrower than the
+    accumulator would be clamped once per slice, and the sum could be anything.
+    """
+    target, accumulator = operation.C.type, operation.accumulator_type()
+    if slices > 1 and target.is_integer and target.bits < accumulator.bits:
+        raise ArgumentError(
+            f"serial split-K keeps the sum of the slices so far in D, where {target} would be clamped after each of "
+            f"{slices} slices of {accumulator}: use GemmSplitKParallel (for convolutions SplitKMode.Parallel), which "
+            f"clamps once, or one slice"
+        )
