@@ -244,6 +244,7 @@ void bind_driver(py::module_& m) {
       "memory_info",
       [](int ordinal) {
         ContextScope scope(primary_context(ordinal));
+        RelaxedCapture relaxed;  // workspaces may be made while a graph is captured
         size_t free = 0, total = 0;
         check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
         return py::make_tuple(free, total);

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pycutlass import arguments, cutlass
+from pycutlass.allocators import CupyAllocator, TorchAllocator, allocating_with, set_allocator
 from pycutlass.arguments import GemmArguments
 from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
 from pycutlass.device import device_cc
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Conv2dArguments",
     "Conv2dOperation",
+    "CupyAllocator",
     "DeviceTimer",
     "FastLinearCombinationClamp",
     "GemmArguments",
@@ -77,6 +79,8 @@ __all__ = [
     "TensorDescription",
     "TensorSpec",
     "TileDescription",
+    "TorchAllocator",
+    "allocating_with",
     "compiler",
     "conv2d_problem_size",
     "cutlass",
@@ -94,6 +98,7 @@ __all__ = [
     "relu",
     "reorder_column",
     "reorder_filter",
+    "set_allocator",
     "share_with_cupy",
     "share_with_torch",
     "sigmoid",

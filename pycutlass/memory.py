@@ -1,4 +1,4 @@
-"""Device memory from a pool of RMM.
+"""Device memory, from a pool of RMM unless another allocator was chosen.
 
 ``get_memory_pool(init, max)`` makes the pool of the present GPU; without that call one is made at first use. Nothing
 here touches RMM's process-wide current resource unless the user asks for it with `share_with_torch` or
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core, device
+from pycutlass.allocators import Allocator, take
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
 from pycutlass.integers import whole
@@ -111,16 +112,25 @@ class DeviceBuffer:
     """Device memory that goes back to its pool when it is no longer referenced.
 
     `stream` is where it was last used: giving it back is ordered behind that. By default it is the legacy default
-    stream of its GPU.
+    stream of its GPU. `allocator` is where it comes from and goes back to; None is the pool of RMM.
     """
 
-    def __init__(self, ordinal: int, size: int, stream: _core.Stream | None = None) -> None:
+    def __init__(
+        self,
+        ordinal: int,
+        size: int,
+        stream: _core.Stream | None = None,
+        allocator: Allocator | None = None,
+    ) -> None:
         self.size = size
         self.pointer = 0
         self.stream = _core.Stream(ordinal) if stream is None else stream
-        self._pool = pool_of(ordinal)
+        self._pool: Allocator = pool_of(ordinal) if allocator is None else allocator
         let_go()
-        self.pointer = self._pool.allocate(max(size, 1), self.stream)
+        if allocator is None:
+            self.pointer = self._pool.allocate(max(size, 1), self.stream)
+        else:
+            self.pointer = take(allocator, max(size, 1), self.stream)
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # When the process ends the pool's memory goes with it, and nothing can be imported or called any more.
@@ -131,7 +141,7 @@ class DeviceBuffer:
                 later(give_back)
 
 
-def _give_back(pool: MemoryPool, pointer: int, size: int, stream: _core.Stream) -> bool:
+def _give_back(pool: Allocator, pointer: int, size: int, stream: _core.Stream) -> bool:
     """Give memory back; not while its stream is captured: the pool's mark on it would become a part of the graph."""
     try:
         if stream.is_capturing():

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core, device
+from pycutlass.allocators import chosen
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real, whole
@@ -199,7 +200,7 @@ class DeviceTimer:
         """Return what empties the cache: once so much else has been written, nothing of before is in there."""
         if self._flushed is None:
             size = max(_LEAST_FLUSHED_BYTES, 2 * _core.device_attribute(self._ordinal, _L2_BYTES))
-            self._flushed = DeviceBuffer(self._ordinal, size, stream)
+            self._flushed = DeviceBuffer(self._ordinal, size, stream, chosen())
         buffer = self._flushed
         buffer.stream = stream
         return lambda: _core.fill(buffer.pointer, 0, buffer.size, stream)

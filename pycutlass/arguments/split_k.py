@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from pycutlass import _core, device
+from pycutlass.allocators import chosen
 from pycutlass.errors import PoolError
 from pycutlass.launch import Operand, ordinal_of
 from pycutlass.library import TensorDescription
@@ -95,7 +96,7 @@ class _DevicePlanes(Planes):
         if size > free:
             raise PoolError(size, 0, free)
         stream = _current_stream(operands, ordinal)
-        buffer = DeviceBuffer(ordinal, size, stream)
+        buffer = DeviceBuffer(ordinal, size, stream, chosen())
         _core.fill(buffer.pointer, 0, size, stream)
         return TensorView(buffer.pointer, self._description.type.dtype_name, None, None, ordinal, "workspace", buffer)
 

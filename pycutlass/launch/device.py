@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, kernel
+from pycutlass.allocators import chosen
 from pycutlass.errors import ArgumentError, PoolError
 from pycutlass.launch.prepared import Inputs, Prepared
 from pycutlass.launch.problem import Operand, Problem, guards, libraries_of
 from pycutlass.launch.streams import follow_streams, run_joined, run_with_buffers
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operation import Operation
+from pycutlass.operation.support import check_grid
 from pycutlass.retirement import retire
 from pycutlass.tensor import Guard
 
 __all__ = ["DeviceLaunch"]
 
 _OPERANDS = ("A", "B", "C", "D")
-_GRID_LIMIT = 65535  # along y and z
 
 
 class DeviceLaunch:
@@ -30,6 +31,8 @@ class DeviceLaunch:
     def __init__(self, operation: Operation, problem: Problem, ordinal: int) -> None:
         self.ordinal = ordinal
         self._operation = operation
+        #: Where all of its buffers come from, also those that an update needs; None is the pool of RMM.
+        self._allocator = chosen()
         self.call = self._new_call(problem)
         self._buffers: dict[str, DeviceBuffer] = {}
         self._inputs = Inputs({})
@@ -154,7 +157,7 @@ class DeviceLaunch:
         if inputs.places == self._inputs.places:
             inputs.buffer = self._inputs.buffer
         else:
-            inputs.buffer = prepared.buffers["inputs"] = DeviceBuffer(self.ordinal, inputs.size, prepared.stream)
+            inputs.buffer = prepared.buffers["inputs"] = self._take(inputs.size, prepared.stream)
 
     def _fill_inputs(self, prepared: Prepared) -> None:
         """Copy host operands to the GPU. Those that a launch may still need are overwritten at the very last."""
@@ -164,7 +167,7 @@ class DeviceLaunch:
         if "inputs" in prepared.buffers:
             inputs.fill(inputs.buffer, stream)
             return
-        staged = DeviceBuffer(self.ordinal, inputs.size, stream)
+        staged = self._take(inputs.size, stream)
         inputs.fill(staged, stream)
         _core.copy_on_device(inputs.buffer.pointer, staged.pointer, inputs.size, stream)
 
@@ -230,8 +233,11 @@ class DeviceLaunch:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""
         held = self._buffers.get(name)
         if held is None or held.size < size:
-            held = prepared.buffers[name] = DeviceBuffer(self.ordinal, size, prepared.stream)
+            held = prepared.buffers[name] = self._take(size, prepared.stream)
         return held.pointer
+
+    def _take(self, size: int, stream: _core.Stream) -> DeviceBuffer:
+        return DeviceBuffer(self.ordinal, size, stream, self._allocator)
 
     def _plan(self, problem: Problem, call: _core.Call) -> None:
         status = call.plan()
@@ -240,18 +246,7 @@ class DeviceLaunch:
                 f"CUTLASS cannot implement {problem.what} with {self._operation.procedural_name()}: "
                 f"cutlass::Status {status}"
             )
-        _, y, z = call.grid
-        if y > _GRID_LIMIT or z > _GRID_LIMIT:
-            remedy = (
-                "use a threadblock_shape with more columns"
-                if y > _GRID_LIMIT
-                else "batches go along x with swizzling_functor=cutlass.BatchedIdentitySwizzle, and slices of K can be "
-                "fewer"
-            )
-            raise ArgumentError(
-                f"{problem.what} needs a grid of {call.grid} threadblocks, CUDA has at most {_GRID_LIMIT} along y "
-                f"and z: {remedy}"
-            )
+        check_grid(problem.what, call.grid)
 
     def _make_workspace(self, prepared: Prepared, size: int) -> None:
         free, total = _core.memory_info(self.ordinal)

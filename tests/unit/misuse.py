@@ -334,6 +334,10 @@ def _functions() -> Iterator[Call]:
         "bias": False})  # fmt: skip
     yield Call("SubstituteTemplate", SubstituteTemplate, lambda: {"template": "${a}", "values": {"a": "b"}})
     yield Call("GemmKind", GemmKind, lambda: {"value": "gemm"})
+    for name in ("set_allocator", "allocating_with"):
+        yield Call(name, getattr(pycutlass, name), lambda: {"allocator": "rmm"})
+    for name in ("TorchAllocator", "CupyAllocator"):
+        yield Call(name, getattr(pycutlass, name), dict)
     for name in ("add_module", "compile_many"):
         yield Call(f"compiler.{name}", getattr(pycutlass.compiler, name),
                    lambda: {"operations": [GEMM], "target": "sm_80", "strict": False})  # fmt: skip

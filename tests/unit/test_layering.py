@@ -21,7 +21,7 @@ ROOT = Path(pycutlass.__file__).parent
 FLOORS: tuple[str, ...] = (
     "_core errors config report log remedies",
     "integers calls",
-    "types cutlass device enums tensor cache toolkit cubin interleave retirement",
+    "types cutlass device enums tensor cache toolkit cubin interleave retirement allocators",
     "instruction source memory",
     "library spec timing",
     "epilogue operands toolchain",
