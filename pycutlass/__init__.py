@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pycutlass import arguments, cutlass
+from pycutlass import cutlass
 from pycutlass.allocators import CupyAllocator, TorchAllocator, allocating_with, set_allocator
 from pycutlass.arguments import GemmArguments
 from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
@@ -43,11 +43,11 @@ from pycutlass.operation import (
     ReductionProblemSize,
 )
 from pycutlass.spec import TensorSpec
-from pycutlass.timing import DeviceTimer
 
 if TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
+    from pycutlass.timing import DeviceTimer
 
 __version__ = "0.1.0"
 
@@ -126,9 +126,12 @@ __all__ += [
 __path__.append(f"{__path__[0]}/compat/modules")
 
 
-#: Arguments that not every program makes. They are imported when they are first asked for, as the compiler is, which
+#: What not every program makes, and where it is. It is imported when it is first asked for, as the compiler is, which
 #: takes with its cache as long as all the rest.
-_LATER = ("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments")
+_LATER = {
+    **dict.fromkeys(("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments"), "arguments"),
+    "DeviceTimer": "timing",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -136,7 +139,7 @@ def __getattr__(name: str) -> Any:
     if name == "compiler":
         return importlib.import_module("pycutlass.compiler")
     if name in _LATER:
-        return globals().setdefault(name, getattr(arguments, name))
+        return globals().setdefault(name, getattr(importlib.import_module(f"pycutlass.{_LATER[name]}"), name))
     if name.startswith("__"):  # Python itself looks for such names
         raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
     return importlib.import_module("pycutlass.compat").old_name(name)

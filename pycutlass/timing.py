@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +52,7 @@ class Timing:
     @property
     def median(self) -> float:
         """The median in microseconds."""
-        return statistics.median(self.times)
+        return self._percentile(0.5)
 
     @property
     def low(self) -> float:
