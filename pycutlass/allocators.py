@@ -17,6 +17,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError, PyCutl
 
 __all__ = ["Allocator", "CupyAllocator", "TorchAllocator", "allocating_with", "chosen", "set_allocator", "take"]
 
+_LEGACY = (0, 1)  # handles of the legacy default stream
 _ALIGNMENT = 256  # what CUDA's own functions give, and what is laid out in a buffer counts on
 
 
@@ -88,14 +89,23 @@ class TorchAllocator(_OfLibrary):
             torch has no such memory.
         """
         torch = self._torch
-        theirs = torch.cuda.ExternalStream(stream.handle, device=stream.ordinal)
         try:
-            with torch.cuda.stream(theirs):  # which makes its GPU current for as long
+            with self._current(stream):  # which makes its GPU current for as long
                 memory = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", stream.ordinal))
         except torch.cuda.OutOfMemoryError as error:
             free, total = _core.memory_info(stream.ordinal)
             raise PoolError(size, total - free, total) from error
         return self._hold(memory, int(memory.data_ptr()), stream)
+
+    def _current(self, stream: _core.Stream) -> Any:
+        """Return what makes `stream` torch's current one for a while."""
+        cuda, ordinal = self._torch.cuda, stream.ordinal
+        present = cuda.current_stream(ordinal)
+        if present.cuda_stream == stream.handle:
+            return cuda.stream(present)
+        if stream.handle in _LEGACY:  # of which torch would make a stream of its own
+            return cuda.stream(cuda.default_stream(ordinal))
+        return cuda.stream(cuda.ExternalStream(stream.handle, device=ordinal))
 
 
 @public
@@ -129,7 +139,8 @@ class CupyAllocator(_OfLibrary):
         """
         cuda = self._cuda
         try:
-            with cuda.Device(stream.ordinal), cuda.ExternalStream(stream.handle, stream.ordinal):
+            theirs = cuda.ExternalStream(stream.handle, stream.ordinal) if stream.handle else cuda.Stream.null
+            with cuda.Device(stream.ordinal), theirs:
                 memory = cuda.alloc(size)
         except cuda.memory.OutOfMemoryError as error:
             free, total = _core.memory_info(stream.ordinal)

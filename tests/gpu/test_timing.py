@@ -80,7 +80,7 @@ def test_more_launches_than_the_queue_holds():
 
     started = time.perf_counter()
     found = DeviceTimer(seconds=0, batch_seconds=1).time(many)
-    assert 100 < found.median < 5000 and time.perf_counter() - started < 60
+    assert 30 < found.median < 5000 and time.perf_counter() - started < 60
 
 
 def test_work_that_waits_is_refused_and_may_be_measured_as_it_runs(product):

@@ -145,10 +145,11 @@ class Theirs:
         self.freed.append(self.ptr)
 freed, entered = [], []
 class External:
-    def __init__(self, handle, device):
-        self.handle, self.device = handle, device
+    def __init__(self, handle, device, kind="external"):
+        self.handle = self.cuda_stream = handle
+        self.device, self.kind = device, kind
     def __enter__(self):
-        entered.append((self.handle, self.device))
+        entered.append((self.handle, self.device, self.kind))
     def __exit__(self, *exception):
         entered.append("left")
 import sys
@@ -163,12 +164,17 @@ def give(size, device):
 
 _TORCH = """
 torch = ModuleType("torch")
+theirs = {}
+def external(handle, device):
+    assert handle > 1, "torch makes a stream of its own of what is no handle"
+    return External(handle, device)
 class Tensor:
     pass
 torch.__dict__.update(Tensor=Tensor, uint8=None, is_grad_enabled=lambda: False, device=lambda kind, ordinal: ordinal,
     empty=lambda size, dtype, device: give(size, device),
-    cuda=SimpleNamespace(ExternalStream=External, stream=lambda stream: stream, OutOfMemoryError=OutOfMemoryError,
-                         current_stream=lambda device: SimpleNamespace(cuda_stream=0)))
+    cuda=SimpleNamespace(ExternalStream=external, stream=lambda stream: stream, OutOfMemoryError=OutOfMemoryError,
+                         current_stream=lambda device: External(theirs.get(device, 7), device, "current"),
+                         default_stream=lambda device: External(0, device, "default")))
 sys.modules["torch"] = torch
 name = "torch"
 """
@@ -183,8 +189,13 @@ class Device:
         Device.now.append(self.ordinal)
     def __exit__(self, *exception):
         Device.now.pop()
-cupy.cuda.__dict__.update(Device=Device, ExternalStream=External, alloc=lambda size: give(size, Device.now[-1]),
-                          memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError))
+def external(handle, device):
+    assert handle, "which is Stream.null"
+    return External(handle, device)
+Null = SimpleNamespace(null=External(0, 1, "null"))
+alloc = lambda size: give(size, Device.now[-1])
+memory_ = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+cupy.cuda.__dict__.update(Device=Device, ExternalStream=external, Stream=Null, alloc=alloc, memory=memory_)
 name = "cupy"
 """
 
@@ -198,7 +209,7 @@ def test_memory_of_a_library(library):
 stream = Stream(1)
 with pycutlass.allocating_with(name):
     arguments, D = split()
-assert entered == [(0, 1), "left"], entered
+assert entered == [(0, 1, "default" if name == "torch" else "null"), "left"], entered
 arguments.sync()
 assert (D.now() == a @ b).all()
 workspace = arguments._execution._buffers["workspace"].pointer
@@ -212,6 +223,16 @@ assert soon(lambda: freed == [workspace])
 allocator = pycutlass.TorchAllocator() if name == "torch" else pycutlass.CupyAllocator()
 taken_on, used_on = _core.Stream(1), _core.Stream(1, stream.ptr)
 log()
+entered.clear()
+pointer = allocator.allocate(64, used_on)
+assert entered == [(stream.ptr, 1, "external"), "left"], entered
+allocator.deallocate(pointer, 64, used_on)
+if name == "torch":
+    theirs[1] = stream.ptr
+    entered.clear()
+    allocator.deallocate(allocator.allocate(64, used_on), 64, used_on)
+    assert entered == [(stream.ptr, 1, "current"), "left"], entered
+    del theirs[1]
 pointer = allocator.allocate(64, taken_on)
 allocator.deallocate(pointer, 64, taken_on)
 assert not [line for line in log() if line.startswith("cuStreamWaitEvent")], "on the same stream it is in order"
