@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError, PyCutlassError, ToolkitError
+from pycutlass.integers import attribute
 
 __all__ = ["Allocator", "CupyAllocator", "TorchAllocator", "allocating_with", "chosen", "set_allocator", "take"]
 
@@ -253,7 +254,7 @@ def _meant(allocator: Any) -> Allocator | None:
             raise ArgumentError(f"an allocator is one of {', '.join(_BY_NAME)}, or an object; got {allocator!r}")
         return _BY_NAME[allocator]()
     wanted = ("allocate", "deallocate")
-    if isinstance(allocator, type) or not all(callable(getattr(allocator, name, None)) for name in wanted):
+    if isinstance(allocator, type) or not all(callable(attribute(allocator, name)) for name in wanted):
         raise ArgumentTypeError(
             f"an allocator has the methods allocate(size, stream) and deallocate(pointer, size, stream), or is one of "
             f"{', '.join(_BY_NAME)}; got {shown(allocator)}"

@@ -19,7 +19,7 @@ from pycutlass import _core, device
 from pycutlass.allocators import chosen
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import real, whole
+from pycutlass.integers import attribute, real, whole
 from pycutlass.memory import DeviceBuffer
 from pycutlass.tensor import current_stream_source
 
@@ -282,7 +282,8 @@ def _ordinal(given: int | None, stream: Any) -> int:
     """Return the GPU that is meant, which must be there."""
     device.require()
     if given is None:
-        says = getattr(stream, "device_index", getattr(stream, "device_id", None))  # of torch, of cupy
+        says = attribute(stream, "device_index")  # of torch
+        says = attribute(stream, "device_id") if says is None else says  # of cupy
         ordinal = whole(says) if says is not None else None
         return device.current() if ordinal is None or ordinal < 0 else device.describe(ordinal).ordinal
     ordinal = whole(given)
