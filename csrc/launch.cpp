@@ -40,7 +40,8 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
     : kernel_(std::move(kernel)),
       record_(record),
       stream_(kernel_->context(), kernel_->ordinal()),
-      launch_stream_(kernel_->context(), nullptr) {
+      launch_stream_(kernel_->context(), nullptr),
+      params_(kernel_->host().info().params_bytes) {
   record_->struct_size = record_bytes;
   record_->device = kernel_->ordinal();
   record_->sm_count = kernel_->sm_count();
@@ -50,13 +51,12 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
 
   pycutlass_kernel_info const& info = kernel_->host().info();
   if (info.call_bytes != record_bytes) raise_error("CacheError", "the kernel takes another family's call record");
-  if (info.params_bytes > sizeof(params_)) raise_error("CacheError", "the kernel's parameters exceed 4096 bytes");
   config_.blockDimX = info.threads[0];
   config_.blockDimY = info.threads[1];
   config_.blockDimZ = 1;
   config_.sharedMemBytes = info.shared_bytes;
   config_.attrs = attributes_;
-  arguments_[0] = params_;
+  arguments_[0] = params_.data();
 }
 
 void Call::set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes,
@@ -120,12 +120,12 @@ void Call::adopt(Call& other) noexcept {
   config_.gridDimZ = other.config_.gridDimZ;
   pdl_allowed_ = other.pdl_allowed_;
   set_attributes();
-  std::memcpy(params_, other.params_, sizeof params_);
+  params_.assign(other.params_);
 }
 
 int Call::plan() {
   ContextScope scope(kernel_->context());  // CUTLASS's host code asks for the current device, and makes tensor maps
-  int const status = kernel_->host().plan(record_, params_, &result_);
+  int const status = kernel_->host().plan(record_, params_.data(), &result_);
   config_.gridDimX = result_.grid[0];
   config_.gridDimY = result_.grid[1];
   config_.gridDimZ = result_.grid[2];

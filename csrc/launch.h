@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "aligned_bytes.h"
 #include "kernel.h"
 #include "operand_slot.h"
 #include "stream.h"
@@ -64,7 +65,7 @@ class Call {
   uint64_t scratch_bytes() const { return result_.scratch_bytes; }
   bool launches_with_pdl() const { return pdl_allowed_ && result_.waits_itself; }
   CUlaunchConfig const& config() const { return config_; }
-  uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_); }
+  uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_.data()); }
   uintptr_t function() const { return reinterpret_cast<uintptr_t>(kernel_->function()); }
   Stream last_stream() const { return launch_stream_; }
   Stream current_stream() const { return stream_.current(); }
@@ -119,7 +120,7 @@ class Call {
   Stream explicit_stream_;
   std::shared_ptr<Event> explicit_end_;
   pybind11::object storages_ = pybind11::none();
-  alignas(128) unsigned char params_[PYCUTLASS_MAX_PARAMS];
+  AlignedBytes params_;
 };
 
 /// Record and call in one object: the record comes first, since the call's constructor fills it.

@@ -66,7 +66,7 @@ double written(double result) {
 template <typename Call>
 void launch(Call const& call) {
   using Kernel = Operation::Kernel;
-  alignas(64) char storage[PYCUTLASS_MAX_PARAMS];
+  alignas(PYCUTLASS_PARAMS_ALIGNMENT) char storage[sizeof(Operation::Params)];
   pycutlass_plan_result plan{};
   if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the problem is refused");
 

@@ -12,7 +12,8 @@
 
 #define PYCUTLASS_ABI_VERSION 3
 #define PYCUTLASS_MAX_SCALARS 4
-#define PYCUTLASS_MAX_PARAMS 4096
+#define PYCUTLASS_MAX_PARAMS 32764      // bytes, what CUDA takes since compute capability 7.0
+#define PYCUTLASS_PARAMS_ALIGNMENT 128  // of the memory that a plan writes parameters to
 #define PYCUTLASS_SCRATCH_ALIGNMENT 128
 
 #ifdef __cplusplus

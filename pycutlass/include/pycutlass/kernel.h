@@ -13,6 +13,16 @@
 #include <cutlass/cutlass.h>
 #include <cutlass/device_kernel.h>
 
+namespace pycutlass {
+
+/// Parameters that CUDA can pass, and that have their place in the memory that a call has for them.
+template <typename Params>
+constexpr bool is_passable() {
+  return sizeof(Params) <= PYCUTLASS_MAX_PARAMS && alignof(Params) <= PYCUTLASS_PARAMS_ALIGNMENT;
+}
+
+}  // namespace pycutlass
+
 #if PYCUTLASS_DEVICE_SIDE
 
 #define PYCUTLASS_DEFINE_KERNEL(bounds, name, Operation)                                                  \
@@ -41,6 +51,7 @@ constexpr unsigned threads_x(long) {
 
 template <typename Operation>
 int describe(pycutlass_kernel_info* info) {
+  static_assert(is_passable<typename Operation::Params>(), "the kernel's parameters are too large, or too aligned");
   *info = {PYCUTLASS_ABI_VERSION,
            static_cast<uint32_t>(sizeof(typename Operation::Params)),
            Operation::kSharedBytes,
