@@ -35,9 +35,8 @@ PyObject* run(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) {
 }
 
 PyObject* update(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 4) return PyErr_Format(PyExc_TypeError, "update takes A, B, C and D, got %zd arguments", count);
   return guarded([&]() -> PyObject* {
-    bool const fits = call_of(capsule).update(arguments[0], arguments[1], arguments[2], arguments[3]);
+    bool const fits = call_of(capsule).update(arguments, static_cast<size_t>(count));
     return py::bool_(fits).release().ptr();
   });
 }
@@ -66,8 +65,8 @@ py::object bound_run(py::object call) {
 }
 
 py::object bound_update(py::object call) {
-  static PyMethodDef definition =
-      define("update", update, "Take tensors of the remembered forms as A, B, C and D; False changes nothing.");
+  static PyMethodDef definition = define(
+      "update", update, "Take tensors of the remembered forms, A, B, C, D and further ones; False changes nothing.");
   return bind(definition, std::move(call));
 }
 

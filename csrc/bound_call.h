@@ -9,7 +9,7 @@ namespace pycutlass {
 /// A Python function (stream=None) that runs `call`, a pybind11 instance of Call, which it keeps alive.
 pybind11::object bound_run(pybind11::object call);
 
-/// A Python function (A, B, C, D) that updates `call`.
+/// A Python function (A, B, C, D, ...) that updates `call`; None keeps an operand.
 pybind11::object bound_update(pybind11::object call);
 
 }  // namespace pycutlass

@@ -43,7 +43,8 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   ~GroupedCall() override;
 
   void set_sizes(py::buffer const& sizes);
-  void set_entries(size_t operand, OperandRule const& rule, py::buffer const& entries, py::tuple const& tensors);
+  void set_entries(size_t operand, int element, OperandRule const& rule, py::buffer const& entries,
+                   py::tuple const& tensors);
   void set_table(uintptr_t table, size_t bytes) {
     table_ = table;
     table_capacity_ = bytes;
@@ -52,7 +53,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
 
   int plan();
   void adopt(Call& other) noexcept override;
-  bool update(py::handle a, py::handle b, py::handle c, py::handle d) override;
+  bool update(PyObject* const* tensors, size_t count) override;
   bool resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given);
   void run(py::handle stream) override;
   void join(Stream const& stream);
@@ -144,8 +145,9 @@ void GroupedCall::set_sizes(py::buffer const& sizes) {
 
 /// `entries` has address, bytes, bytes of a line, bytes between lines and leading dimension of each problem's operand;
 /// `tensors` what they point into, or None where that is kept elsewhere.
-void GroupedCall::set_entries(size_t operand, OperandRule const& rule, py::buffer const& entries,
+void GroupedCall::set_entries(size_t operand, int element, OperandRule const& rule, py::buffer const& entries,
                               py::tuple const& tensors) {
+  kernel().host().check_element(static_cast<int>(operand), element);
   OperandList& list = group_.operands.at(operand);
   py::buffer_info info = entries.request();
   auto const count = static_cast<py::ssize_t>(list.spans.size());
@@ -239,9 +241,10 @@ OperandList const& GroupedCall::packed(size_t operand) const {
 
 /// Takes tuples of tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that
 /// were there until no launch needs them.
-bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d) {
-  if (image_.empty()) return false;
-  std::array<py::handle, kOperands> const given = {a, b, c, d};
+bool GroupedCall::update(PyObject* const* tensors, size_t count) {
+  if (image_.empty() || count != kOperands) return false;
+  std::array<py::handle, kOperands> given;
+  std::copy(tensors, tensors + count, given.begin());
   auto for_each_given = [&](auto what) {
     for (size_t i = 0; i < kOperands; ++i) {
       if (!given[i].is_none()) what(i);
@@ -255,7 +258,7 @@ bool GroupedCall::update(py::handle a, py::handle b, py::handle c, py::handle d)
   }
   if (!fits) return false;
   for_each_given([&](size_t i) { group_.operands[i].exchange(); });
-  if (overlapping(!d.is_none())) {
+  if (overlapping(!given[kD].is_none())) {
     for_each_given([&](size_t i) { group_.operands[i].exchange(); });
     targets_known_ = false;
     return false;
@@ -400,8 +403,8 @@ void bind_grouped_call(py::module_& m) {
   py::class_<GroupedCall, Call>(m, "GroupedCall", "A grouped GEMM ready to be launched any number of times.")
       .def(py::init<std::shared_ptr<DeviceKernel>>(), py::arg("kernel"), py::keep_alive<1, 2>())
       .def("set_sizes", &GroupedCall::set_sizes, py::arg("sizes"))
-      .def("set_entries", &GroupedCall::set_entries, py::arg("operand"), py::arg("rule"), py::arg("entries"),
-           py::arg("tensors"))
+      .def("set_entries", &GroupedCall::set_entries, py::arg("operand"), py::arg("element"), py::arg("rule"),
+           py::arg("entries"), py::arg("tensors"))
       .def("set_table", &GroupedCall::set_table, py::arg("pointer"), py::arg("bytes"))
       .def(
           "resize",

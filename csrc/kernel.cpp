@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -69,7 +70,21 @@ Function symbol(void* handle, char const* name) {
   return reinterpret_cast<Function>(address);
 }
 
+/// By pycutlass_element, as pycutlass/types.py calls them.
+constexpr std::array<char const*, 9> kElements = {"none", "f64", "f32", "tf32", "f16", "bf16", "s32", "s8", "s64"};
+constexpr std::array<char const*, PYCUTLASS_ROLES> kRoles = {"A", "B", "C", "D", "scale_A", "scale_B"};
+
+char const* element_name(int element) {
+  bool const known = element >= 0 && static_cast<size_t>(element) < kElements.size();
+  return known ? kElements[static_cast<size_t>(element)] : "unknown";
+}
+
 }  // namespace
+
+char const* role_name(int role) {
+  if (role < 0 || role >= PYCUTLASS_ROLES) raise_error("CacheError", "no operand has number " + std::to_string(role));
+  return kRoles[static_cast<size_t>(role)];
+}
 
 HostLibrary::HostLibrary(py::bytes const& image) {
   handle_ = load_shared_object(std::string_view(image));
@@ -79,11 +94,23 @@ HostLibrary::HostLibrary(py::bytes const& image) {
                                   ", this PyCUTLASS has version " + std::to_string(PYCUTLASS_ABI_VERSION) +
                                   ". Remove it with 'pycutlass cache rm'.");
   }
+  auto const describe_epilogue = symbol<pycutlass_describe_epilogue_function>(handle_, "pycutlass_describe_epilogue");
+  epilogue_.resize(describe_epilogue(nullptr, 0));
+  describe_epilogue(epilogue_.data(), static_cast<uint32_t>(epilogue_.size()));
   plan_ = symbol<pycutlass_plan_function>(handle_, "pycutlass_plan");
   if (driver_problem().empty()) {
     static pycutlass_driver const functions = {&get_device, &get_attribute, &get_entry_point};
     symbol<pycutlass_bind_function>(handle_, "pycutlass_bind")(&functions);
   }
+}
+
+void HostLibrary::check_element(int role, int element) const {
+  std::string const name = role_name(role);
+  int const compiled = info_.elements[role];
+  if (compiled == element) return;
+  std::string const made = compiled ? std::string("was compiled for one of ") + element_name(compiled) : "has none";
+  raise_error("CacheError", "operand " + name + " is of " + element_name(element) + ", and the kernel " + made +
+                                ": description and kernel do not belong together");
 }
 
 HostLibrary::~HostLibrary() {
@@ -170,7 +197,41 @@ int DeviceKernel::attribute(CUfunction_attribute which) const {
   return value;
 }
 
+namespace {
+
+py::dict elements(HostLibrary const& host) {
+  py::dict elements;
+  for (int role = 0; role < PYCUTLASS_ROLES; ++role) {
+    if (int const element = host.info().elements[role]) elements[role_name(role)] = element_name(element);
+  }
+  return elements;
+}
+
+py::tuple epilogue_fields(HostLibrary const& host) {
+  static constexpr std::array<char const*, 3> kKinds = {"value", "address", "stride"};
+  py::list fields;
+  for (pycutlass_epilogue_field const& field : host.epilogue()) {
+    fields.append(py::make_tuple(field.name, kKinds.at(field.kind), element_name(field.element), field.offset,
+                                 field.bytes, field.index, field.written != 0));
+  }
+  return py::tuple(fields);
+}
+
+}  // namespace
+
 void bind_kernel(py::module_& m) {
+  py::dict codes, roles;
+  for (size_t code = 1; code < kElements.size(); ++code) codes[kElements[code]] = code;
+  for (int role = 0; role < PYCUTLASS_ROLES; ++role) roles[role_name(role)] = role;
+  py::dict forms;
+  forms["tensor"] = static_cast<int>(PYCUTLASS_TENSOR);
+  forms["vector"] = static_cast<int>(PYCUTLASS_VECTOR);
+  forms["scalar"] = static_cast<int>(PYCUTLASS_SCALAR);
+  forms["addresses"] = static_cast<int>(PYCUTLASS_ADDRESSES);
+  m.attr("FORMS") = forms;
+  m.attr("ELEMENTS") = codes;
+  m.attr("ROLES") = roles;
+
   py::class_<HostLibrary, std::shared_ptr<HostLibrary>>(m, "HostLibrary",
                                                         "Host side of a compiled kernel, loaded from bytes.")
       .def(py::init<py::bytes const&>(), py::arg("image"))
@@ -178,10 +239,14 @@ void bind_kernel(py::module_& m) {
       .def_property_readonly("shared_bytes", [](HostLibrary const& self) { return self.info().shared_bytes; })
       .def_property_readonly("threads",
                              [](HostLibrary const& self) { return self.info().threads[0] * self.info().threads[1]; })
-      .def_property_readonly("cluster", [](HostLibrary const& self) {
-        auto const& cluster = self.info().cluster;
-        return py::make_tuple(cluster[0], cluster[1], cluster[2]);
-      });
+      .def_property_readonly("cluster",
+                             [](HostLibrary const& self) {
+                               auto const& cluster = self.info().cluster;
+                               return py::make_tuple(cluster[0], cluster[1], cluster[2]);
+                             })
+      .def_property_readonly("elements", &elements)
+      .def_property_readonly("epilogue_bytes", [](HostLibrary const& self) { return self.info().epilogue_bytes; })
+      .def_property_readonly("epilogue_fields", &epilogue_fields);
 
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "Code of a GPU, loaded.")
       .def("unload", &Library::unload, "Unload it; False where the driver refuses that for now.");
@@ -192,6 +257,7 @@ void bind_kernel(py::module_& m) {
       .def_property_readonly("function",
                              [](DeviceKernel const& self) { return reinterpret_cast<uintptr_t>(self.function()); })
       .def_property_readonly("library", &DeviceKernel::library)
+      .def_property_readonly("host", &DeviceKernel::shared_host)
       .def_property_readonly("ordinal", &DeviceKernel::ordinal)
       .def_property_readonly("occupancy", &DeviceKernel::occupancy)
       .def_property_readonly("sm_count", &DeviceKernel::sm_count)

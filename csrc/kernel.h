@@ -5,13 +5,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "driver.h"
 #include "pycutlass/abi.h"
 
 namespace pycutlass {
 
-/// The host side: sizes of the kernel, and the function that turns a call record into kernel parameters.
+/// The host side: constants of the kernel, and the function that turns a call record into kernel parameters.
 class HostLibrary {
  public:
   /// Loads a shared object from memory. Throws pycutlass.errors.CacheError where it is not one of ours.
@@ -21,11 +22,16 @@ class HostLibrary {
   HostLibrary& operator=(HostLibrary const&) = delete;
 
   pycutlass_kernel_info const& info() const { return info_; }
+  /// The fields in the arguments of the epilogue.
+  std::vector<pycutlass_epilogue_field> const& epilogue() const { return epilogue_; }
+  /// Throws CacheError unless operand `role` is what the kernel was compiled for.
+  void check_element(int role, int element) const;
   int plan(void const* call, void* params, pycutlass_plan_result* result) const { return plan_(call, params, result); }
 
  private:
   void* handle_ = nullptr;
   pycutlass_kernel_info info_{};
+  std::vector<pycutlass_epilogue_field> epilogue_;
   pycutlass_plan_function plan_ = nullptr;
 };
 
@@ -54,6 +60,7 @@ class DeviceKernel {
   DeviceKernel& operator=(DeviceKernel const&) = delete;
 
   HostLibrary const& host() const { return *host_; }
+  std::shared_ptr<HostLibrary> shared_host() const { return host_; }
   CUfunction function() const { return function_; }
   CUcontext context() const { return context_; }
   int ordinal() const { return ordinal_; }
@@ -76,6 +83,9 @@ class DeviceKernel {
   int sm_count_ = 0;
   int occupancy_ = 0;
 };
+
+/// What an operand is called that has this place in the table of a call record.
+char const* role_name(int role);
 
 /// Adds HostLibrary and DeviceKernel to the module.
 void bind_kernel(pybind11::module_& m);

@@ -1,5 +1,8 @@
 #include "launch.h"
 
+#include <pybind11/stl.h>
+
+#include <algorithm>
 #include <cstring>
 
 #include "bindings.h"
@@ -9,12 +12,6 @@
 namespace py = pybind11;
 
 namespace pycutlass {
-
-namespace {
-
-enum Operand { kA, kB, kC, kD };
-
-}  // namespace
 
 void StreamSource::follow_library(dlpack::ExchangeApi const* api) {
   api_ = api;
@@ -39,6 +36,7 @@ CUstream StreamSource::current_handle() const {
 Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_t record_bytes)
     : kernel_(std::move(kernel)),
       record_(record),
+      epilogue_(kernel_->host().info().epilogue_bytes),
       stream_(kernel_->context(), kernel_->ordinal()),
       launch_stream_(kernel_->context(), nullptr),
       params_(kernel_->host().info().params_bytes) {
@@ -46,8 +44,10 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
   record_->device = kernel_->ordinal();
   record_->sm_count = kernel_->sm_count();
   record_->sm_occupancy = kernel_->occupancy();
-  pycutlass_operand* operands[] = {&record_->A, &record_->B, &record_->C, &record_->D};
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].attach(operands[i], i == kD);
+  record_->epilogue = epilogue_.data();
+  for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_C, PYCUTLASS_D}) {
+    slots_.emplace_back(role_name(role), &record_->operands[role].data, role == PYCUTLASS_D);
+  }
 
   pycutlass_kernel_info const& info = kernel_->host().info();
   if (info.call_bytes != record_bytes) raise_error("CacheError", "the kernel takes another family's call record");
@@ -59,13 +59,62 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
   arguments_[0] = params_.data();
 }
 
-void Call::set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes,
-                       uint64_t alignment) {
-  slots_.at(static_cast<size_t>(index)).set(pointer, ld, batch_stride, bytes, alignment);
+namespace {
+
+/// As many strides as a record has for an operand, with 0 for those that are not given.
+OperandSlot::Strides all_strides(std::vector<int64_t> const& given) {
+  OperandSlot::Strides strides{};
+  if (given.size() > strides.size()) raise_error("ArgumentTypeError", "an operand has at most 4 strides");
+  std::copy(given.begin(), given.end(), strides.begin());
+  return strides;
 }
 
-void Call::remember(int index, py::object tensor, std::string name) {
-  slots_.at(static_cast<size_t>(index)).remember(std::move(tensor), std::move(name));
+}  // namespace
+
+void Call::set_operand(int role, uintptr_t pointer, std::vector<int64_t> const& strides, uint64_t bytes,
+                       uint64_t alignment, int element, int form) {
+  kernel_->host().check_element(role, element);
+  OperandSlot::Strides const padded = all_strides(strides);
+  pycutlass_operand& operand = record_->operands[role];
+  std::copy(padded.begin(), padded.end(), operand.stride);
+  operand.element = static_cast<uint8_t>(element);
+  operand.form = static_cast<uint8_t>(form);
+  slot(role_name(role), &operand.data, role == PYCUTLASS_D).set(pointer, padded, bytes, alignment);
+}
+
+/// The slot of operand `name`, made at first use.
+OperandSlot& Call::slot(std::string const& name, void** address, bool written) {
+  for (OperandSlot& each : slots_) {
+    if (each.name() == name) return each;
+  }
+  return slots_.emplace_back(name, address, written);
+}
+
+void Call::set_epilogue(py::bytes const& arguments) {
+  std::string_view const given(arguments);
+  if (given.size() != epilogue_.size()) {
+    raise_error("CacheError", "the epilogue takes " + std::to_string(epilogue_.size()) + " bytes of arguments, got " +
+                                  std::to_string(given.size()));
+  }
+  std::memcpy(epilogue_.data(), given.data(), given.size());
+}
+
+void Call::set_epilogue_tensor(std::string const& name, size_t offset, std::vector<int64_t> const& strides,
+                               uint64_t bytes, uint64_t alignment, bool written) {
+  for (pycutlass_epilogue_field const& field : kernel_->host().epilogue()) {
+    if (field.kind != PYCUTLASS_ADDRESS || field.offset != offset || field.name != name) continue;
+    auto** address = reinterpret_cast<void**>(epilogue_.data() + offset);
+    slot(name, address, written).set(reinterpret_cast<uintptr_t>(*address), all_strides(strides), bytes, alignment);
+    return;
+  }
+  raise_error("CacheError", "the epilogue has no address of " + name);
+}
+
+void Call::remember(std::string const& name, py::object tensor, std::string shown_name) {
+  for (OperandSlot& each : slots_) {
+    if (each.name() == name) return each.remember(std::move(tensor), std::move(shown_name));
+  }
+  raise_error("CacheError", "the call has no operand " + name);
 }
 
 void Call::watch(py::object const& tensor, std::string name, bool written) {
@@ -82,7 +131,9 @@ void Call::check_unmoved() const {
 }
 
 void Call::count_writes() const {
-  slots_[kD].guard().count_write();
+  for (OperandSlot const& slot : slots_) {
+    if (slot.written()) slot.guard().count_write();
+  }
   for (Watched const& each : watched_) each.guard.count_write();
 }
 
@@ -91,14 +142,6 @@ py::list Call::storages() const {
   for (OperandSlot const& slot : slots_) storages.append(slot.guard().storage());
   for (Watched const& each : watched_) storages.append(each.guard.storage());
   return storages;
-}
-
-void Call::set_scalars(py::sequence const& values, py::sequence const& pointers) {
-  for (size_t i = 0; i < PYCUTLASS_MAX_SCALARS; ++i) {
-    record_->scalars.value[i] = i < values.size() ? values[i].cast<double>() : 0.0;
-    record_->scalars.pointer[i] =
-        i < pointers.size() ? reinterpret_cast<void const*>(pointers[i].cast<uintptr_t>()) : nullptr;
-  }
 }
 
 void Call::set_workspace(uintptr_t pointer) { record_->workspace = reinterpret_cast<void*>(pointer); }
@@ -111,7 +154,11 @@ void Call::follow_library(py::object const& tensor_type) {
 
 void Call::adopt(Call& other) noexcept {
   std::memcpy(record_, other.record_, record_->struct_size);
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].adopt(other.slots_[i]);
+  record_->epilogue = epilogue_.data();
+  epilogue_.assign(other.epilogue_);
+  slots_.swap(other.slots_);
+  for (OperandSlot& slot : slots_) slot.attach(counterpart(slot.address(), other));
+  for (OperandSlot& slot : other.slots_) slot.attach(other.counterpart(slot.address(), *this));
   watched_ = std::move(other.watched_);
   stream_ = std::move(other.stream_);
   result_ = other.result_;
@@ -133,6 +180,18 @@ int Call::plan() {
   return status;
 }
 
+/// The place in this call of what `address` is in `other`: both are of one class and kernel.
+void** Call::counterpart(void** address, Call const& other) const noexcept {
+  auto const at = reinterpret_cast<uintptr_t>(address);
+  auto within = [at](void const* begin, size_t bytes) {
+    auto const first = reinterpret_cast<uintptr_t>(begin);
+    return at >= first && at < first + bytes ? static_cast<ptrdiff_t>(at - first) : -1;
+  };
+  ptrdiff_t const in_record = within(other.record_, record_->struct_size);
+  if (in_record >= 0) return reinterpret_cast<void**>(reinterpret_cast<char*>(record_) + in_record);
+  return reinterpret_cast<void**>(epilogue_.data() + within(other.epilogue_.data(), epilogue_.size()));
+}
+
 void Call::set_attributes() {
   uint32_t const(&cluster)[3] = kernel_->host().info().cluster;
   config_.numAttrs = 0;
@@ -148,29 +207,40 @@ void Call::set_attributes() {
   }
 }
 
-bool Call::update(py::handle a, py::handle b, py::handle c, py::handle d) {
+bool Call::update(PyObject* const* tensors, size_t count) {
   if (explicit_end_) return false;  // what is given up may be in use on a stream of the caller's: the slow path waits
-  std::array<py::handle, 4> tensors = {a, b, c, d};
+  if (count > slots_.size()) return false;
   size_t done = 0;
   bool fits = true;
   try {
-    for (; fits && done < tensors.size(); ++done) {
-      if (!tensors[done].is_none()) fits = slots_[done].try_exchange(tensors[done]);
+    for (; fits && done < count; ++done) {
+      if (tensors[done] != Py_None) fits = slots_[done].try_exchange(tensors[done]);
     }
   } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
     fits = false;
   }
-  OperandSlot const& target = slots_[kD];
-  fits = fits && !target.overlaps(slots_[kA]) && !target.overlaps(slots_[kB]) &&
-         (target.same_place(slots_[kC]) || !target.overlaps(slots_[kC])) && plan() == 0;
+  fits = fits && writes_apart() && plan() == 0;
   if (!fits) {
     for (size_t i = 0; i < done; ++i) {
-      if (!tensors[i].is_none()) slots_[i].restore();
+      if (tensors[i] != Py_None) slots_[i].restore();
     }
     plan();
   }
   for (OperandSlot& slot : slots_) slot.forget_previous();
   return fits;
+}
+
+/// Whether nothing that is written lies over anything else. C may be D itself.
+bool Call::writes_apart() const {
+  OperandSlot const &source = slots_[PYCUTLASS_C], &target = slots_[PYCUTLASS_D];
+  for (OperandSlot const& written : slots_) {
+    if (!written.written()) continue;
+    for (OperandSlot const& other : slots_) {
+      if (&other == &written || !written.overlaps(other)) continue;
+      if (&written != &target || &other != &source || !target.same_place(source)) return false;
+    }
+  }
+  return true;
 }
 
 void Call::run(py::handle given) {
@@ -239,9 +309,15 @@ std::shared_ptr<Event> Call::next_explicit_end(Stream const& stream) const {
   return explicit_end_ && explicit_end_.use_count() == 1 ? explicit_end_ : std::make_shared<Event>(stream.context());
 }
 
-pycutlass_operand const& Call::operand(int index) const {
-  pycutlass_operand const* const operands[] = {&record_->A, &record_->B, &record_->C, &record_->D};
-  return *operands[index];
+pycutlass_operand const& Call::operand(int role) const {
+  role_name(role);  // throws where there is none
+  return record_->operands[role];
+}
+
+std::vector<std::string> Call::operands() const {
+  std::vector<std::string> names;
+  for (OperandSlot const& slot : slots_) names.push_back(slot.name());
+  return names;
 }
 
 namespace {
@@ -279,20 +355,28 @@ class ReductionCall : private Recorded<pycutlass_reduction_call>, public Call {
 
 void bind_call(py::module_& m) {
   py::class_<Call>(m, "Call", "A kernel ready to be launched any number of times.")
-      .def("set_operand", &Call::set_operand, py::arg("index"), py::arg("pointer"), py::arg("ld"),
-           py::arg("batch_stride"), py::arg("bytes"), py::arg("alignment"))
-      .def("remember", &Call::remember, py::arg("index"), py::arg("tensor"), py::arg("name"))
+      .def("set_operand", &Call::set_operand, py::arg("role"), py::arg("pointer"), py::arg("strides"), py::arg("bytes"),
+           py::arg("alignment"), py::arg("element"), py::arg("form"))
+      .def("set_epilogue", &Call::set_epilogue, py::arg("arguments"))
+      .def("set_epilogue_tensor", &Call::set_epilogue_tensor, py::arg("name"), py::arg("offset"), py::arg("strides"),
+           py::arg("bytes"), py::arg("alignment"), py::arg("written"))
+      .def("remember", &Call::remember, py::arg("name"), py::arg("tensor"), py::arg("shown_name"))
+      .def_property_readonly("operands", &Call::operands)
       .def(
           "adopt", [](Call& self, Call& other) { self.adopt(other); }, py::arg("other"),
           "Take over what was prepared in another call of the same kernel.")
       .def("watch", &Call::watch, py::arg("tensor"), py::arg("name"), py::arg("written"))
-      .def("set_scalars", &Call::set_scalars, py::arg("values"), py::arg("pointers"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
       .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
       .def("follow_library", &Call::follow_library, py::arg("tensor_type"))
       .def("follow_callable", &Call::follow_callable, py::arg("callable"))
       .def("plan", &Call::plan)
-      .def("update", &Call::update, py::arg("A"), py::arg("B"), py::arg("C"), py::arg("D"))
+      .def(
+          "update",
+          [](Call& self, py::args const& tensors) {
+            return self.update(PySequence_Fast_ITEMS(tensors.ptr()), tensors.size());
+          },
+          "Take tensors of the remembered forms, in the order of `operands`; None stays. False changes nothing.")
       .def("run", &Call::run, py::arg("stream") = py::none())
       .def_property_readonly("bound_update", [](py::object self) { return bound_update(std::move(self)); })
       .def_property_readonly("bound_run", [](py::object self) { return bound_run(std::move(self)); })
@@ -308,11 +392,11 @@ void bind_call(py::module_& m) {
       .def("take_storages", &Call::take_storages)
       .def(
           "operand",
-          [](Call const& self, int index) {
-            pycutlass_operand const& operand = self.operand(index);
-            return py::make_tuple(reinterpret_cast<uintptr_t>(operand.data), operand.ld, operand.batch_stride);
+          [](Call const& self, int role) {
+            pycutlass_operand const& operand = self.operand(role);
+            return py::make_tuple(reinterpret_cast<uintptr_t>(operand.data), operand.stride[0], operand.stride[1]);
           },
-          py::arg("index"))
+          py::arg("role"), "Address and the first two strides of an operand.")
       .def_property_readonly("shared_bytes", [](Call const& self) { return self.config().sharedMemBytes; })
       .def_property_readonly(
           "block", [](Call const& self) { return py::make_tuple(self.config().blockDimX, self.config().blockDimY, 1); })
@@ -334,7 +418,6 @@ void bind_launch(py::module_& m) {
   bind_tensor_form(m);
   bind_tensor_guard(m);
   bind_call(m);
-  m.attr("MAX_SCALARS") = PYCUTLASS_MAX_SCALARS;
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 
   py::class_<GemmCall, Call>(m, "GemmCall", "A GEMM ready to be launched any number of times.")

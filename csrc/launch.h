@@ -3,7 +3,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,11 +41,19 @@ class Call {
   Call(Call const&) = delete;
   Call& operator=(Call const&) = delete;
 
-  void set_operand(int index, uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment);
-  void remember(int index, pybind11::object tensor, std::string name);
+  /// Points operand `role` of the record at memory. Strides count elements.
+  void set_operand(int role, uintptr_t pointer, std::vector<int64_t> const& strides, uint64_t bytes, uint64_t alignment,
+                   int element, int form);
+  /// Takes the arguments of the epilogue, as its functor has packed them.
+  void set_epilogue(pybind11::bytes const& arguments);
+  /// Knows of a tensor that the arguments of the epilogue point to, by the address that they have `offset` bytes behind
+  /// their beginning.
+  void set_epilogue_tensor(std::string const& name, size_t offset, std::vector<int64_t> const& strides, uint64_t bytes,
+                           uint64_t alignment, bool written);
+  /// Has `tensor` be what operand `name` points into.
+  void remember(std::string const& name, pybind11::object tensor, std::string shown_name);
   /// Watches a tensor that the record points to in another way, by a table of addresses.
   void watch(pybind11::object const& tensor, std::string name, bool written);
-  void set_scalars(pybind11::sequence const& values, pybind11::sequence const& pointers);
   void set_workspace(uintptr_t pointer);
   /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
   void set_launch_with_pdl(bool allowed) { pdl_allowed_ = allowed; }
@@ -57,8 +64,9 @@ class Call {
   virtual void adopt(Call& other) noexcept;
   /// Makes grid and kernel parameters from the record; returns a cutlass::Status.
   int plan();
-  /// Takes tensors of the remembered forms; false leaves everything as it was.
-  virtual bool update(pybind11::handle a, pybind11::handle b, pybind11::handle c, pybind11::handle d);
+  /// Takes tensors of the remembered forms, in the order of `operands`: A, B, C, D, then further ones as they were set.
+  /// None, or what is left out, stays. False leaves everything as it was.
+  virtual bool update(PyObject* const* tensors, size_t count);
   virtual void run(pybind11::handle stream);
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
@@ -72,7 +80,9 @@ class Call {
   bool launched() const { return launched_; }
   /// Whether the last launch went to a stream that the caller named; one that was captured is none.
   virtual bool was_named() const { return last_was_named_; }
-  pycutlass_operand const& operand(int index) const;
+  pycutlass_operand const& operand(int role) const;
+  /// Names of what launches read and write.
+  std::vector<std::string> operands() const;
   /// Marks the end of the last launch on a stream that the caller named; null where there was none.
   std::shared_ptr<Event> explicit_end() const { return explicit_end_; }
   /// What keeps the memory alive that launches on such streams use, whatever becomes of the tensors. It is the caller's
@@ -91,13 +101,17 @@ class Call {
   virtual pybind11::list storages() const;
 
  private:
+  OperandSlot& slot(std::string const& name, void** address, bool written);
+  bool writes_apart() const;
+  void** counterpart(void** address, Call const& other) const noexcept;
   void set_attributes();
   void launch(Stream const& stream, bool named, bool capturing);
   std::shared_ptr<Event> next_explicit_end(Stream const& stream) const;
 
   std::shared_ptr<DeviceKernel> kernel_;
   pycutlass_call* record_;
-  std::array<OperandSlot, 4> slots_;
+  AlignedBytes epilogue_;           // what the record points to
+  std::vector<OperandSlot> slots_;  // A, B, C and D first
   struct Watched {
     std::string name;
     TensorGuard guard;

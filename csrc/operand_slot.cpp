@@ -4,8 +4,9 @@ namespace py = pybind11;
 
 namespace pycutlass {
 
-void OperandSlot::set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment) {
-  *record_ = {reinterpret_cast<void*>(pointer), ld, batch_stride};
+void OperandSlot::set(uintptr_t pointer, Strides const& strides, uint64_t bytes, uint64_t alignment) {
+  *address_ = reinterpret_cast<void*>(pointer);
+  strides_ = strides;
   bytes_ = bytes;
   alignment_ = alignment;
   form_ = TensorForm();
@@ -13,16 +14,10 @@ void OperandSlot::set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint6
   tensor_ = py::object();
 }
 
-void OperandSlot::adopt(OperandSlot& other) noexcept {
-  pycutlass_operand* const record = record_;
-  *this = std::move(other);
-  record_ = record;
-}
-
 void OperandSlot::remember(py::object tensor, std::string name) {
   form_.remember(tensor);
   guard_.watch(tensor, written_);
-  name_ = std::move(name);
+  shown_name_ = std::move(name);
   tensor_ = std::move(tensor);
 }
 
@@ -31,11 +26,11 @@ bool OperandSlot::try_exchange(py::handle tensor) {
   if (!form_.read(tensor, pointer) || pointer % alignment_ != 0 || !guard_.allows(tensor)) return false;
   TensorGuard guard = guard_;
   guard.exchange(tensor);
-  previous_pointer_ = reinterpret_cast<uintptr_t>(record_->data);
+  previous_pointer_ = reinterpret_cast<uintptr_t>(*address_);
   previous_guard_ = std::exchange(guard_, std::move(guard));
   previous_ = std::move(tensor_);
   tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  record_->data = reinterpret_cast<void*>(pointer);
+  *address_ = reinterpret_cast<void*>(pointer);
   return true;
 }
 
@@ -43,17 +38,16 @@ void OperandSlot::restore() {
   if (!previous_) return;
   tensor_ = std::move(previous_);
   guard_ = std::move(previous_guard_);
-  record_->data = reinterpret_cast<void*>(previous_pointer_);
+  *address_ = reinterpret_cast<void*>(previous_pointer_);
 }
 
 bool OperandSlot::same_place(OperandSlot const& other) const {
-  return record_->data == other.record_->data && record_->ld == other.record_->ld &&
-         record_->batch_stride == other.record_->batch_stride;
+  return *address_ == *other.address_ && strides_ == other.strides_;
 }
 
 bool OperandSlot::overlaps(OperandSlot const& other) const {
-  auto begin = reinterpret_cast<uintptr_t>(record_->data);
-  auto other_begin = reinterpret_cast<uintptr_t>(other.record_->data);
+  auto begin = reinterpret_cast<uintptr_t>(*address_);
+  auto other_begin = reinterpret_cast<uintptr_t>(*other.address_);
   return begin && other_begin && begin < other_begin + other.bytes_ && other_begin < begin + bytes_;
 }
 

@@ -1,8 +1,9 @@
-// One operand of a call: where it is in the record, and what a tensor must look like to take its place.
+// One operand of a call: where the kernel finds its address, and what a tensor must look like to take its place.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <string>
 
 #include "pycutlass/abi.h"
@@ -13,17 +14,21 @@ namespace pycutlass {
 
 class OperandSlot {
  public:
-  /// `written`: launches write to it.
-  void attach(pycutlass_operand* record, bool written) {
-    record_ = record;
-    written_ = written;
-  }
-  /// Becomes what `other` is; the record stays this one's own.
-  void adopt(OperandSlot& other) noexcept;
-  /// Points the record at memory of which no tensor is known.
-  void set(uintptr_t pointer, int64_t ld, int64_t batch_stride, uint64_t bytes, uint64_t alignment);
+  using Strides = std::array<int64_t, PYCUTLASS_MAX_STRIDES>;
+
+  /// `address` is in a call's record, or in the arguments of its epilogue. `written`: launches write to the operand.
+  OperandSlot(std::string name, void** address, bool written)
+      : address_(address), written_(written), name_(std::move(name)) {}
+  /// The address is there now, in the memory of another call.
+  void attach(void** address) { address_ = address; }
+  void** address() const { return address_; }
+  std::string const& name() const { return name_; }
+  bool written() const { return written_; }
+  /// Points to memory of which no tensor is known.
+  void set(uintptr_t pointer, Strides const& strides, uint64_t bytes, uint64_t alignment);
+  /// Keeps the tensor alive that this points into; `name` is for messages.
   void remember(pybind11::object tensor, std::string name);
-  /// Points the record at `tensor` if it has the remembered form; false leaves everything as it was.
+  /// Points to `tensor` if it has the remembered form; false leaves everything as it was.
   bool try_exchange(pybind11::handle tensor);
   /// Takes an exchange back.
   void restore();
@@ -33,7 +38,7 @@ class OperandSlot {
   }
   /// Throws ArgumentError where the tensor's memory was moved since it was given.
   void check_unmoved() const {
-    if (!guard_.unmoved()) guard_.raise_moved(name_);
+    if (!guard_.unmoved()) guard_.raise_moved(shown_name_);
   }
   TensorGuard const& guard() const { return guard_; }
   /// Whether the two are the same matrices in memory.
@@ -42,14 +47,16 @@ class OperandSlot {
   bool overlaps(OperandSlot const& other) const;
 
  private:
-  pycutlass_operand* record_ = nullptr;
+  void** address_;
+  Strides strides_{};
   uint64_t bytes_ = 0;
   uint64_t alignment_ = 1;
-  bool written_ = false;
+  bool written_;
   TensorForm form_;
   TensorGuard guard_;
-  std::string name_;           // for messages
-  pybind11::object tensor_;    // what the record points into; alive as long as the record does
+  std::string name_;
+  std::string shown_name_;     // for messages
+  pybind11::object tensor_;    // what the address points into; alive as long as that does
   pybind11::object previous_;  // the same, before an exchange that may still be taken back
   TensorGuard previous_guard_;
   uintptr_t previous_pointer_ = 0;

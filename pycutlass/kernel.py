@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from pycutlass import _core, device
+from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.errors import NotCompiledError
 from pycutlass.retirement import later
 
@@ -13,12 +14,15 @@ if TYPE_CHECKING:
     from pycutlass.cache import Artifact
     from pycutlass.operation import Operation
 
-__all__ = ["load", "select"]
+__all__ = ["epilogue_layout", "load", "select"]
 
 # Loaded code is a property of the process and the GPU, not of whoever described the kernel: equal operations share it.
 # What keeps it loaded are operations with its text, arguments, and graphs that have been captured. No lock: loading may
 # wait for the GPU. Of threads that load a kernel at the same time the first wins.
 _loaded: weakref.WeakValueDictionary[tuple[str, int], _core.DeviceKernel] = weakref.WeakValueDictionary()
+
+# What kernels say of their epilogues, read once: it does not change.
+_layouts: weakref.WeakKeyDictionary[_core.DeviceKernel, EpilogueLayout] = weakref.WeakKeyDictionary()
 
 
 def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
@@ -43,6 +47,15 @@ def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
         kernel = _loaded.setdefault((artifact.key, ordinal), made)
     operation.loaded[ordinal] = kernel
     return kernel
+
+
+def epilogue_layout(kernel: _core.DeviceKernel) -> EpilogueLayout:
+    """Return where `kernel` has the arguments of its epilogue."""
+    layout = _layouts.get(kernel)
+    if layout is None:
+        host = kernel.host
+        layout = _layouts[kernel] = EpilogueLayout(host.epilogue_bytes, host.epilogue_fields)
+    return layout
 
 
 def select(operation: Operation, ordinal: int) -> Artifact:

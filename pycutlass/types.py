@@ -63,6 +63,11 @@ class Element:
         return stored
 
     @property
+    def code(self) -> int:
+        """Number of the type in call records and compiled kernels."""
+        return _core.ELEMENTS[self.short]
+
+    @property
     def epsilon(self) -> float:
         """Distance from 1 to the next value; 0 for integers."""
         return 0.0 if self.is_integer else 2.0**-self.mantissa

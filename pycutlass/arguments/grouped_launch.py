@@ -122,7 +122,8 @@ class GroupedLaunch(DeviceLaunch):
                 pitch = line if pitch else 0
             entries[number] = (pointer, length, line, pitch, ld)
         owners = tuple(None if each.view.device is None else each.view.owner for each in matrices)
-        prepared.call.set_entries(_LETTERS.index(letter), operand_rule(letter, matrices[0], bias), entries, owners)
+        rule, element = operand_rule(letter, matrices[0], bias), matrices[0].description.type.code
+        prepared.call.set_entries(_LETTERS.index(letter), element, rule, entries, owners)
 
     def _check_stream(self, prepared: Prepared) -> None:
         """Raise ArgumentError where memory is needed and the current stream is under capture."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pycutlass import _core
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
@@ -31,6 +32,7 @@ class PointerArray:
     matrices: tuple[Matrix, ...]
 
     batch_stride = 0
+    form = _core.FORMS["addresses"]
 
     @property
     def parts(self) -> tuple[Matrix, ...]:
@@ -106,6 +108,7 @@ class PointerTable:
     bytes: int
 
     batch_stride = packed_batch_stride = packed_ld = packed_bytes = 0
+    form = _core.FORMS["addresses"]
 
     @property
     def parts(self) -> tuple[PointerTable, ...]:

@@ -18,13 +18,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pycutlass import _core
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.errors import CacheError
 from pycutlass.report import BuildReport
 
 __all__ = ["read_bundle", "write_bundle"]
 
-_FORMAT = "pycutlass-bundle-1"
+_FORMAT = "pycutlass-bundle-2"
+_RECORDS = {"pycutlass-bundle-1": 3}  # versions of the call record in formats that did not say so
 _MANIFEST = "manifest.json"
 _KEY = re.compile(r"[0-9a-f]{64}")
 # What a bundle may unpack to. Real kernels shrink to a fifth; a file that was made to fill memory, to a thousandth.
@@ -46,7 +48,11 @@ def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
         If the file cannot be written.
     """
     chosen = sorted(artifacts, key=lambda artifact: artifact.key)
-    manifest = {"format": _FORMAT, "kernels": [_described(artifact) for artifact in chosen]}
+    manifest = {
+        "format": _FORMAT,
+        "record": _core.ABI_VERSION,
+        "kernels": [_described(artifact) for artifact in chosen],
+    }
     members = {_MANIFEST: json.dumps(manifest, sort_keys=True, indent=1).encode()}
     for artifact in chosen:
         members |= {f"{artifact.key}.cubin": artifact.cubin, f"{artifact.key}.host": artifact.host}
@@ -134,15 +140,27 @@ def _descriptions(path: Path, size: int, archive: zipfile.ZipFile) -> list[dict[
             f"of kernels does"
         )
     manifest = json.loads(_read(path, archive, _MANIFEST, min(_MANIFEST_SHARE * len(members), _LARGEST_MANIFEST)))
-    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else manifest
-        raise CacheError(f"{path} is not a bundle that this version reads: it needs {_FORMAT!r} and found {found!r}")
+    _check_version(path, manifest)
     descriptions = _checked_descriptions(path, manifest.get("kernels"))
     expected = sorted([_MANIFEST, *(f"{entry['key']}.{part}" for entry in descriptions for part in ("cubin", "host"))])
     if sorted(archive.namelist()) != expected:
         odd = sorted(set(archive.namelist()) ^ set(expected)) or ["one name twice"]
         raise CacheError(f"{path} does not hold the files of its manifest and nothing else: {', '.join(odd)}")
     return descriptions
+
+
+def _check_version(path: Path, manifest: Any) -> None:
+    """Raise `CacheError` if the kernels were made for another PyCUTLASS: their host sides take another call record."""
+    known = isinstance(manifest, dict)
+    found = manifest.get("format") if known else manifest
+    record = _RECORDS.get(found, manifest.get("record")) if known and isinstance(found, str) else None
+    if isinstance(record, int) and record != _core.ABI_VERSION:
+        raise CacheError(
+            f"the kernels of {path} were made for call record {record}, and this PyCUTLASS has {_core.ABI_VERSION}: "
+            f"compile them again and export them again"
+        )
+    if found != _FORMAT or record is None:
+        raise CacheError(f"{path} is not a bundle that this version reads: it needs {_FORMAT!r} and found {found!r}")
 
 
 def _read(path: Path, archive: zipfile.ZipFile, name: str, most: int) -> bytes:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.epilogue.activations import Activation
+from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.epilogue.scalars import EpilogueScalars, computed, pack
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import whole
@@ -159,6 +160,19 @@ class EpilogueFunctor:
             say_once(f"{self!r} takes the scalars {names}; got {2 + len(extra)}, and ignores what is more")
         given = [(name, extra[i] if i < len(extra) else default) for i, (name, default) in enumerate(wanted)]
         return pack(self.compute, ("alpha", alpha), ("beta", beta), *given)
+
+    def pack(self, layout: EpilogueLayout, scalars: EpilogueScalars) -> bytes:
+        """Return the arguments of the epilogue as a compiled kernel takes them.
+
+        Raises
+        ------
+        CacheError
+            The kernel was compiled for another epilogue.
+        """
+        names = self.scalar_names
+        return layout.pack(
+            dict(zip(names, scalars.values, strict=True)), dict(zip(names, scalars.pointers, strict=True))
+        )
 
     def reference(
         self,

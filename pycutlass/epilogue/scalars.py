@@ -39,6 +39,7 @@ class EpilogueScalars:
     pointers: tuple[int, ...]
     owners: tuple[Any, ...]
     compute: Element
+    names: tuple[str, ...] = ("alpha", "beta")
 
     def __repr__(self) -> str:
         texts = [
@@ -65,7 +66,7 @@ def pack(compute: Element, *named: tuple[str, Any]) -> EpilogueScalars:
     """Return the scalars of one launch from pairs of name and value, checked against the compute type."""
     packed = [_scalar(compute, name, value) for name, value in named]
     values, pointers, owners = zip(*packed, strict=True)
-    return EpilogueScalars(values, pointers, owners, compute)
+    return EpilogueScalars(values, pointers, owners, compute, tuple(name for name, _ in named))
 
 
 def computed(compute: Element, number: float) -> float:

@@ -22,8 +22,6 @@ from pycutlass.tensor import Guard
 
 __all__ = ["DeviceLaunch"]
 
-_OPERANDS = ("A", "B", "C", "D")
-
 
 class DeviceLaunch:
     """A problem on a GPU: kernel, call record, buffers of host operands, and workspace."""
@@ -55,7 +53,7 @@ class DeviceLaunch:
         return functools.partial(run_with_buffers, self.call) if self._buffers else self.call.bound_run
 
     @property
-    def try_exchange(self) -> Callable[[Any, Any, Any, Any], bool]:
+    def try_exchange(self) -> Callable[..., bool]:
         """What takes tensors of the same form in place of the present ones, or returns False."""
         return self.call.bound_update
 
@@ -104,11 +102,13 @@ class DeviceLaunch:
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for an operand."""
-        pointer, ld, _ = self.call.operand(_OPERANDS.index(name))
+        pointer, ld, _ = self.call.operand(_core.ROLES[name])
         return pointer, ld
 
     def _new_call(self, problem: Problem) -> _core.Call:
-        return problem.make_call(kernel.load(self._operation, self.ordinal))
+        loaded = kernel.load(self._operation, self.ordinal)
+        self._layout = kernel.epilogue_layout(loaded)
+        return problem.make_call(loaded)
 
     def _begin(self, problem: Problem) -> Prepared:
         """Return a call with the scalars, on the current streams of the tensors' libraries."""
@@ -119,8 +119,8 @@ class DeviceLaunch:
             if after != before and (self.call.launched or self._buffers) and not after.is_capturing():
                 after.follow(before)
         scalars = problem.scalars
-        call.set_scalars(scalars.values, scalars.pointers)
-        for name, pointer, owner in zip(("alpha", "beta"), scalars.pointers, scalars.owners, strict=False):
+        call.set_epilogue(self._operation.epilogue_functor.pack(self._layout, scalars))
+        for name, pointer, owner in zip(scalars.names, scalars.pointers, scalars.owners, strict=True):
             if pointer:
                 call.watch(owner, name, False)
         return prepared
@@ -203,7 +203,7 @@ class DeviceLaunch:
 
     def _place(self, prepared: Prepared, name: str, operand: Operand) -> None:
         """Point the record at an operand. Host memory is in a buffer, and will be copied to it unless it is D."""
-        call, index, alignment = prepared.call, _OPERANDS.index(name), operand.description.alignment_bytes
+        call, description = prepared.call, operand.description
         on_host = operand.view.device is None
         if not on_host:
             pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
@@ -215,16 +215,18 @@ class DeviceLaunch:
             else:
                 pointer = prepared.inputs.address(name)
                 prepared.inputs.put(name, operand.packed())
-        addresses = operand.addresses(pointer)
+        addresses, form = operand.addresses(pointer), operand.form
         if addresses is not None:
             table, key = np.array(addresses, np.int64), f"addresses of {name}"
             pointer, size = prepared.inputs.address(key), table.nbytes
             prepared.inputs.put(key, table.view(np.uint8))
         if isinstance(operand.view.owner, DeviceBuffer):  # partial sums: given back like our own buffers
             prepared.buffers[f"sums {name}"] = operand.view.owner
-        call.set_operand(index, pointer, ld, step, size, alignment)
+        call.set_operand(
+            _core.ROLES[name], pointer, (ld, step), size, description.alignment_bytes, description.type.code, form
+        )
         if not on_host and addresses is None:
-            call.remember(index, operand.view.owner, operand.name)
+            call.remember(name, operand.view.owner, operand.name)
         elif not on_host:
             for part in operand.parts:
                 call.watch(part.view.owner, part.name, name == "D")

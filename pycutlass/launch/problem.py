@@ -45,6 +45,10 @@ class Operand(Protocol):
         """Step between matrices of a batch in elements."""
 
     @property
+    def form(self) -> int:
+        """What it is in a call record: one of `_core.FORMS`."""
+
+    @property
     def bytes(self) -> int:
         """Bytes from the first element to the end of the last."""
 

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pycutlass import _core
 from pycutlass.library import TensorDescription
 from pycutlass.tensor import TensorView
 
 __all__ = ["Matrix"]
+
+_TENSOR, _VECTOR = _core.FORMS["tensor"], _core.FORMS["vector"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Matrix:
     def parts(self) -> tuple[Matrix, ...]:
         """What it is made of, with a tensor each."""
         return (self,)
+
+    @property
+    def form(self) -> int:
+        """What it is in a call record."""
+        return _TENSOR if self.ld else _VECTOR
 
     @property
     def line(self) -> int:

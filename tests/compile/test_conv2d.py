@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from convolutions import GEOMETRIES, OPERATIONS, problem
-from records import Common, Result, describe
+from records import Common, Result, describe, set_epilogue
 
 from pycutlass import cubin, cutlass, toolkit
 from pycutlass.compiler.build import build
@@ -50,8 +50,9 @@ def plan(operation: Any, host: Any, size: Any, slices: int, mode: Any) -> tuple[
     call.common.struct_size = ctypes.sizeof(Call)
     for name in FIELDS:
         setattr(call, name, getattr(size, name))
-    for operand, channels in zip(call.common.operands, (size.C, size.C, size.K, size.K), strict=True):
-        operand.ld = channels
+    for operand, channels in zip(call.common.operands, (size.C, size.C, size.K, size.K), strict=False):
+        operand.strides[0] = channels
+    set_epilogue(host, call, {"alpha": 1.0, "beta": 0.0})
     info, result = describe(host), Result()
     assert info.call_bytes == ctypes.sizeof(Call)
     params = ctypes.create_string_buffer(info.params_bytes + 128)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from descriptions import native_parts
-from records import Common, Result, describe
+from records import Common, Result, describe, set_epilogue
 
 from pycutlass import GemmOperationUniversal, toolkit
 from pycutlass.compiler.tools import find_tools
@@ -82,11 +82,9 @@ def plan(host: Any, m: int, n: int, k: int, pointers: tuple[int, ...] = ()) -> t
     """Return the status and what is planned; `pointers` are addresses of scalars."""
     record = Record(mode=0, m=m, n=n, k=k, batch_count=1, max_swizzle=1, raster_order=2)
     record.common.struct_size, record.common.sm_count = ctypes.sizeof(Record), MULTIPROCESSORS
-    record.common.values[0] = 1.0
-    for operand, ld in zip(record.common.operands, (k, k, n, n), strict=True):
-        operand.data, operand.ld = 0x10000, ld
-    for index, address in enumerate(pointers):
-        record.common.pointers[index] = address
+    for operand, ld in zip(record.common.operands, (k, k, n, n), strict=False):
+        operand.data, operand.strides[0] = 0x10000, ld
+    set_epilogue(host, record, {"alpha": 1.0, "beta": 0.0}, dict(zip(("alpha", "beta"), pointers, strict=False)))
     info, result = describe(host), Result()
     assert info.call_bytes == ctypes.sizeof(Record)
     params = ctypes.create_string_buffer(info.params_bytes + 128)

@@ -11,7 +11,7 @@ import pytest
 from descriptions import COLUMN, ROW, native_parts, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from records import Common, Result, describe
+from records import Common, Result, describe, set_epilogue
 
 from pycutlass import SchedulerMode, _core, cutlass, toolkit
 from pycutlass.compiler.build import build
@@ -46,12 +46,12 @@ class Record(ctypes.Structure):
 class Plan:
     """One call of a host side's planner."""
 
-    def __init__(self, plan: Any, sizes: Any, *, schedule: Any = None, most_tiles: int = 0, count: int = 0) -> None:
+    def __init__(self, host: Any, sizes: Any, *, schedule: Any = None, most_tiles: int = 0, count: int = 0) -> None:
         self.record = Record(problem_count=count or len(sizes), most_tiles=most_tiles)
         self.record.common.struct_size = ctypes.sizeof(Record)
         self.record.common.sm_count, self.record.common.sm_occupancy = MULTIPROCESSORS, OCCUPANCY
         self.record.common.workspace = 0x7000
-        self.record.common.values[0] = 1.5
+        set_epilogue(host, self.record, {"alpha": 1.5, "beta": 0.0})
         self.record.sizes = None if sizes is None else sizes.ctypes.data
         self.record.schedule = None if schedule is None else schedule.ctypes.data
         self.record.table_sizes = 0x1000
@@ -60,7 +60,7 @@ class Plan:
             self.record.table_lds[index] = 0x3000 + 0x100 * index
         self.result = Result()
         self.params = (ctypes.c_uint8 * 4096)()
-        self.status = plan(ctypes.byref(self.record), self.params, ctypes.byref(self.result))
+        self.status = host.pycutlass_plan(ctypes.byref(self.record), self.params, ctypes.byref(self.result))
 
     @property
     def blocks(self) -> int:
@@ -74,7 +74,7 @@ def grouped(layouts: Any, mode: SchedulerMode, kind: str = "f16") -> GemmOperati
 
 @pytest.fixture(scope="module")
 def planner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GemmOperationGrouped], Any]:
-    """Compile the host side of an operation and return its planner."""
+    """Compile the host side of an operation and return it."""
     tools = find_tools("nvcc", toolkit.without_memo)
     made: dict[GemmOperationGrouped, Any] = {}
 
@@ -86,7 +86,7 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GemmOperation
             path.write_bytes(product.binary)
             host = ctypes.CDLL(str(path))
             assert describe(host).call_bytes == ctypes.sizeof(Record)
-            made[operation] = host.pycutlass_plan
+            made[operation] = host
         return made[operation]
 
     return plan

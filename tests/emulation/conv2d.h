@@ -41,16 +41,7 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
   B.fill(random);
   C.fill(random);
 
-  call.common.struct_size = sizeof(call);
-  call.common.sm_count = 132;
-  call.common.sm_occupancy = 1;
-  call.common.A = A.operand();
-  call.common.B = B.operand();
-  call.common.C = C.operand();
-  call.common.D = D.operand();
-  call.common.scalars.value[0] = alpha;
-  call.common.scalars.value[1] = beta;
-  launch(call);
+  launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, alpha, beta);
 
   std::vector<double> sums(rows_d * columns_d);
   for_each_product(call, [&](int output, int activation, int tap) {

@@ -18,20 +18,11 @@ inline long run(int m, int n, int k, float alpha, float beta, unsigned seed) {
   C.fill(random);
 
   pycutlass_gemm_call call{};
-  call.common.struct_size = sizeof(call);
-  call.common.sm_count = 132;
-  call.common.sm_occupancy = 1;
-  call.common.A = A.operand();
-  call.common.B = B.operand();
-  call.common.C = C.operand();
-  call.common.D = D.operand();
-  call.common.scalars.value[0] = alpha;
-  call.common.scalars.value[1] = beta;
   call.m = m;
   call.n = n;
   call.k = k;
   call.batch_count = call.max_swizzle = 1;
-  launch(call);
+  launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, alpha, beta);
 
   long wrong = !D.has_slack(untouched);
   for (int row = 0; row < m; ++row) {

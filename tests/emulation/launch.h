@@ -5,6 +5,8 @@
 // bit; what lies between the lines of A and B is poison, and must stay as it is between those of D.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <random>
 #include <vector>
 
@@ -33,7 +35,12 @@ class Matrix {
 
   Element* data() { return reinterpret_cast<Element*>((reinterpret_cast<uintptr_t>(memory_.data()) + 31) / 32 * 32); }
   Element& operator()(int row, int column) { return data()[kRowMajor ? row * ld_ + column : column * ld_ + row]; }
-  pycutlass_operand operand() { return {data(), ld_, 0}; }
+  pycutlass_operand operand() {
+    pycutlass_operand operand{};
+    operand.data = data();
+    operand.stride[0] = ld_;
+    return operand;
+  }
   void fill(std::mt19937& random) {
     for (int line = 0; line < lines_; ++line) {
       for (int i = 0; i < line_; ++i) data()[line * ld_ + i] = Element(static_cast<float>(int(random() % 9) - 4));
@@ -62,10 +69,19 @@ double written(double result) {
   return number(Element(static_cast<float>(result)));
 }
 
-/// Plans a call and runs all threadblocks of its grid.
+/// Plans a call with these A, B, C and D and runs all threadblocks of its grid.
 template <typename Call>
-void launch(Call const& call) {
+void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, float alpha, float beta) {
   using Kernel = Operation::Kernel;
+  using Epilogue = Operation::Epilogue;
+  typename Epilogue::Arguments epilogue{};
+  epilogue.alpha = typename Epilogue::Element(alpha);
+  epilogue.beta = typename Epilogue::Element(beta);
+  call.common.struct_size = sizeof(call);
+  call.common.sm_count = 132;
+  call.common.sm_occupancy = 1;
+  std::copy(operands.begin(), operands.end(), call.common.operands);
+  call.common.epilogue = &epilogue;
   alignas(PYCUTLASS_PARAMS_ALIGNMENT) char storage[sizeof(Operation::Params)];
   pycutlass_plan_result plan{};
   if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the problem is refused");

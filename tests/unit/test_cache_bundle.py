@@ -259,7 +259,11 @@ FORGERIES: dict[str, Callable[[dict[str, bytes]], Mapping[str, bytes] | None]] =
     "one less": with_manifest(lambda manifest: manifest["kernels"].pop()),
     "no list": with_manifest(lambda manifest: manifest.update(kernels={})),
     "not an entry": with_manifest(lambda manifest: manifest["kernels"].append("x")),
-    "later format": with_manifest(lambda manifest: manifest.update(format="pycutlass-bundle-2")),
+    "later format": with_manifest(lambda manifest: manifest.update(format="pycutlass-bundle-3", record="x")),
+    "other format": with_manifest(lambda manifest: manifest.update(format=["pycutlass-bundle-2"])),
+    "no record": with_manifest(lambda manifest: manifest.pop("record")),
+    "record of before": with_manifest(lambda manifest: manifest.update(record=2)),
+    "format of before": with_manifest(lambda manifest: manifest.update(format="pycutlass-bundle-1")),
     "manifest is a list": lambda members: members | {"manifest.json": b"[]"},
     "manifest is not JSON": lambda members: members | {"manifest.json": b"{"},
     "manifest is too deep": lambda members: members | {"manifest.json": b"[" * 100_000},
@@ -277,6 +281,16 @@ def test_a_forged_bundle_is_refused_whole(bundle: Path, tmp_path: Path, forgery:
         there.import_(rewritten(bundle, FORGERIES[forgery]))
     assert there.entries() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "kernels.zip", "there"]
+
+
+@pytest.mark.parametrize(("version", "record"), [("format of before", 3), ("record of before", 2)])
+def test_a_bundle_for_another_call_record_is_refused_by_its_version(
+    bundle: Path, cache: KernelCache, version: str, record: int
+) -> None:
+    with pytest.raises(
+        CacheError, match=f"made for call record {record}, and this PyCUTLASS has 4: compile them again"
+    ):
+        cache.import_(rewritten(bundle, FORGERIES[version]))
 
 
 @pytest.mark.parametrize("forgery", ["name", "fields", "fields and digest", "cubin"])

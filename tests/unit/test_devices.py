@@ -336,9 +336,10 @@ import torch
 D = Array(1, nothing)
 arguments = pycutlass.GemmArguments(operation, (M, N, K), Array(1, a), Array(1, b), None, D)
 call, A, B = arguments._execution.call, torch.ones(M, K), torch.ones(N, K).t()
-for index, name, tensor in (0, "A", A), (1, "B", B):
-    call.set_operand(index, tensor.data_ptr(), K, 0, 4 * tensor.numel(), 4)
-    call.remember(index, tensor, name)
+f32, plain = pycutlass._core.ELEMENTS["f32"], pycutlass._core.FORMS["tensor"]
+for role, name, tensor in (0, "A", A), (1, "B", B):
+    call.set_operand(role, tensor.data_ptr(), (K,), 4 * tensor.numel(), 4, f32, plain)
+    call.remember(name, tensor, name)
 A.data = torch.zeros(M, K)
 assert not call.update(torch.ones(M, K), torch.ones(3, 5), None, None)
 try:

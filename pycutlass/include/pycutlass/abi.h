@@ -10,40 +10,67 @@
 #include <stdint.h>
 #endif
 
-#define PYCUTLASS_ABI_VERSION 3
-#define PYCUTLASS_MAX_SCALARS 4
+#define PYCUTLASS_ABI_VERSION 4
 #define PYCUTLASS_MAX_PARAMS 32764      // bytes, what CUDA takes since compute capability 7.0
 #define PYCUTLASS_PARAMS_ALIGNMENT 128  // of the memory that a plan writes parameters to
 #define PYCUTLASS_SCRATCH_ALIGNMENT 128
+#define PYCUTLASS_MAX_STRIDES 4
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/// One operand. `ld` and `batch_stride` count elements; the leading dimension is that of the operand's own layout.
+/// Element types, one for each row of pycutlass/types.py, and what else is in the arguments of an epilogue.
+typedef enum {
+  PYCUTLASS_NO_ELEMENT,
+  PYCUTLASS_F64,
+  PYCUTLASS_F32,
+  PYCUTLASS_TF32,
+  PYCUTLASS_F16,
+  PYCUTLASS_BF16,
+  PYCUTLASS_S32,
+  PYCUTLASS_S8,
+  PYCUTLASS_S64,
+} pycutlass_element;
+
+/// What an operand is to a kernel: its place in the table of operands. What an epilogue reads or writes beside C and D
+/// is in its own arguments.
+typedef enum {
+  PYCUTLASS_A,
+  PYCUTLASS_B,
+  PYCUTLASS_C,
+  PYCUTLASS_D,
+  PYCUTLASS_SCALE_A,
+  PYCUTLASS_SCALE_B,
+  PYCUTLASS_ROLES,
+} pycutlass_role;
+
+typedef enum {
+  PYCUTLASS_TENSOR,     // strides say where its elements are
+  PYCUTLASS_VECTOR,     // one line, which stands for all
+  PYCUTLASS_SCALAR,     // one element, which stands for all
+  PYCUTLASS_ADDRESSES,  // a table of addresses of tensors, which share their strides
+} pycutlass_form;
+
+/// One operand; `data` is null where there is none. Strides count elements: the leading dimension of a matrix in its
+/// own layout (the step between pixels of an NHWC tensor), then the step between the matrices of a batch.
 typedef struct {
   void* data;
-  int64_t ld;
-  int64_t batch_stride;
+  int64_t stride[PYCUTLASS_MAX_STRIDES];
+  uint8_t element;  // pycutlass_element
+  uint8_t form;     // pycutlass_form
+  uint16_t reserved[3];
 } pycutlass_operand;
-
-/// Scalars of an epilogue. Slot 0 is alpha, slot 1 is beta, the rest belong to the activation.
-/// Where `pointer[i]` is set the scalar is read from device memory (as the epilogue's compute type), else `value[i]`.
-/// A double holds every f16, bf16, f32, f64 and int32 value exactly.
-typedef struct {
-  double value[PYCUTLASS_MAX_SCALARS];
-  void const* pointer[PYCUTLASS_MAX_SCALARS];
-} pycutlass_scalars;
 
 /// What every call record begins with. Sizes and operands are those of the described operation, in the words of the
 /// user, before any exchange of A and B that a kernel makes for itself.
 typedef struct {
-  uint32_t struct_size;  // of the whole record
-  int32_t device;        // ordinal
-  int32_t sm_count;      // multiprocessors of that device
-  int32_t sm_occupancy;  // resident threadblocks per multiprocessor
-  pycutlass_operand A, B, C, D;
-  pycutlass_scalars scalars;
+  uint32_t struct_size;                         // of the whole record
+  int32_t device;                               // ordinal
+  int32_t sm_count;                             // multiprocessors of that device
+  int32_t sm_occupancy;                         // resident threadblocks per multiprocessor
+  pycutlass_operand operands[PYCUTLASS_ROLES];  // by pycutlass_role
+  void const* epilogue;  // arguments of the epilogue, laid out as pycutlass_describe_epilogue says
   void* workspace;
 } pycutlass_call;
 
@@ -64,8 +91,8 @@ typedef struct {
   int32_t partitions;
 } pycutlass_reduction_call;
 
-/// One launch of a convolution kernel: the fields of cutlass::conv::Conv2dProblemSize. `ld` of an operand is the step
-/// between pixels, 0 for a vector of channels that stands for all of them.
+/// One launch of a convolution kernel: the fields of cutlass::conv::Conv2dProblemSize. The first stride of an operand
+/// is 0 for a vector of channels that stands for all pixels.
 typedef struct {
   pycutlass_call common;
   int32_t n, h, w, c, k, r, s, p, q;
@@ -111,8 +138,27 @@ typedef struct {
   uint32_t shared_bytes;
   uint32_t threads[2];  // along x and y
   uint32_t cluster[3];
-  uint32_t call_bytes;  // sizeof of the call record that the kernel takes
+  uint32_t call_bytes;                // sizeof of the call record that the kernel takes
+  uint32_t epilogue_bytes;            // sizeof of the arguments of its epilogue
+  uint8_t elements[PYCUTLASS_ROLES];  // what each operand is made of, as it was compiled; 0 for those that it lacks
 } pycutlass_kernel_info;
+
+typedef enum {
+  PYCUTLASS_VALUE,    // a number
+  PYCUTLASS_ADDRESS,  // of device memory: of a tensor, or of the number that a value would be
+  PYCUTLASS_STRIDE,   // of a tensor, in elements
+} pycutlass_field_kind;
+
+/// One field in the arguments of an epilogue. A scalar that may be in device memory has a value and an address under
+/// one name; where that is not null, the value is not read.
+typedef struct {
+  char name[24];
+  uint16_t offset, bytes;
+  uint8_t kind;     // pycutlass_field_kind
+  uint8_t element;  // of the value, of what the address points to, or of the stride itself
+  uint8_t index;    // which stride
+  uint8_t written;  // 1: the kernel writes to what the address points to
+} pycutlass_epilogue_field;
 
 /// Functions of the driver that CUTLASS's host code calls; the extension hands them over once, after loading.
 typedef struct {
@@ -123,10 +169,13 @@ typedef struct {
 
 // Exported by every host library:
 //   int pycutlass_describe(pycutlass_kernel_info *info);
+//   uint32_t pycutlass_describe_epilogue(pycutlass_epilogue_field *fields, uint32_t room);
 //   int pycutlass_plan(void const *call, void *params, pycutlass_plan_result *result);
 //   void pycutlass_bind(pycutlass_driver const *driver);
+// `pycutlass_describe_epilogue` returns how many fields there are and writes as many as there is room for.
 // `pycutlass_plan` writes `params_bytes` bytes and returns a cutlass::Status (0 is success).
 typedef int (*pycutlass_describe_function)(pycutlass_kernel_info* info);
+typedef uint32_t (*pycutlass_describe_epilogue_function)(pycutlass_epilogue_field* fields, uint32_t room);
 typedef int (*pycutlass_plan_function)(void const* call, void* params, pycutlass_plan_result* result);
 typedef void (*pycutlass_bind_function)(pycutlass_driver const* driver);
 

@@ -60,6 +60,9 @@ struct Conv2d {
 
 #else
 
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
+  using Epilogue = ThreadEpilogue<EpilogueOutputOp>;
+
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     using namespace cutlass::conv;
     static Operator const kOperator = Kernel::kConvolutionalOperator;
@@ -71,12 +74,16 @@ struct Conv2d {
     if (status == cutlass::Status::kSuccess) status = Kernel::Mma::IteratorB::can_implement(size);
     if (status != cutlass::Status::kSuccess) return status;
 
+    cutlass::Tensor4DCoord const output = implicit_gemm_tensor_c_extent(kOperator, size);
     typename Kernel::Arguments arguments(
-        size, reference<typename Kernel::TensorRefA>(common.A, implicit_gemm_tensor_a_extent(kOperator, size)),
-        reference<typename Kernel::TensorRefB>(common.B, implicit_gemm_tensor_b_extent(kOperator, size)),
-        reference<typename Kernel::TensorRefC>(common.C, implicit_gemm_tensor_c_extent(kOperator, size)),
-        reference<typename Kernel::TensorRefC>(common.D, implicit_gemm_tensor_c_extent(kOperator, size)),
-        EpilogueParams<EpilogueOutputOp>::make(common.scalars), split_k_mode);
+        size,
+        reference<typename Kernel::TensorRefA>(operand(common, PYCUTLASS_A),
+                                               implicit_gemm_tensor_a_extent(kOperator, size)),
+        reference<typename Kernel::TensorRefB>(operand(common, PYCUTLASS_B),
+                                               implicit_gemm_tensor_b_extent(kOperator, size)),
+        reference<typename Kernel::TensorRefC>(operand(common, PYCUTLASS_C), output),
+        reference<typename Kernel::TensorRefC>(operand(common, PYCUTLASS_D), output), Epilogue::params(common),
+        split_k_mode);
     Params* params = new (storage) Params(arguments, static_cast<int*>(common.workspace));
 
     cutlass::gemm::GemmCoord const tiles = params->grid_tiled_shape;
@@ -111,13 +118,13 @@ struct Conv2d {
             call.groups};
   }
 
-  /// An operand as CUTLASS refers to it. `ld` is the step between pixels; 0 makes one vector stand for all of them.
+  /// An operand as CUTLASS refers to it. Its first stride is the step between pixels; 0 makes one vector stand for all.
   template <typename TensorRef>
   static TensorRef reference(pycutlass_operand const& operand, cutlass::Tensor4DCoord const& extent) {
     using Layout = typename TensorRef::Layout;
     auto* data = static_cast<typename TensorRef::Element*>(operand.data);
     if constexpr (cutlass::platform::is_same<Layout, cutlass::layout::TensorNHWC>::value) {
-      auto const pixel = static_cast<typename Layout::Stride::Index>(operand.ld);
+      auto const pixel = static_cast<typename Layout::Stride::Index>(operand.stride[0]);
       auto const row = pixel * extent.w();
       return {data, Layout(typename Layout::Stride({pixel, row, row * extent.h()}))};
     } else {

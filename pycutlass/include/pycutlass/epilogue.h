@@ -1,74 +1,153 @@
-// Turns the scalars of a call record into the parameters of an epilogue functor.
+// Epilogues as a call record has them: the arguments of one launch, what they are called, and what CUTLASS's functors
+// and fusions make of them.
 #pragma once
 
-#include "pycutlass/abi.h"
 #include "pycutlass/activation.h"
+#include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
 
 #include <cutlass/cutlass.h>
 
 #if !PYCUTLASS_DEVICE_SIDE
 
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
 namespace pycutlass {
 
-template <typename Element>
-Element scalar_value(pycutlass_scalars const& scalars, int index) {
-  return Element(scalars.value[index]);
-}
+/// Tells of the fields of an epilogue's arguments. A member says itself where it is and what it is made of.
+template <typename Arguments>
+class EpilogueFields {
+ public:
+  EpilogueFields(pycutlass_epilogue_field* fields, uint32_t room) : fields_(fields), room_(room) {}
+  uint32_t count() const { return count_; }
 
+  template <typename Member>
+  void value(char const* name, Member Arguments::* member) {
+    add<Member>(name, member, PYCUTLASS_VALUE, element_code<Member>);
+  }
+  template <typename Member>
+  void address(char const* name, Member* Arguments::* member) {
+    using Element = std::remove_const_t<Member>;
+    add<Member*>(name, member, PYCUTLASS_ADDRESS, element_code<Element>, 0, !std::is_const_v<Member>);
+  }
+  void stride(char const* name, int64_t Arguments::* member, uint8_t index) {
+    add<int64_t>(name, member, PYCUTLASS_STRIDE, PYCUTLASS_S64, index);
+  }
+
+ private:
+  template <typename Member>
+  void add(char const* name, Member Arguments::* member, pycutlass_field_kind kind, uint8_t element, uint8_t index = 0,
+           bool written = false) {
+    if (count_++ >= room_) return;
+    static Arguments const probe{};
+    auto const offset = reinterpret_cast<char const*>(&(probe.*member)) - reinterpret_cast<char const*>(&probe);
+    pycutlass_epilogue_field field{};
+    std::strncpy(field.name, name, sizeof(field.name) - 1);
+    field.offset = static_cast<uint16_t>(offset);
+    field.bytes = sizeof(Member);
+    field.kind = static_cast<uint8_t>(kind);
+    field.element = element;
+    field.index = index;
+    field.written = written;
+    fields_[count_ - 1] = field;
+  }
+
+  pycutlass_epilogue_field* fields_;
+  uint32_t room_;
+  uint32_t count_ = 0;
+};
+
+/// Arguments of a linear combination; `kHasSlope` says whether there is an activation that takes one.
+template <typename Element, bool kHasSlope>
+struct LinearCombinationArguments {
+  Element alpha, beta;
+  Element const *alpha_ptr, *beta_ptr;
+
+  static void describe_slope(EpilogueFields<LinearCombinationArguments>&) {}
+};
 template <typename Element>
-Element const* scalar_pointer(pycutlass_scalars const& scalars, int index) {
-  return static_cast<Element const*>(scalars.pointer[index]);
-}
+struct LinearCombinationArguments<Element, true> {
+  Element alpha, beta, leaky_alpha;
+  Element const *alpha_ptr, *beta_ptr;
+
+  static void describe_slope(EpilogueFields<LinearCombinationArguments>& fields) {
+    fields.value("leaky_alpha", &LinearCombinationArguments::leaky_alpha);
+  }
+};
+
+/// What all linear combinations share.
+template <typename Element_, bool kHasSlope>
+struct LinearCombinationEpilogue {
+  using Element = Element_;
+  using Arguments = LinearCombinationArguments<Element, kHasSlope>;
+
+  static Arguments const& arguments(pycutlass_call const& call) {
+    return *static_cast<Arguments const*>(call.epilogue);
+  }
+
+  static void describe(EpilogueFields<Arguments>& fields) {
+    fields.value("alpha", &Arguments::alpha);
+    fields.address("alpha", &Arguments::alpha_ptr);
+    fields.value("beta", &Arguments::beta);
+    fields.address("beta", &Arguments::beta_ptr);
+    Arguments::describe_slope(fields);
+  }
+
+ protected:
+  template <typename Params>
+  static void fill_scalars(Params& params, Arguments const& arguments) {
+    params.alpha = arguments.alpha;
+    params.beta = arguments.beta;
+    params.alpha_ptr = arguments.alpha_ptr;
+    params.beta_ptr = arguments.beta_ptr;
+  }
+};
 
 template <typename Arguments, typename = void>
 struct HasLeakyAlpha : std::false_type {};
 template <typename Arguments>
 struct HasLeakyAlpha<Arguments, std::void_t<decltype(std::declval<Arguments&>().leaky_alpha)>> : std::true_type {};
 
-/// Parameters of a thread-level functor: LinearCombination and its relatives of CUTLASS's 2.x API.
+/// A thread-level functor: LinearCombination and its relatives of CUTLASS's 2.x API.
 template <typename OutputOp>
-struct EpilogueParams {
-  using Element = typename OutputOp::ElementCompute;
+struct ThreadEpilogue
+    : LinearCombinationEpilogue<typename OutputOp::ElementCompute, HasLeakyAlpha<typename OutputOp::Params>::value> {
   using Params = typename OutputOp::Params;
 
-  static Params make(pycutlass_scalars const& scalars) {
+  static Params params(pycutlass_call const& call) {
+    auto const& arguments = ThreadEpilogue::arguments(call);
     Params params;
-    params.alpha = scalar_value<Element>(scalars, 0);
-    params.beta = scalar_value<Element>(scalars, 1);
-    params.alpha_ptr = scalar_pointer<Element>(scalars, 0);
-    params.beta_ptr = scalar_pointer<Element>(scalars, 1);
-    if constexpr (HasLeakyAlpha<Params>::value) params.leaky_alpha = scalar_value<Element>(scalars, 2);
+    ThreadEpilogue::fill_scalars(params, arguments);
+    if constexpr (HasLeakyAlpha<Params>::value) params.leaky_alpha = arguments.leaky_alpha;
     return params;
   }
 };
 
-/// The same for fusions of the 3.x API.
-template <typename Fusion>
-struct FusionParams {
-  using Element = typename Fusion::ElementScalar;
+template <typename Arguments, typename = void>
+struct ActivationHasLeakyAlpha : std::false_type {};
+template <typename Arguments>
+struct ActivationHasLeakyAlpha<Arguments, std::void_t<decltype(std::declval<Arguments&>().activation.leaky_alpha)>>
+    : std::true_type {};
 
-  template <typename Arguments>
-  static void fill(Arguments& arguments, pycutlass_scalars const& scalars) {
-    arguments.alpha = scalar_value<Element>(scalars, 0);
-    arguments.beta = scalar_value<Element>(scalars, 1);
-    arguments.alpha_ptr = scalar_pointer<Element>(scalars, 0);
-    arguments.beta_ptr = scalar_pointer<Element>(scalars, 1);
-    fill_activation(arguments, scalars, 0);
+/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take.
+template <typename Fusion, typename FusionArguments>
+struct FusionEpilogue
+    : LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value> {
+  /// Whether scalars come from device memory, which the epilogue reads before it waits for anything.
+  static bool reads_ahead(pycutlass_call const& call) {
+    auto const& arguments = FusionEpilogue::arguments(call);
+    return arguments.alpha_ptr || arguments.beta_ptr;
   }
 
- private:
-  /// Chosen where the fusion has an activation with a slope; the other overload does nothing.
-  template <typename Arguments>
-  static auto fill_activation(Arguments& arguments, pycutlass_scalars const& scalars, int)
-      -> decltype((void)arguments.activation.leaky_alpha) {
-    arguments.activation.leaky_alpha = scalar_value<Element>(scalars, 2);
+  static void fill(FusionArguments& fusion, pycutlass_call const& call) {
+    auto const& arguments = FusionEpilogue::arguments(call);
+    FusionEpilogue::fill_scalars(fusion, arguments);
+    if constexpr (ActivationHasLeakyAlpha<FusionArguments>::value) {
+      fusion.activation.leaky_alpha = arguments.leaky_alpha;
+    }
   }
-  template <typename Arguments>
-  static void fill_activation(Arguments&, pycutlass_scalars const&, long) {}
 };
 
 }  // namespace pycutlass

@@ -47,6 +47,9 @@ struct GemmGrouped {
 
 #else
 
+  using Operands = typename Problem::Operands;
+  using Epilogue = typename Problem::Epilogue;
+
   /// Writes the schedule as well, where there is one and `call.schedule` says where.
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     int64_t const resident = int64_t(call.common.sm_count) * call.common.sm_occupancy;
@@ -93,15 +96,15 @@ struct GemmGrouped {
     return {table<Size>(tables.sizes),
             call.problem_count,
             blocks,
-            EpilogueParams<typename Kernel::EpilogueOutputOp>::make(call.common.scalars),
-            table<typename Kernel::ElementA*>(tables.pointers[0]),
-            table<typename Kernel::ElementB*>(tables.pointers[1]),
-            table<typename Kernel::ElementC*>(tables.pointers[2]),
-            table<typename Kernel::ElementC*>(tables.pointers[3]),
-            table<typename Kernel::LayoutA::Stride::LongIndex>(tables.lds[0]),
-            table<typename Kernel::LayoutB::Stride::LongIndex>(tables.lds[1]),
-            table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[2]),
-            table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[3])};
+            Epilogue::params(call.common),
+            table<typename Kernel::ElementA*>(tables.pointers[PYCUTLASS_A]),
+            table<typename Kernel::ElementB*>(tables.pointers[PYCUTLASS_B]),
+            table<typename Kernel::ElementC*>(tables.pointers[PYCUTLASS_C]),
+            table<typename Kernel::ElementC*>(tables.pointers[PYCUTLASS_D]),
+            table<typename Kernel::LayoutA::Stride::LongIndex>(tables.lds[PYCUTLASS_A]),
+            table<typename Kernel::LayoutB::Stride::LongIndex>(tables.lds[PYCUTLASS_B]),
+            table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[PYCUTLASS_C]),
+            table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[PYCUTLASS_D])};
   }
 
   /// A table under the type that CUTLASS's arguments want; nothing writes to it.

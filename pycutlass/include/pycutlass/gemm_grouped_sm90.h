@@ -89,6 +89,9 @@ struct GemmGroupedSm90 {
 
 #else
 
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
+  using Epilogue = FusionEpilogue<Fusion, decltype(Kernel::Arguments::epilogue.thread)>;
+
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     if (!can_count_tiles(call)) return cutlass::Status::kErrorInvalidProblem;
     typename Kernel::Arguments arguments = make(call);
@@ -115,15 +118,15 @@ struct GemmGroupedSm90 {
     arguments.mode = cutlass::gemm::GemmUniversalMode::kGrouped;
     arguments.problem_shape = {call.problem_count, table<Size>(tables.sizes),
                                reinterpret_cast<Size const*>(call.sizes)};
-    arguments.mainloop.ptr_A = table<typename A::Element const*>(tables.pointers[0]);
-    arguments.mainloop.dA = table<typename Kernel::InternalStrideA>(tables.lds[0]);
-    arguments.mainloop.ptr_B = table<typename B::Element const*>(tables.pointers[1]);
-    arguments.mainloop.dB = table<typename Kernel::InternalStrideB>(tables.lds[1]);
-    arguments.epilogue.ptr_C = table<typename C::Element const*>(tables.pointers[2]);
-    arguments.epilogue.dC = table<typename Kernel::InternalStrideC>(tables.lds[2]);
-    arguments.epilogue.ptr_D = table<typename C::Element*>(tables.pointers[3]);
-    arguments.epilogue.dD = table<typename Kernel::InternalStrideD>(tables.lds[3]);
-    FusionParams<Fusion>::fill(arguments.epilogue.thread, call.common.scalars);
+    arguments.mainloop.ptr_A = table<typename A::Element const*>(tables.pointers[PYCUTLASS_A]);
+    arguments.mainloop.dA = table<typename Kernel::InternalStrideA>(tables.lds[PYCUTLASS_A]);
+    arguments.mainloop.ptr_B = table<typename B::Element const*>(tables.pointers[PYCUTLASS_B]);
+    arguments.mainloop.dB = table<typename Kernel::InternalStrideB>(tables.lds[PYCUTLASS_B]);
+    arguments.epilogue.ptr_C = table<typename C::Element const*>(tables.pointers[PYCUTLASS_C]);
+    arguments.epilogue.dC = table<typename Kernel::InternalStrideC>(tables.lds[PYCUTLASS_C]);
+    arguments.epilogue.ptr_D = table<typename C::Element*>(tables.pointers[PYCUTLASS_D]);
+    arguments.epilogue.dD = table<typename Kernel::InternalStrideD>(tables.lds[PYCUTLASS_D]);
+    Epilogue::fill(arguments.epilogue.thread, call.common);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
     return arguments;

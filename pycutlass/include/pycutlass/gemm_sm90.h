@@ -81,25 +81,20 @@ struct GemmSm90 {
 
 #else
 
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
+  using Epilogue = FusionEpilogue<Fusion, decltype(Kernel::Arguments::epilogue.thread)>;
+
   /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
   template <typename Stride>
   static Stride stride(pycutlass_operand const& operand) {
     Stride result{};
     if constexpr (cute::is_static<cute::tuple_element_t<0, Stride> >::value) {
-      cute::get<1>(result) = operand.ld;
+      cute::get<1>(result) = operand.stride[0];
     } else {
-      cute::get<0>(result) = operand.ld;
+      cute::get<0>(result) = operand.stride[0];
     }
-    cute::get<2>(result) = operand.batch_stride;
+    cute::get<2>(result) = operand.stride[1];
     return result;
-  }
-
-  /// Whether the epilogue gets scalars from device memory, which it does before it waits for anything.
-  static bool reads_scalars(pycutlass_scalars const& scalars) {
-    for (void const* pointer : scalars.pointer) {
-      if (pointer) return true;
-    }
-    return false;
   }
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
@@ -107,20 +102,21 @@ struct GemmSm90 {
     using EB = typename B::Element;
     using EC = typename C::Element;
     // Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
-    pycutlass_operand const& source = call.common.C.data ? call.common.C : call.common.D;
+    pycutlass_operand const &a = operand(call.common, PYCUTLASS_A), &b = operand(call.common, PYCUTLASS_B);
+    pycutlass_operand const &source = source_or_target(call.common), &target = operand(call.common, PYCUTLASS_D);
 
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
     arguments.problem_shape = {call.m, call.n, call.k, call.batch_count};
-    arguments.mainloop.ptr_A = static_cast<EA const*>(call.common.A.data);
-    arguments.mainloop.dA = stride<typename Kernel::StrideA>(call.common.A);
-    arguments.mainloop.ptr_B = static_cast<EB const*>(call.common.B.data);
-    arguments.mainloop.dB = stride<typename Kernel::StrideB>(call.common.B);
+    arguments.mainloop.ptr_A = static_cast<EA const*>(a.data);
+    arguments.mainloop.dA = stride<typename Kernel::StrideA>(a);
+    arguments.mainloop.ptr_B = static_cast<EB const*>(b.data);
+    arguments.mainloop.dB = stride<typename Kernel::StrideB>(b);
     arguments.epilogue.ptr_C = static_cast<EC const*>(source.data);
     arguments.epilogue.dC = stride<typename Kernel::StrideC>(source);
-    arguments.epilogue.ptr_D = static_cast<EC*>(call.common.D.data);
-    arguments.epilogue.dD = stride<typename Kernel::StrideD>(call.common.D);
-    FusionParams<Fusion>::fill(arguments.epilogue.thread, call.common.scalars);
+    arguments.epilogue.ptr_D = static_cast<EC*>(target.data);
+    arguments.epilogue.dD = stride<typename Kernel::StrideD>(target);
+    Epilogue::fill(arguments.epilogue.thread, call.common);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
     arguments.scheduler.max_swizzle_size = call.max_swizzle;
@@ -134,7 +130,7 @@ struct GemmSm90 {
     Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.common.workspace));
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
-    result.waits_itself = !reads_scalars(call.common.scalars);
+    result.waits_itself = !Epilogue::reads_ahead(call.common);
     return cutlass::Status::kSuccess;
   }
 

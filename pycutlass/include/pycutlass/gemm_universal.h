@@ -66,16 +66,18 @@ struct GemmUniversal {
 
 #else
 
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
+  using Epilogue = ThreadEpilogue<EpilogueOutputOp>;
+
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     pycutlass_call const& common = call.common;
     auto mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
-    // In array mode the kernel looks up C's address in a table even where it does not read C then.
-    bool needs_table = mode == cutlass::gemm::GemmUniversalMode::kArray && !common.C.data;
-    typename Kernel::Arguments arguments(mode, {call.m, call.n, call.k}, call.batch_count,
-                                         EpilogueParams<EpilogueOutputOp>::make(common.scalars), common.A.data,
-                                         common.B.data, needs_table ? common.D.data : common.C.data, common.D.data,
-                                         common.A.batch_stride, common.B.batch_stride, common.C.batch_stride,
-                                         common.D.batch_stride, common.A.ld, common.B.ld, common.C.ld, common.D.ld);
+    if (!has_form(common, mode)) return cutlass::Status::kErrorInvalidProblem;
+    pycutlass_operand const &a = operand(common, PYCUTLASS_A), &b = operand(common, PYCUTLASS_B);
+    pycutlass_operand const &c = source_or_target(common), &d = operand(common, PYCUTLASS_D);
+    typename Kernel::Arguments arguments(mode, {call.m, call.n, call.k}, call.batch_count, Epilogue::params(common),
+                                         a.data, b.data, c.data, d.data, a.stride[1], b.stride[1], c.stride[1],
+                                         d.stride[1], a.stride[0], b.stride[0], c.stride[0], d.stride[0]);
     if (kTransposed) arguments = arguments.transposed_problem();
 
     cutlass::Status status = Kernel::can_implement(arguments);
@@ -89,6 +91,15 @@ struct GemmUniversal {
   }
 
  private:
+  /// Whether there are tables of addresses in array mode, and tensors in every other.
+  static bool has_form(pycutlass_call const& call, cutlass::gemm::GemmUniversalMode mode) {
+    bool const listed = mode == cutlass::gemm::GemmUniversalMode::kArray;
+    for (pycutlass_operand const& each : call.operands) {
+      if (each.data && (each.form == PYCUTLASS_ADDRESSES) != listed) return false;
+    }
+    return true;
+  }
+
   static uint64_t workspace_bytes(Call const& call, Params const& params) {
     // Parallel split-K writes its partials through D, which Python points at a workspace of its own.
     bool partials_in_d = call.mode == static_cast<int>(cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel);

@@ -1,11 +1,15 @@
-// The host side of a kernel: three exported functions, and the few CUDA runtime functions that CUTLASS's host code
-// calls, forwarded to the driver. So a host library needs no CUDA library and is compiled by plain g++.
+// The host side of a kernel: what its exported functions share, and the few CUDA runtime functions that CUTLASS's host
+// code calls, forwarded to the driver. So a host library needs no CUDA library and is compiled by plain g++.
 #pragma once
 
 #include "pycutlass/abi.h"
 #include "pycutlass/prelude.h"
 
 #if !PYCUTLASS_DEVICE_SIDE
+
+#include <cutlass/bfloat16.h>
+#include <cutlass/half.h>
+#include <cutlass/tfloat32.h>
 
 #define PYCUTLASS_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -28,6 +32,42 @@ inline void note_clear(void* workspace, pycutlass_plan_result& result) {
     result.clear_bytes = clear_request.bytes;
   }
   clear_request = ClearRequest{};
+}
+
+/// The code of an element type; `void` stands for an operand that a kernel lacks.
+template <typename Element>
+inline constexpr uint8_t element_code = 0xff;
+template <>
+inline constexpr uint8_t element_code<void> = PYCUTLASS_NO_ELEMENT;
+template <>
+inline constexpr uint8_t element_code<double> = PYCUTLASS_F64;
+template <>
+inline constexpr uint8_t element_code<float> = PYCUTLASS_F32;
+template <>
+inline constexpr uint8_t element_code<cutlass::tfloat32_t> = PYCUTLASS_TF32;
+template <>
+inline constexpr uint8_t element_code<cutlass::half_t> = PYCUTLASS_F16;
+template <>
+inline constexpr uint8_t element_code<cutlass::bfloat16_t> = PYCUTLASS_BF16;
+template <>
+inline constexpr uint8_t element_code<int32_t> = PYCUTLASS_S32;
+template <>
+inline constexpr uint8_t element_code<int8_t> = PYCUTLASS_S8;
+template <>
+inline constexpr uint8_t element_code<int64_t> = PYCUTLASS_S64;
+
+/// Element types of a kernel's operands, in the order of pycutlass_role.
+template <typename... Each>
+struct Elements {
+  static_assert(sizeof...(Each) <= PYCUTLASS_ROLES && ((element_code<Each> != 0xff) && ...), "an unknown operand");
+  static constexpr uint8_t kCodes[PYCUTLASS_ROLES] = {element_code<Each>...};
+};
+
+inline pycutlass_operand const& operand(pycutlass_call const& call, pycutlass_role role) { return call.operands[role]; }
+
+/// What is given as C, or D in its place: kernels look at C's address whether they read C or not.
+inline pycutlass_operand const& source_or_target(pycutlass_call const& call) {
+  return call.operands[operand(call, PYCUTLASS_C).data ? PYCUTLASS_C : PYCUTLASS_D];
 }
 
 }  // namespace pycutlass

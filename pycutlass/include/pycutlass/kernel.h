@@ -3,10 +3,12 @@
 // how many threads there will be.
 //
 // `Operation` has: Params, Call, kThreads, kMinBlocks, kSharedBytes, kClusterM, kClusterN and,
-// for two-dimensional threadblocks, kColumns; run(params, shared) on the device side;
-// plan(call, storage, result) on the host side.
+// for two-dimensional threadblocks, kColumns; run(params, shared) on the device side; on the host side
+// plan(call, storage, result), Operands (the `Elements` of what it reads and writes, by role) and Epilogue, which has
+// Arguments and describe(fields).
 #pragma once
 
+#include "pycutlass/epilogue.h"
 #include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
 
@@ -57,25 +59,40 @@ int describe(pycutlass_kernel_info* info) {
            Operation::kSharedBytes,
            {threads_x<Operation>(0), Operation::kThreads / threads_x<Operation>(0)},
            {Operation::kClusterM, Operation::kClusterN, 1},
-           static_cast<uint32_t>(sizeof(typename Operation::Call))};
+           static_cast<uint32_t>(sizeof(typename Operation::Call)),
+           static_cast<uint32_t>(sizeof(typename Operation::Epilogue::Arguments)),
+           {}};
+  for (int role = 0; role < PYCUTLASS_ROLES; ++role) info->elements[role] = Operation::Operands::kCodes[role];
   return 0;
+}
+
+template <typename Operation>
+uint32_t describe_epilogue(pycutlass_epilogue_field* out, uint32_t room) {
+  EpilogueFields<typename Operation::Epilogue::Arguments> fields(out, room);
+  Operation::Epilogue::describe(fields);
+  return fields.count();
 }
 
 template <typename Operation>
 int plan(void const* call, void* params, pycutlass_plan_result* result) {
   auto const& record = *static_cast<typename Operation::Call const*>(call);
-  if (record.common.struct_size != sizeof(record)) return static_cast<int>(cutlass::Status::kErrorInternal);
+  if (record.common.struct_size != sizeof(record) || !record.common.epilogue) {
+    return static_cast<int>(cutlass::Status::kErrorInternal);
+  }
   return static_cast<int>(Operation::plan(record, params, *result));
 }
 
 }  // namespace pycutlass
 
-#define PYCUTLASS_KERNEL(name, Operation)                                                              \
-  PYCUTLASS_EXPORT int pycutlass_describe(pycutlass_kernel_info* info) {                               \
-    return pycutlass::describe<Operation>(info);                                                       \
-  }                                                                                                    \
-  PYCUTLASS_EXPORT int pycutlass_plan(void const* call, void* params, pycutlass_plan_result* result) { \
-    return pycutlass::plan<Operation>(call, params, result);                                           \
+#define PYCUTLASS_KERNEL(name, Operation)                                                               \
+  PYCUTLASS_EXPORT int pycutlass_describe(pycutlass_kernel_info* info) {                                \
+    return pycutlass::describe<Operation>(info);                                                        \
+  }                                                                                                     \
+  PYCUTLASS_EXPORT uint32_t pycutlass_describe_epilogue(pycutlass_epilogue_field* out, uint32_t room) { \
+    return pycutlass::describe_epilogue<Operation>(out, room);                                          \
+  }                                                                                                     \
+  PYCUTLASS_EXPORT int pycutlass_plan(void const* call, void* params, pycutlass_plan_result* result) {  \
+    return pycutlass::plan<Operation>(call, params, result);                                            \
   }
 #define PYCUTLASS_BOUNDED_KERNEL(name, Operation) PYCUTLASS_KERNEL(name, Operation)
 

@@ -42,17 +42,23 @@ struct ReduceSplitK {
 
 #else
 
+  using Operands =
+      Elements<typename Kernel::ElementWorkspace, void, typename Kernel::ElementOutput, typename Kernel::ElementOutput>;
+  using Epilogue = ThreadEpilogue<EpilogueOutputOp>;
+
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     pycutlass_call const& common = call.common;
+    pycutlass_operand const& sums = operand(common, PYCUTLASS_A);
+    pycutlass_operand const &source = operand(common, PYCUTLASS_C), &target = operand(common, PYCUTLASS_D);
     using Workspace = typename Kernel::ElementWorkspace;
     using Output = typename Kernel::ElementOutput;
     using Layout = cutlass::layout::RowMajor;
     cutlass::MatrixCoord problem(call.rows, call.columns);
-    Params* params = new (storage) Params(problem, call.partitions, static_cast<size_t>(common.A.batch_stride),
-                                          {static_cast<Workspace*>(common.A.data), Layout(common.A.ld)},
-                                          {static_cast<Output*>(common.D.data), Layout(common.D.ld)},
-                                          {static_cast<Output*>(common.C.data), Layout(common.C.ld)},
-                                          EpilogueParams<EpilogueOutputOp>::make(common.scalars));
+    Params* params =
+        new (storage) Params(problem, call.partitions, static_cast<size_t>(sums.stride[1]),
+                             {static_cast<Workspace*>(sums.data), Layout(sums.stride[0])},
+                             {static_cast<Output*>(target.data), Layout(target.stride[0])},
+                             {static_cast<Output*>(source.data), Layout(source.stride[0])}, Epilogue::params(common));
     (void)params;
     dim3 grid = Kernel::grid_shape(problem);
     result = {{grid.x, grid.y, 1}, 0, 0, 0, 0};

@@ -19,7 +19,8 @@ __all__ = ["FAMILIES", "run"]
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
-FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop")  # in the order of kernels.cpp
+# In the order of kernels.cpp.
+FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop", "scaled")
 
 
 @functools.cache

@@ -237,9 +237,9 @@ def _load(operation: Any, family: str) -> Any:
 
 def gemm(family: str = "gemm") -> Any:
     """Return an operation whose kernel multiplies A row-major and B column-major in f32."""
-    operation = ampere("f32_simt", stages=4 if family == "gemm" else 3)  # another text, another kernel
-    if family == "gemm":
-        _load(operation.partial, family)
+    operation = ampere("f32_simt", stages={"gemm": 4, "stream_k": 3}.get(family, 5))  # another text, another kernel
+    if family != "stream_k":
+        _load(operation.partial, "gemm")
     return _load(operation, family)
 
 

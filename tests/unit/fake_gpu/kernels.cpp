@@ -2,9 +2,11 @@
 // function of the host that does what the record says, in f32, A row-major, B column-major, C and D row-major.
 //
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has), 2
-// reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors.
+// reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6 GEMM with
+// scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64.
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -25,7 +27,7 @@ void fake_violation(char const* text);
 
 namespace {
 
-#if FAMILY <= 1
+#if FAMILY <= 1 || FAMILY == 6
 using Record = pycutlass_gemm_call;
 #elif FAMILY == 2
 using Record = pycutlass_reduction_call;
@@ -35,9 +37,44 @@ using Record = pycutlass_conv2d_call;
 using Record = pycutlass_grouped_call;
 #endif
 
+/// Arguments of the epilogue.
+#if FAMILY == 6
+struct Epilogue {
+  float alpha, beta, gamma;
+  double delta, epsilon;
+  float const *alpha_ptr, *bias;
+  double* second;
+  int64_t second_ld;
+};
+
+#define FIELD(name, member, kind, element, written) \
+  {name, offsetof(Epilogue, member), sizeof(Epilogue::member), kind, element, 0, written}
+constexpr pycutlass_epilogue_field kEpilogue[] = {
+    FIELD("alpha", alpha, PYCUTLASS_VALUE, PYCUTLASS_F32, 0),
+    FIELD("alpha", alpha_ptr, PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0),
+    FIELD("beta", beta, PYCUTLASS_VALUE, PYCUTLASS_F32, 0),
+    FIELD("gamma", gamma, PYCUTLASS_VALUE, PYCUTLASS_F32, 0),
+    FIELD("delta", delta, PYCUTLASS_VALUE, PYCUTLASS_F64, 0),
+    FIELD("epsilon", epsilon, PYCUTLASS_VALUE, PYCUTLASS_F64, 0),
+    FIELD("bias", bias, PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0),
+    FIELD("second", second, PYCUTLASS_ADDRESS, PYCUTLASS_F64, 1),
+    FIELD("second", second_ld, PYCUTLASS_STRIDE, PYCUTLASS_S64, 0),
+};
+#else
+struct Epilogue {
+  float alpha, beta;
+};
+
+constexpr pycutlass_epilogue_field kEpilogue[] = {
+    {"alpha", offsetof(Epilogue, alpha), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
+    {"beta", offsetof(Epilogue, beta), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
+};
+#endif
+
 struct Params {
   void (*run)(void const*);
   Record record;
+  Epilogue epilogue;
   int device;  // that CUTLASS's host code was told
 #if FAMILY == 1
   unsigned char ballast[6000];  // more than the 4096 bytes that launches took once
@@ -58,15 +95,16 @@ struct Problem {
 };
 
 [[maybe_unused]] void multiply(Problem const& of) {
-  float const* a = touched(of.A.data, (of.m - 1) * of.A.ld + of.k_end);
-  float const* b = touched(of.B.data, (of.n - 1) * of.B.ld + of.k_end);
-  float const* c = of.beta != 0 ? touched(of.C.data, (of.m - 1) * of.C.ld + of.n) : nullptr;
-  float* d = touched(of.D.data, (of.m - 1) * of.D.ld + of.n);
+  int64_t const lda = of.A.stride[0], ldb = of.B.stride[0], ldc = of.C.stride[0], ldd = of.D.stride[0];
+  float const* a = touched(of.A.data, (of.m - 1) * lda + of.k_end);
+  float const* b = touched(of.B.data, (of.n - 1) * ldb + of.k_end);
+  float const* c = of.beta != 0 ? touched(of.C.data, (of.m - 1) * ldc + of.n) : nullptr;
+  float* d = touched(of.D.data, (of.m - 1) * ldd + of.n);
   for (int row = 0; row < of.m; ++row) {
     for (int column = 0; column < of.n; ++column) {
       float sum = 0;
-      for (int k = of.k_begin; k < of.k_end; ++k) sum += a[row * of.A.ld + k] * b[column * of.B.ld + k];
-      d[row * of.D.ld + column] = of.alpha * sum + (c ? of.beta * c[row * of.C.ld + column] : 0);
+      for (int k = of.k_begin; k < of.k_end; ++k) sum += a[row * lda + k] * b[column * ldb + k];
+      d[row * ldd + column] = of.alpha * sum + (c ? of.beta * c[row * ldc + column] : 0);
     }
   }
 }
@@ -104,18 +142,19 @@ void multiply_each(Record const& record, Problem of) {
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
   pycutlass_call const& call = record.common;
+  Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
   if (static_cast<Params const*>(params)->device != call.device) fake_violation("planned with another GPU current");
   if (has_workspace(record)) take_turns(call.workspace, FAMILY == 1);
   Problem of{record.m,
              record.n,
              0,
              record.k,
-             call.A,
-             call.B,
-             call.C,
-             call.D,
-             static_cast<float>(call.scalars.value[0]),
-             static_cast<float>(call.scalars.value[1])};
+             call.operands[PYCUTLASS_A],
+             call.operands[PYCUTLASS_B],
+             call.operands[PYCUTLASS_C],
+             call.operands[PYCUTLASS_D],
+             epilogue.alpha,
+             epilogue.beta};
   if (record.mode == 3) return multiply_each(record, of);
   if (record.mode != 1) return multiply(of);
   int const slice = (record.k + record.batch_count - 1) / record.batch_count;  // parallel split-K
@@ -124,7 +163,8 @@ void run(void const* params) {
     of.k_end = of.k_begin + slice < record.k ? of.k_begin + slice : record.k;
     of.alpha = 1;
     of.beta = 0;
-    of.D.data = static_cast<float*>(call.D.data) + i * call.D.batch_stride;
+    pycutlass_operand const& sums = call.operands[PYCUTLASS_D];
+    of.D.data = static_cast<float*>(sums.data) + i * sums.stride[1];
     multiply(of);
   }
 }
@@ -134,19 +174,52 @@ void plan(Record const& record, pycutlass_plan_result& result) {
   result.clear_bytes = FAMILY == 1 ? kWorkspace : 0;
 }
 
+#elif FAMILY == 6
+
+/// One number, which stands for all, or one for each line.
+float scale(pycutlass_operand const& scale, int line) {
+  int const at = scale.form == PYCUTLASS_SCALAR ? 0 : line;
+  return touched(scale.data, at + 1)[at];
+}
+
+/// D = alpha * sum * scale_A * scale_B + beta * C + gamma * bias; second = delta * D + epsilon.
+void run(void const* params) {
+  Record const& record = static_cast<Params const*>(params)->record;
+  Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
+  pycutlass_operand const* operands = record.common.operands;
+  float const alpha = epilogue.alpha_ptr ? *touched(epilogue.alpha_ptr, 1) : epilogue.alpha;
+  multiply({record.m, record.n, 0, record.k, operands[PYCUTLASS_A], operands[PYCUTLASS_B], operands[PYCUTLASS_C],
+            operands[PYCUTLASS_D], 1, 0});
+  int64_t const ldc = operands[PYCUTLASS_C].stride[0], ldd = operands[PYCUTLASS_D].stride[0];
+  float* d = touched(operands[PYCUTLASS_D].data, 1);
+  float const* c = epilogue.beta != 0 ? touched(operands[PYCUTLASS_C].data, (record.m - 1) * ldc + record.n) : nullptr;
+  float const* bias = touched(epilogue.bias, record.n);
+  fake_touch(epilogue.second, ((record.m - 1) * epilogue.second_ld + record.n) * sizeof(double));
+  for (int row = 0; row < record.m; ++row) {
+    for (int column = 0; column < record.n; ++column) {
+      float& result = d[row * ldd + column];
+      result *= alpha * scale(operands[PYCUTLASS_SCALE_A], row) * scale(operands[PYCUTLASS_SCALE_B], column);
+      result += (c ? epilogue.beta * c[row * ldc + column] : 0) + epilogue.gamma * bias[column];
+      epilogue.second[row * epilogue.second_ld + column] = epilogue.delta * result + epilogue.epsilon;
+    }
+  }
+}
+
+void plan(Record const&, pycutlass_plan_result&) {}
+
 #elif FAMILY == 2
 
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
-  pycutlass_call const& call = record.common;
+  pycutlass_operand const& target = record.common.operands[PYCUTLASS_D];
   int64_t const plane = static_cast<int64_t>(record.rows) * record.columns;
-  float const* sums = touched(call.A.data, plane * record.partitions);
-  float* d = touched(call.D.data, (record.rows - 1) * call.D.ld + record.columns);
+  float const* sums = touched(record.common.operands[PYCUTLASS_A].data, plane * record.partitions);
+  float* d = touched(target.data, (record.rows - 1) * target.stride[0] + record.columns);
   for (int row = 0; row < record.rows; ++row) {
     for (int column = 0; column < record.columns; ++column) {
       float sum = 0;
       for (int i = 0; i < record.partitions; ++i) sum += sums[i * plane + row * record.columns + column];
-      d[row * call.D.ld + column] = static_cast<float>(call.scalars.value[0]) * sum;
+      d[row * target.stride[0] + column] = static_cast<Params const*>(params)->epilogue.alpha * sum;
     }
   }
 }
@@ -161,12 +234,15 @@ void run(void const* params) {
   Record const& of = static_cast<Params const*>(params)->record;
   pycutlass_call const& call = of.common;
   if (has_workspace(of)) take_turns(call.workspace, 0);
-  auto alpha = static_cast<float>(call.scalars.value[0]), beta = static_cast<float>(call.scalars.value[1]);
-  float const* x = touched(call.A.data, (of.n * of.h * of.w - 1) * call.A.ld + of.c);
-  float const* filter = touched(call.B.data, (of.k * of.r * of.s - 1) * call.B.ld + of.c);
+  auto const [alpha, beta] = static_cast<Params const*>(params)->epilogue;
+  pycutlass_operand const &A = call.operands[PYCUTLASS_A], &B = call.operands[PYCUTLASS_B];
+  pycutlass_operand const &C = call.operands[PYCUTLASS_C], &D = call.operands[PYCUTLASS_D];
+  int64_t const lda = A.stride[0], ldb = B.stride[0], ldc = C.stride[0], ldd = D.stride[0];
+  float const* x = touched(A.data, (of.n * of.h * of.w - 1) * lda + of.c);
+  float const* filter = touched(B.data, (of.k * of.r * of.s - 1) * ldb + of.c);
   int const pixels = of.n * of.p * of.q;
-  float const* source = beta != 0 ? touched(call.C.data, (pixels - 1) * call.C.ld + of.k) : nullptr;
-  float* y = touched(call.D.data, (pixels - 1) * call.D.ld + of.k);
+  float const* source = beta != 0 ? touched(C.data, (pixels - 1) * ldc + of.k) : nullptr;
+  float* y = touched(D.data, (pixels - 1) * ldd + of.k);
   for (int pixel = 0; pixel < pixels; ++pixel) {
     int const n = pixel / (of.p * of.q), p = pixel / of.q % of.p, q = pixel % of.q;
     for (int k = 0; k < of.k; ++k) {
@@ -175,10 +251,10 @@ void run(void const* params) {
         int const h = p * of.stride_h - of.pad_h + tap / of.s, w = q * of.stride_w - of.pad_w + tap % of.s;
         if (h < 0 || h >= of.h || w < 0 || w >= of.w) continue;
         for (int c = 0; c < of.c; ++c) {
-          sum += x[((n * of.h + h) * of.w + w) * call.A.ld + c] * filter[(k * of.r * of.s + tap) * call.B.ld + c];
+          sum += x[((n * of.h + h) * of.w + w) * lda + c] * filter[(k * of.r * of.s + tap) * ldb + c];
         }
       }
-      y[pixel * call.D.ld + k] = alpha * sum + (source ? beta * source[pixel * call.C.ld + k] : 0);
+      y[pixel * ldd + k] = alpha * sum + (source ? beta * source[pixel * ldc + k] : 0);
     }
   }
 }
@@ -195,6 +271,7 @@ void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
   auto const count = static_cast<size_t>(record.problem_count);
   pycutlass_group_tables const& tables = record.tables;
+  Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
   fake_touch(tables.sizes, 12 * count);
   if (FAMILY == 4) {
     auto const* schedule = static_cast<unsigned char const*>(record.common.workspace);
@@ -204,15 +281,16 @@ void run(void const* params) {
     }
   }
   for (size_t i = 0; i < count; ++i) {
-    pycutlass_operand operands[4];
+    pycutlass_operand operands[4] = {};
     for (size_t operand = 0; operand < 4; ++operand) {
       fake_touch(tables.pointers[operand], 8 * count);
       fake_touch(tables.lds[operand], 8 * count);
-      operands[operand] = {tables.pointers[operand][i], tables.lds[operand][i], 0};
+      operands[operand].data = tables.pointers[operand][i];
+      operands[operand].stride[0] = tables.lds[operand][i];
     }
     int32_t const* size = tables.sizes + 3 * i;
-    multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3],
-              static_cast<float>(record.common.scalars.value[0]), static_cast<float>(record.common.scalars.value[1])});
+    multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3], epilogue.alpha,
+              epilogue.beta});
   }
 }
 
@@ -234,8 +312,18 @@ __attribute__((visibility("default"))) void EXPORTED(void const* params) { run(p
 __attribute__((visibility("default"))) void pycutlass_bind(pycutlass_driver const* driver) { functions = *driver; }
 
 __attribute__((visibility("default"))) int pycutlass_describe(pycutlass_kernel_info* info) {
-  *info = {PYCUTLASS_ABI_VERSION, sizeof(Params), 0, {128, 1}, {1, 1, 1}, sizeof(Record)};
+  *info = {PYCUTLASS_ABI_VERSION, sizeof(Params), 0, {128, 1}, {1, 1, 1}, sizeof(Record), sizeof(Epilogue), {}};
+  for (int role = 0; role <= (FAMILY == 6 ? PYCUTLASS_SCALE_B : PYCUTLASS_D); ++role) {
+    if (FAMILY != 2 || role != PYCUTLASS_B) info->elements[role] = PYCUTLASS_F32;
+  }
   return 0;
+}
+
+__attribute__((visibility("default"))) uint32_t pycutlass_describe_epilogue(pycutlass_epilogue_field* fields,
+                                                                            uint32_t room) {
+  uint32_t const count = sizeof kEpilogue / sizeof *kEpilogue;
+  for (uint32_t i = 0; i < count && i < room; ++i) fields[i] = kEpilogue[i];
+  return count;
 }
 
 __attribute__((visibility("default"))) int pycutlass_plan(void const* call, void* params,
@@ -244,6 +332,7 @@ __attribute__((visibility("default"))) int pycutlass_plan(void const* call, void
   Params made{};
   made.run = run_there;
   std::memcpy(&made.record, call, sizeof(Record));
+  std::memcpy(&made.epilogue, made.record.common.epilogue, sizeof(Epilogue));
   if (functions.get_device(&made.device)) return 7;  // cutlass::Status::kErrorInternal
   std::memcpy(params, &made, sizeof made);
   *result = {};
