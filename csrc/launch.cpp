@@ -166,6 +166,7 @@ void Call::adopt(Call& other) noexcept {
   config_.gridDimY = other.config_.gridDimY;
   config_.gridDimZ = other.config_.gridDimZ;
   pdl_allowed_ = other.pdl_allowed_;
+  in_place_allowed_ = other.in_place_allowed_;
   set_attributes();
   params_.assign(other.params_);
 }
@@ -237,7 +238,8 @@ bool Call::writes_apart() const {
     if (!written.written()) continue;
     for (OperandSlot const& other : slots_) {
       if (&other == &written || !written.overlaps(other)) continue;
-      if (&written != &target || &other != &source || !target.same_place(source)) return false;
+      bool const in_place = in_place_allowed_ && &written == &target && &other == &source;
+      if (!in_place || !target.same_place(source)) return false;
     }
   }
   return true;
@@ -368,6 +370,7 @@ void bind_call(py::module_& m) {
       .def("watch", &Call::watch, py::arg("tensor"), py::arg("name"), py::arg("written"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
       .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
+      .def("set_in_place", &Call::set_in_place, py::arg("allowed"))
       .def("follow_library", &Call::follow_library, py::arg("tensor_type"))
       .def("follow_callable", &Call::follow_callable, py::arg("callable"))
       .def("plan", &Call::plan)

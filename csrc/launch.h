@@ -57,6 +57,8 @@ class Call {
   void set_workspace(uintptr_t pointer);
   /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
   void set_launch_with_pdl(bool allowed) { pdl_allowed_ = allowed; }
+  /// Whether C may be D itself: not where their elements lie differently.
+  void set_in_place(bool allowed) { in_place_allowed_ = allowed; }
   void follow_library(pybind11::object const& tensor_type);
   void follow_callable(pybind11::object callable) { stream_.follow_callable(std::move(callable)); }
 
@@ -122,6 +124,7 @@ class Call {
   CUlaunchConfig config_{};
   CUlaunchAttribute attributes_[2];  // cluster shape, then programmatic dependent launch: either may be absent
   bool pdl_allowed_ = false;
+  bool in_place_allowed_ = true;
   void* arguments_[1];
   bool launched_ = false;
   Stream launch_stream_;  // of the last launch

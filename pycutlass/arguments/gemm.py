@@ -20,6 +20,7 @@ from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand
+from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands import (
     Matrix,
@@ -163,7 +164,7 @@ class GemmArguments(Arguments):
         if self._makes_partial_sums:
             return self._partial_problem(given)
         operation, (m, n, k) = self.operation, self._asked
-        shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.C, m, n)}
+        shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.D, m, n)}
         if scalars.needs_source:
             check_source(given["C"])
             shapes["C"] = (operation.C, m, n)
@@ -172,6 +173,8 @@ class GemmArguments(Arguments):
             operands[name] = self._operand(name, description, given[name], rows, columns)
         if not k:
             operands.update(self._zeros())
+        if operation.is_apart and "C" not in operands:
+            _check_stand_in(operation.C, m, n)
         _check_target(operands)
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
@@ -309,6 +312,16 @@ def _check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
     return value
+
+
+def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
+    """Check that a tensor map of C can be made: kernels have one whether they read C or not."""
+    name, extent = ("N", n) if C.is_row_major else ("M", m)
+    if extent % C.alignment:
+        raise ArgumentError(
+            f"{name} must be a multiple of {C.alignment}, the alignment of C, also where C is not read; got {extent}: "
+            f"describe C as D, or pad D"
+        )
 
 
 def _check_target(operands: dict[str, Operand]) -> None:

@@ -70,6 +70,7 @@ class GemmProblem(Problem):
         call.set_problem(self.mode.value, *self.size, self.count)
         call.set_schedule(self.operation.swizzle_size, int(self.raster_order))
         call.set_launch_with_pdl(self.launch_with_pdl)
+        call.set_in_place(not self.operation.is_apart)
 
     def compute(self) -> None:
         """Execute the reference on the host."""

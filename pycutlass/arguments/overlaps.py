@@ -23,7 +23,7 @@ def check_overlaps(operands: Mapping[str, Matrix]) -> None:
         if name in operands:
             check_overlap(target, operands[name])
     source = operands.get("C")
-    if source is not None and _place(source) != _place(target):
+    if source is not None and (_place(source) != _place(target) or source.description != target.description):
         check_overlap(target, source)
 
 

@@ -121,8 +121,8 @@ class EpilogueFunctor:
             f"{self.accumulator.cpp}, {self.compute.cpp}>"
         )
 
-    def emit_fusion(self) -> str:
-        """Return the fusion's C++ type for kernels of CUTLASS's 3.x API.
+    def emit_fusion(self, source: Element | None = None) -> str:
+        """Return the fusion's C++ type for kernels of CUTLASS's 3.x API, of a C of type `source` or of the output's.
 
         Raises
         ------
@@ -133,6 +133,10 @@ class EpilogueFunctor:
             f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination or "
             f"LinearCombinationGeneric, or leave out cluster_shape for an Ampere-style kernel"
         )
+
+    def _fused_types(self, source: Element | None) -> str:
+        types = [self.output, self.compute, *([source] if source not in (None, self.output) else [])]
+        return ", ".join(each.cpp for each in types if each is not None)
 
     def epilogue_type(self, alpha: Any = 1.0, beta: Any = 0.0, *extra: Any) -> EpilogueScalars:
         """Return the scalars of one launch.
@@ -245,9 +249,9 @@ class LinearCombination(EpilogueFunctor):
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
         return super().emit() if self._clamped is None else self._clamped.emit()
 
-    def emit_fusion(self) -> str:
+    def emit_fusion(self, source: Element | None = None) -> str:
         """Return the fusion's C++ type for kernels of CUTLASS's 3.x API."""
-        return f"cutlass::epilogue::fusion::LinearCombination<{self.output.cpp}, {self.compute.cpp}>"
+        return f"cutlass::epilogue::fusion::LinearCombination<{self._fused_types(source)}>"
 
     def finish(self, values: Array, *extra: float) -> Array:
         """Return `values`, limited to the range of int8 where that is written."""

@@ -11,7 +11,7 @@ from pycutlass.calls import public
 from pycutlass.epilogue.activations import Activation, check_activation
 from pycutlass.epilogue.functors import EpilogueFunctor
 from pycutlass.errors import DescriptionError
-from pycutlass.types import element
+from pycutlass.types import Element, element
 
 __all__ = ["LinearCombinationGeneric"]
 
@@ -88,11 +88,9 @@ class LinearCombinationGeneric(EpilogueFunctor):
             f"{self.epilogue_vector_length}, {self.accumulator.cpp}, {self.compute.cpp}>"
         )
 
-    def emit_fusion(self) -> str:
+    def emit_fusion(self, source: Element | None = None) -> str:
         """Return the fusion's C++ type for kernels of CUTLASS's 3.x API."""
-        return (
-            f"cutlass::epilogue::fusion::LinCombEltAct<{self.activation.emit()}, {self.output.cpp}, {self.compute.cpp}>"
-        )
+        return f"cutlass::epilogue::fusion::LinCombEltAct<{self.activation.emit()}, {self._fused_types(source)}>"
 
     def finish(self, values: Array, *extra: float) -> Array:
         """Return the activation of `values`."""

@@ -51,12 +51,15 @@ class GemmOperationUniversal(Operation):
     tile_description : TileDescription
         Threadblock tile, pipeline stages, warps and math instruction.
     A, B, C : TensorDescription
-        Operands. D shares everything with C.
+        Operands.
     epilogue_functor : EpilogueFunctor
         What happens to the accumulator.
     swizzling_functor : class of ``cutlass``
         ``IdentitySwizzle1``, ``2``, ``4`` or ``8`` (for Hopper-native kernels the swizzle size of the tile scheduler),
         ``HorizontalSwizzle``, ``BatchedIdentitySwizzle`` (batches beyond 65535) or ``ThreadblockSwizzleStreamK``.
+    D : TensorDescription, optional
+        The result, where it is described apart from C: by default it shares everything with C. Hopper-native kernels
+        take a C and a D of different types (f16, bf16, f32) and layouts; `epilogue_functor` writes D.
     direct_store, element_epilogue : optional
         Keywords of the original's scripts, without effect: the functor says what is computed, and in what type.
 
@@ -91,6 +94,7 @@ class GemmOperationUniversal(Operation):
         "C",
         "epilogue_functor",
         "swizzling_functor",
+        "D",
     )
 
     def __init__(
@@ -102,6 +106,7 @@ class GemmOperationUniversal(Operation):
         C: TensorDescription | None = None,
         epilogue_functor: EpilogueFunctor | None = None,
         swizzling_functor: Any = _core.IdentitySwizzle1,
+        D: TensorDescription | None = None,
         *,
         arch: int | None = None,
         visitor: bool = False,
@@ -122,6 +127,7 @@ class GemmOperationUniversal(Operation):
         self.A = spellings.single_loads(tile.math_instruction, "A", A)
         self.B = spellings.single_loads(tile.math_instruction, "B", B)
         self.C = rules.expect("C", C, TensorDescription)
+        self.D = self.C if D is None else rules.expect("D", D, TensorDescription)
         self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         spellings.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
@@ -135,6 +141,11 @@ class GemmOperationUniversal(Operation):
     def is_native(self) -> bool:
         """Whether this is a Hopper-native kernel."""
         return self.tile_description.is_native
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether D is described apart from C."""
+        return self.D != self.C
 
     @property
     def swizzle_size(self) -> int:
@@ -246,10 +257,11 @@ class GemmOperationUniversal(Operation):
         layouts = "".join(operand.order.short for operand in (self.A, self.B, self.C))
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         cluster = "" if tile.cluster_shape is None else f"_{tile.cluster_shape[0]}x{tile.cluster_shape[1]}"
+        written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
             f"cutlass_sm{self.family}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{self.A.type.short}_"
-            f"{self.C.type.short}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
+            f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
         )
 
     @property
@@ -271,6 +283,7 @@ class GemmOperationUniversal(Operation):
         """Return the C++ of a Hopper-native kernel; without `stages`, CUTLASS chooses how many there are."""
         tile, math = self.tile_description, self.tile_description.math_instruction
         schedule = tile.kernel_schedule or KernelSchedule.Cooperative
+        written = f",\n    {tensor_text(self.D)}" if self.is_apart else ""
         return (
             f'#include "pycutlass/{header}"\n\n'
             f"using Operation = pycutlass::{template}<\n"
@@ -279,15 +292,17 @@ class GemmOperationUniversal(Operation):
             f"    {tensor_text(self.C)},\n"
             f"    {math.accumulator.cpp}, {static_shape(tile.threadblock_shape)},\n"
             f"    {static_shape(tile.cluster_shape or (1, 1, 1))},\n"
-            f"    {self.epilogue_functor.emit_fusion()},\n"
-            f"    pycutlass::{schedule.name}, {stages or 0}>;\n"
+            f"    {self.epilogue_functor.emit_fusion(self.C.type)},\n"
+            f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
         )
 
     def _check(self) -> None:
         tile = self.tile_description
         math = tile.math_instruction
         rules.check_operand_types(math, self.A, self.B)
-        rules.check_epilogue(math, self.C, self.epilogue_functor)
+        if self.is_apart:
+            rules.check_apart(self.is_native, self.C, self.D)
+        rules.check_epilogue(math, self.D, self.epilogue_functor, "D" if self.is_apart else "C")
         allowed = tuple(_IDENTITY_SWIZZLES) if self.is_native else _SWIZZLES
         if self.swizzling_functor not in allowed:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in allowed)
@@ -295,9 +310,13 @@ class GemmOperationUniversal(Operation):
             given = shown(self.swizzling_functor)
             raise DescriptionError(f"swizzling_functor must be one of {known}; got {given}{near}")
         if self.is_native:
-            rules.check_native(self.compute_capability, math, self.A, self.B, self.C)
-            self.epilogue_functor.emit_fusion()  # refuses functors that Hopper-native kernels lack
-            rules.warn_of_spills(tile, self.C)
+            rules.check_native(self.compute_capability, math, self.A, self.B, self.C, apart=self.is_apart)
+            self.epilogue_functor.emit_fusion(self.C.type)  # refuses functors that Hopper-native kernels lack
+            rules.warn_of_spills(tile, self.D)
         else:
             rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
-        rules.check_shared_memory(self.compute_capability, tile, self.A, self.B, self.C)
+        rules.check_shared_memory(self.compute_capability, tile, self.A, self.B, self.C, D=self.D)
+
+    def _value(self) -> tuple[Any, ...]:
+        value = super()._value()
+        return value if self.is_apart else value[:-1]  # as it was before D could be described

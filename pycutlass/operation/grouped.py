@@ -84,7 +84,7 @@ class GemmOperationGrouped(Operation):
     """
 
     _FURTHER = ("single",)
-    _FIELDS: ClassVar[tuple[str, ...]] = (*GemmOperationUniversal._FIELDS, "precompute_mode")
+    _FIELDS: ClassVar[tuple[str, ...]] = (*GemmOperationUniversal._FIELDS[:-1], "precompute_mode")  # without D
 
     def __init__(
         self,

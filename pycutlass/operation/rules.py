@@ -34,6 +34,7 @@ from pycutlass.operation.shared_memory import (
 
 __all__ = [
     "check_ampere",
+    "check_apart",
     "check_epilogue",
     "check_native",
     "check_operand_types",
@@ -55,6 +56,9 @@ _WRITTEN = {
     "f16": ("f16", "f32", "bf16"),
     "s32": ("s32", "s8", "f32", "f16", "bf16"),
 }
+
+#: Types of C and D where they are described apart.
+_APART = ("f16", "bf16", "f32")
 
 
 def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
@@ -83,9 +87,9 @@ def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDe
         )
 
 
-def check_epilogue(math: MathInstruction, C: TensorDescription, functor: EpilogueFunctor) -> None:
-    """Check that the epilogue takes the accumulator, and writes C."""
-    _check_matrix("C", C)
+def check_epilogue(math: MathInstruction, C: TensorDescription, functor: EpilogueFunctor, name: str = "C") -> None:
+    """Check that the epilogue takes the accumulator, and writes operand `name`, `C` or a D that is described apart."""
+    _check_matrix(name, C)
     accumulator = math.accumulator
     if functor.accumulator is not accumulator:
         raise DescriptionError(
@@ -94,12 +98,12 @@ def check_epilogue(math: MathInstruction, C: TensorDescription, functor: Epilogu
         )
     if functor.output is not C.type:
         raise DescriptionError(
-            f"the epilogue functor writes {functor.output}, operand C is {C.type}: give the functor "
-            f"element_output={C.type}, or describe C with {functor.output}"
+            f"the epilogue functor writes {functor.output}, operand {name} is {C.type}: give the functor "
+            f"element_output={C.type}, or describe {name} with {functor.output}"
         )
     if functor.epilogue_vector_length != C.alignment:
         raise DescriptionError(
-            f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of C, {C.alignment}"
+            f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of {name}, {C.alignment}"
         )
     for what, chosen, allowed in (
         ("compute in", functor.compute, _COMPUTED[accumulator.short]),
@@ -117,9 +121,15 @@ def check_epilogue(math: MathInstruction, C: TensorDescription, functor: Epilogu
 
 
 def check_native(
-    compute_capability: int, math: MathInstruction, A: TensorDescription, B: TensorDescription, C: TensorDescription
+    compute_capability: int,
+    math: MathInstruction,
+    A: TensorDescription,
+    B: TensorDescription,
+    C: TensorDescription,
+    *,
+    apart: bool = False,
 ) -> None:
-    """Check the parts of a Hopper-native kernel."""
+    """Check the parts of a Hopper-native kernel. Where D is described `apart`, `check_apart` looks at C."""
     if compute_capability != 90:
         raise DescriptionError(
             f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; got "
@@ -130,12 +140,34 @@ def check_native(
             f"Hopper-native kernels multiply f16 or bf16 and accumulate in f32; got {math.a} and {math.accumulator}. "
             f"Leave out cluster_shape for an Ampere-style kernel."
         )
-    if (A.layout, B.layout, C.layout) != (_core.RowMajor, _core.ColumnMajor, _core.RowMajor):
+    layouts = (_core.RowMajor, _core.ColumnMajor, C.layout if apart else _core.RowMajor)
+    if (A.layout, B.layout, C.layout) != layouts:
         raise DescriptionError(
             f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor; got {A.order}, {B.order} and "
             f"{C.order}"
         )
-    for name, operand in (("A", A), ("B", B), ("C", C)):
+    for name, operand in (("A", A), ("B", B), *([] if apart else [("C", C)])):
+        if operand.alignment_bytes != 16:
+            raise DescriptionError(
+                f"TMA needs 16-byte alignment: operand {name} of {operand.type} needs alignment "
+                f"{128 // operand.type.bits}, got {operand.alignment}"
+            )
+
+
+def check_apart(is_native: bool, C: TensorDescription, D: TensorDescription) -> None:
+    """Check a D that is described apart from C."""
+    if not is_native:
+        raise DescriptionError(
+            f"D is described apart from C, {D.order} of {D.type} and {C.order} of {C.type}, and the epilogue of an "
+            f"Ampere-style kernel writes D as it reads C: leave out D, or describe a Hopper-native kernel"
+        )
+    for name, operand in (("C", C), ("D", D)):
+        _check_matrix(name, operand)
+        if operand.order.interleave > 1 or operand.type.short not in _APART:
+            raise DescriptionError(
+                f"where D is described apart from C, both are RowMajor or ColumnMajor, of {', '.join(_APART)}; got "
+                f"{name} {operand.order} of {operand.type}"
+            )
         if operand.alignment_bytes != 16:
             raise DescriptionError(
                 f"TMA needs 16-byte alignment: operand {name} of {operand.type} needs alignment "
@@ -219,16 +251,17 @@ def check_shared_memory(
     B: TensorDescription,
     C: TensorDescription,
     group: SchedulerMode | None = None,
+    D: TensorDescription | None = None,
 ) -> None:
     """Check that a kernel, or one for a `group` of problems, fits in the shared memory of the target."""
     limit = SHARED_MEMORY_LIMIT[compute_capability]
-    needed = _shared_bytes(tile, A, B, C, group)
+    needed = _shared_bytes(tile, A, B, C, group, D)
     if needed <= limit:
         return
 
     def works(other: TileDescription) -> bool:
         """Whether `other` can be recommended in place of `tile`."""
-        if _shared_bytes(other, A, B, C, group) > limit:
+        if _shared_bytes(other, A, B, C, group, D) > limit:
             return False
         return other.is_native or _is_ampere(compute_capability, other, A, B, C)
 
@@ -245,12 +278,17 @@ def check_shared_memory(
 
 
 def _shared_bytes(
-    tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription, group: SchedulerMode | None
+    tile: TileDescription,
+    A: TensorDescription,
+    B: TensorDescription,
+    C: TensorDescription,
+    group: SchedulerMode | None,
+    D: TensorDescription | None,
 ) -> int:
     """Return the bytes of shared memory of a kernel; of one that has 2 stages where fewer than that would fit."""
     if tile.is_native:
-        stages = max(2, native_stages(tile, C, grouped=group is not None))
-        return native_bytes(tile, C, stages, grouped=group is not None)
+        stages = max(2, native_stages(tile, C, grouped=group is not None, D=D))
+        return native_bytes(tile, C, stages, grouped=group is not None, D=D)
     kernel = ampere_bytes(tile, A, B, C)
     return kernel if group is None else grouped_bytes(kernel, tile.num_threads, group is SchedulerMode.Host)
 

@@ -92,9 +92,14 @@ def grouped_bytes(kernel: int, threads: int, scheduled: bool) -> int:
     return _up(kernel + (8 * threads if scheduled else 1), 16)
 
 
-def native_bytes(tile: TileDescription, C: TensorDescription, stages: int, *, grouped: bool) -> int:
-    """Return the shared memory of a Hopper-native kernel in bytes (gemm/kernel/sm90_gemm_*_warpspecialized_*.hpp)."""
-    epilogue, alignment, buffers = _native_epilogue(tile, C)
+def native_bytes(
+    tile: TileDescription, C: TensorDescription, stages: int, *, grouped: bool, D: TensorDescription | None = None
+) -> int:
+    """Return the shared memory of a Hopper-native kernel in bytes (gemm/kernel/sm90_gemm_*_warpspecialized_*.hpp).
+
+    D is like C where it is left out.
+    """
+    epilogue, alignment, buffers = _native_epilogue(tile, C, D or C)
     order = 2 * _BARRIERS if tile.kernel_schedule is KernelSchedule.Pingpong else 0
     pipelines = _BARRIERS * (stages + buffers + 1) + order
     mainloop = stages * tile.stage_bytes()
@@ -104,38 +109,54 @@ def native_bytes(tile: TileDescription, C: TensorDescription, stages: int, *, gr
     return _up(_up(shared, _TENSOR_MAP) + 5 * _TENSOR_MAP, alignment)  # A and B, C, and D of each warp group
 
 
-def native_stages(tile: TileDescription, C: TensorDescription, *, grouped: bool) -> int:
+def native_stages(
+    tile: TileDescription, C: TensorDescription, *, grouped: bool, D: TensorDescription | None = None
+) -> int:
     """Return how many stages a Hopper-native tile has: what CUTLASS gives to one that names none, if that fits.
 
     CUTLASS leaves out the scheduler of a group, and may give it one too many.
     """
-    stages = tile.stages or chosen_stages(tile, C, grouped=grouped)
-    if tile.stages is None and native_bytes(tile, C, stages, grouped=grouped) > NATIVE_LIMIT:
+    stages = tile.stages or chosen_stages(tile, C, grouped=grouped, D=D)
+    if tile.stages is None and native_bytes(tile, C, stages, grouped=grouped, D=D) > NATIVE_LIMIT:
         return stages - 1
     return stages
 
 
-def chosen_stages(tile: TileDescription, C: TensorDescription, *, grouped: bool) -> int:
+def chosen_stages(
+    tile: TileDescription, C: TensorDescription, *, grouped: bool, D: TensorDescription | None = None
+) -> int:
     """Return how many stages CUTLASS gives to a Hopper-native tile that names none (sm90_gmma_builder.inl)."""
-    epilogue, alignment, buffers = _native_epilogue(tile, C)
+    epilogue, alignment, buffers = _native_epilogue(tile, C, D or C)
     maps = 3 * _TENSOR_MAP if grouped else 0
     beside = _up(_up(epilogue + maps + _BARRIERS * buffers, alignment), 128)
     return (NATIVE_LIMIT - beside) // (_up(tile.stage_bytes(), 128) + _BARRIERS)
 
 
-def _native_epilogue(tile: TileDescription, C: TensorDescription) -> tuple[int, int, int]:
-    """Return the bytes of an epilogue's tensors, their alignment, and how many buffers they have.
+def _native_epilogue(tile: TileDescription, C: TensorDescription, D: TensorDescription) -> tuple[int, int, int]:
+    """Return the bytes of an epilogue's tensors, their alignment, and how many buffers C has.
 
-    C comes, and D leaves, in subtiles of up to 32 columns (epilogue/collective/builders/sm90_builder.inl).
+    C comes, and D leaves, in subtiles of up to 32 columns (epilogue/collective/builders/sm90_builder.inl). Where their
+    elements have one size, D leaves from the buffers that C has come into.
     """
     m, n, _ = tile.threadblock_shape
     rows = 64 if tile.kernel_schedule is KernelSchedule.Pingpong else 128
     columns = math.gcd(32, n)
     subtiles = (m // rows) * (n // columns)
-    buffers = max(min(subtiles, 4), min(subtiles, 2) + 1)
-    line = columns * C.type.bits // 8
-    alignment = 8 * min(line, 128)  # of a swizzled layout: it comes round every 8 lines
-    return buffers * rows * line + alignment, alignment, buffers  # behind the buffers an empty object of the functor's
+    of_C, of_D = (rows * columns * operand.type.bits // 8 for operand in (C, D))
+    aligned_C, aligned_D = (_swizzle_bytes(operand, rows, columns) for operand in (C, D))
+    alignment = max(aligned_C, aligned_D)
+    if C.type.bits == D.type.bits:
+        buffers = max(min(subtiles, 4), min(subtiles, 2) + 1)
+        tensors = buffers * of_C
+    else:
+        buffers = min(subtiles, 4)
+        tensors = _up(_up(buffers * of_C, aligned_D) + min(subtiles, 2) * of_D, alignment)
+    return tensors + alignment, alignment, buffers  # behind the buffers an empty object of the functor's
+
+
+def _swizzle_bytes(operand: TensorDescription, rows: int, columns: int) -> int:
+    """Return the alignment of a swizzled layout in bytes: it comes round every 8 lines."""
+    return 8 * min((columns if operand.is_row_major else rows) * operand.type.bits // 8, 128)
 
 
 def _up(count: int, step: int) -> int:

@@ -202,7 +202,7 @@ def assert_matches(
     import numpy as np
 
     arrays = (as_numpy(A, operation.A), as_numpy(B, operation.B), None if C is None else as_numpy(C, operation.C))
-    actual = as_numpy(D, operation.C)
+    actual = as_numpy(D, getattr(operation, "D", operation.C))
     if operation.C.type.is_integer:
         np.testing.assert_array_equal(actual, reference.gemm(operation, *arrays, alpha, beta, *extra))
         return

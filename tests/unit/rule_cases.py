@@ -139,6 +139,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"epilogue_functor": LinearCombinationGeneric(relu, TAG["s8"], 16, TAG["s32"], TAG["f32"])},
         ["LinearCombinationGeneric does not limit", "cutlass.int8"],
     ),
+    # D described apart from C
+    ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
+    ("hopper", {"D": tensor("s32", ROW, 4)}, ["both are RowMajor or ColumnMajor", "D", "int32"]),
+    ("hopper", {"D": tensor("f16", COLUMN, 4)}, ["16-byte alignment", "operand D", "alignment 8"]),
+    ("hopper", {"D": tensor("f32", ROW, 4)}, ["writes cutlass.float16", "operand D is cutlass.float32"]),
     # Hopper-native kernels
     ("hopper", {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
     (

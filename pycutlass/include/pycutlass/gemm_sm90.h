@@ -44,14 +44,27 @@ struct StageCount<0, CollectiveEpilogue> {
       sizeof(typename CollectiveEpilogue::SharedStorage))>;
 };
 
+/// The epilogue of a kernel: with a `store` of our own where D is like C, row by row, else as CUTLASS has it.
+template <typename Collective, typename C, typename D>
+struct EpilogueOf {
+  using Type = Collective;
+};
+template <typename Collective, typename C>
+struct EpilogueOf<Collective, C, C> {
+  using Type = EpilogueSm90<Collective>;
+};
+
+/// D may be described apart from C.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
-          typename Fusion, typename Schedule, int Stages>
+          typename Fusion, typename Schedule, int Stages, typename D = C>
 struct GemmSm90 {
-  using CollectiveEpilogue = EpilogueSm90<typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-      cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
-      typename C::Element, typename C::Layout, C::kAlignment, typename C::Element, typename C::Layout, C::kAlignment,
-      typename Schedule::Epilogue, Fusion>::CollectiveOp>;
+  using CollectiveEpilogue = typename EpilogueOf<
+      typename cutlass::epilogue::collective::CollectiveBuilder<
+          cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
+          cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
+          typename C::Element, typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout,
+          D::kAlignment, typename Schedule::Epilogue, Fusion>::CollectiveOp,
+      C, D>::Type;
 
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout, A::kAlignment,
@@ -81,7 +94,7 @@ struct GemmSm90 {
 
 #else
 
-  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename D::Element>;
   using Epilogue = FusionEpilogue<Fusion, decltype(Kernel::Arguments::epilogue.thread)>;
 
   /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
@@ -97,13 +110,26 @@ struct GemmSm90 {
     return result;
   }
 
+  /// Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
+  static pycutlass_operand source_of(Call const& call) {
+    pycutlass_operand source = source_or_target(call.common);
+    if constexpr (!cutlass::platform::is_same<C, D>::value) {
+      if (!operand(call.common, PYCUTLASS_C).data) {
+        bool const by_rows = cutlass::platform::is_same<typename C::Layout, cutlass::layout::RowMajor>::value;
+        source.stride[0] = by_rows ? call.n : call.m;
+        source.stride[1] = 0;
+      }
+    }
+    return source;
+  }
+
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     using EA = typename A::Element;
     using EB = typename B::Element;
     using EC = typename C::Element;
-    // Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
     pycutlass_operand const &a = operand(call.common, PYCUTLASS_A), &b = operand(call.common, PYCUTLASS_B);
-    pycutlass_operand const &source = source_or_target(call.common), &target = operand(call.common, PYCUTLASS_D);
+    pycutlass_operand const& target = operand(call.common, PYCUTLASS_D);
+    pycutlass_operand const source = source_of(call);
 
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
@@ -114,7 +140,7 @@ struct GemmSm90 {
     arguments.mainloop.dB = stride<typename Kernel::StrideB>(b);
     arguments.epilogue.ptr_C = static_cast<EC const*>(source.data);
     arguments.epilogue.dC = stride<typename Kernel::StrideC>(source);
-    arguments.epilogue.ptr_D = static_cast<EC*>(target.data);
+    arguments.epilogue.ptr_D = static_cast<typename D::Element*>(target.data);
     arguments.epilogue.dD = stride<typename Kernel::StrideD>(target);
     Epilogue::fill(arguments.epilogue.thread, call.common);
     arguments.hw_info.device_id = call.common.device;
