@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVa
 from pycutlass import device
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of
@@ -268,7 +268,7 @@ def kept(tensors: Any) -> Any:
     return items_of(tensors, sys.maxsize - 1) if isinstance(tensors, list) else tensors
 
 
-def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> EpilogueScalars:
+def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
     """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
     if scalars is None:
         return functor.epilogue_type(1.0, 0.0)
@@ -281,9 +281,9 @@ def check_scalars(functor: EpilogueFunctor, scalars: EpilogueScalars | None) -> 
             f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
             f"{functor.compute}: make it with this operation's epilogue_type"
         )
-    if len(scalars.values) != len(functor.scalar_names):
+    if scalars.names != functor.scalar_names:
         raise ArgumentError(
-            f"output_op has {len(scalars.values)} scalars, this operation's epilogue takes "
+            f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
             f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
         )
     if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off

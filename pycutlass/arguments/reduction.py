@@ -13,7 +13,7 @@ from pycutlass.arguments.base import Arguments, check_operation, check_writable,
 from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch import Operand, Problem
 from pycutlass.library import TensorDescription
@@ -280,7 +280,7 @@ class ReductionArguments(Arguments):
             )
 
     @property
-    def _functor(self) -> EpilogueFunctor:
+    def _functor(self) -> Epilogue:
         return self.operation.epilogue_functor
 
     def _source(self, source: Any, rows: int, columns: int) -> Matrix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import Operand
 from pycutlass.log import say_once
@@ -12,7 +12,7 @@ __all__ = ["check_sums"]
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
 
-def check_sums(functor: EpilogueFunctor, A: Operand, B: Operand, k: int) -> None:
+def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:
     """Raise ArgumentError where sums of `k` products of A and B may leave the range that the epilogue is exact in.
 
     Up to the functor's own K no int8 operands leave it. Beyond that it depends on what they hold: that is known of

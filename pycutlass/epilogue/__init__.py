@@ -19,16 +19,21 @@ from pycutlass.epilogue.functors import (
     LinearCombinationClamp,
 )
 from pycutlass.epilogue.generic import LinearCombinationGeneric
+from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars
 
 __all__ = [
     "Activation",
+    "Epilogue",
     "EpilogueFunctor",
     "EpilogueScalars",
+    "Family",
     "FastLinearCombinationClamp",
     "LinearCombination",
     "LinearCombinationClamp",
     "LinearCombinationGeneric",
+    "Port",
+    "Scalar",
     "gelu",
     "gelu_tanh",
     "hardswish",

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.epilogue.activations import Activation
-from pycutlass.epilogue.layout import EpilogueLayout
-from pycutlass.epilogue.scalars import EpilogueScalars, computed, pack
+from pycutlass.epilogue.protocol import Epilogue, Family, Scalar
+from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import whole
 from pycutlass.log import say_once
@@ -28,6 +27,7 @@ __all__ = [
     "LinearCombinationClamp",
 ]
 
+_LINEAR = (Scalar("alpha", 1.0, on_device=True), Scalar("beta", 0.0, on_device=True))
 _COMPUTE = ("f16", "f32", "f64", "s32")
 
 Array = NDArray[Any]
@@ -35,7 +35,7 @@ Array = NDArray[Any]
 
 @public
 @dataclass(frozen=True)
-class EpilogueFunctor:
+class EpilogueFunctor(Epilogue):
     """What all functors share: types of output, accumulator and computation, and alpha * accumulator + beta * C.
 
     Parameters
@@ -61,8 +61,8 @@ class EpilogueFunctor:
     element_accumulator: Any = None
     element_epilogue: Any = None
 
-    #: Largest K that the arithmetic is right for, where there is one.
-    most_k: ClassVar[int | None] = None
+    #: Whether CUTLASS's 3.x API has it as a fusion.
+    _is_fusion: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("element_accumulator", "element_epilogue"):
@@ -104,15 +104,23 @@ class EpilogueFunctor:
         return element(self.element_epilogue)
 
     @property
-    def activation(self) -> Activation | None:
-        """The activation, where there is one."""
-        return None
-
-    @property
-    def scalar_names(self) -> tuple[str, ...]:
-        """Names of the scalars of a launch, in order."""
+    def scalar_table(self) -> tuple[Scalar, ...]:
+        """Alpha and beta, which may be in device memory, and what the activation needs."""
         extra = () if self.activation is None else self.activation.extra
-        return ("alpha", "beta", *(name for name, _ in extra))
+        return (*_LINEAR, *(Scalar(name, default) for name, default in extra))
+
+    def why_not(self, family: Family) -> str:
+        """Return why kernels of `family` cannot have this functor; nothing where they can."""
+        if family.is_sm90 and not self._is_fusion:
+            return (
+                f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination or "
+                f"LinearCombinationGeneric, or leave out cluster_shape for an Ampere-style kernel"
+            )
+        return super().why_not(family)
+
+    def cpp(self, family: Family, source: Element | None = None) -> str:
+        """Return the functor's C++ type for kernels of `family`, with a C of type `source`."""
+        return self.emit_fusion(source) if family.is_sm90 else self.emit()
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
@@ -129,16 +137,13 @@ class EpilogueFunctor:
         DescriptionError
             The functor has no counterpart there.
         """
-        raise DescriptionError(
-            f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination or "
-            f"LinearCombinationGeneric, or leave out cluster_shape for an Ampere-style kernel"
-        )
+        raise DescriptionError(self.why_not(Family.SM90_GEMM))
 
     def _fused_types(self, source: Element | None) -> str:
         types = [self.output, self.compute, *([source] if source not in (None, self.output) else [])]
         return ", ".join(each.cpp for each in types if each is not None)
 
-    def epilogue_type(self, alpha: Any = 1.0, beta: Any = 0.0, *extra: Any) -> EpilogueScalars:
+    def epilogue_type(self, alpha: Any = 1.0, beta: Any = 0.0, *extra: Any, **named: Any) -> EpilogueScalars:
         """Return the scalars of one launch.
 
         Parameters
@@ -149,6 +154,8 @@ class EpilogueFunctor:
         *extra : number
             What the activation needs, in the order of its ``extra``; its defaults where left out. More are ignored,
             which is said once.
+        **named : number
+            The same by name, as ``leaky_alpha=0.1``.
 
         Raises
         ------
@@ -162,21 +169,7 @@ class EpilogueFunctor:
             # The original's scripts hand an activation's scalars to the GEMM of parallel split-K as well.
             names = ", ".join(self.scalar_names)
             say_once(f"{self!r} takes the scalars {names}; got {2 + len(extra)}, and ignores what is more")
-        given = [(name, extra[i] if i < len(extra) else default) for i, (name, default) in enumerate(wanted)]
-        return pack(self.compute, ("alpha", alpha), ("beta", beta), *given)
-
-    def pack(self, layout: EpilogueLayout, scalars: EpilogueScalars) -> bytes:
-        """Return the arguments of the epilogue as a compiled kernel takes them.
-
-        Raises
-        ------
-        CacheError
-            The kernel was compiled for another epilogue.
-        """
-        names = self.scalar_names
-        return layout.pack(
-            dict(zip(names, scalars.values, strict=True)), dict(zip(names, scalars.pointers, strict=True))
-        )
+        return super().epilogue_type(alpha, beta, *extra[: len(wanted)], **named)
 
     def reference(
         self,
@@ -244,6 +237,8 @@ class LinearCombination(EpilogueFunctor):
     >>> pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
     LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
     """
+
+    _is_fusion: ClassVar[bool] = True
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""

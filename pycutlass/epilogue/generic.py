@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
@@ -44,6 +44,8 @@ class LinearCombinationGeneric(EpilogueFunctor):
     """
 
     activation_functor: Any = None
+
+    _is_fusion: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -31,8 +31,9 @@ class EpilogueScalars:
     >>> import pycutlass
     >>> from pycutlass import cutlass
     >>> functor = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
-    >>> functor.epilogue_type(2.0, 0.5).values
-    (2.0, 0.5)
+    >>> scalars = functor.epilogue_type(2.0, beta=0.5)
+    >>> scalars.values, scalars["beta"]
+    ((2.0, 0.5), 0.5)
     """
 
     values: tuple[float, ...]
@@ -51,7 +52,23 @@ class EpilogueScalars:
     @property
     def alpha_is_known(self) -> bool:
         """Whether alpha is a number on the host."""
-        return not self.pointers[0]
+        return not self._pointer("alpha")
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a scalar by its name: a number, or the device memory that was given.
+
+        Raises
+        ------
+        KeyError
+            There is none of that name.
+        """
+        if name not in self.names:
+            raise KeyError(name)
+        index = self.names.index(name)
+        return self.owners[index] if self.pointers[index] else self.values[index]
+
+    def _pointer(self, name: str) -> int:
+        return self.pointers[self.names.index(name)] if name in self.names else 0
 
     def sync(self, stream_sync: bool = True) -> None:
         """Do nothing: scalars bring nothing back. The original's scripts ask for it."""
@@ -59,12 +76,17 @@ class EpilogueScalars:
     @property
     def needs_source(self) -> bool:
         """Whether C may be read: beta is in device memory, or a number that is not zero in the compute type."""
-        return bool(self.pointers[1]) or computed(self.compute, self.values[1]) != 0
+        if "beta" not in self.names:
+            return False
+        return bool(self._pointer("beta")) or computed(self.compute, self.values[self.names.index("beta")]) != 0
 
 
-def pack(compute: Element, *named: tuple[str, Any]) -> EpilogueScalars:
-    """Return the scalars of one launch from pairs of name and value, checked against the compute type."""
-    packed = [_scalar(compute, name, value) for name, value in named]
+def pack(compute: Element, *named: tuple[str, Any], on_device: tuple[str, ...] = _ON_DEVICE) -> EpilogueScalars:
+    """Return the scalars of one launch from pairs of name and value, checked against the compute type.
+
+    Those named in `on_device` may be in device memory.
+    """
+    packed = [_scalar(compute, name, value, on_device) for name, value in named]
     values, pointers, owners = zip(*packed, strict=True)
     return EpilogueScalars(values, pointers, owners, compute, tuple(name for name, _ in named))
 
@@ -80,29 +102,29 @@ def computed(compute: Element, number: float) -> float:
         return float(compute.dtype.type(number)) if not compute.is_integer else number
 
 
-def _scalar(compute: Element, name: str, value: Any) -> tuple[float, int, Any]:
+def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) -> tuple[float, int, Any]:
     """Return value, device pointer (0 for a number) and what keeps the pointer alive."""
     is_pointer = type(value).__name__ == "CUdeviceptr"
     interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
     of_torch = attribute(value, "is_cuda")
     on_device = is_pointer or (interface if of_torch is None else of_torch)
-    if on_device and name not in _ON_DEVICE:
+    if on_device and name not in readable:
         raise ArgumentTypeError(
-            f"{name} must be a number: kernels read {' and '.join(_ON_DEVICE)} alone from device memory, got "
-            f"{type(value).__name__}. Copy it to the host first."
+            f"{name} must be a number: kernels read {' and '.join(readable) or 'no scalar'} alone from device memory, "
+            f"got {type(value).__name__}. Copy it to the host first."
         )
     if on_device:
         pointer = int(value) if is_pointer else _device_scalar(compute, name, value)
         if not 0 < pointer < 2**64:
             raise ArgumentTypeError(f"{name} is the address {pointer}, which is no device memory; pass a number")
         return 0.0, pointer, value
-    number = _number(name, value)
+    number = _number(name, value, readable)
     if compute.is_integer:
         _check_integer(compute, name, number)
     return number, 0, None
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any, readable: tuple[str, ...]) -> float:
     """Return a real number of any library."""
     if isinstance(value, complex) or "complex" in str(attribute(value, "dtype")):
         raise ArgumentTypeError(
@@ -117,7 +139,7 @@ def _number(name: str, value: Any) -> float:
     except ArgumentError:  # of an int, which may have any number of digits
         raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
     if number is None:
-        kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in _ON_DEVICE else "a number"
+        kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in readable else "a number"
         raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from cause
     return number
 

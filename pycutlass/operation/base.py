@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pycutlass.calls import meant, mistaken, no_such_field, public, shown, unknown_keywords
-from pycutlass.epilogue import EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.instruction import NO_VOLTA
 from pycutlass.integers import whole
@@ -63,7 +63,7 @@ class Operation(ABC):
 
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
-    epilogue_functor: EpilogueFunctor
+    epilogue_functor: Epilogue
     _name: str | None
     _artifacts: _Artifacts | None
 

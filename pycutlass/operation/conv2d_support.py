@@ -15,7 +15,7 @@ from pycutlass.conv_operands import (
     is_channel_bias,
 )
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix
@@ -79,7 +79,7 @@ class Described(Protocol):
     iterator_algorithm: Any
     tile_description: TileDescription
     stride_support: StrideSupport
-    epilogue_functor: EpilogueFunctor
+    epilogue_functor: Epilogue
     group_mode: GroupMode | None
 
     @property

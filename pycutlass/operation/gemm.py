@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.calls import meant, public, shown
 from pycutlass.enums import KernelSchedule
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue, Family
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
@@ -52,8 +52,8 @@ class GemmOperationUniversal(Operation):
         Threadblock tile, pipeline stages, warps and math instruction.
     A, B, C : TensorDescription
         Operands.
-    epilogue_functor : EpilogueFunctor
-        What happens to the accumulator.
+    epilogue_functor : Epilogue
+        What happens to the accumulator: an epilogue functor, or another `pycutlass.epilogue.Epilogue`.
     swizzling_functor : class of ``cutlass``
         ``IdentitySwizzle1``, ``2``, ``4`` or ``8`` (for Hopper-native kernels the swizzle size of the tile scheduler),
         ``HorizontalSwizzle``, ``BatchedIdentitySwizzle`` (batches beyond 65535) or ``ThreadblockSwizzleStreamK``.
@@ -104,7 +104,7 @@ class GemmOperationUniversal(Operation):
         A: TensorDescription | None = None,
         B: TensorDescription | None = None,
         C: TensorDescription | None = None,
-        epilogue_functor: EpilogueFunctor | None = None,
+        epilogue_functor: Epilogue | None = None,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         D: TensorDescription | None = None,
         *,
@@ -128,7 +128,7 @@ class GemmOperationUniversal(Operation):
         self.B = spellings.single_loads(tile.math_instruction, "B", B)
         self.C = rules.expect("C", C, TensorDescription)
         self.D = self.C if D is None else rules.expect("D", D, TensorDescription)
-        self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        self.epilogue_functor = rules.expect_epilogue(epilogue_functor)
         spellings.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
             swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
@@ -276,6 +276,7 @@ class GemmOperationUniversal(Operation):
     def _ampere_body(self) -> str:
         return (
             '#include "pycutlass/gemm_universal.h"\n\n'
+            f"{self.epilogue_functor.definitions(Family.AMPERE_GEMM)}"
             f"using Operation = pycutlass::GemmUniversal<\n{ampere_arguments(self)}>;\n"
         )
 
@@ -286,13 +287,14 @@ class GemmOperationUniversal(Operation):
         written = f",\n    {tensor_text(self.D)}" if self.is_apart else ""
         return (
             f'#include "pycutlass/{header}"\n\n'
+            f"{self.epilogue_functor.definitions(Family.SM90_GEMM)}"
             f"using Operation = pycutlass::{template}<\n"
             f"    {tensor_text(self.A)},\n"
             f"    {tensor_text(self.B)},\n"
             f"    {tensor_text(self.C)},\n"
             f"    {math.accumulator.cpp}, {static_shape(tile.threadblock_shape)},\n"
             f"    {static_shape(tile.cluster_shape or (1, 1, 1))},\n"
-            f"    {self.epilogue_functor.emit_fusion(self.C.type)},\n"
+            f"    {self.epilogue_functor.cpp(Family.SM90_GEMM, self.C.type)},\n"
             f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
         )
 
@@ -311,9 +313,10 @@ class GemmOperationUniversal(Operation):
             raise DescriptionError(f"swizzling_functor must be one of {known}; got {given}{near}")
         if self.is_native:
             rules.check_native(self.compute_capability, math, self.A, self.B, self.C, apart=self.is_apart)
-            self.epilogue_functor.emit_fusion(self.C.type)  # refuses functors that Hopper-native kernels lack
+            rules.check_family(self.epilogue_functor, Family.SM90_GEMM)
             rules.warn_of_spills(tile, self.D)
         else:
+            rules.check_family(self.epilogue_functor, Family.AMPERE_GEMM)
             rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
         rules.check_shared_memory(self.compute_capability, tile, self.A, self.B, self.C, D=self.D)
 

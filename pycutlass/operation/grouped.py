@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import SchedulerMode
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue, Family
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import rules
@@ -93,7 +93,7 @@ class GemmOperationGrouped(Operation):
         A: TensorDescription | None = None,
         B: TensorDescription | None = None,
         C: TensorDescription | None = None,
-        epilogue_functor: EpilogueFunctor | None = None,
+        epilogue_functor: Epilogue | None = None,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         precompute_mode: SchedulerMode = SchedulerMode.Device,
         *,
@@ -181,6 +181,7 @@ class GemmOperationGrouped(Operation):
         )
 
     def _check(self) -> None:
+        rules.check_family(self.epilogue_functor, Family.SM90_GROUP if self.is_native else Family.AMPERE_GROUP)
         if self.swizzling_functor not in _SWIZZLES:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
             given = self.swizzling_functor

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.epilogue import EpilogueFunctor, LinearCombination
+from pycutlass.epilogue import Epilogue, Family, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.integers import several, whole
@@ -52,7 +52,7 @@ class ReductionOperation(Operation):
         Type of the partial sums; by default, and always, that of the sums.
     element_compute : element type, optional
         Type that the epilogue computes in, where no functor says so.
-    epilogue_functor : EpilogueFunctor, optional
+    epilogue_functor : Epilogue, optional
         LinearCombination by default. An activation belongs here, not into the GEMM.
     count : int
         Elements of one memory access.
@@ -96,7 +96,7 @@ class ReductionOperation(Operation):
         element_accumulator: Any = None,
         element_workspace: Any = None,
         element_compute: Any = None,
-        epilogue_functor: EpilogueFunctor | None = None,
+        epilogue_functor: Epilogue | None = None,
         count: int = 1,
         partitions_per_stage: int = 4,
         **unknown: Any,
@@ -114,8 +114,9 @@ class ReductionOperation(Operation):
         if epilogue_functor is None:
             compute = element_accumulator if element_compute is None else element_compute
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
-        self.epilogue_functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
-        self.element_compute = self.epilogue_functor.element_epilogue
+        self.epilogue_functor = rules.expect_epilogue(epilogue_functor)
+        rules.check_family(self.epilogue_functor, Family.REDUCTION)
+        self.element_compute = self.epilogue_functor.compute.tag
         self._check(element_compute)
 
     def supports(self, problem_size: Any, operands: Mapping[str, Any] | None = None) -> Support:
@@ -191,7 +192,7 @@ class ReductionOperation(Operation):
             '#include "pycutlass/reduction.h"\n\n'
             "using Operation = pycutlass::ReduceSplitK<\n"
             f"    cutlass::MatrixShape<{rows}, {columns}>,\n"
-            f"    {self.epilogue_functor.emit()},\n"
+            f"    {self.epilogue_functor.cpp(Family.REDUCTION)},\n"
             f"    {element(self.element_accumulator).cpp}, {element(self.element_workspace).cpp}, "
             f"{self.partitions_per_stage}>;\n"
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pycutlass import _core
 from pycutlass.calls import member_meant, shown
 from pycutlass.enums import SchedulerMode
-from pycutlass.epilogue import EpilogueFunctor, LinearCombination, LinearCombinationClamp
+from pycutlass.epilogue import Epilogue, EpilogueFunctor, Family, LinearCombination, LinearCombinationClamp
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.library import CLEAN_ACCUMULATORS, TensorDescription, TileDescription
@@ -36,10 +36,12 @@ __all__ = [
     "check_ampere",
     "check_apart",
     "check_epilogue",
+    "check_family",
     "check_native",
     "check_operand_types",
     "check_shared_memory",
     "expect",
+    "expect_epilogue",
     "warn_of_spills",
 ]
 
@@ -72,6 +74,20 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
 
 
+def expect_epilogue(value: Any) -> Epilogue:
+    """Return `value`, which must be an epilogue."""
+    if isinstance(value, Epilogue):
+        return value
+    raise DescriptionError(f"epilogue_functor must be an EpilogueFunctor or another Epilogue, got {shown(value)}")
+
+
+def check_family(functor: Epilogue, family: Family) -> None:
+    """Check that kernels of a family can have this epilogue."""
+    reason = functor.why_not(family)
+    if reason:
+        raise DescriptionError(reason)
+
+
 def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDescription) -> None:
     """Check that the operands are what the instruction multiplies."""
     for name, operand in (("A", A), ("B", B)):
@@ -87,7 +103,7 @@ def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDe
         )
 
 
-def check_epilogue(math: MathInstruction, C: TensorDescription, functor: EpilogueFunctor, name: str = "C") -> None:
+def check_epilogue(math: MathInstruction, C: TensorDescription, functor: Epilogue, name: str = "C") -> None:
     """Check that the epilogue takes the accumulator, and writes operand `name`, `C` or a D that is described apart."""
     _check_matrix(name, C)
     accumulator = math.accumulator
@@ -113,7 +129,8 @@ def check_epilogue(math: MathInstruction, C: TensorDescription, functor: Epilogu
             raise DescriptionError(
                 f"an epilogue of an accumulator of {accumulator} can {what} {', '.join(allowed)}; got {chosen}"
             )
-    if functor.output.short == "s8" and not isinstance(functor, LinearCombination | LinearCombinationClamp):
+    limits = isinstance(functor, LinearCombination | LinearCombinationClamp) or not isinstance(functor, EpilogueFunctor)
+    if functor.output.short == "s8" and not limits:
         raise DescriptionError(
             f"{type(functor).__name__} does not limit its result to the range of cutlass.int8: use "
             f"LinearCombinationClamp or FastLinearCombinationClamp"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
 from pycutlass.library import TensorDescription, TileDescription
@@ -54,7 +54,7 @@ def single_stores(
     return replace(C, alignment=1), replace(functor, epilogue_vector_length=1)
 
 
-def take_further(operation: str, functor: EpilogueFunctor, direct_store: bool, element_epilogue: Any) -> None:
+def take_further(operation: str, functor: Epilogue, direct_store: bool, element_epilogue: Any) -> None:
     """Take keywords that the original's scripts give, and that change nothing: said once."""
     if direct_store:
         say_once(f"{operation}: direct_store is ignored, results are written through shared memory")

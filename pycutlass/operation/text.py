@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from pycutlass.enums import MathOperation
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue, Family
 from pycutlass.library import TensorDescription, TileDescription
 
 __all__ = ["ampere_arguments", "math_name", "shape_text", "static_shape", "tensor_text"]
@@ -24,7 +24,7 @@ class _Ampere(Protocol):
     A: TensorDescription
     B: TensorDescription
     C: TensorDescription
-    epilogue_functor: EpilogueFunctor
+    epilogue_functor: Epilogue
     swizzling_functor: Any
 
     @property
@@ -43,7 +43,7 @@ def ampere_arguments(operation: _Ampere) -> str:
         f"cutlass::arch::Sm{operation.family},\n"
         f"    {shape_text(tile.threadblock_shape)}, {shape_text(tile.warp_shape)},\n"
         f"    {shape_text(math.instruction_shape or (1, 1, 1))},\n"
-        f"    {operation.epilogue_functor.emit()},\n"
+        f"    {operation.epilogue_functor.cpp(Family.AMPERE_GEMM)},\n"
         f"    {operation.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp}"
     )
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.enums import MathOperation
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue
 from pycutlass.instruction import MathInstruction
 from pycutlass.types import ELEMENTS, Element
 
@@ -169,9 +169,7 @@ def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, sli
     return rounding + (1 + rounding) * relative, (1 + rounding) * float(absolute)
 
 
-def _in_turns(
-    functor: EpilogueFunctor, accumulators: Sequence[Array], C: Array | None, scalars: tuple[float, ...]
-) -> Array:
+def _in_turns(functor: Epilogue, accumulators: Sequence[Array], C: Array | None, scalars: tuple[float, ...]) -> Array:
     """Return D of slices that take turns: each reads what the one before it wrote, and the last one activates."""
     *before, last = accumulators
     silent = functor if functor.activation is None else functor.without_activation()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pycutlass
 from descriptions import COLUMN, ROW, TAG, native_parts
+
+import pycutlass
 from pycutlass import GemmOperationUniversal
 from pycutlass.types import element
 

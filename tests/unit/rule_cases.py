@@ -145,6 +145,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("hopper", {"D": tensor("f16", COLUMN, 4)}, ["16-byte alignment", "operand D", "alignment 8"]),
     ("hopper", {"D": tensor("f32", ROW, 4)}, ["writes cutlass.float16", "operand D is cutlass.float32"]),
     # Hopper-native kernels
+    ("hopper", {"epilogue_functor": functor("f16", 8, kind=LinearCombinationClamp)}, ["no Hopper-native counterpart"]),
     ("hopper", {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
     (
         "hopper",

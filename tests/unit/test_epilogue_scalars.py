@@ -196,3 +196,19 @@ def test_the_scalar_of_an_activation_is_a_number(value):
     words += [] if isinstance(value, str) else ["alpha and beta alone", "Copy it to the host"]
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert isinstance(value, str) or any(functor.epilogue_type(value, value, 0.5).pointers)
+
+
+def test_scalars_are_given_and_found_by_name():
+    functor = pycutlass.LinearCombinationGeneric(
+        pycutlass.leaky_relu(), cutlass.float16, 8, cutlass.float32, cutlass.float32
+    )
+    scalars = functor.epilogue_type(2.0, leaky_alpha=0.125, beta=0.5)
+    assert scalars.names == ("alpha", "beta", "leaky_alpha")
+    assert [scalars[name] for name in scalars.names] == [2.0, 0.5, 0.125] == [*scalars.values]
+    assert functor.epilogue_type(leaky_alpha=0.125)["alpha"] == 1.0
+    with pytest.raises(KeyError, match="gamma"):
+        scalars["gamma"]
+    with pytest.raises(ArgumentTypeError, match="leaky_alfa"):
+        functor.epilogue_type(1.0, leaky_alfa=0.1)
+    with pytest.raises(ArgumentError, match="leaky_alpha is given twice"):
+        functor.epilogue_type(1.0, 0.0, 0.1, leaky_alpha=0.1)

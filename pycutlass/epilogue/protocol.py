@@ -1,0 +1,263 @@
+"""What an epilogue is: named tensors and scalars, C++ for each family of kernels, arguments as bytes, and a meaning."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass import _core
+from pycutlass.calls import unknown_keywords
+from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueScalars, pack
+from pycutlass.errors import ArgumentError
+from pycutlass.library import TensorDescription
+from pycutlass.types import Element, element
+
+if TYPE_CHECKING:
+    from pycutlass.epilogue.activations import Activation
+
+__all__ = ["Epilogue", "Family", "Port", "Scalar"]
+
+Array = NDArray[Any]
+
+
+class Family(enum.Enum):
+    """The kernels that an epilogue may belong to; their value is what messages call them."""
+
+    AMPERE_GEMM = "Ampere-style GEMMs"
+    AMPERE_CONV = "convolutions"
+    AMPERE_GROUP = "Ampere-style groups"
+    SM90_GEMM = "Hopper-native GEMMs"
+    SM90_GROUP = "Hopper-native groups"
+    REDUCTION = "reductions"
+
+    @property
+    def is_sm90(self) -> bool:
+        """Whether its kernels are of CUTLASS's 3.x API."""
+        return self in (Family.SM90_GEMM, Family.SM90_GROUP)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor that an epilogue reads or writes beside C and D.
+
+    Parameters
+    ----------
+    name : str
+        By which it is given, and by which the kernel knows it.
+    tag : element type of ``cutlass``
+        Its type.
+    form : str
+        ``"matrix"`` (row-major, of the extents of D), ``"row"`` (N elements, for all rows alike) or ``"column"`` (M
+        elements).
+    alignment : int
+        Of its address and leading dimension, in elements.
+    """
+
+    name: str
+    tag: Any
+    form: str = "matrix"
+    alignment: int = 1
+
+    @property
+    def type(self) -> Element:
+        """The element type."""
+        return element(self.tag)
+
+    @cached_property
+    def description(self) -> TensorDescription:
+        """What a tensor must be. A vector is a line of the matrix that it stands for."""
+        order = _core.ColumnMajor if self.form == "column" else _core.RowMajor
+        return TensorDescription(self.type.tag, order, self.alignment)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A scalar of a launch.
+
+    Parameters
+    ----------
+    name : str
+        By which it is given, and by which the kernel knows it.
+    default : float, optional
+        Where it is left out; without one it must be given.
+    on_device : bool
+        Whether kernels read it from device memory, too.
+    """
+
+    name: str
+    default: float | None = None
+    on_device: bool = False
+
+
+class Epilogue(ABC):
+    """What happens to an accumulator on its way to D.
+
+    An epilogue is a value: hashable, and equal to another one with the same text and meaning. `EpilogueFunctor` is the
+    first implementation, for linear combinations.
+    """
+
+    #: Largest K that the arithmetic is right for, where there is one.
+    most_k: ClassVar[int | None] = None
+
+    #: Elements of one memory access; the alignment of D.
+    epilogue_vector_length: int
+
+    @property
+    @abstractmethod
+    def output(self) -> Element:
+        """Type of D."""
+
+    @property
+    @abstractmethod
+    def accumulator(self) -> Element:
+        """Type of the accumulator."""
+
+    @property
+    @abstractmethod
+    def compute(self) -> Element:
+        """Type that scalars and sums are computed in."""
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What is read beside C."""
+        return ()
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What is written beside D."""
+        return ()
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Inputs, then outputs."""
+        return (*self.inputs, *self.outputs)
+
+    @property
+    @abstractmethod
+    def scalar_table(self) -> tuple[Scalar, ...]:
+        """The scalars of a launch, in order."""
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Names of the scalars of a launch, in order."""
+        return tuple(scalar.name for scalar in self.scalar_table)
+
+    @property
+    def activation(self) -> Activation | None:
+        """The activation, where there is one."""
+        return None
+
+    def without_activation(self) -> Epilogue:
+        """Return the epilogue that stops before the activation."""
+        return self
+
+    def why_not(self, family: Family) -> str:
+        """Return why kernels of `family` cannot have this epilogue; nothing where they can."""
+        if self.ports and family not in (Family.AMPERE_GEMM, Family.SM90_GEMM):
+            names = ", ".join(port.name for port in self.ports)
+            return f"{type(self).__name__} has tensors beside C and D ({names}), which {family.value} do not take"
+        return ""
+
+    @abstractmethod
+    def cpp(self, family: Family, source: Element | None = None) -> str:
+        """Return the C++ type of the epilogue for kernels of `family`, with a C of type `source` (by default D's)."""
+
+    def definitions(self, family: Family) -> str:
+        """Return C++ that comes before the kernel, for a type that is none of CUTLASS's."""
+        return ""
+
+    def epilogue_type(self, *values: Any, **named: Any) -> EpilogueScalars:
+        """Return the scalars of one launch, by position or by name.
+
+        Raises
+        ------
+        ArgumentTypeError
+            A name that the epilogue lacks, or neither a number nor device memory.
+        ArgumentError
+            One that is missing or given twice, or that the compute type cannot hold.
+        """
+        names = self.scalar_names
+        if len(values) > len(names):
+            raise ArgumentError(f"{type(self).__name__} takes the scalars {', '.join(names)}; got {len(values)}")
+        given = dict(zip(names, values, strict=False))
+        unknown = {name: value for name, value in named.items() if name not in names}
+        if unknown:
+            raise unknown_keywords("epilogue_type", unknown, names)
+        for name in given.keys() & named.keys():
+            raise ArgumentError(f"{name} is given twice, by position and by name")
+        given |= named
+        defaults = {scalar.name: scalar.default for scalar in self.scalar_table}
+        missing = [name for name in names if name not in given and defaults[name] is None]
+        if missing:
+            raise ArgumentError(f"{type(self).__name__} takes the scalars {', '.join(names)}; {missing[0]} is missing")
+        on_device = tuple(scalar.name for scalar in self.scalar_table if scalar.on_device)
+        named_values = [(name, given.get(name, defaults[name])) for name in names]
+        return pack(self.compute, *named_values, on_device=on_device)
+
+    def pack(
+        self,
+        layout: EpilogueLayout,
+        scalars: EpilogueScalars,
+        addresses: Mapping[str, int] | None = None,
+        strides: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> bytes:
+        """Return the arguments of one launch as a compiled kernel takes them.
+
+        Parameters
+        ----------
+        layout : EpilogueLayout
+            Of the kernel.
+        scalars : EpilogueScalars
+            What `epilogue_type` returned.
+        addresses, strides : mapping, optional
+            Of the ports, by name.
+
+        Raises
+        ------
+        CacheError
+            The kernel was compiled for another epilogue.
+        """
+        names = self.scalar_names
+        values = dict(zip(names, scalars.values, strict=True))
+        return layout.pack(values, dict(zip(names, scalars.pointers, strict=True)) | {**(addresses or {})}, strides)
+
+    @abstractmethod
+    def reference(
+        self,
+        accumulator: Array,
+        source: Array | None,
+        scalars: tuple[float, ...],
+        compute: np.dtype[Any] | None = None,
+    ) -> Array:
+        """Return D before it is rounded to the output type, of an epilogue without ports."""
+
+    def evaluate(
+        self,
+        accumulator: Array,
+        source: Array | None,
+        scalars: Mapping[str, float],
+        inputs: Mapping[str, Array],
+        compute: np.dtype[Any] | None = None,
+    ) -> dict[str, Array]:
+        """Return D and every output by name, before they are rounded to their types.
+
+        Parameters
+        ----------
+        accumulator, source : array
+            The accumulator and C, which is None where it is not read.
+        scalars : mapping
+            By name.
+        inputs : mapping
+            By name, each of a shape that broadcasts against the accumulator.
+        compute : dtype, optional
+            Type to compute in; by default the epilogue's own.
+        """
+        return {"D": self.reference(accumulator, source, tuple(scalars.values()), compute)}
