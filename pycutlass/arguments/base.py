@@ -28,6 +28,7 @@ __all__ = [
     "Arguments",
     "LaunchConfig",
     "check_operation",
+    "check_ports",
     "check_scalars",
     "check_source",
     "check_writable",
@@ -133,6 +134,7 @@ class Arguments(ABC):
         C: Any = None,
         D: Any = None,
         output_op: EpilogueScalars | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         """Exchange tensors of the same shapes, or the scalars, without rebuilding.
@@ -145,6 +147,8 @@ class Arguments(ABC):
             What takes the place of an operand; None leaves it.
         output_op : EpilogueScalars, optional
             Other scalars. Beta may become non-zero only where there is a C.
+        epilogue : mapping, optional
+            What takes the place of tensors that the epilogue has beside C and D, by their names.
 
         Raises
         ------
@@ -152,9 +156,13 @@ class Arguments(ABC):
             As for the constructor.
         """
         if further or unknown:
-            refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op"), further)
+            refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op", "epilogue"), further)
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
-        if output_op is None and self._try_exchange(A, B, C, D):
+        others: tuple[Any, ...] = ()
+        if epilogue is not None:
+            given |= check_ports(self.operation.epilogue_functor, epilogue)
+            others = tuple(given.get(port.name) for port in self.operation.epilogue_functor.ports)
+        if output_op is None and self._try_exchange(A, B, C, D, *others):
             self._given.update(given)
             return
         self._check_use(given, output_op)
@@ -271,7 +279,7 @@ def kept(tensors: Any) -> Any:
 def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
     """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
     if scalars is None:
-        return functor.epilogue_type(1.0, 0.0)
+        return functor.epilogue_type()
     if not isinstance(scalars, EpilogueScalars):
         raise ArgumentTypeError(
             f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
@@ -289,6 +297,23 @@ def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> Epilogu
     if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off
         pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return scalars if scalars.compute is functor.compute else replace(scalars, compute=functor.compute)
+
+
+def check_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
+    """Return the tensors that are given for an epilogue, by name, without those that are None.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Something else than a mapping from names that the epilogue has.
+    """
+    names = tuple(port.name for port in epilogue.ports)
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"epilogue must be a mapping from names to tensors, got {type(given).__name__}")
+    unknown = {name: tensor for name, tensor in given.items() if name not in names}
+    if unknown:
+        raise unknown_keywords(f"epilogue of {type(epilogue).__name__}", unknown, names)
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 def check_source(source: Any) -> None:

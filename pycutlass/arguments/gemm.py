@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_operation, check_source, check_writable, kept, refuse_unknown
+from pycutlass.arguments.base import (
+    Arguments,
+    check_operation,
+    check_ports,
+    check_source,
+    check_writable,
+    kept,
+    refuse_unknown,
+)
 from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
@@ -17,7 +26,7 @@ from pycutlass.arguments.split_k import new_planes
 from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
-from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue import EpilogueScalars, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand
 from pycutlass.library import TensorDescription
@@ -83,6 +92,8 @@ class GemmArguments(Arguments):
         Interleaved kernels: whether B is what `reorder_column` returned. Left out, its memory tells, and
         copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
         copy, which `update` renews.
+    epilogue : mapping, optional
+        Tensors that the operation's epilogue has beside C and D, by their names.
     split_k_splices : int, optional
         A keyword of the original's scripts, without effect there and here.
 
@@ -133,6 +144,7 @@ class GemmArguments(Arguments):
         raster_order: RasterOrder = RasterOrder.Heuristic,
         launch_with_pdl: bool = True,
         reordered: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         split_k_splices: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -150,6 +162,8 @@ class GemmArguments(Arguments):
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
+        self._check_mode_of_ports()
+        given |= check_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
         self._start(launched, given, output_op)
 
     # Checks
@@ -175,7 +189,10 @@ class GemmArguments(Arguments):
             operands.update(self._zeros())
         if operation.is_apart and "C" not in operands:
             _check_stand_in(operation.C, m, n)
-        _check_target(operands)
+        functor = operation.epilogue_functor
+        for port in functor.ports:
+            operands[port.name] = self._port(port, given.get(port.name), m, n)
+        _check_target(operands, [port.name for port in functor.outputs])
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
 
@@ -207,6 +224,30 @@ class GemmArguments(Arguments):
         if name == "C" and self._takes_bias(tensor, rows, columns):
             return vector(name, description, tensor, rows, columns, batch)
         return reorder.operand(lambda given: matrix(name, description, given, rows, columns, batch), tensor)
+
+    def _port(self, port: Port, tensor: Any, rows: int, columns: int) -> Matrix:
+        """Return a tensor of the epilogue, checked."""
+        name, description, batch = port.name, port.description, self.batch_count
+        if tensor is None:
+            raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{name!r}: ...}}")
+        if not rows or not columns:
+            return empty_matrix(name, description, tensor, rows, columns, batch)
+        place = matrix if port.form == "matrix" else vector
+        operand = place(name, description, tensor, rows, columns, batch)
+        if port in self.operation.epilogue_functor.outputs and batch > 1 and not operand.batch_stride:
+            raise ArgumentError(
+                f"{name} is written for each of {batch} problems, and a tensor for one of them was given"
+            )
+        return operand
+
+    def _check_mode_of_ports(self) -> None:
+        """Refuse modes in which an epilogue would be applied to parts of a sum, or needs a table of addresses."""
+        ports = self.operation.epilogue_functor.ports
+        if ports and (self.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or self.split_k_slices > 1):
+            raise ArgumentError(
+                f"an epilogue with tensors beside C and D ({', '.join(port.name for port in ports)}) runs in Mode.Gemm "
+                f"with one slice and in Mode.Batched, not in {self.gemm_mode} with {self.split_k_slices} slices"
+            )
 
     def _zeros(self) -> dict[str, Operand]:
         """Return an A and a B of zeros, of a few products each: what a sum over no products is."""
@@ -287,6 +328,7 @@ _KEYWORDS = (
     "raster_order",
     "launch_with_pdl",
     "reordered",
+    "epilogue",
 )
 
 
@@ -324,12 +366,14 @@ def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
         )
 
 
-def _check_target(operands: dict[str, Operand]) -> None:
+def _check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> None:
     """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
     target = operands["D"]
     if isinstance(target, Matrix):
-        check_writable(target)
-        check_overlaps({name: operand for name, operand in operands.items() if isinstance(operand, Matrix)})
+        written = ("D", *outputs)
+        for name in written:
+            check_writable(cast("Matrix", operands[name]))
+        check_overlaps({name: each for name, each in operands.items() if isinstance(each, Matrix)}, written)
     elif isinstance(target, PointerArray):
         for each in target.matrices:
             check_writable(each)

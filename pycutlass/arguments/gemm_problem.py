@@ -46,6 +46,11 @@ class GemmProblem(Problem):
     launch_with_pdl: bool
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """D, and what the epilogue writes beside it."""
+        return ("D", *(port.name for port in self.operation.epilogue_functor.outputs))
+
+    @property
     def is_empty(self) -> bool:
         """Whether D has no elements."""
         return 0 in self.size[:2]
@@ -74,7 +79,13 @@ class GemmProblem(Problem):
 
     def compute(self) -> None:
         """Execute the reference on the host."""
-        arrays = {name: operand.host_array() for name, operand in self.operands.items()}
+        functor = self.operation.epilogue_functor
+        arrays = {name: each.host_array() for name, each in self.operands.items() if name not in self.written}
+        if functor.ports:
+            scalars = dict(zip(functor.scalar_names, self.scalars.values, strict=True))
+            for name, values in reference.gemm_outputs(self.operation, arrays, scalars).items():
+                self.operands[name].store(values)
+            return
         slices = reference.serial_slices(self.operation, self.size[2], self.count) if self.mode == _Mode.Gemm else []
         result = reference.gemm(
             self.operation, arrays["A"], arrays["B"], arrays.get("C"), *self.scalars.values, slices=slices

@@ -42,10 +42,11 @@ class GroupedLaunch(DeviceLaunch):
             prepared, {name: share.size for name, share in shares.items() if share.size and name != "D"}
         )
         if "D" in shares and shares["D"].size:
-            prepared.host_D = shares["D"].parts
-            prepared.host_guards = guards({each.name: each for each, _ in prepared.host_D})
+            prepared.host_outputs["D"] = shares["D"].parts
+            prepared.host_guards = guards({each.name: each for each, _ in shares["D"].parts})
         for table in () if groups else problem.operands.values():
             prepared.call.watch(table.view.owner, table.name, False)
+        self._set_epilogue(prepared)
         problem.configure(prepared.call)
         for letter, matrices in groups.items():
             self._place_group(prepared, letter, matrices, shares[letter], problem.bias)
@@ -85,7 +86,7 @@ class GroupedLaunch(DeviceLaunch):
     def sync(self) -> None:
         """Wait for the stream of the last launch; bring every D back that is host memory."""
         stream = self.call.last_stream
-        if not self._host_D or not self.call.launched:
+        if not self._host_outputs or not self.call.launched:
             stream.synchronize()
             return
         for name, each in self._host_guards:
@@ -94,7 +95,7 @@ class GroupedLaunch(DeviceLaunch):
         packed = np.empty(buffer.size, np.uint8)
         _core.copy_to_host(packed, buffer.pointer, stream)
         stream.synchronize()
-        for target, offset in self._host_D:
+        for target, offset in self._host_outputs["D"]:
             target.unpack(packed[offset : offset + target.packed_bytes])
 
     def operand(self, name: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,15 +17,14 @@ __all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "span"]
 _MOST_WORK = 100_000  # in NumPy's count, of a search for a common byte: some milliseconds
 
 
-def check_overlaps(operands: Mapping[str, Matrix]) -> None:
-    """Raise ArgumentError where D overlaps what is read, as far as that is known; C may be D itself."""
-    target = operands["D"]
-    for name in ("A", "B"):
-        if name in operands:
-            check_overlap(target, operands[name])
-    source = operands.get("C")
+def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D",)) -> None:
+    """Raise ArgumentError where what is written overlaps anything else, as far as is known; C may be D itself."""
+    target, source = operands["D"], operands.get("C")
     if source is not None and (_place(source) != _place(target) or source.description != target.description):
         check_overlap(target, source)
+    for name, other in itertools.product(written, operands):
+        if {name, other} != {"C", "D"} and name != other and (other not in written or name < other):
+            check_overlap(operands[name], operands[other])
 
 
 def check_overlap(target: Matrix, source: Matrix) -> None:

@@ -133,7 +133,7 @@ class Reordering:
         """Return `try_exchange` for tensors that need no look at their order: another B is checked like the first."""
         if self.takes_anything:
             return try_exchange
-        return lambda A, B, C, D: B is None and try_exchange(A, None, C, D)
+        return lambda A, B, *others: B is None and try_exchange(A, None, *others)
 
 
 #: Of arguments without a B that could be interleaved.

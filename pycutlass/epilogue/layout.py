@@ -107,6 +107,16 @@ class EpilogueLayout:
                 packed.append(given[axis] if axis < len(given) else 0)
         return self._struct.pack(*packed)
 
+    def check(self, name: str, element: str, written: bool) -> None:
+        """Raise CacheError unless tensor `name` is of a type, and is read or written, as the kernel was compiled."""
+        field = self.tensors[name]
+        if (field.element, field.written) != (element, written):
+            kinds = [f"{'an output' if each else 'an input'} of" for each in (written, field.written)]
+            raise CacheError(
+                f"{name} is described as {kinds[0]} {element}, and to the kernel it is {kinds[1]} {field.element}: "
+                f"description and kernel do not belong together"
+            )
+
 
 def _format(size: int, fields: tuple[Field, ...]) -> str:
     """Return the format of `struct` that has every field in its place."""

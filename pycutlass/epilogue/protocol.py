@@ -17,7 +17,7 @@ from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
 from pycutlass.errors import ArgumentError
-from pycutlass.library import TensorDescription
+from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.types import Element, element
 
 if TYPE_CHECKING:
@@ -173,6 +173,10 @@ class Epilogue(ABC):
     def definitions(self, family: Family) -> str:
         """Return C++ that comes before the kernel, for a type that is none of CUTLASS's."""
         return ""
+
+    def shared_bytes(self, family: Family, tile: TileDescription) -> int:
+        """Return the shared memory in bytes that the epilogue takes at most beside what C and D go through."""
+        return 0
 
     def epilogue_type(self, *values: Any, **named: Any) -> EpilogueScalars:
         """Return the scalars of one launch, by position or by name.

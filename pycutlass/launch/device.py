@@ -34,7 +34,7 @@ class DeviceLaunch:
         self.call = self._new_call(problem)
         self._buffers: dict[str, DeviceBuffer] = {}
         self._inputs = Inputs({})
-        self._host_D: Any = None
+        self._host_outputs: dict[str, Any] = {}
         self._host_guards: list[tuple[str, Guard]] = []
         self._libraries: Mapping[str, type] = {}
         self._joined: list[Callable[[], _core.Stream]] = []
@@ -68,17 +68,20 @@ class DeviceLaunch:
         self._commit(prepared)
 
     def sync(self) -> None:
-        """Wait for the stream of the last launch; bring D back where it is host memory."""
+        """Wait for the stream of the last launch; bring back what it has written and is host memory."""
         stream = self.call.last_stream
-        if self._host_D is None or not self.call.launched:
+        if not self._host_outputs or not self.call.launched:
             stream.synchronize()
             return
         for name, each in self._host_guards:
             each.check(name)
-        packed = np.empty(self._host_D.packed_bytes, np.uint8)
-        _core.copy_to_host(packed, self._buffers["D"].pointer, stream)
+        outputs = self._host_outputs
+        packed = {name: np.empty(operand.packed_bytes, np.uint8) for name, operand in outputs.items()}
+        for name, memory in packed.items():
+            _core.copy_to_host(memory, self._buffers[name].pointer, stream)
         stream.synchronize()
-        self._host_D.unpack(packed)
+        for name, operand in outputs.items():
+            operand.unpack(packed[name])
 
     @property
     def launched(self) -> bool:
@@ -119,7 +122,6 @@ class DeviceLaunch:
             if after != before and (self.call.launched or self._buffers) and not after.is_capturing():
                 after.follow(before)
         scalars = problem.scalars
-        call.set_epilogue(self._operation.epilogue_functor.pack(self._layout, scalars))
         for name, pointer, owner in zip(scalars.names, scalars.pointers, scalars.owners, strict=True):
             if pointer:
                 call.watch(owner, name, False)
@@ -130,7 +132,7 @@ class DeviceLaunch:
         problem, call = prepared.problem, prepared.call
         sizes: dict[str, int] = {}
         for name, operand in problem.operands.items():
-            if operand.view.device is None and name != "D":
+            if operand.view.device is None and name not in problem.written:
                 sizes[name] = operand.packed_bytes
             addresses = operand.addresses(0)
             if addresses is not None:
@@ -138,6 +140,7 @@ class DeviceLaunch:
         self._reserve_inputs(prepared, sizes)
         for name, operand in problem.operands.items():
             self._place(prepared, name, operand)
+        self._set_epilogue(prepared)
         problem.configure(call)
         self._plan(problem, call)
         if call.workspace_bytes:
@@ -182,7 +185,7 @@ class DeviceLaunch:
         if prepared.inputs.buffer is None and "inputs" in self._buffers:
             self._retire_buffer("inputs", self._buffers.pop("inputs"))
         self._inputs = prepared.inputs
-        self._host_D, self._host_guards = prepared.host_D, prepared.host_guards
+        self._host_outputs, self._host_guards = prepared.host_outputs, prepared.host_guards
         self._joined, self._libraries = prepared.joined, prepared.libraries
 
     def _retire_buffer(self, name: str, buffer: DeviceBuffer) -> None:
@@ -202,16 +205,17 @@ class DeviceLaunch:
             retire(buffers, end)
 
     def _place(self, prepared: Prepared, name: str, operand: Operand) -> None:
-        """Point the record at an operand. Host memory is in a buffer, and will be copied to it unless it is D."""
+        """Point the record at an operand. Host memory is in a buffer, and will be copied to it if it is read."""
         call, description = prepared.call, operand.description
         on_host = operand.view.device is None
         if not on_host:
             pointer, ld, step, size = operand.view.pointer, operand.ld, operand.batch_stride, operand.bytes
         else:
             ld, step, size = operand.packed_ld, operand.packed_batch_stride, operand.packed_bytes
-            if name == "D":
+            if name in prepared.problem.written:
                 pointer = self._buffer(prepared, name, size)
-                prepared.host_D, prepared.host_guards = operand, guards({name: operand})
+                prepared.host_outputs[name] = operand
+                prepared.host_guards += guards({name: operand}, (name,))
             else:
                 pointer = prepared.inputs.address(name)
                 prepared.inputs.put(name, operand.packed())
@@ -222,6 +226,9 @@ class DeviceLaunch:
             prepared.inputs.put(key, table.view(np.uint8))
         if isinstance(operand.view.owner, DeviceBuffer):  # partial sums: given back like our own buffers
             prepared.buffers[f"sums {name}"] = operand.view.owner
+        if name not in _core.ROLES:
+            prepared.tensors[name] = pointer, (ld, step), size
+            return
         call.set_operand(
             _core.ROLES[name], pointer, (ld, step), size, description.alignment_bytes, description.type.code, form
         )
@@ -230,6 +237,20 @@ class DeviceLaunch:
         elif not on_host:
             for part in operand.parts:
                 call.watch(part.view.owner, part.name, name == "D")
+
+    def _set_epilogue(self, prepared: Prepared) -> None:
+        """Pack scalars and tensors of the epilogue as the kernel takes them."""
+        problem, call, tensors = prepared.problem, prepared.call, prepared.tensors
+        addresses = {name: pointer for name, (pointer, _, _) in tensors.items()}
+        strides = {name: steps for name, (_, steps, _) in tensors.items()}
+        call.set_epilogue(self._operation.epilogue_functor.pack(self._layout, problem.scalars, addresses, strides))
+        for name, (_, steps, size) in tensors.items():
+            operand, field = problem.operands[name], self._layout.tensors[name]
+            self._layout.check(name, operand.description.type.short, name in problem.written)
+            alignment = operand.description.alignment_bytes
+            call.set_epilogue_tensor(name, field.offset, steps, size, alignment, field.written)
+            if operand.view.device is not None:
+                call.remember(name, operand.view.owner, operand.name)
 
     def _buffer(self, prepared: Prepared, name: str, size: int) -> int:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""

@@ -58,7 +58,7 @@ class HostLaunch(_WithoutGpu):
     def __init__(self, operation: Operation, problem: Problem) -> None:
         super().__init__(problem)
         self._operation = operation
-        self._guards = guards(problem.operands)
+        self._guards = guards(problem.operands, problem.written)
 
     def run(self, stream: Any = None) -> None:
         """Compute D. There are no streams here; `stream` is ignored."""
@@ -79,4 +79,4 @@ class HostLaunch(_WithoutGpu):
     def update(self, problem: Problem) -> None:
         """Take other operands of the same shapes."""
         super().update(problem)
-        self._guards = guards(problem.operands)
+        self._guards = guards(problem.operands, problem.written)

@@ -59,8 +59,10 @@ class Prepared:
         New ones, by name.
     inputs : Inputs
         Host memory that the kernel reads.
-    host_D : Operand, or None
-        D where it is host memory.
+    host_outputs : dict
+        What is written and is host memory, by name.
+    tensors : dict
+        Address, strides and bytes of the tensors of the epilogue, by name.
     """
 
     def __init__(self, problem: Problem, call: Any, joined: list[Callable[[], _core.Stream]]) -> None:
@@ -69,5 +71,6 @@ class Prepared:
         self.libraries = libraries_of(problem)
         self.buffers: dict[str, DeviceBuffer] = {}
         self.inputs = Inputs({})
-        self.host_D: Any = None
+        self.host_outputs: dict[str, Any] = {}
+        self.tensors: dict[str, tuple[int, tuple[int, ...], int]] = {}
         self.host_guards: list[tuple[str, Guard]] = []

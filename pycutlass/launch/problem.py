@@ -86,13 +86,18 @@ class Problem(ABC):
     Attributes
     ----------
     operands : mapping
-        By name; C is absent where it is not read.
+        By name, with those of the epilogue behind A, B, C and D; C is absent where it is not read.
     scalars : EpilogueScalars
         alpha, beta and what the activation needs.
     """
 
     operands: Mapping[str, Operand]
     scalars: EpilogueScalars
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Names of the operands that a launch writes to."""
+        return ("D",)
 
     @property
     def is_empty(self) -> bool:
@@ -127,9 +132,9 @@ def libraries_of(problem: Problem) -> dict[str, type]:
     return {each.view.library: type(each.view.owner) for each in problem.operands.values()}
 
 
-def guards(operands: Mapping[str, Operand]) -> list[tuple[str, Guard]]:
-    """Return what watches the tensors of all operands, with their names; launches write to those of D."""
-    parts = [(name[0] == "D", part) for name, operand in operands.items() for part in operand.parts]
+def guards(operands: Mapping[str, Operand], written: Sequence[str] = ("D",)) -> list[tuple[str, Guard]]:
+    """Return what watches the tensors of all operands, with their names; launches write to those in `written`."""
+    parts = [(name.partition("[")[0] in written, part) for name, operand in operands.items() for part in operand.parts]
     watching = [(part.name, guard(part.view, written=written)) for written, part in parts]
     return [(name, each) for name, each in watching if each is not None]
 

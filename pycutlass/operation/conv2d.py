@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import EpilogueFunctor, Family
 from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import conv2d_rules, rules, spellings
@@ -166,6 +166,7 @@ class Conv2dOperation(Operation):
         self.A = spellings.single_loads(tile.math_instruction, "A", A)
         self.B = spellings.single_loads(tile.math_instruction, "B", B)
         C = rules.expect("C", C, TensorDescription)
+        rules.check_family(rules.expect_epilogue(epilogue_functor), Family.AMPERE_CONV)
         functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         spellings.take_further(type(self).__name__, functor, False, element_epilogue)
         # Fprop and wgrad have one kernel each, for any stride.

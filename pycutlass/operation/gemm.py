@@ -318,7 +318,9 @@ class GemmOperationUniversal(Operation):
         else:
             rules.check_family(self.epilogue_functor, Family.AMPERE_GEMM)
             rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
-        rules.check_shared_memory(self.compute_capability, tile, self.A, self.B, self.C, D=self.D)
+        rules.check_shared_memory(
+            self.compute_capability, tile, self.A, self.B, self.C, D=self.D, epilogue=self.epilogue_functor
+        )
 
     def _value(self) -> tuple[Any, ...]:
         value = super()._value()

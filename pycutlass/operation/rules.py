@@ -269,16 +269,17 @@ def check_shared_memory(
     C: TensorDescription,
     group: SchedulerMode | None = None,
     D: TensorDescription | None = None,
+    epilogue: Epilogue | None = None,
 ) -> None:
     """Check that a kernel, or one for a `group` of problems, fits in the shared memory of the target."""
     limit = SHARED_MEMORY_LIMIT[compute_capability]
-    needed = _shared_bytes(tile, A, B, C, group, D)
+    needed = _shared_bytes(tile, A, B, C, group, D, epilogue)
     if needed <= limit:
         return
 
     def works(other: TileDescription) -> bool:
         """Whether `other` can be recommended in place of `tile`."""
-        if _shared_bytes(other, A, B, C, group, D) > limit:
+        if _shared_bytes(other, A, B, C, group, D, epilogue) > limit:
             return False
         return other.is_native or _is_ampere(compute_capability, other, A, B, C)
 
@@ -301,12 +302,17 @@ def _shared_bytes(
     C: TensorDescription,
     group: SchedulerMode | None,
     D: TensorDescription | None,
+    epilogue: Epilogue | None,
 ) -> int:
     """Return the bytes of shared memory of a kernel; of one that has 2 stages where fewer than that would fit."""
+    family = Family.SM90_GEMM if tile.is_native else Family.AMPERE_GEMM
+    beside = 0 if epilogue is None else epilogue.shared_bytes(family, tile)
     if tile.is_native:
         stages = max(2, native_stages(tile, C, grouped=group is not None, D=D))
-        return native_bytes(tile, C, stages, grouped=group is not None, D=D)
-    kernel = ampere_bytes(tile, A, B, C)
+        if beside and tile.stages is None:
+            stages = 2  # CUTLASS takes as many as fit
+        return native_bytes(tile, C, stages, grouped=group is not None, D=D) + beside
+    kernel = ampere_bytes(tile, A, B, C) + beside
     return kernel if group is None else grouped_bytes(kernel, tile.num_threads, group is SchedulerMode.Host)
 
 

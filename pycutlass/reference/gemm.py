@@ -6,7 +6,7 @@ the hardware rounds them, products are summed in the accumulator's type, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +76,38 @@ def gemm(
     with np.errstate(over="ignore", invalid="ignore"):
         parts = ((A[..., part], B[..., part, :]) for part in slices) if slices else ((A, B),)
         return _in_turns(functor, [_accumulate(*part, math) for part in parts], C, scalars)
+
+
+def gemm_outputs(
+    operation: GemmOperationUniversal,
+    arrays: Mapping[str, Array],
+    scalars: Mapping[str, float],
+    *,
+    exact: bool = False,
+) -> dict[str, Array]:
+    """Return D and the outputs of an epilogue that has tensors beside C and D, by name.
+
+    Parameters
+    ----------
+    operation : GemmOperationUniversal
+        The description.
+    arrays : mapping
+        A, B, C where it is read, and the inputs of the epilogue, by name.
+    scalars : mapping
+        By name.
+    exact : bool
+        Sum in f64 and leave everything unrounded: the oracle.
+    """
+    math, functor = operation.tile_description.math_instruction, operation.epilogue_functor
+    A, B = multiplied(arrays["A"], math), multiplied(arrays["B"], math)
+    inputs = {port.name: arrays[port.name] for port in functor.inputs}
+    with np.errstate(over="ignore", invalid="ignore"):
+        if exact:
+            sums = A.astype(np.float64) @ B.astype(np.float64)
+            return functor.evaluate(sums, arrays.get("C"), scalars, inputs, np.dtype(np.float64))
+        values = functor.evaluate(_accumulate(A, B, math), arrays.get("C"), scalars, inputs)
+    types = {"D": functor.output} | {port.name: port.type for port in functor.outputs}
+    return {name: types[name].round(each) for name, each in values.items()}
 
 
 def serial_slices(operation: GemmOperationUniversal, k: int, count: int) -> list[slice]:

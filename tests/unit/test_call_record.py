@@ -18,7 +18,7 @@ from pycutlass.kernel import epilogue_layout, load
 
 M, N, K = 5, 8, 6
 F32, FORMS, ROLES = _core.ELEMENTS["f32"], _core.FORMS, _core.ROLES
-numbers = {"alpha": 0.5, "beta": 2.0, "gamma": -1.0, "delta": 0.25, "epsilon": 1e-300}
+from extra_epilogue import SCALARS as numbers, exact
 
 
 class Given:
@@ -28,23 +28,23 @@ class Given:
         self.host = {"A": on_host(M, K, seed), "B": on_host(K, N, seed + 1, "F"), "C": on_host(M, N, seed + 2)}
         self.host |= {"D": np.zeros((M, N), np.float32), "scale_A": on_host(scale_A_rows, 1, seed + 3).reshape(-1)}
         self.host |= {"scale_B": on_host(N, 1, seed + 4).reshape(-1), "bias": on_host(N, 1, seed + 5).reshape(-1)}
-        self.host["second"] = np.zeros((M, N), np.float64)
+        self.host |= {"extra": on_host(M, N, seed + 6), "second": np.zeros((M, N), np.float64)}
         self.here = {name: Array(0, each) for name, each in self.host.items()}
 
     def check(self, alpha=0.5):
         host, here = self.host, self.here
         scale_A = host["scale_A"][:, None] if len(host["scale_A"]) > 1 else host["scale_A"][0]
-        D = alpha * (host["A"] @ host["B"]) * scale_A * host["scale_B"] + 2 * host["C"] - host["bias"]
-        assert (here["D"].now() == D).all()
-        assert (here["second"].now() == 0.25 * D.astype(np.float64) + 1e-300).all()
+        made = exact(host | {"A": host["A"] * scale_A, "B": host["B"] * host["scale_B"]}, alpha=alpha)
+        assert (here["D"].now() == made["D"]).all()
+        assert (here["second"].now() == made["second"]).all()
 
 
 def make(given, alpha_at=0):
     call = _core.GemmCall(load(operation, 0))
     layout = epilogue_layout(load(operation, 0))
     here = given.here
-    addresses = {name: here[name].data.ptr for name in ("bias", "second")} | {"alpha": alpha_at}
-    call.set_epilogue(layout.pack(numbers, addresses, {"second": (N,)}))
+    addresses = {name: here[name].data.ptr for name in ("bias", "extra", "second")} | {"alpha": alpha_at}
+    call.set_epilogue(layout.pack(numbers, addresses, {"extra": (N,), "second": (N,)}))
     scale_A = "scalar" if given.host["scale_A"].size == 1 else "vector"
     forms = {"A": "tensor", "B": "tensor", "C": "tensor", "D": "tensor", "scale_A": scale_A, "scale_B": "vector"}
     for name, form in forms.items():
@@ -83,7 +83,7 @@ given.check(3.0)
 print(make(given).operands)
 """
     said = fake_gpu.run(_SCALED + program)
-    assert said == "['A', 'B', 'C', 'D', 'scale_A', 'scale_B', 'bias', 'second']\n"
+    assert said == "['A', 'B', 'C', 'D', 'scale_A', 'scale_B', 'bias', 'extra', 'second']\n"
 
 
 def test_every_operand_can_be_exchanged_and_all_or_none_are() -> None:
@@ -95,16 +95,16 @@ assert call.update(*(other.here[name] for name in names))
 launch(call)
 other.check()
 
-assert call.update(None, None, None, given.here["D"], None, None, None, given.here["second"])
+assert call.update(None, None, None, given.here["D"], None, None, None, None, given.here["second"])
 launch(call)
 given.host = other.host
 given.check()
 
 short = Array(0, np.zeros(3, np.float32))
-assert not call.update(*(Given(40).here[name] for name in names[:-2]), short, None), "a bias of another length"
+assert not call.update(*(Given(40).here[name] for name in names[:-3]), short, None, None), "a bias of another length"
 for culprit in ("bias", "scale_B", "A", "D"):
-    assert not call.update(*[None] * 7, given.here[culprit]), "a second output of another type"
-assert not call.update(*[None] * 9), "more operands than there are"
+    assert not call.update(*[None] * 8, given.here[culprit]), "a second output of another type"
+assert not call.update(*[None] * 10), "more operands than there are"
 launch(call)
 given.check()
 """
@@ -128,12 +128,12 @@ def over(name, other):
 given = Given(50)
 call = make(given)
 for other in call.operands[:-1]:
-    assert not call.update(*[None] * 7, over("second", other)), other
-assert not call.update(None, over("B", "D"), *[None] * 6)
-assert not call.update(*[None] * 6, over("bias", "D"), None)
+    assert not call.update(*[None] * 8, over("second", other)), other
+assert not call.update(None, over("B", "D"), *[None] * 7)
+assert not call.update(*[None] * 6, over("bias", "D"), None, None)
 launch(call)
 given.check()
-assert call.update(None, None, over("C", "D"), *[None] * 5), "C is D"
+assert call.update(None, None, over("C", "D"), *[None] * 6), "C is D"
 for array, own in borrowed:
     array.data = own
 """
@@ -186,11 +186,11 @@ given.check()
         "together",
         "operand scale_A is of f32, and the kernel has none: description and kernel do not belong together",
         "no operand has number 77",
-        f"the epilogue takes {struct.calcsize('fffxxxxddPPPq')} bytes of arguments, got 8",
+        f"the epilogue takes {struct.calcsize('fffxxxxddPPPPqq')} bytes of arguments, got 8",
         "the epilogue has no address of bias",
         "the call has no operand scale_C",
-        "the kernel's epilogue takes alpha, beta, bias, delta, epsilon, gamma, second, and is given alpha, beta: "
-        "description and kernel do not belong together",
+        "the kernel's epilogue takes alpha, beta, bias, delta, epsilon, extra, gamma, second, and is given alpha, "
+        "beta: description and kernel do not belong together",
     ]
 
 
@@ -254,3 +254,120 @@ def test_addresses_and_strides_have_their_places() -> None:
 
 def test_roles_begin_with_the_operands_of_every_kernel() -> None:
     assert list(_core.ROLES.items())[:4] == [("A", 0), ("B", 1), ("C", 2), ("D", 3)]
+
+
+_EXTRA = """
+from pycutlass import cutlass
+from descriptions import parts
+from extra_epilogue import SCALARS, ExtraEpilogue, exact
+from fake_gpu.inside import _load
+
+M, N, K = 5, 8, 6
+functor = ExtraEpilogue(cutlass.float32, cutlass.float64)
+described = parts("f32_simt") | {"epilogue_functor": functor}
+operation = _load(pycutlass.GemmOperationUniversal(**described), "scaled")
+scalars = operation.epilogue_type(**SCALARS)
+
+
+def drawn(seed):
+    host = {"A": on_host(M, K, seed), "B": on_host(K, N, seed + 1, "F"), "C": on_host(M, N, seed + 2)}
+    host |= {"D": np.zeros((M, N), np.float32), "extra": on_host(M, N, seed + 3)}
+    return host | {"bias": on_host(N, 1, seed + 4).reshape(-1), "second": np.zeros((M, N))}
+
+
+def split(given):
+    return [given[name] for name in "ABCD"], {name: given[name] for name in ("extra", "bias", "second")}
+
+
+def make(given):
+    tensors, others = split(given)
+    return pycutlass.GemmArguments(operation, (M, N, K), *tensors, output_op=scalars, epilogue=others)
+
+
+def check(host, D, second):
+    made = exact(host)
+    assert (D == made["D"]).all(), (D, made["D"])
+    assert (second == made["second"]).all()
+"""
+
+
+def test_an_epilogue_with_tensors_of_its_own_is_launched_and_updated() -> None:
+    program = """
+host = drawn(1)
+here = {name: Array(0, each) for name, each in host.items()}
+arguments = make(here)
+operation.run(arguments)
+arguments.sync()
+check(host, here["D"].now(), here["second"].now())
+
+other = drawn(2)
+there = {name: Array(0, each) for name, each in other.items()}
+arguments._execution.update = None  # the fast path does it alone
+tensors, others = split(there)
+arguments.update(**dict(zip("ABCD", tensors)), epilogue=others)
+operation.run(arguments)
+arguments.sync()
+check(other, there["D"].now(), there["second"].now())
+
+del arguments._execution.update
+arguments.update(epilogue={"bias": Array(0, host["bias"]), "extra": None})
+operation.run(arguments)
+arguments.sync()
+check(other | {"bias": host["bias"]}, there["D"].now(), there["second"].now())
+
+arguments.update(epilogue={"bias": host["bias"]}, output_op=operation.epilogue_type(1.0, 1.0, epsilon=1.0))
+operation.run(arguments)
+arguments.sync()
+D = other["A"] @ other["B"] + other["C"]
+assert (there["D"].now() == D).all() and (there["second"].now() == D).all()
+"""
+    fake_gpu.run(_EXTRA + program)
+
+
+def test_arrays_of_the_host_come_and_go() -> None:
+    program = """
+host = drawn(3)
+arguments = make(host)
+operation.run(arguments)
+arguments.sync()
+check(host, host["D"], host["second"])
+other = drawn(4)
+arguments.update(A=other["A"], epilogue={"extra": other["extra"]})
+operation.run(arguments)
+arguments.sync()
+check(host | {"A": other["A"], "extra": other["extra"]}, host["D"], host["second"])
+"""
+    fake_gpu.run(_EXTRA + program)
+
+
+def test_a_kernel_of_another_epilogue_is_refused() -> None:
+    program = """
+for functor, family in (
+    (ExtraEpilogue(cutlass.float32, cutlass.float32), "scaled"),
+    (ExtraEpilogue(cutlass.float32, cutlass.float64), "gemm"),
+    (pycutlass.LinearCombination(cutlass.float32, 1), "scaled"),
+):
+    changed = {"epilogue_functor": functor, "swizzling_functor": cutlass.IdentitySwizzle2}
+    operation = pycutlass.GemmOperationUniversal(**described | changed)
+    _load(operation, family)
+    given = {name: Array(0, each) for name, each in drawn(5).items()}
+    tensors, others = split(given)
+    if functor.ports:
+        others["second"] = Array(0, np.zeros((M, N), functor.outputs[0].type.dtype))
+    else:
+        others = None
+    try:
+        pycutlass.GemmArguments(
+            operation, (M, N, K), *tensors, output_op=operation.epilogue_type(1.0, 1.0), epilogue=others
+        )
+    except pycutlass.errors.CacheError as error:
+        print(str(error).partition(":")[0])
+    operation.artifacts.clear()
+    forget_kernels()
+"""
+    said = fake_gpu.run(_EXTRA + program).splitlines()
+    assert said == [
+        "second is described as an output of f32, and to the kernel it is an output of f64",
+        "the kernel's epilogue takes alpha, beta, and is given alpha, beta, bias, delta, epsilon, extra, gamma, second",
+        "the kernel's epilogue takes alpha, beta, bias, delta, epsilon, extra, gamma, second, and is given alpha, beta",
+    ]

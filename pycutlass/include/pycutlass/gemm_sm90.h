@@ -44,13 +44,36 @@ struct StageCount<0, CollectiveEpilogue> {
       sizeof(typename CollectiveEpilogue::SharedStorage))>;
 };
 
-/// The epilogue of a kernel: with a `store` of our own where D is like C, row by row, else as CUTLASS has it.
-template <typename Collective, typename C, typename D>
+/// What the epilogue of a kernel computes: a fusion operation of CUTLASS's, ...
+template <typename Fusion, typename TileShape, typename C, typename D, typename Schedule, typename = void>
+struct FusionOf {
+  static bool const kIsTree = false;
+  using Type = Fusion;
+#if !PYCUTLASS_DEVICE_SIDE
+  template <typename Arguments>
+  using Launch = FusionEpilogue<Fusion, Arguments>;
+#endif
+};
+/// ... or a tree of CUTLASS's visitors, which needs to know the kernel, and says what it takes for a launch.
+template <typename Fusion, typename TileShape, typename C, typename D, typename Schedule>
+struct FusionOf<Fusion, TileShape, C, D, Schedule,
+                cute::void_t<typename Fusion::template Tree<TileShape, C, D, Schedule>>> {
+  static bool const kIsTree = true;
+  using Type = typename Fusion::template Tree<TileShape, C, D, Schedule>::Type;
+#if !PYCUTLASS_DEVICE_SIDE
+  template <typename Arguments>
+  using Launch = typename Fusion::template Launch<Arguments>;
+#endif
+};
+
+/// The epilogue of a kernel: with a `store` of our own where D is like C, row by row, and nothing else is read or
+/// written, else as CUTLASS has it.
+template <typename Collective, typename C, typename D, bool kIsTree>
 struct EpilogueOf {
   using Type = Collective;
 };
 template <typename Collective, typename C>
-struct EpilogueOf<Collective, C, C> {
+struct EpilogueOf<Collective, C, C, false> {
   using Type = EpilogueSm90<Collective>;
 };
 
@@ -58,13 +81,15 @@ struct EpilogueOf<Collective, C, C> {
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Fusion, typename Schedule, int Stages, typename D = C>
 struct GemmSm90 {
+  using Fused = FusionOf<Fusion, TileShape, C, D, typename Schedule::Epilogue>;
+
   using CollectiveEpilogue = typename EpilogueOf<
       typename cutlass::epilogue::collective::CollectiveBuilder<
           cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
           cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
           typename C::Element, typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout,
-          D::kAlignment, typename Schedule::Epilogue, Fusion>::CollectiveOp,
-      C, D>::Type;
+          D::kAlignment, typename Schedule::Epilogue, typename Fused::Type>::CollectiveOp,
+      C, D, Fused::kIsTree>::Type;
 
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout, A::kAlignment,
@@ -95,13 +120,13 @@ struct GemmSm90 {
 #else
 
   using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename D::Element>;
-  using Epilogue = FusionEpilogue<Fusion, decltype(Kernel::Arguments::epilogue.thread)>;
+  using Epilogue = typename Fused::template Launch<decltype(Kernel::Arguments::epilogue.thread)>;
 
   /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
   template <typename Stride>
   static Stride stride(pycutlass_operand const& operand) {
     Stride result{};
-    if constexpr (cute::is_static<cute::tuple_element_t<0, Stride> >::value) {
+    if constexpr (cute::is_static<cute::tuple_element_t<0, Stride>>::value) {
       cute::get<1>(result) = operand.stride[0];
     } else {
       cute::get<0>(result) = operand.stride[0];

@@ -42,9 +42,9 @@ using Record = pycutlass_grouped_call;
 struct Epilogue {
   float alpha, beta, gamma;
   double delta, epsilon;
-  float const *alpha_ptr, *bias;
+  float const *alpha_ptr, *bias, *extra;
   double* second;
-  int64_t second_ld;
+  int64_t extra_ld, second_ld;
 };
 
 #define FIELD(name, member, kind, element, written) \
@@ -56,6 +56,8 @@ constexpr pycutlass_epilogue_field kEpilogue[] = {
     FIELD("gamma", gamma, PYCUTLASS_VALUE, PYCUTLASS_F32, 0),
     FIELD("delta", delta, PYCUTLASS_VALUE, PYCUTLASS_F64, 0),
     FIELD("epsilon", epsilon, PYCUTLASS_VALUE, PYCUTLASS_F64, 0),
+    FIELD("extra", extra, PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0),
+    FIELD("extra", extra_ld, PYCUTLASS_STRIDE, PYCUTLASS_S64, 0),
     FIELD("bias", bias, PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0),
     FIELD("second", second, PYCUTLASS_ADDRESS, PYCUTLASS_F64, 1),
     FIELD("second", second_ld, PYCUTLASS_STRIDE, PYCUTLASS_S64, 0),
@@ -176,13 +178,14 @@ void plan(Record const& record, pycutlass_plan_result& result) {
 
 #elif FAMILY == 6
 
-/// One number, which stands for all, or one for each line.
+/// One number, which stands for all, or one for each line; 1 where there is none.
 float scale(pycutlass_operand const& scale, int line) {
+  if (!scale.data) return 1;
   int const at = scale.form == PYCUTLASS_SCALAR ? 0 : line;
   return touched(scale.data, at + 1)[at];
 }
 
-/// D = alpha * sum * scale_A * scale_B + beta * C + gamma * bias; second = delta * D + epsilon.
+/// D = alpha * sum * scale_A * scale_B + beta * C + gamma * extra + delta * bias; second = epsilon * D.
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
   Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
@@ -194,13 +197,16 @@ void run(void const* params) {
   float* d = touched(operands[PYCUTLASS_D].data, 1);
   float const* c = epilogue.beta != 0 ? touched(operands[PYCUTLASS_C].data, (record.m - 1) * ldc + record.n) : nullptr;
   float const* bias = touched(epilogue.bias, record.n);
+  float const* extra = touched(epilogue.extra, (record.m - 1) * epilogue.extra_ld + record.n);
   fake_touch(epilogue.second, ((record.m - 1) * epilogue.second_ld + record.n) * sizeof(double));
   for (int row = 0; row < record.m; ++row) {
     for (int column = 0; column < record.n; ++column) {
       float& result = d[row * ldd + column];
       result *= alpha * scale(operands[PYCUTLASS_SCALE_A], row) * scale(operands[PYCUTLASS_SCALE_B], column);
-      result += (c ? epilogue.beta * c[row * ldc + column] : 0) + epilogue.gamma * bias[column];
-      epilogue.second[row * epilogue.second_ld + column] = epilogue.delta * result + epilogue.epsilon;
+      result += c ? epilogue.beta * c[row * ldc + column] : 0;
+      result += epilogue.gamma * extra[row * epilogue.extra_ld + column];
+      result += static_cast<float>(epilogue.delta) * bias[column];
+      epilogue.second[row * epilogue.second_ld + column] = epilogue.epsilon * result;
     }
   }
 }

@@ -1,0 +1,53 @@
+"""Kernels whose epilogue has a tensor, a vector and a second output of its own, through the compilers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from extra_epilogue import SCALARS
+from extra_operations import EXTRA
+
+from pycutlass import _core, toolkit
+from pycutlass.compiler.build import build
+from pycutlass.compiler.tools import find_tools
+from pycutlass.epilogue import Family
+from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.operation import shared_memory
+from pycutlass.report import BuildReport
+from pycutlass.toolchain import Processes
+
+pytestmark = pytest.mark.compile
+
+
+def target(operation: Any) -> str:
+    return "sm_90a" if operation.is_native else "sm_80"
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_the_host_side_knows_its_tensors_and_scalars(name: str) -> None:
+    operation = EXTRA[name]
+    functor = operation.epilogue_functor
+    compiler = find_tools("nvcc", toolkit.without_memo).host
+    host = _core.HostLibrary(compiler.compile(operation.source(), target(operation), Processes(1, 8 << 30)).binary)
+    layout = EpilogueLayout(host.epilogue_bytes, host.epilogue_fields)
+    assert layout.scalars == {*SCALARS}
+    assert layout.tensors.keys() == {"extra", "bias", "second"}
+    for port in functor.ports:
+        layout.check(port.name, port.type.short, port in functor.outputs)
+    addresses = {"extra": 16, "bias": 32, "second": 48}
+    packed = functor.pack(layout, functor.epilogue_type(**SCALARS), addresses, {"extra": (8, 64), "second": (16, 0)})
+    assert len(packed) == layout.size
+    if operation.is_native:
+        tile, C = operation.tile_description, operation.C
+        beside = functor.shared_bytes(Family.SM90_GEMM, tile)
+        if tile.stages is not None:
+            most = shared_memory.native_bytes(tile, C, tile.stages, grouped=False) + beside
+            assert most - 4096 <= host.shared_bytes <= most
+    assert host.shared_bytes <= 227 << 10
+
+
+def test_a_kernel_compiles_for_the_device() -> None:
+    operation = EXTRA["hopper cooperative"]
+    artifact = build(operation.source(), "sm_90a", find_tools("nvrtc", toolkit.without_memo), Processes(2, 8 << 30))
+    assert BuildReport.from_json(artifact.report).problems() == []
