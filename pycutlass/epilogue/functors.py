@@ -109,6 +109,11 @@ class EpilogueFunctor(Epilogue):
         extra = () if self.activation is None else self.activation.extra
         return (*_LINEAR, *(Scalar(name, default) for name, default in extra))
 
+    @property
+    def is_tree(self) -> bool:
+        """False: CUTLASS has a functor for it."""
+        return False
+
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this functor; nothing where they can."""
         if family.is_sm90 and not self._is_fusion:

@@ -151,6 +151,11 @@ class Epilogue(ABC):
         return tuple(scalar.name for scalar in self.scalar_table)
 
     @property
+    def is_tree(self) -> bool:
+        """Whether it is a tree of CUTLASS's visitors, and no functor of CUTLASS's."""
+        return True
+
+    @property
     def activation(self) -> Activation | None:
         """The activation, where there is one."""
         return None

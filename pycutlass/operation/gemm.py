@@ -274,10 +274,12 @@ class GemmOperationUniversal(Operation):
         return self.native_body(self.tile_description.stages) if self.is_native else self._ampere_body()
 
     def _ampere_body(self) -> str:
+        is_tree = self.epilogue_functor.is_tree
+        header, template = ("gemm_visitor.h", "GemmVisitor") if is_tree else ("gemm_universal.h", "GemmUniversal")
         return (
-            '#include "pycutlass/gemm_universal.h"\n\n'
+            f'#include "pycutlass/{header}"\n\n'
             f"{self.epilogue_functor.definitions(Family.AMPERE_GEMM)}"
-            f"using Operation = pycutlass::GemmUniversal<\n{ampere_arguments(self)}>;\n"
+            f"using Operation = pycutlass::{template}<\n{ampere_arguments(self)}>;\n"
         )
 
     def native_body(self, stages: int | None, header: str = "gemm_sm90.h", template: str = "GemmSm90") -> str:
@@ -317,6 +319,8 @@ class GemmOperationUniversal(Operation):
             rules.warn_of_spills(tile, self.D)
         else:
             rules.check_family(self.epilogue_functor, Family.AMPERE_GEMM)
+            if self.epilogue_functor.is_tree:
+                rules.check_tree(math, self.C, self.is_stream_k)
             rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
         rules.check_shared_memory(
             self.compute_capability, tile, self.A, self.B, self.C, D=self.D, epilogue=self.epilogue_functor

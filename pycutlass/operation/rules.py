@@ -40,6 +40,7 @@ __all__ = [
     "check_native",
     "check_operand_types",
     "check_shared_memory",
+    "check_tree",
     "expect",
     "expect_epilogue",
     "warn_of_spills",
@@ -86,6 +87,17 @@ def check_family(functor: Epilogue, family: Family) -> None:
     reason = functor.why_not(family)
     if reason:
         raise DescriptionError(reason)
+
+
+def check_tree(math: MathInstruction, C: TensorDescription, is_stream_k: bool) -> None:
+    """Check that an Ampere-style kernel can have a tree of visitors."""
+    if math.is_tensor_op and C.layout is _core.RowMajor and not is_stream_k:
+        return
+    what = "stream-K" if is_stream_k else f"{math.opcode_class.name} kernels and a C of {C.order}"
+    raise DescriptionError(
+        f"an Ampere-style epilogue that is a tree of visitors is for tensor cores (OpClass.TensorOp), a C of RowMajor "
+        f"and no stream-K; got {what}"
+    )
 
 
 def check_operand_types(math: MathInstruction, A: TensorDescription, B: TensorDescription) -> None:

@@ -47,7 +47,11 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str) -> None:
     assert host.shared_bytes <= 227 << 10
 
 
-def test_a_kernel_compiles_for_the_device() -> None:
-    operation = EXTRA["hopper cooperative"]
-    artifact = build(operation.source(), "sm_90a", find_tools("nvrtc", toolkit.without_memo), Processes(2, 8 << 30))
+@pytest.mark.parametrize(
+    ("name", "backend"), [("hopper cooperative", "nvrtc"), ("ampere f16", "nvrtc"), ("ampere f16", "nvcc")]
+)
+def test_a_kernel_compiles_for_the_device(name: str, backend: str) -> None:
+    operation = EXTRA[name]
+    tools = find_tools(backend, toolkit.without_memo)
+    artifact = build(operation.source(), target(operation), tools, Processes(2, 8 << 30))
     assert BuildReport.from_json(artifact.report).problems() == []

@@ -212,4 +212,71 @@ struct ExtraEpilogue {
 };
 """
 
-_DEFINITIONS: dict[Family, str] = dict.fromkeys(Family, "") | {Family.SM90_GEMM: _ARGUMENTS + _SM90}
+_AMPERE = """
+struct ExtraEpilogue {
+  using ElementCompute = float;
+
+  template <typename Threads, typename C>
+  struct Tree {
+    template <template <class> class Op>
+    using Compute = cutlass::epilogue::threadblock::VisitorCompute<Op, float, float,
+                                                                   cutlass::FloatRoundStyle::round_to_nearest>;
+    template <typename Node, typename... Children>
+    using Visit = cutlass::epilogue::threadblock::Sm80EVT<Node, Children...>;
+    template <typename Element>
+    using Store = cutlass::epilogue::threadblock::VisitorAuxStore<
+        Threads, Element, cutlass::FloatRoundStyle::round_to_nearest, pycutlass::MatrixStride>;
+    using Scalar = cutlass::epilogue::threadblock::VisitorScalarBroadcast<float>;
+    using Accumulator = cutlass::epilogue::threadblock::VisitorAccFetch;
+    using Add = Compute<cutlass::homogeneous_multiply_add>;
+    using Multiply = Compute<cutlass::multiplies>;
+    using Extra = cutlass::epilogue::threadblock::VisitorAuxLoad<Threads, ELEMENT, pycutlass::MatrixStride>;
+    using Bias = cutlass::epilogue::threadblock::VisitorRowBroadcast<Threads, ELEMENT,
+                                                                     cute::Stride<cute::_0, cute::_1, int64_t>>;
+
+    using Product = Visit<Multiply, Scalar, Accumulator>;
+    using WithSource = Visit<Add, Scalar, pycutlass::LoadIfGiven<Threads, typename C::Element>, Product>;
+    using Sum = Visit<Add, Scalar, Bias, Visit<Add, Scalar, Extra, WithSource>>;
+    using Stored = Visit<Store<typename C::Element>, Sum>;
+    using Type = Visit<Store<SECOND>, Visit<Multiply, Scalar, Stored>>;
+  };
+
+#if !PYCUTLASS_DEVICE_SIDE
+  template <typename TreeArguments>
+  struct Launch {
+    using Arguments = ExtraArguments;
+    static void describe(pycutlass::EpilogueFields<Arguments>& fields) { Arguments::describe(fields); }
+
+    static void fill(TreeArguments& tree, pycutlass_call const& call) {
+      auto const& given = Arguments::of(call);
+      tree.op_1.ptr_aux = given.second;
+      tree.op_1.dAux = {given.second_ld, {}, given.second_batch};
+      tree.op_0.op_0.scalars[0] = given.epsilon;
+      auto& stored = tree.op_0.op_1;
+      pycutlass_operand const &source = call.operands[PYCUTLASS_C], &target = call.operands[PYCUTLASS_D];
+      stored.op_1.ptr_aux = static_cast<ELEMENT*>(target.data);
+      stored.op_1.dAux = {target.stride[0], {}, target.stride[1]};
+      auto& biased = stored.op_0;
+      biased.op_0.scalars[0] = given.delta;
+      biased.op_1.ptr_row = given.bias;
+      cute::get<2>(biased.op_1.dRow) = given.bias_batch;
+      auto& added = biased.op_2;
+      added.op_0.scalars[0] = given.gamma;
+      added.op_1.ptr_aux = const_cast<ELEMENT*>(given.extra);
+      added.op_1.dAux = {given.extra_ld, {}, given.extra_batch};
+      auto& sourced = added.op_2;
+      sourced.op_0.scalars[0] = given.beta;
+      sourced.op_1.ptr_aux = static_cast<ELEMENT*>(source.data);
+      sourced.op_1.dAux = {source.stride[0], {}, source.stride[1]};
+      sourced.op_2.op_0.scalars[0] = given.alpha;
+      sourced.op_2.op_0.scalar_ptrs[0] = given.alpha_ptr;
+    }
+  };
+#endif
+};
+"""
+
+_DEFINITIONS: dict[Family, str] = dict.fromkeys(Family, "") | {
+    Family.SM90_GEMM: _ARGUMENTS + _SM90,
+    Family.AMPERE_GEMM: _ARGUMENTS + _AMPERE,
+}

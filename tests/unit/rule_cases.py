@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
+from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
     LinearCombination,
@@ -139,6 +140,8 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"epilogue_functor": LinearCombinationGeneric(relu, TAG["s8"], 16, TAG["s32"], TAG["f32"])},
         ["LinearCombinationGeneric does not limit", "cutlass.int8"],
     ),
+    # Trees of visitors
+    ("simt", {"epilogue_functor": ExtraEpilogue(TAG["f32"], TAG["f64"])}, ["tensor cores", "Simt"]),
     # D described apart from C
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
     ("hopper", {"D": tensor("s32", ROW, 4)}, ["both are RowMajor or ColumnMajor", "D", "int32"]),

@@ -262,9 +262,9 @@ from descriptions import parts
 from extra_epilogue import SCALARS, ExtraEpilogue, exact
 from fake_gpu.inside import _load
 
-M, N, K = 5, 8, 6
-functor = ExtraEpilogue(cutlass.float32, cutlass.float64)
-described = parts("f32_simt") | {"epilogue_functor": functor}
+M, N, K = 5, 8, 8
+functor = ExtraEpilogue(cutlass.float32, cutlass.float64, 4)
+described = parts("f32") | {"epilogue_functor": functor}
 operation = _load(pycutlass.GemmOperationUniversal(**described), "scaled")
 scalars = operation.epilogue_type(**SCALARS)
 
@@ -343,9 +343,9 @@ check(host | {"A": other["A"], "extra": other["extra"]}, host["D"], host["second
 def test_a_kernel_of_another_epilogue_is_refused() -> None:
     program = """
 for functor, family in (
-    (ExtraEpilogue(cutlass.float32, cutlass.float32), "scaled"),
-    (ExtraEpilogue(cutlass.float32, cutlass.float64), "gemm"),
-    (pycutlass.LinearCombination(cutlass.float32, 1), "scaled"),
+    (ExtraEpilogue(cutlass.float32, cutlass.float32, 4), "scaled"),
+    (ExtraEpilogue(cutlass.float32, cutlass.float64, 4), "gemm"),
+    (pycutlass.LinearCombination(cutlass.float32, 4), "scaled"),
 ):
     changed = {"epilogue_functor": functor, "swizzling_functor": cutlass.IdentitySwizzle2}
     operation = pycutlass.GemmOperationUniversal(**described | changed)

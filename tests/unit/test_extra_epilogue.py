@@ -18,14 +18,14 @@ from pycutlass.epilogue import Epilogue, Family
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 M, N, K = 24, 40, 16
-FUNCTOR = ExtraEpilogue(cutlass.float32, cutlass.float64)
-OPERATION = GemmOperationUniversal(**parts("f32_simt") | {"epilogue_functor": FUNCTOR})
+FUNCTOR = ExtraEpilogue(cutlass.float32, cutlass.float64, 4)
+OPERATION = GemmOperationUniversal(**parts("f32") | {"epilogue_functor": FUNCTOR})
 
 
 def drawn(batch: tuple[int, ...] = ()) -> dict[str, NDArray[Any]]:
     random = np.random.default_rng(7)
     shapes = {"A": (M, K), "B": (K, N), "C": (M, N), "D": (M, N), "extra": (M, N), "bias": (N,), "second": (M, N)}
-    given = {name: random.standard_normal((*batch, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    given = {name: random.integers(-4, 5, (*batch, *shape)).astype(np.float32) for name, shape in shapes.items()}
     given["B"] = np.ascontiguousarray(given["B"].swapaxes(-1, -2)).swapaxes(-1, -2)
     return given | {"second": np.full((*batch, M, N), np.nan), "D": np.full_like(given["D"], np.nan)}
 
@@ -65,10 +65,10 @@ def test_a_batch_has_tensors_for_each_problem_or_for_all() -> None:
 
 
 def test_it_is_a_value_that_operations_are_told_apart_by() -> None:
-    same = ExtraEpilogue(cutlass.float32, cutlass.float64)
-    assert GemmOperationUniversal(**parts("f32_simt") | {"epilogue_functor": same}) == OPERATION
+    same = ExtraEpilogue(cutlass.float32, cutlass.float64, 4)
+    assert GemmOperationUniversal(**parts("f32") | {"epilogue_functor": same}) == OPERATION
     assert pickle.loads(pickle.dumps(OPERATION)) == OPERATION
-    assert GemmOperationUniversal(**parts("f32_simt")) != OPERATION
+    assert GemmOperationUniversal(**parts("f32")) != OPERATION
     assert isinstance(parts()["epilogue_functor"], Epilogue)
 
 
@@ -117,8 +117,8 @@ def test_an_update_names_what_it_does_not_know() -> None:
     for wrong in ({"bais": np.zeros(N, np.float32)}, [1], "bias"):
         with pytest.raises(ArgumentTypeError, match="epilogue"):
             arguments.update(epilogue=wrong)
-    plain = pycutlass.LinearCombination(cutlass.float32, 1)
-    operation = GemmOperationUniversal(**parts("f32_simt") | {"epilogue_functor": plain})
+    plain = pycutlass.LinearCombination(cutlass.float32, 4)
+    operation = GemmOperationUniversal(**parts("f32") | {"epilogue_functor": plain})
     given = drawn()
     with pytest.raises(ArgumentTypeError, match="epilogue of LinearCombination"):
         pycutlass.GemmArguments(
@@ -129,7 +129,7 @@ def test_an_update_names_what_it_does_not_know() -> None:
 def test_other_families_say_why_not() -> None:
     sentence = r"ExtraEpilogue has tensors beside C and D \(extra, bias, second\), which {} do not take"
     with pytest.raises(DescriptionError, match=sentence.format("Ampere-style groups")):
-        GemmOperationGrouped(**parts("f32_simt") | {"epilogue_functor": FUNCTOR})
+        GemmOperationGrouped(**parts("f32") | {"epilogue_functor": FUNCTOR})
     narrow = ExtraEpilogue(cutlass.float16, cutlass.float32, 8)
     with pytest.raises(DescriptionError, match=sentence.format("Hopper-native groups")):
         GemmOperationGrouped(**native_parts() | {"epilogue_functor": narrow})
