@@ -41,7 +41,7 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
   B.fill(random);
   C.fill(random);
 
-  launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, alpha, beta);
+  launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, linear(alpha, beta));
 
   std::vector<double> sums(rows_d * columns_d);
   for_each_product(call, [&](int output, int activation, int tap) {

@@ -185,6 +185,10 @@ class Emulator:
         """Return whether all elements are right, in several problems of which no two are alike, and what was said."""
         return self._run(operation, "gemm.h", _problems(operation, seed))
 
+    def run_visitor(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
+        """The same for a kernel with the epilogue of ``extra_epilogue.py``."""
+        return self._run(operation, "visitor.h", _problems(operation, seed))
+
     def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems drawn at random, and what was said."""
         return self._run(operation, "conv2d.h", _convolutions(operation, seed))

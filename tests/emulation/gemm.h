@@ -22,7 +22,7 @@ inline long run(int m, int n, int k, float alpha, float beta, unsigned seed) {
   call.n = n;
   call.k = k;
   call.batch_count = call.max_swizzle = 1;
-  launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, alpha, beta);
+  launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, linear(alpha, beta));
 
   long wrong = !D.has_slack(untouched);
   for (int row = 0; row < m; ++row) {

@@ -69,14 +69,10 @@ double written(double result) {
   return number(Element(static_cast<float>(result)));
 }
 
-/// Plans a call with these A, B, C and D and runs all threadblocks of its grid.
+/// Plans a call with these A, B, C and D and arguments of its epilogue, and runs all threadblocks of its grid.
 template <typename Call>
-void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, float alpha, float beta) {
+void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operation::Epilogue::Arguments epilogue) {
   using Kernel = Operation::Kernel;
-  using Epilogue = Operation::Epilogue;
-  typename Epilogue::Arguments epilogue{};
-  epilogue.alpha = typename Epilogue::Element(alpha);
-  epilogue.beta = typename Epilogue::Element(beta);
   call.common.struct_size = sizeof(call);
   call.common.sm_count = 132;
   call.common.sm_occupancy = 1;
@@ -98,6 +94,15 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, float 
       }
     }
   }
+}
+
+/// Arguments of a linear combination.
+template <typename Epilogue = Operation::Epilogue>
+typename Epilogue::Arguments linear(float alpha, float beta) {
+  typename Epilogue::Arguments arguments{};
+  arguments.alpha = typename Epilogue::Element(alpha);
+  arguments.beta = typename Epilogue::Element(beta);
+  return arguments;
 }
 
 }  // namespace emulation
