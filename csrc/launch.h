@@ -150,4 +150,5 @@ struct Recorded {
 
 // Families with a file of their own.
 void bind_conv2d_call(pybind11::module_& m);
+void bind_gemm_call(pybind11::module_& m);
 void bind_grouped_call(pybind11::module_& m);

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from pycutlass import device
+from pycutlass.arguments.ports import given_ports
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
 from pycutlass.epilogue import Epilogue, EpilogueScalars
@@ -28,7 +29,6 @@ __all__ = [
     "Arguments",
     "LaunchConfig",
     "check_operation",
-    "check_ports",
     "check_scalars",
     "check_source",
     "check_writable",
@@ -160,7 +160,7 @@ class Arguments(ABC):
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         others: tuple[Any, ...] = ()
         if epilogue is not None:
-            given |= check_ports(self.operation.epilogue_functor, epilogue)
+            given |= given_ports(self.operation.epilogue_functor, epilogue)
             others = tuple(given.get(port.name) for port in self.operation.epilogue_functor.ports)
         if output_op is None and self._try_exchange(A, B, C, D, *others):
             self._given.update(given)
@@ -297,23 +297,6 @@ def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> Epilogu
     if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off
         pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return scalars if scalars.compute is functor.compute else replace(scalars, compute=functor.compute)
-
-
-def check_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
-    """Return the tensors that are given for an epilogue, by name, without those that are None.
-
-    Raises
-    ------
-    ArgumentTypeError
-        Something else than a mapping from names that the epilogue has.
-    """
-    names = tuple(port.name for port in epilogue.ports)
-    if not isinstance(given, Mapping):
-        raise ArgumentTypeError(f"epilogue must be a mapping from names to tensors, got {type(given).__name__}")
-    unknown = {name: tensor for name, tensor in given.items() if name not in names}
-    if unknown:
-        raise unknown_keywords(f"epilogue of {type(epilogue).__name__}", unknown, names)
-    return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 def check_source(source: Any) -> None:

@@ -12,7 +12,6 @@ from pycutlass import _core, device
 from pycutlass.arguments.base import (
     Arguments,
     check_operation,
-    check_ports,
     check_source,
     check_writable,
     kept,
@@ -21,12 +20,13 @@ from pycutlass.arguments.base import (
 from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
+from pycutlass.arguments.ports import check_ports_mode, given_ports, port_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
-from pycutlass.epilogue import EpilogueScalars, Port
+from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand
 from pycutlass.library import TensorDescription
@@ -162,8 +162,8 @@ class GemmArguments(Arguments):
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
-        self._check_mode_of_ports()
-        given |= check_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
+        check_ports_mode(operation.epilogue_functor, self.gemm_mode, self.split_k_slices)
+        given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
         self._start(launched, given, output_op)
 
     # Checks
@@ -191,7 +191,8 @@ class GemmArguments(Arguments):
             _check_stand_in(operation.C, m, n)
         functor = operation.epilogue_functor
         for port in functor.ports:
-            operands[port.name] = self._port(port, given.get(port.name), m, n)
+            written = port in functor.outputs
+            operands[port.name] = port_operand(port, given.get(port.name), m, n, self.batch_count, written=written)
         _check_target(operands, [port.name for port in functor.outputs])
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
@@ -224,30 +225,6 @@ class GemmArguments(Arguments):
         if name == "C" and self._takes_bias(tensor, rows, columns):
             return vector(name, description, tensor, rows, columns, batch)
         return reorder.operand(lambda given: matrix(name, description, given, rows, columns, batch), tensor)
-
-    def _port(self, port: Port, tensor: Any, rows: int, columns: int) -> Matrix:
-        """Return a tensor of the epilogue, checked."""
-        name, description, batch = port.name, port.description, self.batch_count
-        if tensor is None:
-            raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{name!r}: ...}}")
-        if not rows or not columns:
-            return empty_matrix(name, description, tensor, rows, columns, batch)
-        place = matrix if port.form == "matrix" else vector
-        operand = place(name, description, tensor, rows, columns, batch)
-        if port in self.operation.epilogue_functor.outputs and batch > 1 and not operand.batch_stride:
-            raise ArgumentError(
-                f"{name} is written for each of {batch} problems, and a tensor for one of them was given"
-            )
-        return operand
-
-    def _check_mode_of_ports(self) -> None:
-        """Refuse modes in which an epilogue would be applied to parts of a sum, or needs a table of addresses."""
-        ports = self.operation.epilogue_functor.ports
-        if ports and (self.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or self.split_k_slices > 1):
-            raise ArgumentError(
-                f"an epilogue with tensors beside C and D ({', '.join(port.name for port in ports)}) runs in Mode.Gemm "
-                f"with one slice and in Mode.Batched, not in {self.gemm_mode} with {self.split_k_slices} slices"
-            )
 
     def _zeros(self) -> dict[str, Operand]:
         """Return an A and a B of zeros, of a few products each: what a sum over no products is."""
