@@ -30,12 +30,14 @@ def transposed(
     """Return what to do where `shape`, of two dimensions, is that of the transposed operand."""
     view, is_target = f"{name}.T", name[0] in "Dd"
     described = "C" if is_target or name == "source" else name.partition("[")[0]
-    purpose = {"A": "To multiply by that", "B": "To multiply by that", "C": "To add that"}[described]
+    purpose = {"A": "To multiply by that", "B": "To multiply by that", "C": "To add that"}.get(described, "To use that")
     if is_target:
         purpose = "To write the transposed result there"
     if strides[0 if row_major else 1] == 1:
         return f"{purpose}, pass {view}"
     remedy = laid_out(name, library, shape[::-1], dtype, row_major)
+    if described not in ("A", "B", "C"):  # a tensor of the epilogue, whose layout is not the user's choice
+        return f"{purpose}, {remedy.replace(name, view)}"
     other = f"describe {described} as {'ColumnMajor' if row_major else 'RowMajor'} and pass {view}"
     if is_target:
         return f"{purpose}, {other}; for the result itself, {remedy}"
