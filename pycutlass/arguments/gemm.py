@@ -20,7 +20,7 @@ from pycutlass.arguments.base import (
 from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
-from pycutlass.arguments.ports import check_ports_mode, given_ports, port_operand
+from pycutlass.arguments.ports import given_ports, port_operand
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.arguments.sums import check_sums
@@ -29,7 +29,6 @@ from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.launch import Operand
-from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands import (
     Matrix,
@@ -162,7 +161,6 @@ class GemmArguments(Arguments):
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
-        check_ports_mode(operation.epilogue_functor, self.gemm_mode, self.split_k_slices)
         given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
         self._start(launched, given, output_op)
 
@@ -187,8 +185,6 @@ class GemmArguments(Arguments):
             operands[name] = self._operand(name, description, given[name], rows, columns)
         if not k:
             operands.update(self._zeros())
-        if operation.is_apart and "C" not in operands:
-            _check_stand_in(operation.C, m, n)
         functor = operation.epilogue_functor
         for port in functor.ports:
             written = port in functor.outputs
@@ -331,16 +327,6 @@ def _check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
     return value
-
-
-def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
-    """Check that a tensor map of C can be made: kernels have one whether they read C or not."""
-    name, extent = ("N", n) if C.is_row_major else ("M", m)
-    if extent % C.alignment:
-        raise ArgumentError(
-            f"{name} must be a multiple of {C.alignment}, the alignment of C, also where C is not read; got {extent}: "
-            f"describe C as D, or pad D"
-        )
 
 
 def _check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pycutlass import _core
 from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue import Epilogue, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operands import Matrix, empty_matrix, matrix, vector
 
-__all__ = ["check_ports_mode", "given_ports", "port_operand"]
-
-_Mode = _core.GemmMode
+__all__ = ["given_ports", "port_operand"]
 
 
 def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
@@ -31,16 +28,6 @@ def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
     if unknown:
         raise unknown_keywords(f"epilogue of {type(epilogue).__name__}", unknown, names)
     return {name: tensor for name, tensor in given.items() if tensor is not None}
-
-
-def check_ports_mode(epilogue: Epilogue, mode: Any, slices: int) -> None:
-    """Raise ArgumentError for modes in which parts of sums would pass the epilogue, or tables of addresses."""
-    names = ", ".join(port.name for port in epilogue.ports)
-    if names and (mode not in (_Mode.Gemm, _Mode.Batched) or slices > 1):
-        raise ArgumentError(
-            f"an epilogue with tensors beside C and D ({names}) runs in Mode.Gemm with one slice and in Mode.Batched, "
-            f"not in {mode} with {slices} slices"
-        )
 
 
 def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *, written: bool) -> Matrix:

@@ -48,6 +48,7 @@ class Described(Protocol):
     A: TensorDescription
     B: TensorDescription
     C: TensorDescription
+    D: TensorDescription
     tile_description: TileDescription
     epilogue_functor: Any
     swizzling_functor: Any
@@ -76,6 +77,9 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
         raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+    _check_ports(operation.epilogue_functor, size)
+    if operation.D != operation.C:
+        _check_stand_in(operation.C, size.m, size.n)
     if slices > 1:
         check_slices(operation, launched_k(operation, size), slices)
     if mode == _Mode.Gemm:
@@ -83,6 +87,26 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     if mode == _Mode.GemmSplitKParallel and size.m and size.n:
         matrix_of("D", operation.partial.C, nowhere(), size.m, size.n)  # partial sums, which are packed
     _check_grid(operation, size)
+
+
+def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
+    """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
+    names = ", ".join(port.name for port in epilogue.ports)
+    if names and (size.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or size.split_k_slices > 1):
+        raise ArgumentError(
+            f"an epilogue with tensors beside C and D ({names}) runs in Mode.Gemm with one slice and in Mode.Batched, "
+            f"not in {size.gemm_mode} with {size.split_k_slices} slices"
+        )
+
+
+def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
+    """Check that a tensor map of C can be made: kernels have one whether they read C or not."""
+    name, extent = ("N", n) if C.is_row_major else ("M", m)
+    if extent % C.alignment:
+        raise ArgumentError(
+            f"{name} must be a multiple of {C.alignment}, the alignment of C, also where C is not read; got {extent}: "
+            f"describe C as D, or pad D"
+        )
 
 
 def check_slices(operation: Described, k: int, slices: int) -> None:
@@ -137,7 +161,7 @@ def check_operands(operation: Described, size: GemmProblemSize, given: Mapping[s
     m, n, k = size.extents
     shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n)}
     if not in_parallel:  # which leaves C and D to the reduction, and writes to memory of its own
-        shapes |= dict.fromkeys("DC", (operation.C, m, n))
+        shapes |= {"D": (operation.D, m, n), "C": (operation.C, m, n)}
         if m and n:
             check_k(operation.epilogue_functor, k)
     for name, (description, rows, columns) in shapes.items():
@@ -168,15 +192,15 @@ def size_of(A: Any, B: Any, batch: int | None = None) -> GemmProblemSize:
 
 
 def output(operation: Described, size: GemmProblemSize) -> TensorSpec:
-    """Return the D of a problem, packed in the layout of C: (M, N), in a batch (batch, M, N)."""
+    """Return the D of a problem, packed in its layout: (M, N), in a batch (batch, M, N)."""
     m, n, _ = size.extents
-    order = operation.C.order
+    order, dtype_name = operation.D.order, operation.D.type.dtype_name
     if order.interleave > 1:
-        return TensorSpec((size.batch * m * n,), operation.C.type.dtype_name)
+        return TensorSpec((size.batch * m * n,), dtype_name)
     strides = (n, 1) if order.is_row_major else (1, m)
     if size.gemm_mode in _BATCHED:
-        return TensorSpec((size.batch, m, n), operation.C.type.dtype_name, (m * n, *strides))
-    return TensorSpec((m, n), operation.C.type.dtype_name, strides)
+        return TensorSpec((size.batch, m, n), dtype_name, (m * n, *strides))
+    return TensorSpec((m, n), dtype_name, strides)
 
 
 def _check_grid(operation: Described, size: GemmProblemSize) -> None:

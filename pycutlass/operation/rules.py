@@ -77,9 +77,7 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
 
 def expect_epilogue(value: Any) -> Epilogue:
     """Return `value`, which must be an epilogue."""
-    if isinstance(value, Epilogue):
-        return value
-    raise DescriptionError(f"epilogue_functor must be an EpilogueFunctor or another Epilogue, got {shown(value)}")
+    return value if isinstance(value, Epilogue) else expect("epilogue_functor", value, EpilogueFunctor)
 
 
 def check_family(functor: Epilogue, family: Family) -> None:

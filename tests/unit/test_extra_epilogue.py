@@ -112,6 +112,12 @@ def test_modes_that_it_does_not_have_are_refused() -> None:
         make(drawn((2,)) | {"second": np.zeros((M, N))}, gemm_mode=mode.Batched, batch=2)
 
 
+def test_supports_knows_the_modes() -> None:
+    assert OPERATION.supports((M, N, K))
+    size = pycutlass.GemmProblemSize(M, N, K, split_k_slices=2)
+    assert "tensors beside C and D" in OPERATION.supports(size).reason
+
+
 def test_an_update_names_what_it_does_not_know() -> None:
     arguments = make(drawn())
     for wrong in ({"bais": np.zeros(N, np.float32)}, [1], "bias"):

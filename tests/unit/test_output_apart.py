@@ -101,6 +101,14 @@ def test_what_no_kernel_writes_is_refused(change: Any, message: str) -> None:
         change()
 
 
+def test_what_supports_says_is_of_d() -> None:
+    operation = APART["wider, transposed"]
+    assert operation.supports((M, N, K))
+    assert "N must be a multiple of 8" in operation.supports((M, 12, K)).reason
+    made = operation.output((M, N, K))
+    assert (made.shape, str(made.dtype), made.strides) == ((M, N), "float32", (1, M))
+
+
 def test_a_group_has_no_d_of_its_own() -> None:
     with pytest.raises(TypeError):
         GemmOperationGrouped(**native_parts(), D=tensor("f32", ROW))
