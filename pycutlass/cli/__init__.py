@@ -75,11 +75,12 @@ def _fail(message: str) -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         if message:
             typer.echo(f"pycutlass: {message}", err=True)
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stdout.flush()
-        sys.exit(1)
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # what is left in it is lost, and said to be
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # what is left in it is lost, and said to be
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or the interpreter would exit with 120
     sys.exit(1)
 
 
