@@ -14,6 +14,7 @@ from pycutlass.errors import CacheError
 __all__ = ["EpilogueLayout", "Field"]
 
 _FORMATS = {"f64": "d", "f32": "f", "f16": "e", "s32": "i", "s8": "b", "s64": "q"}
+_MOST_F32 = float(np.finfo(np.float32).max)
 _INTEGERS = {"s8", "s32", "s64"}
 
 
@@ -129,7 +130,7 @@ def _format(size: int, fields: tuple[Field, ...]) -> str:
 
 def _converted(element: str, number: float) -> float | int:
     """Return a number that `struct` packs without loss: rounded as C++ rounds it, to f16 by way of f32."""
-    if element == "f64":
+    if element == "f64" or (element == "f32" and -_MOST_F32 <= number <= _MOST_F32):
         return number
     if element in _INTEGERS:
         return int(number)

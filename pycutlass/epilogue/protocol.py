@@ -234,9 +234,9 @@ class Epilogue(ABC):
         CacheError
             The kernel was compiled for another epilogue.
         """
-        names = self.scalar_names
-        values = dict(zip(names, scalars.values, strict=True))
-        return layout.pack(values, dict(zip(names, scalars.pointers, strict=True)) | {**(addresses or {})}, strides)
+        values = dict(zip(scalars.names, scalars.values, strict=True))
+        pointers = dict(zip(scalars.names, scalars.pointers, strict=True))
+        return layout.pack(values, {**pointers, **addresses} if addresses else pointers, strides)
 
     @abstractmethod
     def reference(
