@@ -179,14 +179,12 @@ class Operation(ABC):
         DriverError
             The launch failed.
         """
-        if further or unknown:
-            raise mistaken("run", further, unknown, ("arguments", "stream"))
         try:
-            owner = getattr(arguments, "operation", None)
-        except Exception:  # of whoever wrote the class
+            owner = arguments.operation
+        except Exception:  # it is something else, or its class raises what it likes
             owner = None
-        if owner is not self:
-            self._check_owner(arguments, owner)
+        if owner is not self or further or unknown:
+            self._check_run(arguments, owner, further, unknown)
         arguments._run(stream)
 
     def _refuse(self, unknown: Mapping[str, Any], *further: str) -> None:
@@ -194,8 +192,10 @@ class Operation(ABC):
         if unknown:
             raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further))
 
-    def _check_owner(self, arguments: Any, owner: Any) -> None:
-        """Raise unless `arguments` were made for an operation equal to this one."""
+    def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
+        """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""
+        if further or unknown:
+            raise mistaken("run", further, unknown, ("arguments", "stream"))
         if owner is None:
             raise ArgumentTypeError(
                 f"run needs arguments made for this operation, got "
