@@ -84,7 +84,7 @@ _CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: OPERATION.run(argument=arguments()), r"run has no keyword argument.*Did you mean arguments\?"),
     (
         lambda: arguments().update(np.ones((4, 4), np.float32)),
-        "update takes by name alone: A, B, C, D, output_op; got 1",
+        "update takes by name alone: A, B, C, D, output_op, epilogue; got 1",
     ),
     (lambda: arguments().update(output=1), r"update has no keyword output.*Did you mean output_op\?"),
     (lambda: arguments().sync(1, 2), "sync"),

@@ -13,7 +13,24 @@
 
 #define PYCUTLASS_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Where this shared object begins and ends: the linker's.
+extern "C" __attribute__((visibility("hidden"))) char const __ehdr_start[], _end[];
+
+namespace __gnu_cxx {
+__attribute__((weak)) void __freeres();
+}
+
 namespace pycutlass {
+
+/// Some compilers link the C++ library statically. Every host side then has one of its own, with 72 KB for exceptions
+/// that are thrown when there is no memory, and nobody gives them back when the host side is unloaded.
+struct ExceptionReserve {
+  ~ExceptionReserve() {
+    auto const* const free = reinterpret_cast<char const*>(&__gnu_cxx::__freeres);
+    if (free && free >= __ehdr_start && free < _end) __gnu_cxx::__freeres();  // never that of the whole process
+  }
+};
+inline ExceptionReserve exception_reserve;
 
 /// Set by pycutlass_bind before the first plan. Global because the functions below have CUDA's own signatures.
 inline pycutlass_driver driver = {nullptr, nullptr, nullptr};
