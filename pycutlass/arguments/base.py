@@ -158,11 +158,13 @@ class Arguments(ABC):
         if further or unknown:
             refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op", "epilogue"), further)
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
-        others: tuple[Any, ...] = ()
         if epilogue is not None:
             given |= given_ports(self.operation.epilogue_functor, epilogue)
             others = tuple(given.get(port.name) for port in self.operation.epilogue_functor.ports)
-        if output_op is None and self._try_exchange(A, B, C, D, *others):
+            fits = output_op is None and self._try_exchange(A, B, C, D, *others)
+        else:  # written out, for this is in the way of every launch
+            fits = output_op is None and self._try_exchange(A, B, C, D)
+        if fits:
             self._given.update(given)
             return
         self._check_use(given, output_op)
