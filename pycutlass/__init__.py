@@ -136,8 +136,8 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for the first time; what is not here at all may be a name of the original."""
-    if name == "compiler":
-        return importlib.import_module("pycutlass.compiler")
+    if name in ("compiler", "cubin"):  # `from pycutlass import` asks here before it looks for a module
+        return importlib.import_module(f"pycutlass.{name}")
     if name in _LATER:
         return globals().setdefault(name, getattr(importlib.import_module(f"pycutlass.{_LATER[name]}"), name))
     if name.startswith("__"):  # Python itself looks for such names

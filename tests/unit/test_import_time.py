@@ -17,3 +17,9 @@ print(time.process_time() - before)
 def test_importing_takes_little_time():
     seconds = min(float(run_python(PROGRAM)) for _ in range(3))
     assert seconds < MOST_SECONDS
+
+
+def test_the_compiler_does_without_names_of_the_original():
+    """``from pycutlass import cubin`` asks the package for the name before it looks for a module."""
+    program = "import sys, pycutlass; pycutlass.compiler.add_module; print('pycutlass.compat' in sys.modules)"
+    assert run_python(program).strip() == "False"
