@@ -100,7 +100,7 @@ def test_keywords() -> None:
     with pytest.raises(ArgumentTypeError) as caught:
         cutlass.conv.Conv2dProblemSize(n=1, h=8, w=8, c=8, k=8, r=3, s=3)
     assert str(caught.value).endswith("Did you mean N, H, W, C, K, R, S?") and "mode, split_k" in str(caught.value)
-    with pytest.raises(ArgumentTypeError, match=r"^EpilogueFunctor.epilogue_type has no keyword bta; .* mean beta\?$"):
+    with pytest.raises(ArgumentTypeError, match=r"^epilogue_type has no keyword bta; .* mean beta\?$"):
         OPERATION.epilogue_type(1.0, bta=0)
     with pytest.raises(ArgumentTypeError, match=r"Make new arguments for another problem_size\.$"):
         arguments().update(problem_size=(8, 8, 8))
