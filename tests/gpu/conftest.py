@@ -97,9 +97,11 @@ def compiled(request: pytest.FixtureRequest) -> None:
 
 def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
     """Return what tests need: operations alone, and those that split K in parallel together with their reductions."""
+    from apart import APART
     from cases import OPERATIONS
     from conv_cases import OPERATIONS as CONVOLUTIONS
     from conv_cases import SPLIT, reduction
+    from extra_operations import EXTRA
     from grouped_cases import BY_SCHEDULER, GROUPED
     from matrix import INTERLEAVED_KERNEL, KERNELS, REDUCTIONS
 
@@ -107,9 +109,10 @@ def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
     alone: list[Operation] = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
     alone += [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
     alone += CONVOLUTIONS.values() if "test_conv2d.py" in files else ()
+    alone += [apart[name] for apart in (APART, EXTRA) for name in apart if name in named]
     if any(file.startswith("test_grouped") for file in files):
         alone += GROUPED.values()
-    elif "test_two_gpus.py" in files and device.count() > 1:
+    elif "test_storage.py" in files or ("test_two_gpus.py" in files and device.count() > 1):
         alone += [GROUPED[name] for name in BY_SCHEDULER]
     yield [INTERLEAVED_KERNEL, *alone]
     split = [name for name in REDUCTIONS if name in named or name in _IN_MODES]

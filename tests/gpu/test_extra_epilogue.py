@@ -18,8 +18,8 @@ TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> dict[str, Any]:
     functor, kind = operation.epilogue_functor, TORCH[operation.C.type.short]
 
-    def randn(*shape: int) -> Any:
-        return torch.randn(*batch, *shape, device="cuda", dtype=kind)
+    def randn(*shape: int) -> Any:  # multiplied without rounding, in tf32 too
+        return torch.randn(*batch, *shape, device="cuda", dtype=torch.bfloat16).to(kind)
 
     given = {"A": randn(m, k), "B": randn(n, k).transpose(-1, -2), "C": randn(m, n), "D": randn(m, n)}
     given |= {"extra": randn(m, n), "bias": randn(n)}

@@ -273,9 +273,8 @@ def test_wrong_owner_and_uncompiled_operations() -> None:
     arguments = pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D)
     with pytest.raises(ArgumentError, match="were made for"):
         OPERATIONS["f16_swizzle2"].run(arguments)
-    fresh = type(operation)(
-        *(getattr(operation, field) for field in operation._FIELDS[:-1]), pycutlass.cutlass.IdentitySwizzle8
-    )
+    fields = {field: getattr(operation, field) for field in operation._FIELDS}
+    fresh = type(operation)(**fields | {"swizzling_functor": pycutlass.cutlass.IdentitySwizzle8})
     with pytest.raises(NotCompiledError, match="add_module"):
         pycutlass.GemmArguments(fresh, (M, N, K), A, B, None, D)
 
