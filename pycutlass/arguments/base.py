@@ -16,7 +16,7 @@ from pycutlass.calls import mistaken, no_attribute, no_such_field, public, sugge
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.epilogue.scalars import pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import items_of
+from pycutlass.integers import attribute, items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix
@@ -315,20 +315,13 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
     for name in ("A", "B", "C"):
         tensors: Any = given.get(name)
         for tensor in tensors if type(tensors) in (list, tuple) else (tensors,):
-            if _requires_grad(torch, tensor):
+            if attribute(tensor, "requires_grad") is True:
                 say_once(
                     f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
                     f"{name}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around the call.",
                     cause="no gradient",
                 )
                 return
-
-
-def _requires_grad(torch: Any, tensor: Any) -> bool:
-    try:
-        return isinstance(tensor, torch.Tensor) and bool(tensor.requires_grad)
-    except Exception:
-        return False
 
 
 def check_writable(target: Matrix) -> None:

@@ -13,6 +13,7 @@ from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, real, several, whole
 from pycutlass.library import TensorDescription
+from pycutlass.operands import check_count
 from pycutlass.reference.conv2d import implicit_gemm
 from pycutlass.types import Layout
 
@@ -78,7 +79,7 @@ class ReferenceModule:
             Operands that do not have the elements of the problem.
         """
         m, n, k = _sizes("problem_size", problem_size)
-        alpha, beta, batch = _scalar("alpha", alpha), _scalar("beta", beta), _count("batch", batch)
+        alpha, beta, batch = _scalar("alpha", alpha), _scalar("beta", beta), check_count("batch", batch, least=0)
         bias = _flag("bias", bias)
         described = self._descriptions
         left = _matrices("A", A, described[0].order, m, k, batch)
@@ -183,15 +184,6 @@ def _scalar(name: str, value: Any) -> float:
     return number
 
 
-def _count(name: str, value: Any) -> int:
-    number = whole(value)
-    if number is None:
-        raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
-    if number < 0:
-        raise ArgumentError(f"{name} must not be negative, got {number}")
-    return number
-
-
 def _flag(name: str, value: Any) -> bool:
     if isinstance(value, bool | np.bool_) or whole(value) in (0, 1):
         return bool(value)
@@ -202,7 +194,7 @@ def _sizes(name: str, size: Any) -> tuple[int, int, int]:
     extents = several(size, 3)
     if extents is None:
         raise ArgumentTypeError(f"{name} must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}")
-    m, n, k = (_count(name, extent) for extent in extents)
+    m, n, k = (check_count(name, extent, least=0) for extent in extents)
     return m, n, k
 
 

@@ -5,6 +5,7 @@ A functor is one object that checks itself, spells its C++, packs its scalars an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -202,6 +203,17 @@ class EpilogueFunctor(Epilogue):
             assert source is not None
             result = result + np.asarray(beta, dtype) * self._converted(source, self.output).astype(dtype)
         return self.finish(np.asarray(result), *extra)
+
+    def evaluate(
+        self,
+        accumulator: Array,
+        source: Array | None,
+        scalars: Mapping[str, float],
+        inputs: Mapping[str, Array],
+        compute: np.dtype[Any] | None = None,
+    ) -> dict[str, Array]:
+        """Return D by its name, before it is rounded to the output type; see `Epilogue.evaluate`."""
+        return {"D": self.reference(accumulator, source, tuple(scalars.values()), compute)}
 
     def finish(self, values: Array, *extra: float) -> Array:
         """Return what becomes of alpha * accumulator + beta * C."""

@@ -238,7 +238,6 @@ class Epilogue(ABC):
         pointers = dict(zip(scalars.names, scalars.pointers, strict=True))
         return layout.pack(values, {**pointers, **addresses} if addresses else pointers, strides)
 
-    @abstractmethod
     def reference(
         self,
         accumulator: Array,
@@ -247,7 +246,9 @@ class Epilogue(ABC):
         compute: np.dtype[Any] | None = None,
     ) -> Array:
         """Return D before it is rounded to the output type, of an epilogue without ports."""
+        return self.evaluate(accumulator, source, dict(zip(self.scalar_names, scalars, strict=True)), {}, compute)["D"]
 
+    @abstractmethod
     def evaluate(
         self,
         accumulator: Array,
@@ -269,4 +270,3 @@ class Epilogue(ABC):
         compute : dtype, optional
             Type to compute in; by default the epilogue's own.
         """
-        return {"D": self.reference(accumulator, source, tuple(scalars.values()), compute)}

@@ -68,20 +68,14 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
 }  // namespace emulation
 
 int main(int count, char** words) {
-  constexpr int kNumbers = 19;
-  long wrong = 0;
-  for (int i = 1; i + kNumbers <= count; i += kNumbers) {
+  return emulation::run_all<19>(count, words, [](auto const& numbers) {
     pycutlass_conv2d_call call{};
-    int scalars[3];
-    int* const numbers[kNumbers] = {&call.n,     &call.h,        &call.w,        &call.c,          &call.k,
-                                    &call.r,     &call.s,        &call.p,        &call.q,          &call.pad_h,
-                                    &call.pad_w, &call.stride_h, &call.stride_w, &call.dilation_h, &call.dilation_w,
-                                    &call.mode,  &scalars[0],    &scalars[1],    &scalars[2]};
-    for (int j = 0; j < kNumbers; ++j) *numbers[j] = std::atoi(words[i + j]);
+    int* const extents[] = {&call.n,        &call.h,          &call.w,          &call.c,
+                            &call.k,        &call.r,          &call.s,          &call.p,
+                            &call.q,        &call.pad_h,      &call.pad_w,      &call.stride_h,
+                            &call.stride_w, &call.dilation_h, &call.dilation_w, &call.mode};
+    for (int i = 0; i < 16; ++i) *extents[i] = numbers[i];
     call.split_k_slices = call.groups = 1;
-    long const found = emulation::run(call, scalars[0], scalars[1], scalars[2]);
-    std::printf("problem %d: %ld wrong\n", i / kNumbers, found);
-    wrong += found;
-  }
-  return wrong != 0;
+    return emulation::run(call, numbers[16], numbers[17], numbers[18]);
+  });
 }

@@ -40,14 +40,5 @@ inline long run(int m, int n, int k, float alpha, float beta, unsigned seed) {
 }  // namespace emulation
 
 int main(int count, char** words) {
-  long wrong = 0;
-  for (int i = 1; i + 5 < count; i += 6) {
-    int numbers[6];
-    for (int j = 0; j < 6; ++j) numbers[j] = std::atoi(words[i + j]);
-    auto const [m, n, k, alpha, beta, seed] = numbers;
-    long const found = emulation::run(m, n, k, alpha, beta, seed);
-    std::printf("%dx%dx%d: %ld wrong\n", m, n, k, found);
-    wrong += found;
-  }
-  return wrong != 0;
+  return emulation::run_all<6>(count, words, [](auto const& numbers) { return std::apply(emulation::run, numbers); });
 }

@@ -8,17 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <tuple>
 #include <vector>
 
-void __syncthreads() { emulation::wait_for_block(); }
-int __syncthreads_and(int) { emulation::fail("no kernel that is emulated has a semaphore"); }
-void __syncwarp(unsigned) { emulation::wait_for_warp(); }
-namespace cutlass {
-namespace arch {
-int LaneId() { return emulation::lane(); }
-int SmId() { return 0; }
-}  // namespace arch
-}  // namespace cutlass
+#include "synchronization.h"
 
 namespace emulation {
 
@@ -103,6 +96,22 @@ typename Epilogue::Arguments linear(float alpha, float beta) {
   arguments.alpha = typename Epilogue::Element(alpha);
   arguments.beta = typename Epilogue::Element(beta);
   return arguments;
+}
+
+/// Has `run` compute the problems of the command line, of `kNumbers` each; returns what the program ends with: 1 where
+/// any element is wrong.
+template <int kNumbers, typename Run>
+int run_all(int count, char** words, Run run) {
+  long wrong = 0;
+  for (int i = 1; i + kNumbers <= count; i += kNumbers) {
+    std::array<int, kNumbers> numbers;
+    std::transform(words + i, words + i + kNumbers, numbers.begin(), [](char const* word) { return std::atoi(word); });
+    long const found = run(numbers);
+    for (int number : numbers) std::printf("%d ", number);
+    std::printf("has %ld wrong\n", found);
+    wrong += found;
+  }
+  return wrong != 0;
 }
 
 }  // namespace emulation

@@ -11,14 +11,7 @@
 
 #include <vector>
 
-void __syncthreads() { emulation::wait_for_block(); }
-void __syncwarp(unsigned) { emulation::wait_for_warp(); }
-namespace cutlass {
-namespace arch {
-int LaneId() { return emulation::lane(); }
-int SmId() { return 0; }
-}  // namespace arch
-}  // namespace cutlass
+#include "../emulation/synchronization.h"
 
 namespace proof {
 

@@ -40,6 +40,13 @@ def without_gpu() -> Iterator[None]:
 
 
 @pytest.fixture
+def nothing_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what other tests have reordered: their matrices are the same."""
+    for name in ("_digests", "_marks"):
+        monkeypatch.setattr(f"pycutlass.interleave.{name}", {})
+
+
+@pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return a function that returns what has been said once, in this test."""
     return lambda: [record.getMessage() for record in caplog.records if record.name == "pycutlass"]

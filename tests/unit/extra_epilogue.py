@@ -75,15 +75,6 @@ class ExtraEpilogue(Epilogue):
             _DEFINITIONS[family].replace("ELEMENT", self.output.cpp).replace("SECOND", element(self.element_second).cpp)
         )
 
-    def reference(
-        self,
-        accumulator: NDArray[Any],
-        source: NDArray[Any] | None,
-        scalars: tuple[float, ...],
-        compute: np.dtype[Any] | None = None,
-    ) -> NDArray[Any]:
-        raise NotImplementedError("it has ports")
-
     def evaluate(
         self,
         accumulator: NDArray[Any],

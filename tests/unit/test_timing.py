@@ -24,13 +24,6 @@ def launches(ordinal=0, stream=None):
     return lambda: operation.run(arguments, stream)
 def near(value, expected):
     assert abs(value - expected) < 1e-3, (value, expected)
-def refused(call, *words):
-    try:
-        call()
-    except pycutlass.errors.PyCutlassError as error:
-        assert all(word in str(error) for word in words), str(error)
-        return type(error).__name__
-    raise AssertionError("not refused")
 """
 
 

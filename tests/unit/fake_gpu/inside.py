@@ -45,6 +45,7 @@ __all__ = [
     "on_host",
     "pycutlass",
     "reduction",
+    "refused",
     "soon",
     "use",
     "violations",
@@ -154,6 +155,16 @@ def with_every_fault(scenario: Callable[[], object], code: int = 700) -> list[st
                 use(0)
         untold += [] if told else [failed]
         number += 1
+
+
+def refused(call: Callable[[], object], *words: str) -> str:
+    """Do what must be refused with these words; return the name of the exception."""
+    try:
+        call()
+    except pycutlass.errors.PyCutlassError as error:
+        assert all(word in str(error) for word in words), str(error)
+        return type(error).__name__
+    raise AssertionError("not refused")
 
 
 class Stream:
