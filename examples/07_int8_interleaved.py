@@ -77,7 +77,7 @@ def random(rows: int, columns: int) -> torch.Tensor:
 def compare(
     operation: GemmOperationUniversal, A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, D: torch.Tensor
 ) -> None:
-    """Exit unless each element is right to the bit: scalars that are powers of two leave one rounding, to even."""
+    """Exit unless each element is exact: scalars that are powers of two leave one rounding, to even."""
     exact = ALPHA * (A.double() @ B.double()) + BETA * C.double()
     clamped = ((exact < -128) | (exact > 127)).sum().item()
     wrong = (D != exact.round().clamp(-128, 127)).sum().item()

@@ -51,7 +51,7 @@ def main() -> None:
     # y^T = leaky_relu(W2 h^T + b2), by columns: y itself is stored by rows, as torch has it.
     launch(second, (OUTPUTS, SAMPLES, HIDDEN), W2, h.T, b2, y.T, second.epilogue_type(1.0, 1.0, SLOPE))
 
-    # CUTLASS computes tanh with the GPU's own instruction, which is right to 2**-10.5 or so.
+    # CUTLASS computes tanh with the GPU's own instruction, whose error is about 2**-10.5.
     compare("gelu", x, W1, b1, h, lambda sums: functional.gelu(sums, approximate="tanh"), 2.0**-9)
     compare("leaky_relu", h, W2, b2, y, lambda sums: functional.leaky_relu(sums, SLOPE), 0.0)
     print("Passed.")

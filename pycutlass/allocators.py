@@ -224,7 +224,7 @@ def take(allocator: Allocator, size: int, stream: _core.Stream) -> int:
     Raises
     ------
     PoolError
-        It has not got them.
+        The allocator lacks the memory.
     ArgumentError, ArgumentTypeError
         It raises something else, or returns what is no address, or one that is not aligned.
     """

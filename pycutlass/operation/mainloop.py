@@ -286,7 +286,7 @@ def _check_f64(name: str, tile: TileDescription, axis: int, along_k: bool) -> No
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     if not along_k:
         warps = tile.num_threads // 32
-        if warps & (warps - 1):  # regular_tile_access_iterator_tensor_op_sm80.h: the store mixes up their parts
+        if warps & (warps - 1):  # regular_tile_access_iterator_tensor_op_sm80.h: the store would write to wrong places
             raise DescriptionError(
                 f"operand {name} of f64 is not contiguous along K: as many warps as a power of two can store it, "
                 f"warp_count {list(tile.warp_count or ())} makes {warps}; use another warp_count"
