@@ -140,8 +140,8 @@ def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
     if fits:
         return ""
     return (
-        f"known CUTLASS bug, refused: operand C of {C.type} with alignment {C.alignment} gets wrong elements where warps "
-        f"have {width} of {columns} columns: {_described(tile)}"
+        f"known CUTLASS bug, refused: operand C of {C.type} with alignment {C.alignment} gets wrong elements where "
+        f"warps have {width} of {columns} columns: {_described(tile)}"
     )
 
 
