@@ -3,10 +3,8 @@
 Importing this package touches no GPU, opens no file for writing and runs no compiler.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 from pycutlass import cutlass
 from pycutlass.allocators import CupyAllocator, TorchAllocator, allocating_with, set_allocator
@@ -44,7 +42,7 @@ from pycutlass.operation import (
 )
 from pycutlass.spec import TensorSpec
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
     from pycutlass.timing import DeviceTimer
@@ -134,12 +132,17 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """Import what is asked for the first time; what is not here at all may be a name of the original."""
     if name in ("compiler", "cubin"):  # `from pycutlass import` asks here before it looks for a module
-        return importlib.import_module(f"pycutlass.{name}")
+        return _importlib.import_module(f"pycutlass.{name}")
     if name in _LATER:
-        return globals().setdefault(name, getattr(importlib.import_module(f"pycutlass.{_LATER[name]}"), name))
+        return globals().setdefault(name, getattr(_importlib.import_module(f"pycutlass.{_LATER[name]}"), name))
     if name.startswith("__"):  # Python itself looks for such names
         raise AttributeError(f"module 'pycutlass' has no attribute {name!r}")
-    return importlib.import_module("pycutlass.compat").old_name(name)
+    return _importlib.import_module("pycutlass.compat").old_name(name)
+
+
+def __dir__() -> list[str]:
+    """Return the names that are here, or will be where they are asked for."""
+    return sorted({*globals(), *__all__})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.calls import shown, suggestion
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, UnknownNameError
 from pycutlass.integers import whole
 
 __all__ = [
@@ -37,6 +37,13 @@ class _ChoiceType(enum.EnumMeta):
         near = suggestion(wanted, members) if isinstance(wanted, str) else ""
         known = ", ".join(f"{cls.__name__}.{name}" for name in members)
         raise ArgumentError(f"{cls.__name__} has no member of value {shown(value)}; write one of {known}.{near}")
+
+    def __getitem__(cls, name: str) -> Any:
+        members: Mapping[str, Any] = cls.__members__
+        if isinstance(name, str) and name in members:
+            return members[name]
+        near = suggestion(name, members) if isinstance(name, str) else ""
+        raise UnknownNameError(f"{cls.__name__} has no member {shown(name)}; it has {', '.join(members)}.{near}")
 
     def __getattr__(cls, name: str) -> Any:
         members: Mapping[str, Any] = cls.__members__

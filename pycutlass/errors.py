@@ -5,7 +5,8 @@
     PyCutlassError
     ├── DescriptionError (ValueError)        a description that cannot be a kernel
     ├── ArgumentError (ValueError)           arguments that do not fit the operation
-    │   └── AlignmentError                   a pointer, extent or stride that is not aligned
+    │   ├── AlignmentError                   a pointer, extent or stride that is not aligned
+    │   └── UnknownNameError (KeyError)      a name in brackets that is not there
     ├── ArgumentTypeError (TypeError)        an object or keyword of the wrong kind
     ├── NotCompiledError (RuntimeError)      an operation is launched before it was compiled
     ├── ToolkitError (RuntimeError)          a compiler, header or library is missing
@@ -24,9 +25,7 @@ of these. Python's own protocols keep Python's exceptions: ``AttributeError`` fo
 cannot be set, ``IndexError`` for an index out of range, ``TypeError`` for an operator or a hash that a value lacks.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any as _Any
 
 __all__ = [
     "AlignmentError",
@@ -42,13 +41,14 @@ __all__ = [
     "PoolError",
     "PyCutlassError",
     "ToolkitError",
+    "UnknownNameError",
 ]
 
 
 class PyCutlassError(Exception):
     """Base of everything that PyCUTLASS raises on purpose."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[_Any, ...]:
         """Come back with message and attributes: a constructor may take other things than the message it makes."""
         return _restored, (type(self), self.args), self.__dict__.copy()
 
@@ -63,6 +63,12 @@ class ArgumentError(PyCutlassError, ValueError):
 
 class AlignmentError(ArgumentError):
     """A pointer, an extent or a leading dimension is less aligned than the operation needs."""
+
+
+class UnknownNameError(ArgumentError, KeyError):
+    """What was looked up in brackets, a member of an enumeration perhaps, is not there."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message as a literal
 
 
 class ArgumentTypeError(PyCutlassError, TypeError):
@@ -170,7 +176,7 @@ class PoolError(PyCutlassError, MemoryError):
         )
 
 
-def _restored(kind: type[PyCutlassError], args: tuple[Any, ...]) -> PyCutlassError:
+def _restored(kind: type[PyCutlassError], args: tuple[_Any, ...]) -> PyCutlassError:
     """Return an exception that was pickled or copied; its attributes are set behind this."""
     return Exception.__new__(kind, *args)  # the constructor may take other things, and MemoryError's own refuses us
 

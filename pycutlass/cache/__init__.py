@@ -5,8 +5,6 @@ and what happens when that fails), then what they stand on: ``store`` (the table
 trusted, and locks between processes) and ``bundle`` (kernels as one file).
 """
 
-from __future__ import annotations
-
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.kernels import Imported, Info, KernelCache
 from pycutlass.cache.store import Entry

@@ -7,13 +7,12 @@ that they import, such as ``pycutlass.utils.device``, lie in the folder ``module
 Nothing of the library depends on this room.
 """
 
-from __future__ import annotations
+import importlib as _importlib
+import sys as _sys
+from typing import Any as _Any
 
-import importlib
-import sys
-from typing import Any
-
-from pycutlass.calls import no_attribute, suggestion
+from pycutlass.calls import no_attribute as _no_attribute
+from pycutlass.calls import suggestion as _suggestion
 
 __all__ = ["MODULES", "NAMES", "cutlass_name", "old_name"]
 
@@ -47,7 +46,7 @@ _MEANT_IN_CUTLASS = {
 }
 
 
-def old_name(name: str) -> Any:
+def old_name(name: str) -> _Any:
     """Return what `name` of ``pycutlass`` stands for.
 
     Raises
@@ -56,15 +55,15 @@ def old_name(name: str) -> Any:
         It stands for nothing.
     """
     if name in NAMES:
-        return getattr(importlib.import_module(NAMES[name]), name)
+        return getattr(_importlib.import_module(NAMES[name]), name)
     if name in MODULES:
-        return importlib.import_module(f"pycutlass.{name}")
+        return _importlib.import_module(f"pycutlass.{name}")
     modules = MODULES if name.islower() else ()  # GemmOperation is a class, and not the module gemm_operation
-    near = suggestion(name, (*sys.modules["pycutlass"].__all__, *NAMES, *modules))
-    raise no_attribute("module 'pycutlass'", name, f" Did you mean {_MEANT[name]}?" if name in _MEANT else near)
+    near = _suggestion(name, (*_sys.modules["pycutlass"].__all__, *NAMES, *modules))
+    raise _no_attribute("module 'pycutlass'", name, f" Did you mean {_MEANT[name]}?" if name in _MEANT else near)
 
 
-def cutlass_name(module: str, name: str) -> Any:
+def cutlass_name(module: str, name: str) -> _Any:
     """Return what `name` of ``pycutlass.cutlass`` or of one of its modules stands for.
 
     Raises
@@ -72,15 +71,15 @@ def cutlass_name(module: str, name: str) -> Any:
     AttributeError
         It stands for nothing.
     """
-    found = importlib.import_module("pycutlass.compat.tensor_refs").find(module, name)
+    found = _importlib.import_module("pycutlass.compat.tensor_refs").find(module, name)
     if found is None:
-        raise no_attribute(f"module {module!r}", name, _near_in_cutlass(sys.modules[module], name))
+        raise _no_attribute(f"module {module!r}", name, _near_in_cutlass(_sys.modules[module], name))
     return found
 
 
-def _near_in_cutlass(module: Any, name: str) -> str:
+def _near_in_cutlass(module: _Any, name: str) -> str:
     """Return "did you mean ...?" for a name that ``cutlass`` or a module of it lacks, or nothing."""
-    cutlass = sys.modules["pycutlass.cutlass"]
+    cutlass = _sys.modules["pycutlass.cutlass"]
     if name in _MEANT_IN_CUTLASS:
         return f" Did you mean {_MEANT_IN_CUTLASS[name]}?"
     for owner in (module, cutlass, cutlass.gemm, cutlass.conv):
@@ -90,4 +89,4 @@ def _near_in_cutlass(module: Any, name: str) -> str:
         for kind in owner.__all__:
             if name in getattr(getattr(owner, kind), "__members__", ()):
                 return f" Did you mean {path}.{kind}.{name}?"
-    return suggestion(name, module.__all__)
+    return _suggestion(name, module.__all__)

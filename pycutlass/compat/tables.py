@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import meant, public, shown
 from pycutlass.enums import Choice
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from pycutlass.types import ELEMENTS
 
 __all__ = ["DataTypeSize", "GemmKind", "ShortDataTypeNames", "SubstituteTemplate"]
 
+
+class _Table(dict[Any, Any]):
+    """What is known of element types."""
+
+    def __missing__(self, key: Any) -> NoReturn:
+        written = {row.tag: str(row) for row in ELEMENTS}
+        known = ", ".join(written.get(each, f"cutlass.{each}") for each in self)
+        near = meant(key, {name: str(row) for row in ELEMENTS for name in (row.short, row.name)})
+        raise UnknownNameError(f"{written.get(key, shown(key))} is not in this table of {known}{near}")
+
+
 #: Bits of an element by type.
-DataTypeSize: dict[Any, int] = {row.tag: row.bits for row in ELEMENTS} | {
+DataTypeSize: dict[Any, int] = _Table({row.tag: row.bits for row in ELEMENTS})
+DataTypeSize |= {
     _core.dtype[name]: bits
     for bits, names in {
         1: ("b1",),
@@ -29,7 +41,8 @@ DataTypeSize: dict[Any, int] = {row.tag: row.bits for row in ELEMENTS} | {
     for name in names
 }
 #: Letters of accumulators in kernel names.
-ShortDataTypeNames: dict[Any, str] = {
+ShortDataTypeNames: dict[Any, str] = _Table()
+ShortDataTypeNames |= {
     _core.int32: "i",
     _core.float16: "h",
     _core.float32: "s",

@@ -7,16 +7,14 @@ built for), ``tools`` (which compilers, and the fields of the cache key), ``buil
 ``schedule`` (many at once) and ``verdict`` (kernels that are not as fast as they should be).
 """
 
-from __future__ import annotations
+from typing import NoReturn as _NoReturn
 
-from typing import NoReturn
-
-from pycutlass.calls import missing
+from pycutlass.calls import missing as _missing
 from pycutlass.compiler.session import Compiled, add_module, backend, compile_many, nvcc, nvrtc
 
 __all__ = ["Compiled", "add_module", "backend", "compile_many", "nvcc", "nvrtc"]
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> _NoReturn:
     """Say what is near a name that is not here."""
-    raise missing(__name__, name, __all__)
+    raise _missing(__name__, name, __all__)

@@ -13,8 +13,6 @@ Everything here is bound from the CUTLASS headers; nothing is defined twice. Cla
 class where a type is asked for. What has no class is a member of the enumerations `dtype` and `layout`.
 """
 
-from __future__ import annotations
-
 import importlib as _importlib
 from typing import Any as _Any
 

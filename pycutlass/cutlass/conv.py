@@ -4,8 +4,6 @@ Operands A, B and C by operator: fprop takes activation, filter, output; dgrad t
 activation gradient; wgrad takes output gradient, activation, filter gradient.
 """
 
-from __future__ import annotations
-
 import importlib as _importlib
 from typing import Any as _Any
 

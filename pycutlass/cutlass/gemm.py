@@ -1,7 +1,5 @@
 """Extents and modes of matrix products."""
 
-from __future__ import annotations
-
 import importlib as _importlib
 from typing import Any as _Any
 

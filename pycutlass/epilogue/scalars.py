@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pycutlass.calls import shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.calls import shown, suggestion
+from pycutlass.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from pycutlass.integers import attribute, real
 from pycutlass.types import Element
 
@@ -59,11 +59,12 @@ class EpilogueScalars:
 
         Raises
         ------
-        KeyError
+        UnknownNameError
             There is none of that name.
         """
         if name not in self.names:
-            raise KeyError(name)
+            near = suggestion(name, self.names) if isinstance(name, str) else ""
+            raise UnknownNameError(f"output_op has no scalar {shown(name)}; it has {', '.join(self.names)}.{near}")
         index = self.names.index(name)
         return self.owners[index] if self.pointers[index] else self.values[index]
 

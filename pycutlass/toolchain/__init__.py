@@ -5,8 +5,6 @@
 Read ``compilers`` first; ``processes`` is how they are run.
 """
 
-from __future__ import annotations
-
 from pycutlass.toolchain.compilers import Compiler, HostCompiler, Nvcc, Nvrtc, Product, reproduce
 from pycutlass.toolchain.processes import Processes, StoppedError
 

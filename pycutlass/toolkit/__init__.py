@@ -5,8 +5,6 @@ doctor``); ``files`` is what they stand on. Looking costs a few file system call
 remembers the answer, and no library is loaded or imported.
 """
 
-from __future__ import annotations
-
 from pycutlass.toolkit.disassembly import instruction_mix
 from pycutlass.toolkit.files import (
     Memo,

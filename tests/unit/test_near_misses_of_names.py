@@ -27,7 +27,7 @@ from pycutlass import (
     conv2d_problem_size,
     cutlass,
 )
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, PyCutlassError, UnknownNameError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -200,3 +200,29 @@ def test_texts_of_arguments_and_scalars() -> None:
     assert "Mode.Gemm" in text and "object at" not in text
     scalars = LinearCombination(cutlass.float16, 8, F32, F32).epilogue_type(2.0, 0.1)
     assert repr(scalars) == "EpilogueScalars(2.0, 0.1, computed in cutlass.float32)"
+
+
+LOOKUPS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: pycutlass.GemmKind["Unversal"], "GemmKind has no member 'Unversal'; it has .* Did you mean Universal"),
+    (lambda: MathOperation["multiply_ad"], "Did you mean multiply_add"),
+    (lambda: cutlass.OpClass["Tensorop"], "Did you mean TensorOp"),
+    (lambda: cutlass.dtype["cf31"], "Did you mean cf32"),
+    (lambda: cutlass.gemm.Mode["zz"], r"it has Gemm, .*Invalid\.$"),
+    (lambda: cutlass.conv.Operator[3], "has no member 3"),
+    (lambda: cutlass.conv.Mode[["x"]], r"has no member \['x'\]"),
+    (lambda: pycutlass.DataTypeSize["float16"], "Did you mean cutlass.float16, without quotes"),
+    (
+        lambda: pycutlass.ShortDataTypeNames[cutlass.int8],
+        "cutlass.not in this table of .*cutlass.float16.*cutlass.dtype.cf32",
+    ),
+    (lambda: OPERATION.epilogue_type(1.0)["alhpa"], "output_op has no scalar 'alhpa'.* Did you mean alpha"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(LOOKUPS)))
+def test_what_is_looked_up_in_brackets(number: int) -> None:
+    lookup, words = LOOKUPS[number]
+    with pytest.raises(UnknownNameError, match=words) as caught:
+        lookup()
+    assert isinstance(caught.value, KeyError), "as scripts expect of a mapping"
+    assert str(caught.value)[0] != '"', "the message as it is, and no literal of it"

@@ -168,6 +168,29 @@ def test_all_is_sorted_and_complete(name):
     assert all(used_elsewhere(name, each) for each in helpers), f"{helpers} are public by name and used by nobody"
 
 
+#: Where users look for names: packages, and the modules of the original. `pycutlass.cli` is a program.
+NAMESPACES = [
+    name
+    for name, module in MODULES.items()
+    if (
+        hasattr(module, "__path__")
+        or "/compat/modules/" in str(module.__file__)
+        or name.startswith("pycutlass.cutlass")
+    )
+    and name != "pycutlass.cli"
+]
+
+
+@pytest.mark.parametrize("name", [*NAMESPACES, "pycutlass.errors"])
+def test_a_namespace_shows_what_is_meant_and_modules_of_ours(name):
+    module = MODULES[name]
+    shown = {each for each in dir(module) if not each.startswith("_")}
+    modules = {each for each in shown if getattr(sys.modules.get(f"{name}.{each}"), "__spec__", None) is not None}
+    assert shown - modules <= set(module.__all__)
+    kept = set(module.__all__) - (set(pycutlass.__all__) if name == "pycutlass.test" else OLD)
+    assert shown >= kept, "what is imported on first use is shown, too"
+
+
 def rank(name: str) -> Any:
     """Return the order of names: CONSTANTS, Classes, functions, each as a reader counts (int8 before int32)."""
     kind = 0 if name.isupper() else 1 if name[0].isupper() else 2

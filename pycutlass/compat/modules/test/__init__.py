@@ -1,7 +1,7 @@
 """Testbeds, under the original's name. Its star import brought the whole library along, and test files rely on that."""
 
-import importlib
-from typing import Any
+import importlib as _importlib
+from typing import Any as _Any
 
 from pycutlass.compat.testing import (
     Conv2dLauncher,
@@ -12,7 +12,7 @@ from pycutlass.compat.testing import (
     test_all_gemm,
 )
 
-_library = importlib.import_module("pycutlass")
+_library = _importlib.import_module("pycutlass")
 
 __all__ = [
     "Conv2dLauncher",
@@ -25,7 +25,7 @@ __all__ = [
 __all__ += _library.__all__
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     """Return a name of the library."""
     if name in _library.__all__:
         return getattr(_library, name)
