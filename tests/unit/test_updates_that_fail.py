@@ -282,3 +282,31 @@ launch(operation, arguments, D, [a2 @ b2])
 """,
         gpus=1,
     )
+
+
+@pytest.mark.parametrize("remedy", ["D.setflags(write=True)", "D = np.empty_like(D); arguments.update(D=D)"])
+def test_a_result_is_not_lost_where_its_array_is_made_read_only_between_run_and_sync(remedy):
+    """What the message says is done, and the result comes."""
+    fake_gpu.run(f"""
+a, b, nothing = on_host(8, 16, 1), on_host(16, 12, 2, "F"), np.full((8, 12), np.nan, np.float32)
+operation = gemm()
+multiply = group("device")
+D = nothing.copy()
+arguments = pycutlass.GemmArguments(operation, (8, 12, 16), a, b, None, D)
+operation.run(arguments)
+D.flags.writeable = False
+for _ in range(2):
+    said = refused(arguments.sync, "operand D was made read-only", "setflags(write=True)", "or pass another array to")
+    assert said == "ArgumentError" and np.isnan(D).all()
+{remedy}
+arguments.sync()
+assert (D == a @ b).all()
+D = [nothing.copy() for _ in range(2)]
+arguments = pycutlass.GemmGroupedArguments(multiply, [(8, 12, 16)] * 2, [a, a], [b, b], None, D)
+multiply.run(arguments)
+D[1].flags.writeable = False
+refused(arguments.sync, "operand D[1] was made read-only")
+D[1].flags.writeable = True
+arguments.sync()
+assert all((each == a @ b).all() for each in D)
+""")
