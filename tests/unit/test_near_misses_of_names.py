@@ -213,7 +213,7 @@ LOOKUPS: list[tuple[Callable[[], Any], str]] = [
     (lambda: pycutlass.DataTypeSize["float16"], "Did you mean cutlass.float16, without quotes"),
     (
         lambda: pycutlass.ShortDataTypeNames[cutlass.int8],
-        "cutlass.not in this table of .*cutlass.float16.*cutlass.dtype.cf32",
+        "not in this table of .*cutlass.float16.*cutlass.dtype.cf32",
     ),
     (lambda: OPERATION.epilogue_type(1.0)["alhpa"], "output_op has no scalar 'alhpa'.* Did you mean alpha"),
 ]
