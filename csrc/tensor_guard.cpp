@@ -46,6 +46,18 @@ py::object form_in_python(TorchForm const& form) {
   return py::make_tuple(shape, strides);
 }
 
+/// The data type that a number of PyTorch's own, kept in a form, stands for on the device of `tensor`; None where that
+/// is not known.
+py::object type_of(TorchForm const& form, py::handle tensor) {
+  py::module_ const torch = py::module_::import("torch");
+  for (char const* name : {"float32", "float16", "bfloat16", "float64", "int8", "int32"}) {
+    py::object const type = torch.attr(name);
+    py::object const probe = torch.attr("empty")(0, py::arg("dtype") = type, py::arg("device") = tensor.attr("device"));
+    if (TorchImpl(probe).type_and_device() == form.type_and_device) return type;
+  }
+  return py::none();
+}
+
 bool is_torch(py::handle tensor) { return py::hasattr(tensor, "_cdata") && py::hasattr(tensor, "untyped_storage"); }
 
 }  // namespace
@@ -100,14 +112,31 @@ bool TensorGuard::unmoved_by_python() const {
   }
 }
 
+std::string TensorGuard::type_remedy(std::string const& name, py::handle now) const {
+  py::object before, type = now.attr("dtype");
+  if (!now.is(tensor_)) {
+    before = tensor_.attr("dtype");  // a view keeps what its base had
+  } else {
+    before = direct_ ? type_of(form_, now) : asked_form_[py::int_(2)];
+  }
+  if (before.is_none() || before.equal(type)) return "";
+  std::string const is = py::str(type), was = py::str(before);
+  return " It is of " + is + " now, and the operation takes " + was +
+         (written_ ? ": pass torch.empty_like(" + name + ", dtype=" + was + ") to update and read the result from there"
+                   : ": pass " + name + ".to(" + was + ") to update, again whenever its module has changed") +
+         ", or describe an operation of the other type.";
+}
+
 void TensorGuard::raise_moved(std::string const& name) const {
-  std::string const remedy = " Pass the tensor to update, or make new arguments.";
+  std::string remedy = " Pass the tensor to update, or make new arguments.";
   TorchPlace now{};
   py::object form;
   try {
     if (written_) tensor_.attr("data_ptr")();  // memory that a lazy copy shares is copied now
     now = TorchReader::ask_place(tensor_);
     form = ask_form(tensor_);
+    std::string const converted = type_remedy(name, tensor_);
+    if (!converted.empty()) remedy = converted;
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     raise_error("ArgumentError", "operand " + name +
@@ -125,11 +154,13 @@ void TensorGuard::raise_moved(std::string const& name) const {
                                      remedy);
   }
   if (direct_ && is_left_by_base()) {
+    std::string const converted = type_remedy(name, base_);
     raise_error("ArgumentError", "the memory of operand " + name +
                                      " is not what these arguments were made with: it is "
                                      "a view of a tensor that has gone over to other memory since, by something like "
-                                     ".data = ... or a conversion of its module. Pass a new view to update, or make "
-                                     "new arguments.");
+                                     ".data = ... or a conversion of its module. " +
+                                     (converted.empty() ? "Pass a new view to update, or make new arguments."
+                                                        : "Take a new view of it." + converted));
   }
   raise_error("ArgumentError", "operand " + name + " is not the tensor that these arguments were made with: it had " +
                                    in_words(direct_ ? form_in_python(form_) : asked_form_) + ", and has " +

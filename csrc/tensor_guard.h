@@ -56,6 +56,8 @@ class TensorGuard {
 
  private:
   bool unmoved_by_python() const;
+  /// What to do about a tensor that is no longer of the data type that it had; nothing where it still is.
+  std::string type_remedy(std::string const& name, pybind11::handle now) const;
   /// Whether the tensor is a view of another one that has gone over to other memory since.
   bool is_left_by_base() const { return base_ && TorchImpl(base_).storage() != place_.storage; }
   void watch_base(pybind11::handle tensor);

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["alignment_of", "interleaved", "laid_out", "transposed"]
+__all__ = ["alignment_of", "converted", "interleaved", "laid_out", "transposed"]
+
+
+def converted(name: str, library: str, dtype: str) -> str:
+    """Return how to get operand `name` with another element type; D is made anew, and its result is read from there."""
+    module = {"torch": "torch", "cupy": "cupy", "numpy": "np"}.get(library)
+    if module is None:
+        return f"Pass a copy in {dtype}"
+    written = f"{'ml_dtypes' if (library, dtype) == ('numpy', 'bfloat16') else module}.{dtype}"
+    if name[0] in "Dd":  # or destination
+        return f"Make {name} as {module}.empty_like({name}, dtype={written}) and read the result from there"
+    return f"Pass {name}.{'to' if library == 'torch' else 'astype'}({written})"
 
 
 def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:

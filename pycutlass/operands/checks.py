@@ -12,7 +12,7 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.integers import whole
 from pycutlass.library import TensorDescription
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import alignment_of
+from pycutlass.remedies import alignment_of, converted
 from pycutlass.tensor import TensorView
 
 __all__ = [
@@ -84,7 +84,7 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
         return
     raise ArgumentTypeError(
         f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
-        f"tensor of {view.dtype_name}. Convert the tensor, or describe {name} with its type."
+        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted)}, or describe {name} with its type."
     )
 
 

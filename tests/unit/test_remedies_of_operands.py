@@ -9,12 +9,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from convolutions import SIMT, conv, f32, fprop, wgrad
 from descriptions import COLUMN, ROW, ampere, parts
 
 import pycutlass
 from pycutlass import Conv2dArguments, GemmArguments, GemmGroupedArguments, GemmOperationGrouped
-from pycutlass.errors import AlignmentError, ArgumentError, DescriptionError
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -167,3 +168,77 @@ def test_a_transposed_d_or_c() -> None:
     sizes, grouped = [(M, N, K)], group()
     message = said(lambda: GemmGroupedArguments(grouped, sizes, [A], [B], None, [ones(N, M)]))
     assert "describe C as ColumnMajor and pass D[0].T" in message
+
+
+CONVERTED = r"[Pp]ass (\S+\.(?:to|astype)\(.*?\))|(?:Make \S+ as|pass) (\S+\.empty_like\(.*?\)) (?:and|to)"
+TOOLS = {"np": np, "torch": torch, "ml_dtypes": ml_dtypes}
+
+
+def offered(message: str, operands: dict[str, Any], name: str) -> Any:
+    """Return what a message tells to pass in place of an operand."""
+    code = re.search(CONVERTED, message)
+    assert code is not None, message
+    return eval(next(each for each in code.groups() if each), TOOLS, {**operands, name: operands[name]})
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32_simt"])
+@pytest.mark.parametrize("name", ["A", "B", "C", "D"])
+def test_a_tensor_of_another_type_is_converted_as_the_message_says(name: str, kind: str, library: str) -> None:
+    operation = ampere(kind, (ROW, ROW, ROW))
+    dtype = operation.A.type.dtype
+    operands = {"A": ones(M, K), "B": ones(K, N), "C": ones(M, N), "D": 0 * ones(M, N)}
+    operands = {each: array.astype(dtype) for each, array in operands.items()}
+    if library == "torch":
+        operands = {each: torch.ones(a.shape, dtype=getattr(torch, str(dtype))) for each, a in operands.items()}
+        operands[name] = operands[name].double()
+    else:
+        operands[name] = operands[name].astype(np.float64)
+    make = partial(GemmArguments, operation, (M, N, K), output_op=operation.epilogue_type(1.0, 1.0))
+    message = said(lambda: make(**operands), ArgumentTypeError)
+    operands[name] = offered(message, operands, name)
+    operation.run(make(**operands))
+    assert (np.asarray(operands["D"].float() if library == "torch" else operands["D"]) == K + 1).all()
+
+
+@pytest.mark.parametrize("convert", ["double", "half", "bfloat16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_parameter_of_a_module_that_was_converted(convert: str, transposed: bool) -> None:
+    """What is said after the conversion is done, at a launch and at an update, and both are right."""
+    operation = ampere("f32_simt", (ROW, COLUMN if transposed else ROW, ROW))
+    linear = torch.nn.Linear(8, 4, bias=False) if transposed else torch.nn.Linear(4, 8, bias=False)
+    linear.requires_grad_(False).weight.copy_(torch.arange(32).reshape(linear.weight.shape))
+    A, D = torch.ones(3, 8), torch.zeros(3, 4)
+
+    def B() -> torch.Tensor:
+        return linear.weight.T if transposed else linear.weight
+
+    arguments = GemmArguments(operation, (3, 4, 8), A, B(), None, D)
+    operation.run(arguments)
+    getattr(linear, convert)()
+    before = str({"double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16}[convert])
+    messages = [said(lambda: operation.run(arguments)), said(lambda: arguments.update(B=B()), ArgumentTypeError)]
+    assert f"It is of {before} now, and the operation takes torch.float32: pass B.to(torch.float32)" in messages[0]
+    assert ("Take a new view" in messages[0]) == transposed
+    for message in messages:
+        D.zero_()
+        arguments.update(B=offered(message, {"B": B()}, "B"))
+        operation.run(arguments)
+        torch.testing.assert_close(D, A @ B().float())
+    described = ampere(
+        {"double": "f64", "half": "f16", "bfloat16": "bf16"}[convert], (ROW, COLUMN if transposed else ROW, ROW)
+    )
+    assert described.B.type.dtype_name == before.removeprefix("torch."), "an operation of the other type"
+
+
+def test_a_d_that_was_converted() -> None:
+    operation, module = ampere("f32_simt", (ROW, ROW, ROW)), torch.nn.Module()
+    module.register_parameter("D", torch.nn.Parameter(torch.zeros(3, 4), requires_grad=False))
+    A, B = torch.ones(3, 8), torch.ones(8, 4)
+    arguments = GemmArguments(operation, (3, 4, 8), A, B, None, module.D)
+    operation.run(arguments)
+    module.double()
+    D = offered(said(lambda: operation.run(arguments)), {"D": module.D}, "D")
+    arguments.update(D=D)
+    operation.run(arguments)
+    assert (D == 8).all()
