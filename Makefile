@@ -61,6 +61,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict pycutlass
+	$(BIN)/python tools/stubs.py --check
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 format: $(VENV)/.dev

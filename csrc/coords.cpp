@@ -2,6 +2,7 @@
 #include "coords.h"
 
 #include <cuda_runtime.h>
+#include <pybind11/typing.h>
 
 #include "cutlass/gemm/gemm_enumerated_types.h"
 
@@ -36,7 +37,7 @@ void bind_as_tuple(py::class_<C>& cls, Names<Rank> names, TupleOf tuple_of) {
       .def("__hash__", [tuple_of](C const& c) { return py::hash(tuple_of(c)); })
       .def("__repr__", [tuple_of, names](C const& c) { return names.repr(tuple_of(c)); })
       .def("__reduce__", [tuple_of](C const& c) { return py::make_tuple(py::type::of<C>(), tuple_of(c)); })
-      .def("__iter__", [tuple_of](C const& c) { return py::iter(tuple_of(c)); })
+      .def("__iter__", [tuple_of](C const& c) -> py::typing::Iterator<py::int_> { return py::iter(tuple_of(c)); })
       .def("__len__", [](C const&) { return Rank; })
       .def("__getitem__", [tuple_of, names](C const& c, py::ssize_t i) {
         constexpr auto rank = static_cast<py::ssize_t>(Rank);
@@ -44,7 +45,7 @@ void bind_as_tuple(py::class_<C>& cls, Names<Rank> names, TupleOf tuple_of) {
           throw py::index_error(std::string(names.cls) + " has " + std::to_string(rank) + " components; got index " +
                                 std::to_string(i));
         }
-        return py::object(tuple_of(c)[static_cast<std::size_t>(i < 0 ? i + rank : i)]);
+        return py::int_(tuple_of(c)[static_cast<std::size_t>(i < 0 ? i + rank : i)]);
       });
 }
 
@@ -61,9 +62,9 @@ void bind_as_coord(py::class_<C>& cls, Names<Rank> names) {
 }
 
 // The product in Python's unbounded integers: four 32-bit extents may need 124 bits.
-py::object product(py::tuple const& values) {
-  py::object result = py::int_(1);
-  for (auto value : values) result = result * value;
+py::int_ product(py::tuple const& values) {
+  py::int_ result(1);
+  for (auto value : values) result = py::int_(result * value);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // cache, and calls of Python's own for each of two thousand files would take longer than all the rest.
 #include <dirent.h>
 #include <fcntl.h>
+#include <pybind11/typing.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,7 +84,7 @@ class Listing {
   std::set<std::pair<dev_t, ino_t>> followed_;
 };
 
-py::bytes file_states(py::list const& places) {
+py::bytes file_states(py::typing::List<py::bytes> const& places) {
   std::vector<std::string> paths;
   for (py::handle place : places) paths.push_back(place.cast<std::string>());
   Listing listing;

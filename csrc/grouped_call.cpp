@@ -64,9 +64,9 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   bool captured() const { return captured_ever_; }
   /// Device memory for the tables, and behind them for what the kernel alone writes to.
   size_t table_bytes() const { return scratch_bytes() ? scratch_offset() + scratch_bytes() : image_.size(); }
-  py::tuple entry(size_t operand, size_t problem) const {
+  std::pair<uint64_t, int64_t> entry(size_t operand, size_t problem) const {
     OperandList const& list = group_.operands.at(operand);
-    return py::make_tuple(list.pointers.at(problem), list.lds.at(problem));
+    return {list.pointers.at(problem), list.lds.at(problem)};
   }
 
  protected:

@@ -1,6 +1,7 @@
 #include "kernel.h"
 
 #include <dlfcn.h>
+#include <pybind11/typing.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -199,15 +200,17 @@ int DeviceKernel::attribute(CUfunction_attribute which) const {
 
 namespace {
 
-py::dict elements(HostLibrary const& host) {
-  py::dict elements;
+py::typing::Dict<py::str, py::str> elements(HostLibrary const& host) {
+  py::typing::Dict<py::str, py::str> elements;
   for (int role = 0; role < PYCUTLASS_ROLES; ++role) {
     if (int const element = host.info().elements[role]) elements[role_name(role)] = element_name(element);
   }
   return elements;
 }
 
-py::tuple epilogue_fields(HostLibrary const& host) {
+using EpilogueField = py::typing::Tuple<py::str, py::str, py::str, int, int, int, bool>;
+
+py::typing::Tuple<EpilogueField, py::ellipsis> epilogue_fields(HostLibrary const& host) {
   static constexpr std::array<char const*, 3> kKinds = {"value", "address", "stride"};
   py::list fields;
   for (pycutlass_epilogue_field const& field : host.epilogue()) {

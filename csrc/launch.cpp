@@ -1,9 +1,11 @@
 #include "launch.h"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "bindings.h"
 #include "bound_call.h"
@@ -350,8 +352,12 @@ void bind_call(py::module_& m) {
           },
           "Take tensors of the remembered forms, in the order of `operands`; None stays. False changes nothing.")
       .def("run", &Call::run, py::arg("stream") = py::none())
-      .def_property_readonly("bound_update", [](py::object self) { return bound_update(std::move(self)); })
-      .def_property_readonly("bound_run", [](py::object self) { return bound_run(std::move(self)); })
+      .def_property_readonly(
+          "bound_update",
+          [](py::object self) -> py::typing::Callable<bool(py::ellipsis)> { return bound_update(std::move(self)); })
+      .def_property_readonly(
+          "bound_run",
+          [](py::object self) -> py::typing::Callable<void(py::ellipsis)> { return bound_run(std::move(self)); })
       .def_property_readonly("workspace_bytes", &Call::workspace_bytes)
       .def_property_readonly("launches_with_pdl", &Call::launches_with_pdl)
       .def_property_readonly("function", &Call::function)
@@ -360,8 +366,16 @@ void bind_call(py::module_& m) {
       .def_property_readonly("current_stream", &Call::current_stream)
       .def_property_readonly("launched", &Call::launched)
       .def_property_readonly("was_named", &Call::was_named)
-      .def_property_readonly("explicit_end", &Call::explicit_end)
-      .def("take_storages", &Call::take_storages)
+      .def_property_readonly("explicit_end",
+                             [](Call const& self) {
+                               auto end = self.explicit_end();
+                               return end ? std::optional(end) : std::nullopt;
+                             })
+      .def("take_storages",
+           [](Call& self) {
+             py::object storages = self.take_storages();
+             return storages.is_none() ? std::nullopt : std::optional(py::list(storages));
+           })
       .def(
           "operand",
           [](Call const& self, int role) {

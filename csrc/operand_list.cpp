@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "bindings.h"
@@ -144,25 +146,26 @@ bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows,
 }
 
 void bind_operand_list(py::module_& m) {
+  using Entries = std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, int64_t>>;
   py::class_<OperandRule>(m, "OperandRule", "What an operand of a group is described with, and what may stand for it.")
       .def(py::init<bool, int64_t, int64_t, bool, bool>(), py::arg("row_major"), py::arg("element_bytes"),
            py::arg("alignment"), py::arg("matrix"), py::arg("bias"));
   m.def(
       "read_operands",
       [](OperandRule const& rule, py::handle like, py::tuple const& tensors,
-         std::vector<int32_t> const& sizes) -> py::object {
+         std::vector<int32_t> const& sizes) -> std::optional<Entries> {
         OperandList known, taken;
         known.resize(1);
         known.rule = rule;
         known.remember(py::make_tuple(like), false);
         OperandExtents const extents{sizes, 0, 1};
-        if (!known.remembers_all() || !taken.take(known, tensors, extents)) return py::none();
-        py::list entries;
+        if (!known.remembers_all() || !taken.take(known, tensors, extents)) return std::nullopt;
+        Entries entries;
         for (size_t i = 0; i < extents.count(); ++i) {
           Span const& span = taken.spans[i];
-          entries.append(py::make_tuple(span.begin, span.bytes, span.line, span.pitch, taken.lds[i]));
+          entries.emplace_back(span.begin, span.bytes, span.line, span.pitch, taken.lds[i]);
         }
-        return std::move(entries);
+        return entries;
       },
       py::arg("rule"), py::arg("like"), py::arg("tensors"), py::arg("sizes"),
       "Address, bytes, bytes of a line, bytes between lines and leading dimension of each tensor, or None. "

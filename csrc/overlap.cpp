@@ -1,7 +1,10 @@
 #include "overlap.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "driver.h"
@@ -169,12 +172,13 @@ std::vector<Span> read_spans(py::buffer const& buffer) {
 void bind_overlap(py::module_& m) {
   m.def(
       "find_overlap",
-      [](py::buffer const& targets, py::buffer const& sources, bool in_place) -> py::object {
+      [](py::buffer const& targets, py::buffer const& sources, bool in_place) -> std::optional<std::pair<int, int>> {
         std::vector<Span> const written = read_spans(targets), read = read_spans(sources);
         Targets sorted;
         sorted.assign(written);
         auto [target, source] = find_overlap(sorted, written, read, in_place);
-        return target < 0 ? py::object(py::none()) : py::object(py::make_tuple(target, source));
+        if (target < 0) return std::nullopt;
+        return std::pair<int, int>(target, source);
       },
       py::arg("targets"), py::arg("sources"), py::arg("in_place") = false,
       "Numbers of a target and a source that share memory, or None. Rows are begin, bytes, line and pitch in bytes.");

@@ -1,5 +1,9 @@
 #include "tensor_form.h"
 
+#include <pybind11/stl.h>
+
+#include <optional>
+
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -164,9 +168,9 @@ void bind_tensor_form(py::module_& m) {
            py::arg("tensor"))
       .def(
           "read",
-          [](TensorForm const& self, py::handle tensor) -> py::object {
+          [](TensorForm const& self, py::handle tensor) {
             uintptr_t pointer = 0;
-            return self.read(tensor, pointer) ? py::object(py::int_(pointer)) : py::object(py::none());
+            return self.read(tensor, pointer) ? std::optional(pointer) : std::nullopt;
           },
           py::arg("tensor"), "The address of a tensor of this form, or None.")
       .def_property_readonly("reads_torch", &TensorForm::reads_torch);
