@@ -145,6 +145,7 @@ def _plain(function: ast.FunctionDef) -> ast.FunctionDef:
             parameter.annotation = _translated(parameter.annotation, _PASSED)
     if any(re.fullmatch(r"arg\d", parameter.arg) for parameter in given.args):
         given.posonlyargs, given.args = given.args, []
+    given.defaults = [each if isinstance(each, ast.Constant) else ast.Constant(...) for each in given.defaults]
     for parameter in given.kwonlyargs:
         assert parameter.annotation is not None
         parameter.annotation = _translated(parameter.annotation, _PASSED)
