@@ -22,7 +22,7 @@ BIN := $(VENV)/bin
 
 # Python files are used where they are; when one of these changes, the extension is built again.
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
-CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp)
+CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp tests/unit/fake_gpu/*.h)
 
 .PHONY: help demo test thorough proof test-gpu fuzz-gpu lint format clean
 .DELETE_ON_ERROR:

@@ -1,4 +1,4 @@
-"""GPUs that are none: programs that run on a stand-in for the CUDA driver (driver.cpp) with kernels of the host.
+"""GPUs that are none: programs that run on a stand-in for the CUDA driver (driver.h) with kernels of the host.
 
 ``run(program)`` starts a process that finds the stand-in where libcuda.so.1 is looked for. What such programs need is
 in `fake_gpu.inside`.
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pycutlass import toolkit
@@ -19,6 +20,7 @@ __all__ = ["FAMILIES", "run"]
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
+_DRIVER = ("driver", "faults", "memory", "modules", "streams")
 # In the order of kernels.cpp.
 FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop", "scaled")
 
@@ -27,15 +29,25 @@ FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "
 def _built() -> tempfile.TemporaryDirectory[str]:
     """Compile the driver and the kernels, once for all tests of a process."""
     directory = tempfile.TemporaryDirectory(prefix="pycutlass-fake-gpu-")
-    common = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
-    driver = [*common, "-fvisibility=default", "-isystem", str(toolkit.find_nvrtc().include), str(_HERE / "driver.cpp")]
-    commands = [[*driver, "-o", f"{directory.name}/libcuda.so.1"]]
-    for number, name in enumerate(FAMILIES):
-        kernel = [f"-DFAMILY={number}", f"-I{_ROOT / 'pycutlass/include'}", str(_HERE / "kernels.cpp")]
-        commands.append([*common, *kernel, "-o", f"{directory.name}/{name}.so"])
-    for command in commands:
-        subprocess.run(command, check=True, timeout=120)
+    common = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC"]
+    cuda = ["-isystem", str(toolkit.find_nvrtc().include)]
+    objects = [f"{directory.name}/{part}.o" for part in _DRIVER]
+    parts = [
+        [*common, *cuda, "-c", str(_HERE / f"{part}.cpp"), "-o", made]
+        for part, made in zip(_DRIVER, objects, strict=True)
+    ]
+    kernel = [*common, "-shared", "-fvisibility=hidden", f"-I{_ROOT / 'pycutlass/include'}", str(_HERE / "kernels.cpp")]
+    kernels = [
+        [*kernel, f"-DFAMILY={number}", "-o", f"{directory.name}/{name}.so"] for number, name in enumerate(FAMILIES)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_compile, (*parts, *kernels)))
+    _compile([*common, "-shared", *objects, "-o", f"{directory.name}/libcuda.so.1"])
     return directory
+
+
+def _compile(command: list[str]) -> None:
+    subprocess.run(command, check=True, timeout=120)
 
 
 def run(program: str, gpus: int = 2, seconds: float = 60) -> str:

@@ -1,0 +1,90 @@
+// Libraries, kernels and launches of the stand-in.
+#include "driver.h"
+
+#include <cstdio>
+
+using namespace fake;
+
+extern "C" {
+
+CUresult cuLibraryLoadData(CUlibrary* library, void const* image, CUjit_option*, void**, unsigned, CUlibraryOption*,
+                           void**, unsigned) {
+  ENTER(cuLibraryLoadData);
+  REFUSED_UNDER_CAPTURE();
+  size_t params_bytes = 0;
+  if (std::sscanf(static_cast<char const*>(image), "stand-in %zu", &params_bytes) != 1) {
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  *library = new CUlib_st{params_bytes};
+  ++state().libraries;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+  ENTER(cuLibraryUnload);
+  REFUSED_UNDER_CAPTURE();
+  if (library->unloaded) violation("a library is unloaded twice");
+  run_all();  // it waits for the GPU
+  library->unloaded = true;
+  --state().libraries;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, char const*) {
+  ENTER(cuLibraryGetKernel);
+  *kernel = new CUkern_st{library};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  ENTER(cuKernelGetFunction);
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  *function = new CUfunc_st{current, kernel->library};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction function) {
+  ENTER(cuFuncGetAttribute);
+  if (current != function->context) return CUDA_ERROR_INVALID_CONTEXT;
+  *value = 32;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
+  ENTER(cuFuncSetAttribute);
+  return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuFuncGetParamInfo(CUfunction function, size_t, size_t* offset, size_t* bytes) {
+  ENTER(cuFuncGetParamInfo);
+  *offset = 0;
+  *bytes = function->library->params_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int, size_t) {
+  ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor);
+  *blocks = 1;
+  return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, void** arguments, void**) {
+  ENTER(cuLaunchKernelEx);
+  STREAM(config->hStream);
+  if (function->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  CUlib_st* const library = function->library;
+  if (library->unloaded) violation("a launch of an unloaded kernel");
+  auto const* begin = static_cast<unsigned char const*>(arguments[0]);
+  std::vector<unsigned char> params(begin, begin + library->params_bytes);
+  push(stream, [params, library] {
+    if (library->unloaded) violation("a kernel runs that has been unloaded");
+    auto run = reinterpret_cast<void (*const*)(void const*)>(params.data());
+    (*run)(params.data());
+    state().clock += 0.005;
+  });
+  return CUDA_SUCCESS;
+}
+
+int fake_libraries() { return state().libraries; }
+
+}  // extern "C"
