@@ -210,27 +210,42 @@ void Call::set_attributes() {
   }
 }
 
+/// Points the slots that were given a tensor to it, unless the kernel cannot be launched so.
+template <typename ForEach>
+bool Call::try_exchange(ForEach for_each_given) {
+  auto exchange = [](OperandSlot& slot, PyObject*) { slot.exchange(); };
+  for_each_given(exchange);
+  try {
+    if (writes_apart() && plan() == 0) return true;
+  } catch (...) {  // the driver has failed: nothing has changed
+    for_each_given(exchange);
+    throw;
+  }
+  for_each_given(exchange);
+  plan();
+  return false;
+}
+
 bool Call::update(PyObject* const* tensors, size_t count) {
   if (explicit_end_) return false;  // what is given up may be in use on a stream of the caller's: the slow path waits
   if (count > slots_.size()) return false;
-  size_t done = 0;
+  auto for_each_given = [&](auto what) {
+    for (size_t i = 0; i < count; ++i) {
+      if (tensors[i] != Py_None) what(slots_[i], tensors[i]);
+    }
+  };
   bool fits = true;
   try {
-    for (; fits && done < count; ++done) {
-      if (tensors[done] != Py_None) fits = slots_[done].try_exchange(tensors[done]);
-    }
+    for_each_given([&](OperandSlot& slot, PyObject* tensor) { fits = fits && slot.read(tensor); });
   } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
     fits = false;
   }
-  fits = fits && writes_apart() && plan() == 0;
-  if (!fits) {
-    for (size_t i = 0; i < done; ++i) {
-      if (tensors[i] != Py_None) slots_[i].restore();
-    }
-    plan();
+  if (fits && try_exchange(for_each_given)) {
+    for_each_given([](OperandSlot& slot, PyObject* tensor) { slot.keep(tensor); });
+    return true;
   }
-  for (OperandSlot& slot : slots_) slot.forget_previous();
-  return fits;
+  for_each_given([](OperandSlot& slot, PyObject*) { slot.forget(); });
+  return false;
 }
 
 /// Whether nothing that is written lies over anything else. C may be D itself.

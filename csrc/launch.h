@@ -104,6 +104,8 @@ class Call {
 
  private:
   OperandSlot& slot(std::string const& name, void** address, bool written);
+  template <typename ForEach>
+  bool try_exchange(ForEach for_each_given);
   bool writes_apart() const;
   void** counterpart(void** address, Call const& other) const noexcept;
   void set_attributes();

@@ -21,24 +21,24 @@ void OperandSlot::remember(py::object tensor, std::string name) {
   tensor_ = std::move(tensor);
 }
 
-bool OperandSlot::try_exchange(py::handle tensor) {
-  uintptr_t pointer = 0;
-  if (!form_.read(tensor, pointer) || pointer % alignment_ != 0 || !guard_.allows(tensor)) return false;
-  TensorGuard guard = guard_;
-  guard.exchange(tensor);
-  previous_pointer_ = reinterpret_cast<uintptr_t>(*address_);
-  previous_guard_ = std::exchange(guard_, std::move(guard));
-  previous_ = std::move(tensor_);
-  tensor_ = py::reinterpret_borrow<py::object>(tensor);
-  *address_ = reinterpret_cast<void*>(pointer);
-  return true;
+bool OperandSlot::read(py::handle tensor) {
+  next_guard_.reset();
+  if (!form_.read_directly(tensor, next_) || !guard_.takes_plainly(tensor)) {
+    if (!form_.read(tensor, next_) || !guard_.allows(tensor)) return false;
+    next_guard_.emplace(guard_).exchange(tensor);
+  }
+  return (next_ & (alignment_ - 1)) == 0;
 }
 
-void OperandSlot::restore() {
-  if (!previous_) return;
-  tensor_ = std::move(previous_);
-  guard_ = std::move(previous_guard_);
-  *address_ = reinterpret_cast<void*>(previous_pointer_);
+void OperandSlot::keep(py::handle tensor) noexcept {
+  // What goes away goes last: its end may call anything.
+  py::object const former = std::exchange(tensor_, py::reinterpret_borrow<py::object>(tensor));
+  if (next_guard_) {
+    std::swap(guard_, *next_guard_);
+    next_guard_.reset();
+  } else {
+    guard_.exchange_plain(tensor);
+  }
 }
 
 bool OperandSlot::same_place(OperandSlot const& other) const {

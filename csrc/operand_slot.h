@@ -4,7 +4,9 @@
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "pycutlass/abi.h"
 #include "tensor_form.h"
@@ -28,14 +30,14 @@ class OperandSlot {
   void set(uintptr_t pointer, Strides const& strides, uint64_t bytes, uint64_t alignment);
   /// Keeps the tensor alive that this points into; `name` is for messages.
   void remember(pybind11::object tensor, std::string name);
-  /// Points to `tensor` if it has the remembered form; false leaves everything as it was.
-  bool try_exchange(pybind11::handle tensor);
-  /// Takes an exchange back.
-  void restore();
-  void forget_previous() {
-    previous_ = pybind11::object();
-    previous_guard_.clear();
-  }
+  /// Whether `tensor` has the remembered form, and so may take the place of the present one.
+  bool read(pybind11::handle tensor);
+  /// Points to what was read; once more points back.
+  void exchange() { next_ = reinterpret_cast<uintptr_t>(std::exchange(*address_, reinterpret_cast<void*>(next_))); }
+  /// Keeps the tensor that was read in place of the present one. Nothing here can fail.
+  void keep(pybind11::handle tensor) noexcept;
+  /// Lets go of what was read, in place of that.
+  void forget() { next_guard_.reset(); }
   /// Throws ArgumentError where the tensor's memory was moved since it was given.
   void check_unmoved() const {
     if (!guard_.unmoved()) guard_.raise_moved(shown_name_);
@@ -55,11 +57,11 @@ class OperandSlot {
   TensorForm form_;
   TensorGuard guard_;
   std::string name_;
-  std::string shown_name_;     // for messages
-  pybind11::object tensor_;    // what the address points into; alive as long as that does
-  pybind11::object previous_;  // the same, before an exchange that may still be taken back
-  TensorGuard previous_guard_;
-  uintptr_t previous_pointer_ = 0;
+  std::string shown_name_;   // for messages
+  pybind11::object tensor_;  // what the address points into; alive as long as that does
+  // Of an exchange: the address, and a guard where the present one cannot simply go over to the tensor.
+  uintptr_t next_ = 0;
+  std::optional<TensorGuard> next_guard_;
 };
 
 }  // namespace pycutlass

@@ -78,7 +78,6 @@ void TensorGuard::watch(py::handle tensor, bool written) {
     asked_form_ = ask_form(tensor);
     return;
   }
-  write_flags_ = TorchImpl(tensor).write_flags();
   watch_base(tensor);
 }
 
@@ -168,12 +167,8 @@ void TensorGuard::raise_moved(std::string const& name) const {
                                    ". Something like t_, resize_ or .data = ... has changed it in place." + remedy);
 }
 
-void TensorGuard::increment_version() const {
-  if (reader_) {
-    reader_->increment_version(tensor_);
-  } else {
-    py::module_::import("torch.autograd.graph").attr("increment_version")(tensor_);
-  }
+void TensorGuard::increment_version_by_python() const {
+  py::module_::import("torch.autograd.graph").attr("increment_version")(tensor_);
 }
 
 bool TensorGuard::requires_grad(py::handle tensor) const {

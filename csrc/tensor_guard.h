@@ -8,6 +8,7 @@
 #include <pybind11/pybind11.h>
 
 #include <string>
+#include <utility>
 
 #include "torch_tensor.h"
 
@@ -24,24 +25,26 @@ class TensorGuard {
   /// Watches a tensor that is allowed in place of the present one.
   void exchange(pybind11::handle tensor);
   /// Whether a tensor of the same extents and data type can be watched without asking Python: it is of the same kind,
-  /// and no view.
+  /// and autograd neither follows it nor knows it as a view.
   bool takes_plainly(pybind11::handle tensor) const {
-    return direct_ && TorchImpl(tensor).keys() == form_.keys && !TorchImpl(tensor).has_autograd();
+    return direct_ && form_.is_like(TorchImpl(tensor)) && !TorchImpl(tensor).has_autograd();
   }
   /// Watches such a tensor in place of the present one. Nothing here can fail.
   void exchange_plain(pybind11::handle tensor) noexcept {
-    tensor_ = pybind11::reinterpret_borrow<pybind11::object>(tensor);
+    // What goes away goes last: its end may call anything.
+    pybind11::object const base = std::move(base_);
+    pybind11::object const former = std::exchange(tensor_, pybind11::reinterpret_borrow<pybind11::object>(tensor));
     place_ = TorchPlace::of(TorchImpl(tensor));
-    write_flags_ = TorchImpl(tensor).write_flags();
-    base_ = pybind11::object();
   }
   void clear() { *this = TensorGuard(); }
 
-  bool unmoved() const {
-    if (!direct_) return !tensor_ || unmoved_by_python();
+  bool unmoved() const { return plainly_unmoved() || (!direct_ && unmoved_by_python()); }
+  /// The same without a call of Python; false says nothing of tensors that have to be asked.
+  bool plainly_unmoved() const {
+    if (!direct_) return !tensor_;
     TorchImpl const now(tensor_);
-    return place_.is_of(now) && form_.has_extents_of(now) && form_.has_kind_of(now) && !is_left_by_base() &&
-           (!written_ || now.write_flags() == write_flags_);
+    return place_.is_of(now) && form_.has_kind_of(now) && form_.has_extents_of(now) && !is_left_by_base() &&
+           (!written_ || form_.is_written_like(now));
   }
   /// Whether that takes no call of Python, and so next to no time.
   bool direct() const { return direct_; }
@@ -49,7 +52,8 @@ class TensorGuard {
   [[noreturn]] void raise_moved(std::string const& name) const;
   /// Tells autograd that a launch has written to the tensor: gradients that need what it held raise then.
   void count_write() const {
-    if (counts_writes_) increment_version();
+    if (!counts_writes_) return;
+    if (!reader_ || !reader_->increment_version(tensor_)) increment_version_by_python();
   }
   /// What keeps the memory alive, whatever becomes of the tensor; None where nothing is watched.
   pybind11::object storage() const;
@@ -61,14 +65,15 @@ class TensorGuard {
   /// Whether the tensor is a view of another one that has gone over to other memory since.
   bool is_left_by_base() const { return base_ && TorchImpl(base_).storage() != place_.storage; }
   void watch_base(pybind11::handle tensor);
-  void increment_version() const;
+  void increment_version_by_python() const;
   bool requires_grad(pybind11::handle tensor) const;
   bool is_inference(pybind11::handle tensor) const;
 
-  pybind11::object tensor_;
+  // What `unmoved` looks at comes first, and of a matrix it takes two lines of the cache: a group has hundreds of
+  // these.
+  alignas(64) pybind11::object tensor_;
   bool direct_ = false;  // whether place and form are read from the tensor's objects
   bool written_ = false, counts_writes_ = false;
-  uint64_t write_flags_ = 0;
   pybind11::object base_;  // what the tensor is a view of, if anything
   TorchPlace place_{};
   TorchForm form_{};             // where they are read directly

@@ -85,7 +85,7 @@ bool TorchImpl::finds_the_rest(uintptr_t offset) {
   return has_extents(plain, {2, 3, 3, 1}) && has_extents(transposed, {3, 2, 1, 3}) &&
          differs(transposed, false, false) && differs(other_type, true, false) && differs(other_device, true, true) &&
          differs(negated, false, true) && differs(inference, false, true) &&
-         TorchImpl(lazy).write_flags() != TorchImpl(other_type).write_flags() && !TorchImpl(plain).has_autograd() &&
+         !TorchForm::of(TorchImpl(lazy)).is_written_like(TorchImpl(other_type)) && !TorchImpl(plain).has_autograd() &&
          TorchImpl(followed).has_autograd() && TorchImpl(transposed).has_autograd();
 }
 

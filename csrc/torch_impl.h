@@ -29,7 +29,7 @@ class TorchImpl {
   int64_t bytes() const { return static_cast<int64_t>(word_at(storage() + kBytes)); }
   uint64_t storage_flags() const { return word_at(storage() + kStorageFlags) & kFlagsMask; }
   /// Those of the flags that tell whether the memory may be written as it is: a lazy copy may share it.
-  uint64_t write_flags() const { return storage_flags() & kWriteFlagsMask; }
+  static constexpr uint64_t kWriteFlagsMask = 0xffff000000;
 
   static constexpr int64_t kMaxRank = 5;  // sizes and strides of more dimensions are elsewhere
   int64_t rank() const { return static_cast<int64_t>(word_at(impl_ + offset_ - kRank)); }
@@ -61,8 +61,7 @@ class TorchImpl {
   // Around the storage offset: before it the number of dimensions, five sizes and five strides; behind it the number of
   // elements, the data type with the device and other things, and the dispatch keys.
   static constexpr uintptr_t kRank = 88, kSizes = 80, kStrides = 40, kTypeAndDevice = 16, kKeys = 24;
-  static constexpr uint64_t kTypeAndDeviceMask = 0xffffffffff, kFlagsMask = 0xffffffffff,
-                            kWriteFlagsMask = 0xffff000000;
+  static constexpr uint64_t kTypeAndDeviceMask = 0xffffffffff, kFlagsMask = 0xffffffffff;
   // The interpreter's lock guards them.
   inline static Found found_ = Found::kUnknown;
   inline static uintptr_t offset_ = 0;  // where the storage offset is
@@ -92,20 +91,19 @@ struct TorchPlace {
   /// Whether that is the tensor's place. The chain of addresses is compared from its beginning: none is followed that
   /// the tensor has not told itself.
   bool is_of(TorchImpl now) const {
-    return now.address() == impl && now.storage() == storage && now.memory() == memory && now.bytes() == bytes &&
-           now.offset() == offset;
+    if (now.address() != impl || now.storage() != storage) return false;
+    return ((now.memory() ^ memory) | static_cast<uintptr_t>((now.bytes() ^ bytes) | (now.offset() ^ offset))) == 0;
   }
 };
 
 /// What a tensor of at most TorchImpl::kMaxRank dimensions says of itself beside its place.
 struct TorchForm {
+  uint64_t keys, type_and_device, storage_flags;
   int64_t rank;
-  uint64_t type_and_device;
   std::array<int64_t, 2 * TorchImpl::kMaxRank> extents;  // sizes, and strides behind them
-  uint64_t keys, storage_flags;
 
   static TorchForm of(TorchImpl impl) {
-    TorchForm form{impl.rank(), impl.type_and_device(), {}, impl.keys(), impl.storage_flags()};
+    TorchForm form{impl.keys(), impl.type_and_device(), impl.storage_flags(), impl.rank(), {}};
     if (form.rank <= TorchImpl::kMaxRank) form.set_extents(form.rank, impl.sizes(), impl.strides());
     return form;
   }
@@ -115,16 +113,28 @@ struct TorchForm {
   }
   /// Whether a tensor has that shape and those strides.
   bool has_extents_of(TorchImpl now) const {
-    auto const sizes = extents.begin(), strides = sizes + rank;
-    return now.rank() == rank && std::equal(sizes, strides, now.sizes()) &&
-           std::equal(strides, strides + rank, now.strides());
+    if (now.rank() != rank) return false;
+    int64_t const *sizes = now.sizes(), *strides = now.strides();
+    // Nearly all are matrices: one branch, and no call of memcmp.
+    if (rank == 2) {
+      return ((sizes[0] ^ extents[0]) | (sizes[1] ^ extents[1]) | (strides[0] ^ extents[2]) |
+              (strides[1] ^ extents[3])) == 0;
+    }
+    auto const given = extents.begin();
+    return std::equal(given, given + rank, sizes) && std::equal(given + rank, given + 2 * rank, strides);
   }
   /// Whether a tensor is of the same data type, device and kind: neither lazily negated nor made in inference mode if
   /// the other was not.
-  bool has_kind_of(TorchImpl now) const { return now.type_and_device() == type_and_device && now.keys() == keys; }
+  bool has_kind_of(TorchImpl now) const {
+    return ((now.type_and_device() ^ type_and_device) | (now.keys() ^ keys)) == 0;
+  }
   /// Whether a tensor is of the same kind, in memory of the same kind. If not, a closer look is due.
   bool is_like(TorchImpl now) const {
     return now.rank() <= TorchImpl::kMaxRank && has_kind_of(now) && now.storage_flags() == storage_flags;
+  }
+  /// Whether a tensor's memory may be written as the other's may.
+  bool is_written_like(TorchImpl now) const {
+    return ((now.storage_flags() ^ storage_flags) & TorchImpl::kWriteFlagsMask) == 0;
   }
 };
 

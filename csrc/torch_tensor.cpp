@@ -51,11 +51,6 @@ bool TorchReader::is_inference(py::handle tensor) const {
   return is_inference_ ? is_inference_(TorchImpl::handle_of(tensor)) : tensor.attr("is_inference")().cast<bool>();
 }
 
-void TorchReader::increment_version(py::handle tensor) const {
-  if (bump_version_) return bump_version_(TorchImpl::handle_of(tensor));
-  py::module_::import("torch.autograd.graph").attr("increment_version")(tensor);
-}
-
 bool TorchReader::read(py::handle tensor, View& view) const {
   Handle const handle = TorchImpl::handle_of(tensor);
   return !(rank_(handle, &view.rank) || dtype_(handle, &view.dtype) || device_type_(handle, &view.device_type) ||

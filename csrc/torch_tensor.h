@@ -35,8 +35,11 @@ class TorchReader {
   bool requires_grad(pybind11::handle tensor) const;
   /// Whether the tensor was made in inference mode, and so has no version.
   bool is_inference(pybind11::handle tensor) const;
-  /// Tells autograd that the tensor's memory was written to.
-  void increment_version(pybind11::handle tensor) const;
+  /// Tells autograd that the tensor's memory was written to; false where this torch has no function for it.
+  bool increment_version(pybind11::handle tensor) const {
+    if (bump_version_) bump_version_(TorchImpl::handle_of(tensor));
+    return bump_version_ != nullptr;
+  }
 
  private:
   // To these functions a tensor is a pointer to an at::Tensor, and that is a pointer to the implementation.
