@@ -1,16 +1,24 @@
 // What is known of files without reading them. A tree of headers is looked at for every kernel that comes from the
-// cache, and calls of Python's own for each of two thousand files would take longer than all the rest.
+// cache, and calls of Python's own for each of two thousand files would take longer than all the rest. System calls are
+// what it costs, up to 10 us each on some machines: so there are as few as can be, and several threads share them.
 #include <dirent.h>
 #include <fcntl.h>
 #include <pybind11/typing.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <mutex>
 #include <set>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,79 +26,188 @@
 
 namespace {
 
-struct Close {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
+constexpr unsigned kThreads = 4;  // more of them gain less than it takes to start them
 
 struct Unreadable {
   int error;
   std::string path;
 };
 
-class Listing {
+class Descriptor {
  public:
-  // Adds a file, or all files below a directory; links are followed, those to directories once each.
-  void add(int parent, std::string const& name, std::string const& path, bool must_exist) {
-    struct stat status;
-    if (fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW)) throw Unreadable{errno, path};
-    if (S_ISLNK(status.st_mode)) {
-      if (fstatat(parent, name.c_str(), &status, 0)) {  // leads to nothing, or to itself
-        if (must_exist) throw Unreadable{errno, path};
-        return;
-      }
-      if (S_ISDIR(status.st_mode) && !followed_.emplace(status.st_dev, status.st_ino).second) return;
-    }
-    if (S_ISREG(status.st_mode)) add_file(path, status);
-    if (S_ISDIR(status.st_mode)) add_directory(parent, name, path);
+  explicit Descriptor(std::string const& directory)
+      : value_(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (value_ < 0) throw Unreadable{errno, directory};
   }
-
-  std::string const& text() const { return text_; }
+  Descriptor(Descriptor const&) = delete;
+  Descriptor& operator=(Descriptor const&) = delete;
+  ~Descriptor() { close(value_); }
+  operator int() const { return value_; }
 
  private:
-  // Says what no edit leaves as it is: anyone can set a modification time, and nobody the time of the change.
-  void add_file(std::string const& path, struct stat const& status) {
-    text_ += path;
-    for (long long number :
-         {static_cast<long long>(status.st_size), nanoseconds(status.st_mtim), nanoseconds(status.st_ctim),
-          static_cast<long long>(status.st_dev), static_cast<long long>(status.st_ino)}) {
-      text_ += '\0';
-      text_ += std::to_string(number);
+  int value_;
+};
+
+struct Entry {
+  std::string name;
+  unsigned char kind;  // DT_DIR and so on; DT_UNKNOWN where the file system does not say
+};
+
+// Returns what a directory holds, in the order of names. opendir and readdir would ask for more than its entries.
+std::vector<Entry> entries_of(int directory, std::string const& path) {
+  alignas(dirent64) char buffer[1 << 15];
+  std::vector<Entry> entries;
+  for (;;) {
+    long const filled = syscall(SYS_getdents64, directory, buffer, sizeof(buffer));
+    if (filled < 0) throw Unreadable{errno, path};
+    if (filled == 0) break;
+    for (long at = 0; at < filled;) {
+      auto const* const entry = reinterpret_cast<dirent64 const*>(buffer + at);
+      std::string name = entry->d_name;
+      if (name != "." && name != "..") entries.push_back({std::move(name), entry->d_type});
+      at += entry->d_reclen;
     }
-    text_ += '\0';
+  }
+  std::sort(entries.begin(), entries.end(), [](Entry const& a, Entry const& b) { return a.name < b.name; });
+  return entries;
+}
+
+void append(std::string& text, std::string const& name, std::initializer_list<std::int64_t> numbers) {
+  text += name;
+  text += '\0';
+  for (std::int64_t number : numbers) text.append(reinterpret_cast<char const*>(&number), sizeof(number));
+}
+
+std::int64_t nanoseconds(timespec const& time) { return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec; }
+
+// The states of files, and of all files below directories. Links are followed, those to directories once each, under
+// the name of the directory that they lead to: so the text is the same whichever thread comes first.
+class States {
+ public:
+  explicit States(std::vector<std::string> const& places) {
+    for (std::string const& place : places) waiting_.push_back({place, place, false});
   }
 
-  static long long nanoseconds(timespec const& time) { return time.tv_sec * 1'000'000'000LL + time.tv_nsec; }
-
-  void add_directory(int parent, std::string const& name, std::string const& path) {
-    int const descriptor = openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    std::unique_ptr<DIR, Close> directory(descriptor < 0 ? nullptr : fdopendir(descriptor));
-    if (!directory) {
-      int const error = errno;
-      if (descriptor >= 0) close(descriptor);
-      throw Unreadable{error, path};
+  // Looks at everything, on this thread and on others.
+  void look() {
+    std::vector<std::thread> helpers;
+    try {
+      for (unsigned count = std::min(kThreads, std::thread::hardware_concurrency()); count > 1; --count) {
+        helpers.emplace_back(&States::work, this);
+      }
+    } catch (std::system_error const&) {  // there may be no more threads: fewer do it as well
     }
-    std::vector<std::string> names;
-    errno = 0;
-    while (dirent const* entry = readdir(directory.get())) {
-      std::string const entered = entry->d_name;
-      if (entered != "." && entered != "..") names.push_back(entered);
-    }
-    if (errno) throw Unreadable{errno, path};
-    std::sort(names.begin(), names.end());  // a directory has no order of its own
-    for (std::string const& each : names) add(descriptor, each, path + "/" + each, false);
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    if (failure_) std::rethrow_exception(failure_);
   }
 
-  std::string text_;
+  std::string text() const {
+    std::string text;
+    for (auto const& [name, states] : found_)
+      append(text, name, {static_cast<std::int64_t>(states.size())}), text += states;
+    return text;
+  }
+
+ private:
+  struct Place {
+    std::string path;
+    std::string name;   // in the text
+    bool is_directory;  // or else that is not known yet
+  };
+
+  // Takes places that wait until there are none, and nobody is left who could find more.
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !waiting_.empty() || !busy_; });
+      if (waiting_.empty() || failure_) break;
+      Place const place = std::move(waiting_.back());
+      waiting_.pop_back();
+      ++busy_;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        look_at(place);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      --busy_;
+      if (failure) {
+        failure_ = failure;
+        waiting_.clear();
+      }
+      changed_.notify_all();
+    }
+  }
+
+  void look_at(Place const& place) {
+    std::string states;
+    std::vector<Place> deeper;
+    if (place.is_directory) {
+      Descriptor const directory(place.path);
+      for (Entry const& entry : entries_of(directory, place.path)) {
+        Place const inner{place.path + "/" + entry.name, place.name + "/" + entry.name, entry.kind == DT_DIR};
+        if (inner.is_directory) {
+          deeper.push_back(inner);
+        } else {
+          look_at_entry(directory, entry.name, inner, false, states, deeper);
+        }
+      }
+    } else {
+      look_at_entry(AT_FDCWD, place.path, place, true, states, deeper);
+    }
+    std::lock_guard const lock(mutex_);
+    found_[place.name] += states;
+    waiting_.insert(waiting_.end(), deeper.begin(), deeper.end());
+  }
+
+  // Adds the state of a file to `states`, and a directory to those that are to be looked at.
+  void look_at_entry(int parent, std::string const& entry, Place const& place, bool must_exist, std::string& states,
+                     std::vector<Place>& deeper) {
+    struct stat status;
+    if (fstatat(parent, entry.c_str(), &status, AT_SYMLINK_NOFOLLOW)) throw Unreadable{errno, place.path};
+    if (S_ISLNK(status.st_mode)) {
+      if (fstatat(parent, entry.c_str(), &status, 0)) {  // leads to nothing, or to itself
+        if (must_exist) throw Unreadable{errno, place.path};
+        return;
+      }
+      if (S_ISDIR(status.st_mode)) return follow(entry, place, status, states, deeper);
+    }
+    if (S_ISDIR(status.st_mode)) deeper.push_back({place.path, place.name, true});
+    // What no edit leaves as it is: anyone can set a modification time, and nobody the time of the change.
+    if (S_ISREG(status.st_mode)) {
+      append(states, entry,
+             {status.st_size, nanoseconds(status.st_mtim), nanoseconds(status.st_ctim),
+              static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino)});
+    }
+  }
+
+  void follow(std::string const& entry, Place const& link, struct stat const& target, std::string& states,
+              std::vector<Place>& deeper) {
+    append(states, entry, {static_cast<std::int64_t>(target.st_dev), static_cast<std::int64_t>(target.st_ino)});
+    std::lock_guard const lock(mutex_);
+    if (!followed_.emplace(target.st_dev, target.st_ino).second) return;
+    deeper.push_back({link.path, std::to_string(target.st_dev) + ":" + std::to_string(target.st_ino), true});
+  }
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Place> waiting_;
+  unsigned busy_ = 0;
+  std::map<std::string, std::string> found_;
   std::set<std::pair<dev_t, ino_t>> followed_;
+  std::exception_ptr failure_;
 };
 
 py::bytes file_states(py::typing::List<py::bytes> const& places) {
   std::vector<std::string> paths;
   for (py::handle place : places) paths.push_back(place.cast<std::string>());
-  Listing listing;
+  States states(paths);
   try {
     py::gil_scoped_release const unlocked;
-    for (std::string const& path : paths) listing.add(AT_FDCWD, path, path, true);
+    states.look();
   } catch (Unreadable const& unreadable) {
     errno = unreadable.error;
     py::object const path = py::reinterpret_steal<py::object>(
@@ -98,13 +215,14 @@ py::bytes file_states(py::typing::List<py::bytes> const& places) {
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
     throw py::error_already_set();
   }
-  return listing.text();
+  return states.text();
 }
 
 }  // namespace
 
 void bind_files(py::module_& m) {
   m.def("file_states", &file_states, py::arg("places"),
-        "Return path, size, times of modification and of change, device and inode of files, and of all files below "
-        "directories. The places are paths as bytes. Raises OSError.");
+        "Return bytes that change whenever the size, a time of modification or of change, the device or the inode of "
+        "a file does, or its name, for files and for all files below directories. The places are paths as bytes. "
+        "Raises OSError.");
 }
