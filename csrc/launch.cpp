@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "bound_call.h"
+#include "fast_methods.h"
 #include "gate.h"
 
 namespace py = pybind11;
@@ -419,6 +420,7 @@ void bind_launch(py::module_& m) {
   bind_tensor_form(m);
   bind_tensor_guard(m);
   bind_call(m);
+  bind_fast_methods(m);
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 
   bind_gemm_call(m);

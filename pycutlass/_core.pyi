@@ -765,6 +765,9 @@ class Call:
     @property
     def grid(self) -> tuple[int, int, int]: ...
 
+def fast_run(function: Any) -> Any: ...
+def fast_update(function: Any) -> Any: ...
+
 ABI_VERSION: int
 
 @final

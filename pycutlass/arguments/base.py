@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
-from pycutlass import device
+from pycutlass import _core, device
 from pycutlass.arguments.ports import given_ports
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
@@ -162,7 +162,7 @@ class Arguments(ABC):
             given |= given_ports(self.operation.epilogue_functor, epilogue)
             others = tuple(given.get(port.name) for port in self.operation.epilogue_functor.ports)
             fits = output_op is None and self._try_exchange(A, B, C, D, *others)
-        else:  # written out, for this is in the way of every launch
+        else:
             fits = output_op is None and self._try_exchange(A, B, C, D)
         if fits:
             self._given.update(given)
@@ -177,6 +177,9 @@ class Arguments(ABC):
         self._run = self._reordering.guarded(self._execution.run)
         self.__dict__.update(_given=merged, output_op=scalars)
         self._has_scalars |= output_op is not None
+
+    if not TYPE_CHECKING:  # to type checkers it is the function
+        update = _core.fast_update(update)
 
     @property
     def launched(self) -> bool:

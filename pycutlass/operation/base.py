@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pycutlass import _core
 from pycutlass.calls import meant, mistaken, no_such_field, public, shown, unknown_keywords
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
@@ -18,7 +19,6 @@ from pycutlass.integers import whole
 from pycutlass.source import KernelSource
 
 if TYPE_CHECKING:
-    from pycutlass import _core
     from pycutlass.cache import Artifact
 
 __all__ = ["MOST_UNBOUNDED_THREADS", "SHARED_MEMORY_LIMIT", "Operation"]
@@ -186,6 +186,9 @@ class Operation(ABC):
         if owner is not self or further or unknown:
             self._check_run(arguments, owner, further, unknown)
         arguments._run(stream)
+
+    if not TYPE_CHECKING:  # to type checkers it is the function
+        run = _core.fast_run(run)
 
     def _refuse(self, unknown: Mapping[str, Any], *further: str) -> None:
         """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""

@@ -1,0 +1,133 @@
+#include "fast_methods.h"
+
+#include <structmember.h>
+
+#include <algorithm>
+#include <array>
+
+namespace {
+
+/// Serves a call of METH_FASTCALL | METH_KEYWORDS; null without an exception where it is not the usual one.
+using Serve = PyObject* (*)(PyObject* const*, Py_ssize_t, PyObject*);
+
+struct Method {
+  PyObject_HEAD vectorcallfunc call;
+  PyObject* function;
+  Serve serve;
+};
+
+Method& method_of(PyObject* self) { return *reinterpret_cast<Method*>(self); }
+
+PyObject* interned(char const* name) { return PyUnicode_InternFromString(name); }
+
+/// An attribute that is in the object or its class, null without an exception where there is none: Arguments have a
+/// __getattr__ for the names that the original had, and Python looks for that first.
+py::object plain_attribute(PyObject* object, PyObject* name) {
+  PyObject* value = PyObject_GenericGetAttr(object, name);
+  if (!value) PyErr_Clear();  // the function asks again
+  return py::reinterpret_steal<py::object>(value);
+}
+
+/// operation.run(arguments) and operation.run(arguments, stream), of arguments that were made for that very operation.
+PyObject* serve_run(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  static PyObject *const operation = interned("operation"), *const run = interned("_run");
+  if (keywords || count < 2 || count > 3) return nullptr;
+  if (plain_attribute(given[1], operation).ptr() != given[0]) return nullptr;
+  py::object const launch = plain_attribute(given[1], run);
+  if (!launch) return nullptr;
+  PyObject* stream = count == 3 ? given[2] : Py_None;
+  return PyObject_Vectorcall(launch.ptr(), &stream, 1, nullptr);
+}
+
+/// arguments.update(A=..., D=...) and the like, of tensors that simply take the place of others.
+PyObject* serve_update(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  static std::array<PyObject*, 4> const names = {interned("A"), interned("B"), interned("C"), interned("D")};
+  static PyObject *const try_exchange = interned("_try_exchange"), *const present = interned("_given");
+  if (count != 1 || !keywords) return nullptr;
+  std::array<PyObject*, 4> tensors = {Py_None, Py_None, Py_None, Py_None};
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i) {
+    auto const* found = std::find(names.begin(), names.end(), PyTuple_GET_ITEM(keywords, i));
+    if (found == names.end()) return nullptr;
+    tensors[static_cast<size_t>(found - names.begin())] = given[1 + i];
+  }
+  py::object const exchange = plain_attribute(given[0], try_exchange), kept = plain_attribute(given[0], present);
+  if (!exchange || !kept || !PyDict_CheckExact(kept.ptr())) return nullptr;
+  auto const fits =
+      py::reinterpret_steal<py::object>(PyObject_Vectorcall(exchange.ptr(), tensors.data(), tensors.size(), nullptr));
+  if (fits.ptr() != Py_True) return nullptr;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i] != Py_None && PyDict_SetItem(kept.ptr(), names[i], tensors[i]) != 0) return nullptr;
+  }
+  return py::none().release().ptr();
+}
+
+PyObject* call(PyObject* self, PyObject* const* given, size_t count, PyObject* keywords) {
+  PyObject* result = method_of(self).serve(given, PyVectorcall_NARGS(count), keywords);
+  if (result || PyErr_Occurred()) return result;
+  return PyObject_Vectorcall(method_of(self).function, given, count, keywords);
+}
+
+PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
+  if (instance) return PyMethod_New(self, instance);
+  Py_INCREF(self);
+  return self;
+}
+
+/// What is asked of the method, by help, inspect and whoever reads annotations, is asked of the function.
+PyObject* attribute(PyObject* self, PyObject* name) {
+  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0) return PyObject_GenericGetAttr(self, name);
+  PyObject* const function = method_of(self).function;
+  if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") != 0) return PyObject_GetAttr(function, name);
+  Py_INCREF(function);
+  return function;
+}
+
+void destroy(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  Py_XDECREF(method_of(self).function);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+template <typename Function>
+void* erased(Function function) {
+  return reinterpret_cast<void*>(function);
+}
+
+PyTypeObject* method_type() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, call), READONLY, nullptr},
+      {},
+  };
+  static PyType_Slot slots[] = {
+      {Py_tp_dealloc, erased(destroy)},   {Py_tp_call, erased(PyVectorcall_Call)},
+      {Py_tp_descr_get, erased(bind_to)}, {Py_tp_getattro, erased(attribute)},
+      {Py_tp_members, members},           {},
+  };
+  // As a method descriptor it is called with the instance, and nothing is made to bind the two.
+  static PyType_Spec spec = {"pycutlass._core.Method", sizeof(Method), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
+  static auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+  if (!type) throw py::error_already_set();
+  return type;
+}
+
+py::object make(py::handle function, Serve serve) {
+  PyObject* self = method_type()->tp_alloc(method_type(), 0);
+  if (!self) throw py::error_already_set();
+  method_of(self).call = call;
+  method_of(self).function = function.inc_ref().ptr();
+  method_of(self).serve = serve;
+  return py::reinterpret_steal<py::object>(self);
+}
+
+}  // namespace
+
+void bind_fast_methods(py::module_& m) {
+  m.def(
+      "fast_run", [](py::object const& function) { return make(function, serve_run); }, py::arg("function"),
+      "Operation.run, written in Python as `function`.");
+  m.def(
+      "fast_update", [](py::object const& function) { return make(function, serve_update); }, py::arg("function"),
+      "Arguments.update, written in Python as `function`.");
+}
