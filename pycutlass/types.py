@@ -13,7 +13,17 @@ from pycutlass import _core
 from pycutlass.calls import meant, shown
 from pycutlass.errors import DescriptionError
 
-__all__ = ["ELEMENTS", "LAYOUTS", "Element", "Layout", "element", "element_of_dtype", "layout"]
+__all__ = [
+    "ELEMENTS",
+    "ELEMENT_OF_TAG",
+    "LAYOUTS",
+    "LAYOUT_OF_TAG",
+    "Element",
+    "Layout",
+    "element",
+    "element_of_dtype",
+    "layout",
+]
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,10 @@ class Element:
 
         stored: np.dtype[Any] = np.dtype(getattr(ml_dtypes, self.dtype_name))
         return stored
+
+    def bytes_of(self, count: int) -> int:
+        """Return the bytes that `count` packed elements take; the last byte may be used in part."""
+        return (count * self.bits + 7) // 8
 
     @property
     def code(self) -> int:
@@ -177,8 +191,9 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(_core.TensorC32RSK32, "TensorC32RSK32", "c32rsk32", "cutlass::layout::TensorCxRSKx<32>", False, 32, 4),
 )
 
-_ELEMENT_OF_TAG = {row.tag: row for row in ELEMENTS}
-_LAYOUT_OF_TAG = {row.tag: row for row in LAYOUTS}
+#: Rows by the class of the ``cutlass`` namespace.
+ELEMENT_OF_TAG = {row.tag: row for row in ELEMENTS}
+LAYOUT_OF_TAG = {row.tag: row for row in LAYOUTS}
 
 
 def element(tag: Any) -> Element:
@@ -189,7 +204,7 @@ def element(tag: Any) -> Element:
     DescriptionError
         `tag` is not an element type that kernels can be made of.
     """
-    row = _ELEMENT_OF_TAG.get(tag) if isinstance(tag, type) else None
+    row = ELEMENT_OF_TAG.get(tag) if isinstance(tag, type) else None
     row = row or element_of_dtype(_dtype_name(tag))
     if row is None:
         known = ", ".join(map(str, ELEMENTS))
@@ -217,7 +232,7 @@ def layout(tag: Any) -> Layout:
     DescriptionError
         `tag` is not a layout that operations take today.
     """
-    row = _LAYOUT_OF_TAG.get(tag) if isinstance(tag, type) else None
+    row = LAYOUT_OF_TAG.get(tag) if isinstance(tag, type) else None
     if row is None:
         known = ", ".join(map(str, LAYOUTS))
         near = meant(tag, {row.name: str(row) for row in LAYOUTS})

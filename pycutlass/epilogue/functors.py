@@ -19,7 +19,7 @@ from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import whole
 from pycutlass.log import say_once
-from pycutlass.types import Element, element
+from pycutlass.types import ELEMENT_OF_TAG, Element, element
 
 __all__ = [
     "EpilogueFunctor",
@@ -62,8 +62,9 @@ class EpilogueFunctor(Epilogue):
     element_accumulator: Any = None
     element_epilogue: Any = None
 
-    #: Whether CUTLASS's 3.x API has it as a fusion.
+    #: Whether CUTLASS's 3.x API has it as a fusion, and whether it limits narrow integers to their range.
     _is_fusion: ClassVar[bool] = False
+    _is_limited: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("element_accumulator", "element_epilogue"):
@@ -92,17 +93,17 @@ class EpilogueFunctor(Epilogue):
     @property
     def output(self) -> Element:
         """Type of C and D."""
-        return element(self.element_output)
+        return ELEMENT_OF_TAG[self.element_output]
 
     @property
     def accumulator(self) -> Element:
         """Type of the accumulator."""
-        return element(self.element_accumulator)
+        return ELEMENT_OF_TAG[self.element_accumulator]
 
     @property
     def compute(self) -> Element:
         """Type that scalars and sum are computed in."""
-        return element(self.element_epilogue)
+        return ELEMENT_OF_TAG[self.element_epilogue]
 
     @property
     def scalar_table(self) -> tuple[Scalar, ...]:
@@ -115,14 +116,19 @@ class EpilogueFunctor(Epilogue):
         """False: CUTLASS has a functor for it."""
         return False
 
+    @property
+    def saturates(self) -> bool:
+        """Whether narrow integers come out limited to their range."""
+        return self._is_limited
+
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this functor; nothing where they can."""
-        if family.is_sm90 and not self._is_fusion:
+        if not self._is_fusion and family.is_sm90:
             return (
                 f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination or "
                 f"LinearCombinationGeneric, or leave out cluster_shape for an Ampere-style kernel"
             )
-        return super().why_not(family)
+        return ""
 
     def cpp(self, family: Family, source: Element | None = None) -> str:
         """Return the functor's C++ type for kernels of `family`, with a C of type `source`."""
@@ -256,6 +262,7 @@ class LinearCombination(EpilogueFunctor):
     """
 
     _is_fusion: ClassVar[bool] = True
+    _is_limited: ClassVar[bool] = True
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
@@ -303,6 +310,8 @@ class LinearCombinationClamp(EpilogueFunctor):
     >>> pycutlass.LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32)
     LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32)
     """
+
+    _is_limited: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

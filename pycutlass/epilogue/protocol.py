@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
 from pycutlass.errors import ArgumentError
+from pycutlass.families import Family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.types import Element, element
 
@@ -26,22 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Epilogue", "Family", "Port", "Scalar"]
 
 Array = NDArray[Any]
-
-
-class Family(enum.Enum):
-    """The kernels that an epilogue may belong to; their value is what messages call them."""
-
-    AMPERE_GEMM = "Ampere-style GEMMs"
-    AMPERE_CONV = "convolutions"
-    AMPERE_GROUP = "Ampere-style groups"
-    SM90_GEMM = "Hopper-native GEMMs"
-    SM90_GROUP = "Hopper-native groups"
-    REDUCTION = "reductions"
-
-    @property
-    def is_sm90(self) -> bool:
-        """Whether its kernels are of CUTLASS's 3.x API."""
-        return self in (Family.SM90_GEMM, Family.SM90_GROUP)
 
 
 @dataclass(frozen=True)
@@ -153,6 +137,11 @@ class Epilogue(ABC):
     @property
     def is_tree(self) -> bool:
         """Whether it is a tree of CUTLASS's visitors, and no functor of CUTLASS's."""
+        return True
+
+    @property
+    def saturates(self) -> bool:
+        """Whether narrow integers come out limited to their range, instead of cut off."""
         return True
 
     @property

@@ -14,21 +14,18 @@ from pycutlass import _core
 from pycutlass.calls import meant, mistaken, no_such_field, public, shown, unknown_keywords
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.instruction import NO_VOLTA
+from pycutlass.families import SHARED_MEMORY_LIMIT
+from pycutlass.families.ampere.family import NO_VOLTA
 from pycutlass.integers import whole
 from pycutlass.source import KernelSource
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
-__all__ = ["MOST_UNBOUNDED_THREADS", "SHARED_MEMORY_LIMIT", "Operation"]
+__all__ = ["MOST_UNBOUNDED_THREADS", "Operation", "check_capability"]
 
 #: Threads of a threadblock that may take 255 registers each, of the 65536 that all GPUs have for one.
 MOST_UNBOUNDED_THREADS = 256
-
-#: Dynamic shared memory that one threadblock may have, in bytes, by compute capability
-#: (CUDA C++ Programming Guide, technical specifications).
-SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
 
 #: What to describe kernels with for newer GPUs, by the major part of theirs: the one with as much shared memory.
 _ON_NEWER = {10: 90, 11: 90, 12: 89}

@@ -9,10 +9,12 @@ from typing import Any, ClassVar, TypeVar
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import EpilogueFunctor, Family
+from pycutlass.epilogue import EpilogueFunctor
 from pycutlass.errors import DescriptionError
+from pycutlass.families import AMPERE, Family, KernelFamily
+from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import conv2d_rules, rules, spellings
+from pycutlass.operation import conv2d_rules, parts
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
@@ -160,23 +162,23 @@ class Conv2dOperation(Operation):
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
         self.compute_capability = check_capability(compute_capability, arch)
-        tile = rules.expect("tile_description", tile_description, TileDescription)
-        A, B = rules.expect("A", A, TensorDescription), rules.expect("B", B, TensorDescription)
-        self.tile_description = spellings.over_f32(tile, A, B)
-        self.A = spellings.single_loads(tile.math_instruction, "A", A)
-        self.B = spellings.single_loads(tile.math_instruction, "B", B)
-        C = rules.expect("C", C, TensorDescription)
-        rules.check_family(rules.expect_epilogue(epilogue_functor), Family.AMPERE_CONV)
-        functor = rules.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
-        spellings.take_further(type(self).__name__, functor, False, element_epilogue)
+        tile = parts.expect("tile_description", tile_description, TileDescription)
+        A, B = parts.expect("A", A, TensorDescription), parts.expect("B", B, TensorDescription)
+        self.tile_description = parts.over_f32(tile, A, B)
+        self.A = parts.single_loads(tile.math_instruction, "A", A)
+        self.B = parts.single_loads(tile.math_instruction, "B", B)
+        C = parts.expect("C", C, TensorDescription)
+        check_family(parts.expect_epilogue(epilogue_functor), Family.AMPERE_CONV)
+        functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        parts.take_further(type(self).__name__, functor, False, element_epilogue)
         # Fprop and wgrad have one kernel each, for any stride.
         support = _stride_support(stride_support)
         self.stride_support = support if self.conv_kind is _Operator.dgrad else StrideSupport.Strided
         if self.conv_kind is _Operator.wgrad:
-            C, functor = spellings.single_stores(tile.math_instruction, B, C, functor)
+            C, functor = parts.single_stores(tile.math_instruction, B, C, functor)
         self.C, self.epilogue_functor = C, functor
         self.swizzling_functor = self._swizzle(swizzling_functor)
-        self.group_mode = None if group_mode is None else rules.expect("group_mode", group_mode, GroupMode)
+        self.group_mode = None if group_mode is None else parts.expect("group_mode", group_mode, GroupMode)
         self._partial: Conv2dOperation | None = None
         self._check()
 
@@ -206,6 +208,11 @@ class Conv2dOperation(Operation):
     def output(self, problem_size: _core.Conv2dProblemSize) -> TensorSpec:
         """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
         return output(self, problem_size)
+
+    @property
+    def family(self) -> KernelFamily:
+        """The family of kernels, with its rules: convolutions are Ampere-style."""
+        return AMPERE
 
     @property
     def is_native(self) -> bool:
@@ -251,11 +258,6 @@ class Conv2dOperation(Operation):
     # Text
 
     @property
-    def family(self) -> int:
-        """Compute capability that the kernel's C++ is tagged with: 75 or 80."""
-        return min(self.compute_capability, 80)
-
-    @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
         return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
@@ -268,7 +270,7 @@ class Conv2dOperation(Operation):
         unity = "_unity" if self.stride_support is StrideSupport.Unity else ""
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         return (
-            f"cutlass_sm{self.family}_{math.opcode_class.name.lower()}_{core}_{self.A.type.short}_{self.C.type.short}_"
+            f"cutlass_sm{AMPERE.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{core}_{self.A.type.short}_{self.C.type.short}_"
             f"{tile.procedural_name()}_{self.A.order.short}{unity}_align{alignments}"
         )
 
@@ -296,18 +298,18 @@ class Conv2dOperation(Operation):
 
     def _check(self) -> None:
         tile = self.tile_description
-        if tile.is_native:
+        if tile.family is not AMPERE:
             raise DescriptionError("convolutions are Ampere-style kernels: leave out cluster_shape")
         conv2d_rules.check_layouts(self)
         conv2d_rules.check_algorithm(self)
         if self.group_mode is not None:
             conv2d_rules.check_groups(self)
         A, B, C = self._product()
-        rules.check_operand_types(tile.math_instruction, A, B)
-        rules.check_epilogue(tile.math_instruction, C, self.epilogue_functor)
-        rules.check_ampere(self.compute_capability, tile, A, B, C)
+        AMPERE.check_operands(tile.math_instruction, A, B)
+        AMPERE.check_epilogue(tile.math_instruction.accumulator, C, self.epilogue_functor)
+        AMPERE.check_product(self.compute_capability, tile, A, B, C)
         conv2d_rules.check_loads(self)
-        rules.check_shared_memory(self.compute_capability, tile, A, B, C)
+        AMPERE.check_shared_memory(self.compute_capability, tile, A, B, C)
 
     def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
         """Return the operands of the matrix product that this is."""

@@ -7,36 +7,31 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.calls import meant, public, shown
-from pycutlass.enums import KernelSchedule
-from pycutlass.epilogue import Epilogue, Family
+from pycutlass.calls import public
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import DescriptionError
+from pycutlass.families import KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import rules, spellings
+from pycutlass.operation import parts
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.gemm_support import check_operands, check_size, output, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import Support, named_operands, supported
-from pycutlass.operation.text import ampere_arguments, math_name, static_shape, tensor_text
+from pycutlass.operation.text import gemm_text, math_name
 from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
 __all__ = ["GemmOperationUniversal"]
 
-_IDENTITY_SWIZZLES: dict[type[Any], int] = {
+#: The N of IdentitySwizzleN.
+_SIZES: dict[type[Any], int] = {
     _core.IdentitySwizzle1: 1,
     _core.IdentitySwizzle2: 2,
     _core.IdentitySwizzle4: 4,
     _core.IdentitySwizzle8: 8,
 }
-_SWIZZLES = (
-    *_IDENTITY_SWIZZLES,
-    _core.HorizontalSwizzle,
-    _core.BatchedIdentitySwizzle,
-    _core.ThreadblockSwizzleStreamK,
-)
 
 
 @public
@@ -116,26 +111,31 @@ class GemmOperationUniversal(Operation):
     ) -> None:
         super().__init__()
         self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
-        if rules.expect("visitor", visitor, bool):
+        if parts.expect("visitor", visitor, bool):
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
             )
         self.compute_capability = check_capability(compute_capability, arch)
-        tile = rules.expect("tile_description", tile_description, TileDescription)
-        A, B = rules.expect("A", A, TensorDescription), rules.expect("B", B, TensorDescription)
-        self.tile_description = spellings.over_f32(tile, A, B)
-        self.A = spellings.single_loads(tile.math_instruction, "A", A)
-        self.B = spellings.single_loads(tile.math_instruction, "B", B)
-        self.C = rules.expect("C", C, TensorDescription)
-        self.D = self.C if D is None else rules.expect("D", D, TensorDescription)
-        self.epilogue_functor = rules.expect_epilogue(epilogue_functor)
-        spellings.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
+        tile = parts.expect("tile_description", tile_description, TileDescription)
+        A, B = parts.expect("A", A, TensorDescription), parts.expect("B", B, TensorDescription)
+        self.tile_description = parts.over_f32(tile, A, B)
+        self.A = parts.single_loads(tile.math_instruction, "A", A)
+        self.B = parts.single_loads(tile.math_instruction, "B", B)
+        self.C = parts.expect("C", C, TensorDescription)
+        self.D = self.C if D is None else parts.expect("D", D, TensorDescription)
+        self.epilogue_functor = parts.expect_epilogue(epilogue_functor)
+        parts.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
             swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
         )
-        self._check()
+        self.family.check_gemm(self)
 
     # What users ask of a description
+
+    @property
+    def family(self) -> KernelFamily:
+        """The family of kernels, with its rules."""
+        return self.tile_description.family
 
     @property
     def is_native(self) -> bool:
@@ -150,7 +150,7 @@ class GemmOperationUniversal(Operation):
     @property
     def swizzle_size(self) -> int:
         """The N of IdentitySwizzleN; 1 for other swizzles."""
-        return _IDENTITY_SWIZZLES.get(self.swizzling_functor, 1)
+        return _SIZES.get(self.swizzling_functor, 1)
 
     @property
     def is_stream_k(self) -> bool:
@@ -179,7 +179,7 @@ class GemmOperationUniversal(Operation):
     @property
     def splits_in_parallel(self) -> bool:
         """Whether the kernel can run in ``Mode.GemmSplitKParallel``."""
-        return not (self.is_native or self.is_stream_k)
+        return not self.is_stream_k and _core.GemmMode.GemmSplitKParallel in self.family.modes
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""
@@ -249,7 +249,7 @@ class GemmOperationUniversal(Operation):
     @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
-        return self.is_native or self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
+        return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, types, tile, layouts, alignments."""
@@ -260,71 +260,13 @@ class GemmOperationUniversal(Operation):
         written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
-            f"cutlass_sm{self.family}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{self.A.type.short}_"
+            f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{self.A.type.short}_"
             f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
         )
 
-    @property
-    def family(self) -> int:
-        """Compute capability that the kernel's C++ is tagged with: 75, 80 or 90."""
-        return 90 if self.is_native else min(self.compute_capability, 80)
-
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
-        return self.native_body(self.tile_description.stages) if self.is_native else self._ampere_body()
-
-    def _ampere_body(self) -> str:
-        is_tree = self.epilogue_functor.is_tree
-        header, template = ("gemm_visitor.h", "GemmVisitor") if is_tree else ("gemm_universal.h", "GemmUniversal")
-        return (
-            f'#include "pycutlass/{header}"\n\n'
-            f"{self.epilogue_functor.definitions(Family.AMPERE_GEMM)}"
-            f"using Operation = pycutlass::{template}<\n{ampere_arguments(self)}>;\n"
-        )
-
-    def native_body(self, stages: int | None, header: str = "gemm_sm90.h", template: str = "GemmSm90") -> str:
-        """Return the C++ of a Hopper-native kernel; without `stages`, CUTLASS chooses how many there are."""
-        tile, math = self.tile_description, self.tile_description.math_instruction
-        schedule = tile.kernel_schedule or KernelSchedule.Cooperative
-        written = f",\n    {tensor_text(self.D)}" if self.is_apart else ""
-        return (
-            f'#include "pycutlass/{header}"\n\n'
-            f"{self.epilogue_functor.definitions(Family.SM90_GEMM)}"
-            f"using Operation = pycutlass::{template}<\n"
-            f"    {tensor_text(self.A)},\n"
-            f"    {tensor_text(self.B)},\n"
-            f"    {tensor_text(self.C)},\n"
-            f"    {math.accumulator.cpp}, {static_shape(tile.threadblock_shape)},\n"
-            f"    {static_shape(tile.cluster_shape or (1, 1, 1))},\n"
-            f"    {self.epilogue_functor.cpp(Family.SM90_GEMM, self.C.type)},\n"
-            f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
-        )
-
-    def _check(self) -> None:
-        tile = self.tile_description
-        math = tile.math_instruction
-        rules.check_operand_types(math, self.A, self.B)
-        if self.is_apart:
-            rules.check_apart(self.is_native, self.C, self.D)
-        rules.check_epilogue(math, self.D, self.epilogue_functor, "D" if self.is_apart else "C")
-        allowed = tuple(_IDENTITY_SWIZZLES) if self.is_native else _SWIZZLES
-        if self.swizzling_functor not in allowed:
-            known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in allowed)
-            near = meant(self.swizzling_functor, {each.__name__: f"cutlass.{each.__name__}" for each in allowed})
-            given = shown(self.swizzling_functor)
-            raise DescriptionError(f"swizzling_functor must be one of {known}; got {given}{near}")
-        if self.is_native:
-            rules.check_native(self.compute_capability, math, self.A, self.B, self.C, apart=self.is_apart)
-            rules.check_family(self.epilogue_functor, Family.SM90_GEMM)
-            rules.warn_of_spills(tile, self.D)
-        else:
-            rules.check_family(self.epilogue_functor, Family.AMPERE_GEMM)
-            if self.epilogue_functor.is_tree:
-                rules.check_tree(math, self.C, self.is_stream_k)
-            rules.check_ampere(self.compute_capability, tile, self.A, self.B, self.C)
-        rules.check_shared_memory(
-            self.compute_capability, tile, self.A, self.B, self.C, D=self.D, epilogue=self.epilogue_functor
-        )
+        return gemm_text(self)
 
     def _value(self) -> tuple[Any, ...]:
         value = super()._value()

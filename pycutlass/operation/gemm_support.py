@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.families import KernelFamily
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import (
     Matrix,
@@ -54,8 +55,8 @@ class Described(Protocol):
     swizzling_functor: Any
 
     @property
-    def is_native(self) -> bool:
-        """Whether this is a Hopper-native kernel."""
+    def family(self) -> KernelFamily:
+        """The family of kernels."""
 
     @property
     def is_stream_k(self) -> bool:
@@ -73,8 +74,9 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     """Raise ArgumentError where `operation` cannot compute `size` whatever the tensors are."""
     check_extents("problem_size", size.extents, operation.tile_description.threadblock_shape)
     mode, slices = size.gemm_mode, size.split_k_slices
-    if operation.is_native and mode not in (_Mode.Gemm, _Mode.Batched):
-        raise ArgumentError(f"Hopper-native kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+    if mode not in operation.family.modes:
+        modes = " and ".join(f"Mode.{each.name}" for each in operation.family.modes)
+        raise ArgumentError(f"{operation.family.name} kernels run in {modes}, not in {mode}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
     _check_ports(operation.epilogue_functor, size)
@@ -111,8 +113,8 @@ def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
 
 def check_slices(operation: Described, k: int, slices: int) -> None:
     """Raise ArgumentError where K cannot be divided into `slices` slices."""
-    if operation.is_native:
-        raise ArgumentError(f"Hopper-native kernels do not split K; got split_k_slices={slices}")
+    if not operation.family.splits_k:
+        raise ArgumentError(f"{operation.family.name} kernels do not split K; got split_k_slices={slices}")
     step = max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
     most = -(-k // step)
     if slices > most:
@@ -206,7 +208,7 @@ def output(operation: Described, size: GemmProblemSize) -> TensorSpec:
 def _check_grid(operation: Described, size: GemmProblemSize) -> None:
     """Check the grid of a launch, as CUTLASS's swizzles make it: only large problems need a look."""
     m, n, k, count, tile = size.m, size.n, size.k, size.count, operation.tile_description.threadblock_shape
-    if operation.is_native or (max(m, n) <= GRID_LIMIT * min(tile[:2]) and count <= GRID_LIMIT):
+    if operation.family.is_persistent or (max(m, n) <= GRID_LIMIT * min(tile[:2]) and count <= GRID_LIMIT):
         return
     what = f"a GEMM of M={m}, N={n}, K={k} in {size.gemm_mode} with count {count}"
     if operation.is_stream_k:

@@ -8,24 +8,20 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import SchedulerMode
-from pycutlass.epilogue import Epilogue, Family
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, DescriptionError
+from pycutlass.families import KernelFamily
+from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import rules
 from pycutlass.operation.base import Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.group_support import check_operands, check_sizes, outputs
-from pycutlass.operation.shared_memory import chosen_stages, native_stages
 from pycutlass.operation.support import Support, named_operands, supported
+from pycutlass.operation.text import grouped_text
 from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
 __all__ = ["GemmOperationGrouped"]
-
-_SCHEDULES = {
-    SchedulerMode.Device: "cutlass::gemm::kernel::GroupScheduleMode::kDeviceOnly",
-    SchedulerMode.Host: "cutlass::gemm::kernel::GroupScheduleMode::kHostPrecompute",
-}
 
 _SWIZZLES = (
     _core.IdentitySwizzle1,
@@ -118,6 +114,11 @@ class GemmOperationGrouped(Operation):
         self._check()
 
     @property
+    def family(self) -> KernelFamily:
+        """The family of kernels, with its rules."""
+        return self.single.family
+
+    @property
     def is_native(self) -> bool:
         """Whether this is a Hopper-native kernel."""
         return self.single.is_native
@@ -167,21 +168,10 @@ class GemmOperationGrouped(Operation):
 
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
-        if self.is_native:
-            tile = self.tile_description
-            stages = native_stages(tile, self.C, grouped=True)
-            chosen = tile.stages is None and stages == chosen_stages(tile, self.C, grouped=True)
-            return self.single.native_body(None if chosen else stages, "gemm_grouped_sm90.h", "GemmGroupedSm90")
-        each = self.single.body().replace("using Operation =", "using Problem =")
-        schedule = _SCHEDULES[self.precompute_mode]
-        return (
-            '#include "pycutlass/gemm_grouped.h"\n'
-            f"{each}\n"
-            f"using Operation = pycutlass::GemmGrouped<Problem, {schedule}>;\n"
-        )
+        return grouped_text(self.single, self.precompute_mode)
 
     def _check(self) -> None:
-        rules.check_family(self.epilogue_functor, Family.SM90_GROUP if self.is_native else Family.AMPERE_GROUP)
+        check_family(self.epilogue_functor, self.family.group)
         if self.swizzling_functor not in _SWIZZLES:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
             given = self.swizzling_functor
@@ -192,16 +182,7 @@ class GemmOperationGrouped(Operation):
             known = " or ".join(map(repr, SchedulerMode))
             near = member_meant(self.precompute_mode, SchedulerMode, "SchedulerMode")
             raise DescriptionError(f"precompute_mode must be {known}, got {shown(self.precompute_mode)}{near}")
-        if self.is_native and self.precompute_mode is not SchedulerMode.Device:
-            raise DescriptionError(
-                "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or "
-                "describe an Ampere-style kernel (stages and warp_count, no cluster_shape)"
-            )
-        if self.is_native and self.swizzling_functor is not _core.IdentitySwizzle1:
-            raise DescriptionError(
-                f"a Hopper-native group has no swizzle: use cutlass.IdentitySwizzle1, got "
-                f"cutlass.{self.swizzling_functor.__name__}"
-            )
-        rules.check_shared_memory(
-            self.compute_capability, self.tile_description, self.A, self.B, self.C, self.precompute_mode
+        self.family.check_group(self.swizzling_functor, self.precompute_mode)
+        self.family.check_shared_memory(
+            *(self.compute_capability, self.tile_description, self.A, self.B, self.C), group=self.precompute_mode
         )

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.epilogue import Epilogue, Family, LinearCombination
+from pycutlass.epilogue import Epilogue, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
-from pycutlass.instruction import MathInstruction
+from pycutlass.families import AMPERE, Family
+from pycutlass.families.table import check_family
 from pycutlass.integers import several, whole
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of
-from pycutlass.operation import rules
+from pycutlass.operation import parts
 from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.problems import ReductionProblemSize, reduction_size
 from pycutlass.operation.support import GRID_LIMIT, Support, named_operands, supported
@@ -23,14 +24,8 @@ from pycutlass.types import element
 
 __all__ = ["ReductionOperation", "check_size", "unscaled"]
 
-_f16, _f32, _f64, _s8, _s32 = _core.float16, _core.float32, _core.float64, _core.int8, _core.int32
-#: What makes partial sums of each type. The rules for epilogues are those of GEMMs, which are told an instruction.
-_SUMMED_BY = {
-    "f16": MathInstruction((16, 8, 16), _f16, _f16, _f16, _core.OpClass.TensorOp),
-    "f32": MathInstruction((1, 1, 1), _f32, _f32, _f32),
-    "f64": MathInstruction((1, 1, 1), _f64, _f64, _f64),
-    "s32": MathInstruction((1, 1, 4), _s8, _s8, _s32),
-}
+#: What GEMMs and convolutions accumulate in.
+_SUMS = ("f16", "f32", "f64", "s32")
 _MOST_REGISTERS = 255  # that one thread can have, of 32 bits each
 
 
@@ -104,7 +99,7 @@ class ReductionOperation(Operation):
         super().__init__()
         self._refuse(unknown)
         self.shape = _shape(shape)
-        self.C = rules.expect("C", C, TensorDescription)
+        self.C = parts.expect("C", C, TensorDescription)
         self.count = count = _positive("count", count)
         self.partitions_per_stage = _positive("partitions_per_stage", partitions_per_stage)
         self.element_accumulator = element(element_accumulator).tag
@@ -114,8 +109,8 @@ class ReductionOperation(Operation):
         if epilogue_functor is None:
             compute = element_accumulator if element_compute is None else element_compute
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
-        self.epilogue_functor = rules.expect_epilogue(epilogue_functor)
-        rules.check_family(self.epilogue_functor, Family.REDUCTION)
+        self.epilogue_functor = parts.expect_epilogue(epilogue_functor)
+        check_family(self.epilogue_functor, Family.REDUCTION)
         self.element_compute = self.epilogue_functor.compute.tag
         self._check(element_compute)
 
@@ -199,9 +194,9 @@ class ReductionOperation(Operation):
 
     def _check(self, element_compute: Any) -> None:
         functor, accumulator = self.epilogue_functor, element(self.element_accumulator)
-        if accumulator.short not in _SUMMED_BY:
+        if accumulator.short not in _SUMS:
             raise DescriptionError(
-                f"element_accumulator must be what a GEMM or convolution accumulates in, {', '.join(_SUMMED_BY)}; got "
+                f"element_accumulator must be what a GEMM or convolution accumulates in, {', '.join(_SUMS)}; got "
                 f"{accumulator}"
             )
         if self.element_workspace is not self.element_accumulator:
@@ -251,7 +246,7 @@ class ReductionOperation(Operation):
     def _check_epilogue(self) -> None:
         """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""
         matrix = TensorDescription(self.C.element, _core.RowMajor, self.count)
-        rules.check_epilogue(_SUMMED_BY[element(self.element_accumulator).short], matrix, self.epilogue_functor)
+        AMPERE.check_epilogue(element(self.element_accumulator), matrix, self.epilogue_functor)
 
 
 def check_size(operation: ReductionOperation, size: ReductionProblemSize) -> None:

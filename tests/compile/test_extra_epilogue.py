@@ -13,7 +13,7 @@ from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
 from pycutlass.epilogue import Family
 from pycutlass.epilogue.layout import EpilogueLayout
-from pycutlass.operation import shared_memory
+from pycutlass.families import sm90
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes
 
@@ -42,7 +42,7 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str) -> None:
         tile, C = operation.tile_description, operation.C
         beside = functor.shared_bytes(Family.SM90_GEMM, tile)
         if tile.stages is not None:
-            most = shared_memory.native_bytes(tile, C, tile.stages, grouped=False) + beside
+            most = sm90.kernel_bytes(tile, C, tile.stages, grouped=False) + beside
             assert most - 4096 <= host.shared_bytes <= most
     assert host.shared_bytes <= 227 << 10
 

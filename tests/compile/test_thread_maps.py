@@ -13,8 +13,8 @@ from descriptions import ampere
 from pycutlass import toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import CompileError
-from pycutlass.operation import mainloop
-from pycutlass.operation.mainloop import shares_evenly
+from pycutlass.families.ampere import mainloop
+from pycutlass.families.ampere.mainloop import shares_evenly
 from pycutlass.toolchain import Processes
 
 pytestmark = pytest.mark.compile

@@ -15,7 +15,7 @@ from emulator import Emulator
 from tiles import int8
 
 from pycutlass import MathOperation
-from pycutlass.operation import mainloop
+from pycutlass.families.ampere import mainloop
 
 pytestmark = pytest.mark.compile
 

@@ -13,7 +13,8 @@ from kernels import draw_ampere, draw_convolution, text_of
 
 from pycutlass import GemmOperationGrouped, KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.operation import shared_memory
+from pycutlass.families import SM90, sm90
+from pycutlass.families.ampere import memory
 
 pytestmark = pytest.mark.compile
 
@@ -26,14 +27,14 @@ def counted(operation: Any) -> list[int]:
     tile = operation.tile_description
     grouped = isinstance(operation, GemmOperationGrouped)
     if tile.is_native:
-        stages = shared_memory.native_stages(tile, operation.C, grouped=grouped)
-        return [shared_memory.native_bytes(tile, operation.C, stages, grouped=grouped)]
+        stages = sm90.stages_of(tile, operation.C, grouped=grouped)
+        return [sm90.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
     A, B, C = operation._product() if hasattr(operation, "_product") else (operation.A, operation.B, operation.C)
-    kernel = shared_memory.ampere_bytes(tile, A, B, C)
+    kernel = memory.kernel_bytes(tile, A, B, C)
     if grouped:
         scheduled = operation.precompute_mode is SchedulerMode.Host
-        kernel = shared_memory.grouped_bytes(kernel, tile.num_threads, scheduled)
-    return [shared_memory.mainloop_bytes(tile, A, B), shared_memory.epilogue_bytes(tile, C), kernel]
+        kernel = memory.grouped_bytes(kernel, tile.num_threads, scheduled)
+    return [memory.mainloop_bytes(tile, A, B), memory.epilogue_bytes(tile, C), kernel]
 
 
 def compare(operations: list[Any]) -> None:
@@ -109,9 +110,9 @@ def test_a_tile_without_stages_fits() -> None:
             continue
         tile, C = operation.tile_description, operation.C
         for grouped in (False, True):
-            stages = shared_memory.native_stages(tile, C, grouped=grouped)
-            assert shared_memory.native_bytes(tile, C, stages, grouped=grouped) <= shared_memory.NATIVE_LIMIT
-            fewer += stages != shared_memory.chosen_stages(tile, C, grouped=grouped)
+            stages = sm90.stages_of(tile, C, grouped=grouped)
+            assert sm90.kernel_bytes(tile, C, stages, grouped=grouped) <= SM90.shared_memory[90]
+            fewer += stages != sm90.chosen_stages(tile, C, grouped=grouped)
     assert fewer
 
 

@@ -12,10 +12,8 @@ from pycutlass import (
     LinearCombination,
     LinearCombinationClamp,
     LinearCombinationGeneric,
-    MathInstruction,
     MathOperation,
     TensorDescription,
-    TileDescription,
     cutlass,
     relu,
 )
@@ -140,6 +138,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"epilogue_functor": LinearCombinationGeneric(relu, TAG["s8"], 16, TAG["s32"], TAG["f32"])},
         ["LinearCombinationGeneric does not limit", "cutlass.int8"],
     ),
+    ("f16", {"swizzling_functor": cutlass.StridedDgradIdentitySwizzle1}, ["swizzling_functor must be one of", "got"]),
     # Trees of visitors
     ("simt", {"epilogue_functor": ExtraEpilogue(TAG["f32"], TAG["f64"])}, ["tensor cores", "Simt"]),
     # D described apart from C
@@ -150,21 +149,6 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     # Hopper-native kernels
     ("hopper", {"epilogue_functor": functor("f16", 8, kind=LinearCombinationClamp)}, ["no Hopper-native counterpart"]),
     ("hopper", {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
-    (
-        "hopper",
-        {
-            "tile_description": TileDescription(
-                [128, 128, 32],
-                None,
-                None,
-                MathInstruction(None, TAG["tf32"], TAG["tf32"], TAG["f32"], cutlass.OpClass.TensorOp),
-                [1, 1],
-            ),
-            "A": tensor("tf32", ROW, 4),
-            "B": tensor("tf32", COLUMN, 4),
-        },
-        ["f16 or bf16", "cutlass.tfloat32"],
-    ),
     ("hopper", {"A": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
     ("hopper", {"C": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
     ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4"]),

@@ -26,12 +26,12 @@ from pycutlass import (  # noqa: E402
     gelu,
     gelu_tanh,
     hardswish,
-    instruction,
     sigmoid,
     silu,
     tanh,
 )
 from pycutlass.errors import AlignmentError, ArgumentTypeError, DescriptionError, DriverError  # noqa: E402
+from pycutlass.families import AMPERE  # noqa: E402
 from pycutlass.types import ELEMENTS  # noqa: E402
 from tools.fuzz import kernels, outcome, session, tally  # noqa: E402
 from tools.fuzz.cases import draw_case, run_case  # noqa: E402
@@ -82,7 +82,7 @@ def test_every_math_instruction_is_drawn(drawn: list[kernels.Kernel]) -> None:
     rows = {(m.opcode_class, m.a.short, m.accumulator.short, m.instruction_shape, m.math_operation) for m in seen}
     wanted = {
         (row.opcode_class, row.a, row.accumulator, row.shape, operation)
-        for row in instruction._VALID
+        for row in AMPERE.products
         for operation in row.operations
     }
     assert wanted <= rows
@@ -338,7 +338,7 @@ def test_a_family_whose_problems_are_all_refused_is_told() -> None:
 
 def test_the_digest_follows_what_makes_and_checks_kernels(tmp_path: Path) -> None:
     for name in (
-        "pycutlass/operation/rules.py",
+        "pycutlass/families/table.py",
         "pycutlass/reference/gemm.py",
         "csrc/launch.cpp",
         "tools/fuzz/truth.py",
@@ -348,7 +348,7 @@ def test_the_digest_follows_what_makes_and_checks_kernels(tmp_path: Path) -> Non
     before = tally.code_digest(tmp_path)
     (tmp_path / "pycutlass/reference/gemm.py").write_text("2\n")
     assert tally.code_digest(tmp_path) == before
-    for name in ("pycutlass/operation/rules.py", "csrc/launch.cpp", "tools/fuzz/truth.py"):
+    for name in ("pycutlass/families/table.py", "csrc/launch.cpp", "tools/fuzz/truth.py"):
         (tmp_path / name).write_text("2\n")
         assert tally.code_digest(tmp_path) != before
         before = tally.code_digest(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from descriptions import (
+    BY_SHORT_NAME,
     COLUMN,
     KINDS,
     ROW,
@@ -25,12 +26,11 @@ from pycutlass import (
     LinearCombination,
     LinearCombinationClamp,
     TensorDescription,
-    TileDescription,
     cutlass,
 )
 from pycutlass.compiler.target import choose_target
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.operation.base import SHARED_MEMORY_LIMIT
+from pycutlass.families import SHARED_MEMORY_LIMIT
 
 TILE = parts()["tile_description"]
 HOPPER_TILE = native_parts()["tile_description"]
@@ -159,22 +159,15 @@ def test_a_compute_capability_of_numpy_is_an_int():
     assert type(operation.compute_capability) is int
 
 
-@pytest.mark.parametrize("accumulator", ["f16", "f64"])
-def test_hopper_kernels_accumulate_in_f32(accumulator):
-    wrong = native_parts()
-    if accumulator == "f64":
-        math = pycutlass.MathInstruction(None, cutlass.float64, cutlass.float64, cutlass.float64, TENSOR_OP)
-        operands = {"A": tensor("f64", ROW, 2), "B": tensor("f64", COLUMN, 2)}
-    else:
-        math = pycutlass.MathInstruction(None, cutlass.float16, cutlass.float16, cutlass.float16, TENSOR_OP)
-        operands = {}
-    tile = TileDescription([128, 128, 64], None, None, math, [1, 1])
-    C = tensor(accumulator, alignment=8)
-    writes = functor(accumulator, C.alignment, accumulator, accumulator)
-    wrong |= operands | {"tile_description": tile, "C": C, "epilogue_functor": writes}
+@pytest.mark.parametrize(
+    ("operand", "accumulator"), [("f16", "f16"), ("f64", "f64"), ("tf32", "f32"), ("f32", "f32"), ("s8", "s32")]
+)
+def test_hopper_kernels_have_a_table_of_their_own(operand, accumulator):
+    """What mma.sync multiplies is no matter to them; their instruction has no shape."""
     with pytest.raises(DescriptionError) as caught:
-        GemmOperationUniversal(**wrong)
-    assert all(word in str(caught.value) for word in ("f16 or bf16", "f32", "Leave out cluster_shape"))
+        pycutlass.MathInstruction(None, TAG[operand], TAG[operand], TAG[accumulator], TENSOR_OP)
+    words = ["multiply f16 or bf16 and accumulate in f32", str(BY_SHORT_NAME[operand]), "leave out cluster_shape"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_unknown_keywords_are_refused_with_those_that_exist():

@@ -14,16 +14,21 @@ import pytest
 from descriptions import BY_SHORT_NAME, COLUMN, LAYOUTS, ROW, SIMT, native_parts, parts
 from hypothesis import given
 from hypothesis import strategies as st
+from part_cases import F16, WRONG_INSTRUCTIONS, WRONG_TILES
 from rule_cases import BASELINES, FLIPS, functor, int8_simt, tensor, tile
 
 from pycutlass import (
+    GemmOperationGrouped,
     GemmOperationUniversal,
     KernelSchedule,
     LinearCombination,
     LinearCombinationClamp,
+    SchedulerMode,
+    cutlass,
 )
 from pycutlass.errors import DescriptionError
-from pycutlass.operation import mainloop, rules
+from pycutlass.families import sm90, table
+from pycutlass.families.ampere import family, mainloop, tiles
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -50,7 +55,7 @@ def test_the_tile_of_a_column_major_c_is_transposed():
     GemmOperationUniversal(**{**BASELINES["f16"], **change, "C": tensor("f16", COLUMN, 8)})
 
 
-@pytest.mark.parametrize("module", [rules, mainloop], ids=["rules", "mainloop"])
+@pytest.mark.parametrize("module", [table, sm90, family, mainloop, tiles], ids=lambda module: module.__name__)
 def test_every_rule_is_broken_by_a_case(module):
     path = Path(module.__file__)
     raised = {
@@ -59,6 +64,14 @@ def test_every_rule_is_broken_by_a_case(module):
         if isinstance(node, ast.Raise)
     }
     errors = [refused(baseline, change).value for baseline, change, _ in FLIPS]
+    for value, change in [*((F16, change) for change, _ in WRONG_INSTRUCTIONS), *(row[:2] for row in WRONG_TILES)]:
+        with pytest.raises(DescriptionError) as caught:
+            replace(value, **change)
+        errors.append(caught.value)
+    for change in ({"swizzling_functor": cutlass.IdentitySwizzle2}, {"precompute_mode": SchedulerMode.Host}):
+        with pytest.raises(DescriptionError) as caught:
+            GemmOperationGrouped(**BASELINES["hopper"] | change)
+        errors.append(caught.value)
     raised_by = [each for error in errors for each in (error, error.__context__) if each]
     last = [traceback.extract_tb(each.__traceback__)[-1] for each in raised_by]
     broken = {entry.lineno for entry in last if Path(entry.filename) == path}

@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from pycutlass.calls import counted
 from pycutlass.errors import DescriptionError
-from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation.shared_memory import simt_threads
+from pycutlass.families.ampere.memory import simt_threads
+from pycutlass.families.parts import Tensor, Tile, changed
 
 __all__ = ["check_output", "with_other_warps", "writes"]
 
@@ -28,7 +27,7 @@ _LINE_BYTES = 256
 _FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
 
 
-def check_output(tile: TileDescription, C: TensorDescription, loads: Callable[[TileDescription], bool]) -> None:
+def check_output(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> None:
     """Check that the epilogue of an Ampere-style kernel can write its tiles to C.
 
     Parameters
@@ -46,12 +45,12 @@ def check_output(tile: TileDescription, C: TensorDescription, loads: Callable[[T
         raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C, loads))}")
 
 
-def writes(tile: TileDescription, C: TensorDescription) -> bool:
+def writes(tile: Tile, C: Tensor) -> bool:
     """Return whether the epilogue can write the tile to C."""
     return not _why_not(tile, C)
 
 
-def _why_not(tile: TileDescription, C: TensorDescription) -> str:
+def _why_not(tile: Tile, C: Tensor) -> str:
     if C.order.interleave > 1:
         return _why_not_interleaved(tile, C.order.interleave)
     if not tile.math_instruction.is_tensor_op:
@@ -59,7 +58,7 @@ def _why_not(tile: TileDescription, C: TensorDescription) -> str:
     return _why_not_vectors(tile, C) or _why_not_shared(tile, C) or _why_not_rearranged(tile, C)
 
 
-def _why_not_interleaved(tile: TileDescription, columns: int) -> str:
+def _why_not_interleaved(tile: Tile, columns: int) -> str:
     """Each warp writes what it has, in whole groups of columns (interleaved_epilogue.h)."""
     if _warps(tile)[2] > 1:
         return f"operand C is interleaved, which warps that share K cannot write: {_described(tile)}"
@@ -71,7 +70,7 @@ def _why_not_interleaved(tile: TileDescription, columns: int) -> str:
     return ""
 
 
-def _why_not_simt(tile: TileDescription) -> str:
+def _why_not_simt(tile: Tile) -> str:
     """Each warp writes whole rows, single elements side by side (default_thread_map_simt.h)."""
     rows, _ = simt_threads(tile)
     if tile.threadblock_shape[1] % _LANES:
@@ -87,7 +86,7 @@ def _why_not_simt(tile: TileDescription) -> str:
     return ""
 
 
-def _why_not_vectors(tile: TileDescription, C: TensorDescription) -> str:
+def _why_not_vectors(tile: Tile, C: Tensor) -> str:
     if tile.math_instruction.accumulator.short != "s32":
         return ""
     allowed = _FROM_S32.get(C.type.short, (C.alignment,))
@@ -99,7 +98,7 @@ def _why_not_vectors(tile: TileDescription, C: TensorDescription) -> str:
     )
 
 
-def _why_not_shared(tile: TileDescription, C: TensorDescription) -> str:
+def _why_not_shared(tile: Tile, C: Tensor) -> str:
     """All lanes must have work, and no two the same (output_tile_thread_map.h, OutputTileOptimalThreadMap)."""
     columns, sharing = tile.threadblock_shape[1], _sharing(tile)
     if columns % C.alignment == 0 and _covers(columns // C.alignment, C.alignment_bytes, sharing):
@@ -126,7 +125,7 @@ def _covers(accesses: int, size: int, warps: int) -> bool:
     return width * height == _LANES and accesses % width == 0 and rows % height == 0
 
 
-def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
+def _why_not_rearranged(tile: Tile, C: Tensor) -> str:
     """Accumulators of 32 bits pass through shared memory in another order (tile_iterator_tensor_op_mixed.h)."""
     columns, width = tile.threadblock_shape[1], tile.warp_shape[1]
     kinds = tile.math_instruction.accumulator.short, C.type.short
@@ -145,7 +144,7 @@ def _why_not_rearranged(tile: TileDescription, C: TensorDescription) -> str:
     )
 
 
-def _remedies(tile: TileDescription, C: TensorDescription, loads: Callable[[TileDescription], bool]) -> list[str]:
+def _remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> list[str]:
     """Return changes of which each is enough, or all together where none is.
 
     Other warps or columns come first: a lower alignment makes every access of C narrower.
@@ -168,45 +167,45 @@ def _remedies(tile: TileDescription, C: TensorDescription, loads: Callable[[Tile
     ][:1] or ["another threadblock_shape"]
 
 
-def _alignments(tile: TileDescription, C: TensorDescription) -> list[int]:
+def _alignments(tile: Tile, C: Tensor) -> list[int]:
     """Return the alignments of C that work, widest first."""
     free = tile.math_instruction.is_tensor_op and C.order.interleave == 1
     known = (16, 8, 4, 2, 1) if free else (C.alignment,)
-    described = (replace(C, alignment=alignment) for alignment in known if alignment * C.type.bits <= 128)
+    described = (changed(C, alignment=alignment) for alignment in known if alignment * C.type.bits <= 128)
     return [operand.alignment for operand in described if not _why_not(tile, operand)]
 
 
-def with_other_warps(tile: TileDescription) -> Iterator[TileDescription]:
+def with_other_warps(tile: Tile) -> Iterator[Tile]:
     """Yield the same tile with other warps, as many or fewer, which share A and B as evenly as the present ones."""
     total = tile.num_threads // _LANES
     counts = [(m, n, k) for m, n, k in itertools.product(range(1, total + 1), repeat=3) if total % (m * n * k) == 0]
     for count in sorted(counts, key=lambda count: (-math.prod(count), count[2])):
         try:
-            yield replace(tile, warp_count=count)
+            yield changed(tile, warp_count=count)
         except DescriptionError:
             continue
 
 
-def _with_other_columns(tile: TileDescription) -> Iterator[TileDescription]:
+def _with_other_columns(tile: Tile) -> Iterator[Tile]:
     """Yield the same tile with more or fewer columns, nearest first: with its warps, and with none side by side."""
     m, n, k = tile.threadblock_shape
     counts = _warps(tile), (_warps(tile)[0], 1, 1), (tile.num_threads // _LANES, 1, 1)
     for columns, warps in itertools.product(sorted((64, 128, 256), key=lambda columns: abs(columns - n)), counts):
         try:
-            yield replace(tile, threadblock_shape=(m, columns, k), warp_count=warps)
+            yield changed(tile, threadblock_shape=(m, columns, k), warp_count=warps)
         except DescriptionError:
             continue
 
 
-def _warps(tile: TileDescription) -> tuple[int, int, int]:
+def _warps(tile: Tile) -> tuple[int, int, int]:
     return tile.warp_count or (1, 1, 1)
 
 
-def _sharing(tile: TileDescription) -> int:
+def _sharing(tile: Tile) -> int:
     """Return how many warps share the writing of the same rows: those beside each other, and those that share K."""
     _, n, k = _warps(tile)
     return n * k
 
 
-def _described(tile: TileDescription) -> str:
+def _described(tile: Tile) -> str:
     return f"threadblock_shape is {list(tile.threadblock_shape)}, warp_count {list(_warps(tile))}"

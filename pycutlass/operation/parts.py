@@ -1,11 +1,16 @@
-"""What the original's scripts describe in other words: it is taken as what it means, and said once where it matters."""
+"""What users give as parts of an operation: of the right kind, and in the words of the original's scripts.
+
+Those are taken as what they mean, which is said once where it matters.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from enum import EnumMeta
+from typing import Any, TypeVar
 
 from pycutlass import _core
+from pycutlass.calls import member_meant, shown
 from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import MathInstruction
@@ -13,7 +18,32 @@ from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.log import say_once
 from pycutlass.types import element
 
-__all__ = ["over_f32", "single_loads", "single_stores", "take_further"]
+__all__ = [
+    "expect",
+    "expect_epilogue",
+    "over_f32",
+    "single_loads",
+    "single_stores",
+    "take_further",
+]
+
+_Kind = TypeVar("_Kind")
+
+
+def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
+    """Return `value`, which must be a `kind`."""
+    if isinstance(value, kind):
+        return value
+    article = "an" if kind.__name__[0] in "AEIO" else "a"
+    if isinstance(value, type) and issubclass(value, kind):
+        raise DescriptionError(f"{name} is the class {value.__name__}; call it: {value.__name__}(...)")
+    near = member_meant(value, kind, kind.__name__) if isinstance(kind, EnumMeta) else ""
+    raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
+
+
+def expect_epilogue(value: Any) -> Epilogue:
+    """Return `value`, which must be an epilogue."""
+    return value if isinstance(value, Epilogue) else expect("epilogue_functor", value, EpilogueFunctor)
 
 
 def over_f32(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> TileDescription:

@@ -10,9 +10,9 @@ from pycutlass import _core
 from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.instruction import MathInstruction
-from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation.shared_memory import simt_padding, simt_threads
+from pycutlass.families.ampere.memory import simt_padding, simt_threads
+from pycutlass.families.ampere.products import INTERLEAVED, product_of
+from pycutlass.families.parts import Math, Tensor, Tile
 
 __all__ = ["check_mainloop", "shares_evenly"]
 
@@ -24,15 +24,14 @@ _MOST_ACCESSES = 64
 _QUARTER_LINE = 32
 #: Operations that convert their operands on the way to the tensor cores.
 _HALVED = (MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16)
-_INTERLEAVED = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)
 
 
 def check_mainloop(
     compute_capability: int,
-    tile: TileDescription,
-    A: TensorDescription,
-    B: TensorDescription,
-    C: TensorDescription,
+    tile: Tile,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
 ) -> None:
     """Check that an Ampere-style (or Turing) kernel can load and multiply its tiles.
 
@@ -66,7 +65,7 @@ def check_mainloop(
         _check_simt(math, tile, A, B, C)
 
 
-def _check_proven(tile: TileDescription) -> None:
+def _check_proven(tile: Tile) -> None:
     """Check that the tile is one of those whose iterators have been run: CUTLASS itself says nothing of others."""
     for axis, extent in zip("MNK", tile.threadblock_shape, strict=True):
         if extent > _MOST_ELEMENTS:
@@ -82,7 +81,7 @@ def _check_proven(tile: TileDescription) -> None:
         )
 
 
-def _check_steps(tile: TileDescription) -> None:
+def _check_steps(tile: Tile) -> None:
     """Check that a warp's instructions along K come in pairs: it has two fragments in turn (mma_base.h)."""
     k, of_step = tile.threadblock_shape[2], (tile.math_instruction.instruction_shape or (1, 1, 1))[2]
     steps = tile.warp_shape[2] // of_step
@@ -111,9 +110,7 @@ def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: b
     return even and warps == warps_across * warps_down
 
 
-def _sides(
-    A: TensorDescription, B: TensorDescription, C: TensorDescription
-) -> tuple[tuple[str, TensorDescription, int, bool], ...]:
+def _sides(A: Tensor, B: Tensor, C: Tensor) -> tuple[tuple[str, Tensor, int, bool], ...]:
     """Return both operands: name, description, which of the tile's M and N is theirs, whether K is contiguous.
 
     A column-major C is computed as the transposed problem, so that the tile's rows are those of B.
@@ -122,7 +119,7 @@ def _sides(
     return ("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)
 
 
-def _check_turing(tile: TileDescription) -> None:
+def _check_turing(tile: Tile) -> None:
     math = tile.math_instruction
     if math.is_tensor_op and (math.a.short, math.instruction_shape) not in (("f16", (16, 8, 8)), ("s8", (8, 8, 16))):
         raise DescriptionError(
@@ -133,12 +130,11 @@ def _check_turing(tile: TileDescription) -> None:
         raise DescriptionError(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
 
 
-def _check_integer_layouts(
-    math: MathInstruction, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
-) -> None:
+def _check_integer_layouts(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
     layouts = (A.layout, B.layout, C.layout)
-    if any(layout in _INTERLEAVED for layout in layouts):
-        if layouts != _INTERLEAVED or not (math.a.short == "s8" and math.is_tensor_op):
+    allowed = product_of(math).layouts
+    if any(layout in INTERLEAVED for layout in layouts):
+        if layouts != INTERLEAVED or INTERLEAVED[:2] not in allowed:
             raise DescriptionError(
                 f"interleaved layouts go together: A and C ColumnMajorInterleaved32, B RowMajorInterleaved32, int8 by "
                 f"TensorOp; got {A.order}, {B.order} and {C.order} of {math.a}"
@@ -162,7 +158,7 @@ def _check_integer_layouts(
                 f"warp_count makes {warps}"
             )
         return
-    if (A.is_row_major, B.is_row_major) != (True, False):
+    if layouts[:2] not in allowed:
         raise DescriptionError(
             f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix "
             f"cannot transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every "
@@ -170,16 +166,12 @@ def _check_integer_layouts(
         )
 
 
-def _check_simt(
-    math: MathInstruction, tile: TileDescription, A: TensorDescription, B: TensorDescription, C: TensorDescription
-) -> None:
-    wanted = 1
+def _check_simt(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+    wanted = product_of(math).alignment
     if not math.a.is_integer:
         _refuse_sliced_k(f"SIMT {math.a}", tile)  # warp/mma_simt_tile_iterator.h
-    else:
-        wanted = 4  # dp4a multiplies four at once (cutlass/gemm/threadblock/default_mma_core_simt.h)
-        if tile.stages != 2:
-            raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
+    elif tile.stages != 2:
+        raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
     for name, operand in (("A", A), ("B", B)):
         if operand.alignment != wanted:
             raise DescriptionError(
@@ -197,7 +189,7 @@ def _check_simt(
             _check_simt_transpose(name, operand, tile, lanes[axis])
 
 
-def _simt_lanes(math: MathInstruction, tile: TileDescription) -> tuple[int, int]:
+def _simt_lanes(math: Math, tile: Tile) -> tuple[int, int]:
     """Return how many elements along M and N a thread takes at once, after checking that they divide its tile.
 
     The iterators of a warp assert that (gemm/warp/mma_simt_tile_iterator.h).
@@ -218,7 +210,7 @@ def _simt_lanes(math: MathInstruction, tile: TileDescription) -> tuple[int, int]
     return lanes[0], lanes[1]
 
 
-def _check_simt_loads(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+def _check_simt_loads(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:
     """Check that all threads can share the tile of an operand evenly (cutlass/transform/pitch_linear_thread_map.h)."""
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     step, threads = operand.alignment, tile.num_threads  # int8 is loaded in blocks of 4x4
@@ -233,7 +225,7 @@ def _check_simt_loads(name: str, operand: TensorDescription, tile: TileDescripti
         )
 
 
-def _check_simt_transpose(name: str, operand: TensorDescription, tile: TileDescription, lane: int) -> None:
+def _check_simt_transpose(name: str, operand: Tensor, tile: Tile, lane: int) -> None:
     """Check the padding by which an operand that is contiguous along K is turned in shared memory."""
     k, padding = tile.threadblock_shape[2], simt_padding(tile)
     if padding % lane:
@@ -245,7 +237,7 @@ def _check_simt_transpose(name: str, operand: TensorDescription, tile: TileDescr
         )
 
 
-def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> None:
+def _check_loads(tile: Tile, A: Tensor, B: Tensor) -> None:
     math = tile.math_instruction
     if math.math_operation in _HALVED and tile.warp_shape[0] % 32:
         # mma_tensor_op.h converts a warp's fragment of A in two halves, each of whole instructions.
@@ -272,7 +264,7 @@ def _check_loads(tile: TileDescription, A: TensorDescription, B: TensorDescripti
             )
 
 
-def _check_f64(name: str, tile: TileDescription, axis: int, along_k: bool) -> None:
+def _check_f64(name: str, tile: Tile, axis: int, along_k: bool) -> None:
     """Check what the shared-memory layouts of 64-bit elements ask for (tensor_op_multiplicand_sm80.h)."""
     if tile.num_threads < 64:
         raise DescriptionError("f64 TensorOp kernels have two warps or more: use another warp_count")
@@ -306,7 +298,7 @@ def _check_f64(name: str, tile: TileDescription, axis: int, along_k: bool) -> No
         )
 
 
-def _refuse_sliced_k(what: str, tile: TileDescription) -> None:
+def _refuse_sliced_k(what: str, tile: Tile) -> None:
     """Raise where warps share K: the iterators of these kernels step as if one warp had all of it."""
     assert tile.warp_count is not None
     if tile.warp_count[2] > 1:
@@ -315,7 +307,7 @@ def _refuse_sliced_k(what: str, tile: TileDescription) -> None:
         )
 
 
-def _check_operand_tile(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+def _check_operand_tile(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:
     """Check one operand's tile, of extent `axis` (0 for M, 1 for N) and K, against CUTLASS's shared-memory layouts.
 
     The contiguous extent of a tile fills or divides a 128-byte line where it runs along K
@@ -338,7 +330,7 @@ def _check_operand_tile(name: str, operand: TensorDescription, tile: TileDescrip
     _check_accesses(name, operand, tile, axis)
 
 
-def _check_warp_tile(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+def _check_warp_tile(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
     """Check that each warp's part of an operand that is not contiguous along K begins where warps can read it.
 
     Shared memory is permuted within lines of 128 bytes. CUTLASS finds where a warp's part begins by adding whole lines,
@@ -352,7 +344,7 @@ def _check_warp_tile(name: str, operand: TensorDescription, tile: TileDescriptio
         )
 
 
-def _check_matrices(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+def _check_matrices(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
     """Check that each warp reads its part of an operand that is stored along K by whole ldmatrix instructions.
 
     One reads four matrices of 8 lines x 16 bytes: as many side by side as an instruction's K takes, the others one
@@ -374,13 +366,13 @@ def _check_matrices(name: str, operand: TensorDescription, tile: TileDescription
         )
 
 
-def _depth_bytes(operand: TensorDescription, tile: TileDescription) -> int:
+def _depth_bytes(operand: Tensor, tile: Tile) -> int:
     """Return how many bytes of one line of the tile are side by side in shared memory."""
     k = operand.order.interleave if operand.order.interleave > 1 else tile.threadblock_shape[2]
     return k * operand.type.bits // 8
 
 
-def _check_shares(name: str, operand: TensorDescription, tile: TileDescription, axis: int, along_k: bool) -> None:
+def _check_shares(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:
     """Check that the warps load the tile of an operand once, and all of it (default_mma_core_sm80.h, ..._sm75.h).
 
     Where that does not come out even CUTLASS rounds down, and leaves the rest alone without a word.
@@ -402,7 +394,7 @@ def _check_shares(name: str, operand: TensorDescription, tile: TileDescription, 
         )
 
 
-def _check_accesses(name: str, operand: TensorDescription, tile: TileDescription, axis: int) -> None:
+def _check_accesses(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     accesses = rows * k // operand.alignment
     if accesses // tile.num_threads > _MOST_ACCESSES:

@@ -1,0 +1,7 @@
+"""Families of kernels, one table each: what Ampere-style and Hopper-native kernels can be."""
+
+from pycutlass.families.ampere import AMPERE
+from pycutlass.families.sm90 import CLEAN_ACCUMULATORS, SM90
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, Product
+
+__all__ = ["AMPERE", "CLEAN_ACCUMULATORS", "SHARED_MEMORY_LIMIT", "SM90", "Family", "KernelFamily", "Product"]

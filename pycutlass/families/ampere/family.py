@@ -1,0 +1,168 @@
+"""The table of Ampere-style kernels, and what their parts must be to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass import _core
+from pycutlass.enums import SchedulerMode
+from pycutlass.errors import DescriptionError
+from pycutlass.families.ampere import memory
+from pycutlass.families.ampere.mainloop import check_mainloop
+from pycutlass.families.ampere.outputs import check_output, with_other_warps, writes
+from pycutlass.families.ampere.products import PRODUCTS
+from pycutlass.families.ampere.tiles import check_tile, near
+from pycutlass.families.parts import Epilogue, Kernel, Math, Tensor, Tile
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
+
+__all__ = ["AMPERE", "NO_VOLTA"]
+
+#: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
+NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
+#: Volta's tensor cores multiply f16 by this instruction alone, and no other GPU's do.
+_VOLTA_SHAPE = (8, 8, 4)
+#: M of wgmma, the instruction of Hopper-native kernels; mma.sync has 16 at most.
+_WGMMA_ROWS = 64
+_Mode = _core.GemmMode
+
+
+@dataclass(frozen=True, eq=False)
+class _Ampere(KernelFamily):
+    """Kernels of CUTLASS's 2.x API, which run on every later GPU."""
+
+    def _refuse_instruction(self, math: Math) -> None:
+        super()._refuse_instruction(math)
+        a, b, shape = math.a.short, math.b.short, list(math.instruction_shape or ())
+        alike = [row for row in self.products if (row.a, row.b) == (a, b)]
+        nearest = [row for row in alike if row.opcode_class == math.opcode_class] or alike or self.products
+        choices = "; ".join(map(str, nearest))
+        if shape[0] == _WGMMA_ROWS:
+            choices += "; None for a Hopper-native kernel, whose instruction follows from its tile"
+        reason = ""
+        if math.is_tensor_op and a == "f16" and math.instruction_shape == _VOLTA_SHAPE:
+            reason = f": {shape} of {math.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
+        sums, operation = math.accumulator.short, math.math_operation.name
+        wanted = f"{math.opcode_class.name} {a} x {b} -> {sums}, {shape}, {operation}"
+        raise DescriptionError(f"there is no math instruction {wanted}{reason}. Nearest valid choices: {choices}")
+
+    def check_tile(self, tile: Tile) -> None:
+        """Raise DescriptionError where warps and instructions do not divide a tile."""
+        check_tile(tile)
+
+    def check_apart(self, C: Tensor, D: Tensor) -> None:
+        """Refuse a D that is described apart from C."""
+        raise DescriptionError(
+            f"D is described apart from C, {D.order} of {D.type} and {C.order} of {C.type}, and the epilogue of an "
+            f"Ampere-style kernel writes D as it reads C: leave out D, or describe a Hopper-native kernel"
+        )
+
+    def check_parts(self, kernel: Kernel) -> None:
+        """Check that mainloop and epilogue load, multiply and write the tile."""
+        math, C = kernel.tile_description.math_instruction, kernel.C
+        check_family(kernel.epilogue_functor, self.gemm)
+        if kernel.epilogue_functor.is_tree:
+            is_stream_k = kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK
+            if not math.is_tensor_op or C.layout is not _core.RowMajor or is_stream_k:
+                what = "stream-K" if is_stream_k else f"{math.opcode_class.name} kernels and a C of {C.order}"
+                raise DescriptionError(
+                    f"an Ampere-style epilogue that is a tree of visitors is for tensor cores (OpClass.TensorOp), a C "
+                    f"of RowMajor and no stream-K; got {what}"
+                )
+        self.check_product(kernel.compute_capability, kernel.tile_description, kernel.A, kernel.B, C)
+
+    def check_product(self, compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+        """Check that a kernel loads and multiplies its tiles, and writes all of C: also that of a convolution."""
+        limit = self.shared_memory[compute_capability]
+
+        def loads(other: Tile) -> bool:
+            """Whether `other` could be recommended in place of `tile`."""
+            try:
+                check_mainloop(compute_capability, other, A, B, C)
+            except DescriptionError:
+                return False
+            return memory.kernel_bytes(other, A, B, C) <= limit
+
+        def works(other: Tile) -> bool:
+            return loads(other) and writes(other, C)
+
+        try:
+            check_mainloop(compute_capability, tile, A, B, C)
+        except DescriptionError as error:
+            found = [text for text in near(tile, works) if text not in str(error)]
+            raise DescriptionError(f"{error}; for example {' or '.join(found)}" if found else str(error)) from None
+        check_output(tile, C, loads)
+
+    def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
+        """Take any: tiles are visited row by row whatever the swizzle is, and either side may schedule them."""
+
+    def shared_bytes(
+        self,
+        tile: Tile,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        *,
+        group: SchedulerMode | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> int:
+        """Return the bytes of shared memory of a kernel with its epilogue."""
+        needed = memory.kernel_bytes(tile, A, B, C)
+        if epilogue is not None and epilogue.is_tree:
+            needed += epilogue.shared_bytes(self.gemm, tile)
+        return needed if group is None else memory.grouped_bytes(needed, tile.num_threads, group is SchedulerMode.Host)
+
+    def most_of_shared_memory(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
+        """Return what takes most of it, the mainloop or the epilogue after it."""
+        if memory.epilogue_bytes(tile, C) <= memory.mainloop_bytes(tile, A, B):
+            return super().most_of_shared_memory(tile, A, B, C)
+        shape, warps = list(tile.threadblock_shape), list(tile.warp_count or ())
+        return f"the epilogue of threadblock_shape {shape}, warp_count {warps}, needs"
+
+    def accepts(self, compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> bool:
+        """Return whether a tile could be taken in place of another one."""
+        try:
+            self.check_product(compute_capability, tile, A, B, C)
+        except DescriptionError:
+            return False
+        return True
+
+    def other_warps(self, tile: Tile) -> Iterator[Tile]:
+        """Yield the tile with other warps."""
+        return with_other_warps(tile)
+
+    def tag(self, compute_capability: int) -> int:
+        """Return the compute capability that the C++ is tagged with: 75 or 80."""
+        return min(compute_capability, 80)
+
+
+AMPERE = _Ampere(
+    name="Ampere-style",
+    products=PRODUCTS,
+    computed={"f64": ("f64",), "f32": ("f32", "f16"), "f16": ("f16", "f32"), "s32": ("f32", "s32")},
+    written={
+        "f64": ("f64",),
+        "f32": ("f32", "f16", "bf16", "s8"),
+        "f16": ("f16", "f32", "bf16"),
+        "s32": ("s32", "s8", "f32", "f16", "bf16"),
+    },
+    apart=(),
+    swizzles=(
+        _core.IdentitySwizzle1,
+        _core.IdentitySwizzle2,
+        _core.IdentitySwizzle4,
+        _core.IdentitySwizzle8,
+        _core.HorizontalSwizzle,
+        _core.BatchedIdentitySwizzle,
+        _core.ThreadblockSwizzleStreamK,
+    ),
+    modes=(_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array),
+    splits_k=True,
+    is_persistent=False,
+    schedules={},
+    shared_memory=SHARED_MEMORY_LIMIT,
+    gemm=Family.AMPERE_GEMM,
+    group=Family.AMPERE_GROUP,
+)

@@ -1,0 +1,196 @@
+"""What the tables read of a kernel's parts. Descriptions, which ask the tables, are on a floor above."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.types import Element, Layout
+
+__all__ = ["Epilogue", "Kernel", "Math", "Shape", "Tensor", "Tile", "changed"]
+
+Shape = tuple[int, int, int]
+_Part = TypeVar("_Part")
+
+
+class Math(Protocol):
+    """What is read of a math instruction."""
+
+    @property
+    def instruction_shape(self) -> Shape | None:
+        """M, N, K of one instruction; None where it follows from the tile."""
+
+    @property
+    def opcode_class(self) -> Any:
+        """Tensor cores or CUDA cores."""
+
+    @property
+    def math_operation(self) -> MathOperation:
+        """What one multiply-add does."""
+
+    @property
+    def element_a(self) -> Any:
+        """Type of operand A, as a class of ``cutlass``."""
+
+    @property
+    def element_b(self) -> Any:
+        """Type of operand B, as a class of ``cutlass``."""
+
+    @property
+    def element_accumulator(self) -> Any:
+        """Type of the accumulator, as a class of ``cutlass``."""
+
+    @property
+    def a(self) -> Element:
+        """Type of operand A."""
+
+    @property
+    def b(self) -> Element:
+        """Type of operand B."""
+
+    @property
+    def accumulator(self) -> Element:
+        """Type of the accumulator."""
+
+    @property
+    def is_tensor_op(self) -> bool:
+        """Whether tensor cores compute."""
+
+
+class Tile(Protocol):
+    """What is read of a tile."""
+
+    @property
+    def threadblock_shape(self) -> Shape:
+        """M, N, K of the tile of one threadblock."""
+
+    @property
+    def stages(self) -> int | None:
+        """Depth of the pipeline."""
+
+    @property
+    def warp_count(self) -> Shape | None:
+        """Warps along M, N and K."""
+
+    @property
+    def math_instruction(self) -> Math:
+        """The instruction."""
+
+    @property
+    def cluster_shape(self) -> Shape | None:
+        """Threadblocks of one cluster."""
+
+    @property
+    def kernel_schedule(self) -> KernelSchedule | None:
+        """How warp groups share the work."""
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of one threadblock."""
+
+    @property
+    def warp_shape(self) -> Shape:
+        """M, N, K of the tile of one warp."""
+
+    def stage_bytes(self) -> int:
+        """Return the shared memory of one stage in bytes."""
+
+
+class Tensor(Protocol):
+    """What is read of an operand's description."""
+
+    @property
+    def layout(self) -> Any:
+        """The layout's class."""
+
+    @property
+    def alignment(self) -> int:
+        """Elements that addresses are aligned to."""
+
+    @property
+    def type(self) -> Element:
+        """The element type."""
+
+    @property
+    def order(self) -> Layout:
+        """The layout."""
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the elements of a row are adjacent."""
+
+    @property
+    def alignment_bytes(self) -> int:
+        """The alignment in bytes."""
+
+
+class Epilogue(Protocol):
+    """What is read of an epilogue."""
+
+    @property
+    def epilogue_vector_length(self) -> int:
+        """Elements of one memory access."""
+
+    @property
+    def output(self) -> Element:
+        """Type of D."""
+
+    @property
+    def accumulator(self) -> Element:
+        """Type of the accumulator."""
+
+    @property
+    def compute(self) -> Element:
+        """Type that scalars and sums are computed in."""
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it is a tree of visitors."""
+
+    @property
+    def saturates(self) -> bool:
+        """Whether narrow integers come out limited to their range."""
+
+    def why_not(self, family: Any) -> str:
+        """Return why kernels of `family` cannot have it."""
+
+    def shared_bytes(self, family: Any, tile: Any) -> int:
+        """Return the shared memory in bytes that it takes beside what C and D go through."""
+
+
+class Kernel(Protocol):
+    """What is read of a GEMM."""
+
+    compute_capability: int
+    swizzling_functor: Any
+
+    @property
+    def tile_description(self) -> Tile:
+        """The tile."""
+
+    @property
+    def A(self) -> Tensor:
+        """Operand A."""
+
+    @property
+    def B(self) -> Tensor:
+        """Operand B."""
+
+    @property
+    def C(self) -> Tensor:
+        """Operand C."""
+
+    @property
+    def D(self) -> Tensor:
+        """The result."""
+
+    @property
+    def epilogue_functor(self) -> Epilogue:
+        """What happens to the accumulator."""
+
+
+def changed(part: _Part, **fields: Any) -> _Part:
+    """Return a description with other fields; it proves itself again."""
+    made: _Part = replace(part, **fields)  # type: ignore[type-var]
+    return made

@@ -1,0 +1,354 @@
+"""A family of kernels as a table: what it multiplies, computes and writes, where it runs, and rules that all share."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math as numbers
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pycutlass.calls import meant, shown
+from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
+from pycutlass.errors import DescriptionError
+from pycutlass.families.parts import Epilogue, Kernel, Math, Shape, Tensor, Tile, changed
+from pycutlass.types import ELEMENTS, Element
+
+__all__ = [
+    "SHARED_MEMORY_LIMIT",
+    "Family",
+    "KernelFamily",
+    "Product",
+    "check_family",
+    "check_matrix",
+    "key_of",
+    "nearest_multiple",
+]
+
+#: Dynamic shared memory that one threadblock may have, in bytes, by compute capability
+#: (CUDA C++ Programming Guide, technical specifications).
+SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
+
+
+class Family(enum.Enum):
+    """The kernels that an epilogue may belong to; their value is what messages call them."""
+
+    AMPERE_GEMM = "Ampere-style GEMMs"
+    AMPERE_CONV = "convolutions"
+    AMPERE_GROUP = "Ampere-style groups"
+    SM90_GEMM = "Hopper-native GEMMs"
+    SM90_GROUP = "Hopper-native groups"
+    REDUCTION = "reductions"
+
+    @property
+    def is_sm90(self) -> bool:
+        """Whether its kernels are of CUTLASS's 3.x API."""
+        return self in (Family.SM90_GEMM, Family.SM90_GROUP)
+
+
+_TAGS = {row.short: row.tag for row in ELEMENTS}
+
+
+def key_of(math: Math) -> tuple[Any, ...]:
+    """Return what the row of an instruction is found by: class, types and shape."""
+    return math.opcode_class, math.element_a, math.element_b, math.element_accumulator, math.instruction_shape
+
+
+@dataclass(frozen=True)
+class Product:
+    """A row of what a family multiplies.
+
+    Parameters
+    ----------
+    opcode_class : cutlass.OpClass
+        By tensor cores or CUDA cores.
+    a, b, accumulator : str
+        Short names of the types.
+    shape : tuple of 3 int or None
+        The instruction; None where it follows from the tile.
+    layouts : tuple of pairs
+        Layouts that A and B may have.
+    alignment : int or None
+        Elements of A and B that are always loaded at a time; None where descriptions say how many.
+    operations : tuple of MathOperation
+        What one multiply-add may do.
+    over_f32 : tuple of MathOperation
+        Those for tensors of f32, which they round to the type that the instruction names.
+    """
+
+    opcode_class: Any
+    a: str
+    b: str
+    accumulator: str
+    shape: Shape | None
+    layouts: tuple[tuple[Any, Any], ...]
+    alignment: int | None = None
+    operations: tuple[MathOperation, ...] = (MathOperation.multiply_add,)
+    over_f32: tuple[MathOperation, ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it is found by; see `key_of`."""
+        tags = (_TAGS[short] for short in (self.a, self.b, self.accumulator))
+        return (self.opcode_class, *tags, self.shape)
+
+    def __str__(self) -> str:
+        operations = "/".join(operation.name for operation in self.operations)
+        shape = None if self.shape is None else list(self.shape)
+        return f"{self.opcode_class.name} {self.a} x {self.b} -> {self.accumulator}, {shape}, {operations}"
+
+
+@dataclass(frozen=True, eq=False)
+class KernelFamily(ABC):
+    """What kernels of one family can be.
+
+    Parameters
+    ----------
+    name : str
+        What messages call it.
+    products : tuple of Product
+        What is multiplied.
+    computed, written : mapping
+        Types that an epilogue can compute in and write, by the accumulator's.
+    apart : tuple of str
+        Types of a C and a D that are described apart; none where D is always like C.
+    swizzles : tuple of type
+        How threadblocks may go through a GEMM.
+    modes : tuple of cutlass.gemm.Mode
+        How a GEMM may be computed.
+    splits_k : bool
+        Whether K can be divided into slices.
+    is_persistent : bool
+        Whether threadblocks take tile after tile, so that no problem has too large a grid.
+    schedules : mapping
+        Rows that a tile may have, by the schedule of its warp groups; none where warps are counted.
+    shared_memory : mapping
+        Compute capabilities of the family, and the bytes that a threadblock may have there.
+    gemm, group : Family
+        What epilogues know it as.
+    """
+
+    name: str
+    products: tuple[Product, ...]
+    computed: Mapping[str, tuple[str, ...]]
+    written: Mapping[str, tuple[str, ...]]
+    apart: tuple[str, ...]
+    swizzles: tuple[type[Any], ...]
+    modes: tuple[Any, ...]
+    splits_k: bool
+    is_persistent: bool
+    schedules: Mapping[KernelSchedule, tuple[int, ...]]
+    shared_memory: Mapping[int, int]
+    gemm: Family
+    group: Family
+
+    # Instructions and tiles
+
+    def check_instruction(self, math: Math) -> None:
+        """Raise DescriptionError where no kernel of the family has the instruction."""
+        row = self._rows.get(key_of(math))
+        if row is None or not (math.math_operation in row.operations or math.math_operation in row.over_f32):
+            self._refuse_instruction(math)
+
+    def product_of(self, math: Math) -> Product:
+        """Return the row of an instruction of the family."""
+        return self._rows[key_of(math)]
+
+    @cached_property
+    def _rows(self) -> dict[tuple[Any, ...], Product]:
+        return {row.key: row for row in self.products}
+
+    def _refuse_instruction(self, math: Math) -> None:
+        """Raise with what there is in place of an instruction."""
+        if math.a is not math.b and not any((row.a, row.b) == (math.a.short, math.b.short) for row in self.products):
+            raise DescriptionError(
+                f"element_a and element_b must be the same type, got {math.a} and {math.b}: {self.name} kernels "
+                f"multiply operands of one type, so convert one of them"
+            )
+
+    @abstractmethod
+    def check_tile(self, tile: Tile) -> None:
+        """Raise DescriptionError where no kernel of the family has the tile."""
+
+    @abstractmethod
+    def tag(self, compute_capability: int) -> int:
+        """Return the compute capability that the C++ is tagged with."""
+
+    # Kernels
+
+    def check_gemm(self, kernel: Kernel) -> None:
+        """Raise DescriptionError where the parts make no GEMM of the family: the rule, and which two disagree."""
+        tile, A, B, C, D = kernel.tile_description, kernel.A, kernel.B, kernel.C, kernel.D
+        apart = D != C
+        self.check_operands(tile.math_instruction, A, B)
+        if apart:
+            self.check_apart(C, D)
+        self.check_epilogue(tile.math_instruction.accumulator, D, kernel.epilogue_functor, "D" if apart else "C")
+        if kernel.swizzling_functor not in self.swizzles:
+            known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in self.swizzles)
+            given = kernel.swizzling_functor
+            near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in self.swizzles})
+            raise DescriptionError(f"swizzling_functor must be one of {known}; got {shown(given)}{near}")
+        self.check_parts(kernel)
+        self.check_shared_memory(kernel.compute_capability, tile, A, B, C, D, epilogue=kernel.epilogue_functor)
+
+    def check_operands(self, math: Math, A: Tensor, B: Tensor) -> None:
+        """Check that the operands are what the instruction multiplies."""
+        for name, operand, multiplied in (("A", A, math.a), ("B", B, math.b)):
+            check_matrix(name, operand)
+            if operand.type is not multiplied:
+                raise DescriptionError(
+                    f"operand {name} is {operand.type}, the math instruction multiplies {multiplied}: make them the "
+                    f"same"
+                )
+        if math.math_operation not in self.product_of(math).operations:
+            raise DescriptionError(
+                f"{math.math_operation.name} rounds operands of cutlass.float32, got {A.type}, which need no rounding: "
+                f"use multiply_add"
+            )
+
+    @abstractmethod
+    def check_apart(self, C: Tensor, D: Tensor) -> None:
+        """Check a D that is described apart from C."""
+
+    def check_epilogue(self, accumulator: Element, C: Tensor, functor: Epilogue, name: str = "C") -> None:
+        """Check that the epilogue takes the accumulator, and writes operand `name`, `C` or a D described apart."""
+        check_matrix(name, C)
+        if functor.accumulator is not accumulator:
+            raise DescriptionError(
+                f"the epilogue functor expects an accumulator of {functor.accumulator}, the math instruction makes "
+                f"{accumulator}: give the functor element_accumulator={accumulator}"
+            )
+        if functor.output is not C.type:
+            raise DescriptionError(
+                f"the epilogue functor writes {functor.output}, operand {name} is {C.type}: give the functor "
+                f"element_output={C.type}, or describe {name} with {functor.output}"
+            )
+        if functor.epilogue_vector_length != C.alignment:
+            raise DescriptionError(
+                f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of {name}, "
+                f"{C.alignment}"
+            )
+        for what, chosen, allowed in (
+            ("compute in", functor.compute, self.computed[accumulator.short]),
+            ("write", functor.output, self.written[accumulator.short]),
+        ):
+            if chosen.short not in allowed:
+                raise DescriptionError(
+                    f"an epilogue of an accumulator of {accumulator} can {what} {', '.join(allowed)}; got {chosen}"
+                )
+        if functor.output.short == "s8" and not functor.saturates:
+            raise DescriptionError(
+                f"{type(functor).__name__} does not limit its result to the range of cutlass.int8: use "
+                f"LinearCombinationClamp or FastLinearCombinationClamp"
+            )
+
+    @abstractmethod
+    def check_parts(self, kernel: Kernel) -> None:
+        """Check what this family alone asks of a GEMM."""
+
+    @abstractmethod
+    def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
+        """Check what this family alone asks of a group."""
+
+    # Shared memory
+
+    def check_shared_memory(
+        self,
+        compute_capability: int,
+        tile: Tile,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        *,
+        group: SchedulerMode | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        """Check that a kernel, or one for a `group` of problems, fits in the shared memory of the target."""
+        limit = self.shared_memory[compute_capability]
+        needed = self.shared_bytes(tile, A, B, C, D, group=group, epilogue=epilogue)
+        if needed <= limit:
+            return
+
+        def works(other: Tile) -> bool:
+            """Whether `other` can be recommended in place of `tile`."""
+            if self.shared_bytes(other, A, B, C, D, group=group, epilogue=epilogue) > limit:
+                return False
+            return self.accepts(compute_capability, other, A, B, C)
+
+        raise DescriptionError(
+            f"{self.most_of_shared_memory(tile, A, B, C)} {needed:,} bytes of shared memory{self._beside} and compute "
+            f"capability {compute_capability} has {limit:,} for one threadblock: use "
+            f"{' or '.join(self._that_fit(tile, works)) or 'a smaller threadblock_shape'}"
+        )
+
+    #: What messages say of what is counted beside the stages.
+    _beside = ""
+
+    @abstractmethod
+    def shared_bytes(
+        self,
+        tile: Tile,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        *,
+        group: SchedulerMode | None = None,
+        epilogue: Epilogue | None = None,
+    ) -> int:
+        """Return the bytes of shared memory of a kernel with its epilogue; D is like C where it is left out."""
+
+    def most_of_shared_memory(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
+        """Return what takes most of it, for a message."""
+        return f"{tile.stages or 2} stages of {list(tile.threadblock_shape)} need"
+
+    def accepts(self, compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> bool:
+        """Return whether a tile could be taken in place of another one."""
+        return True
+
+    def other_warps(self, tile: Tile) -> Iterator[Tile]:
+        """Yield the tile with other warps."""
+        return iter(())
+
+    def _that_fit(self, tile: Tile, works: Callable[[Tile], bool]) -> Iterator[str]:
+        """Yield changes of which each is enough: fewer stages, other warps, a smaller tile."""
+        fewer = (changed(tile, stages=stages) for stages in range((tile.stages or 2) - 1, 1, -1))
+        for other in itertools.islice(filter(works, fewer), 1):
+            yield f"at most {other.stages} stages" if other.stages != 2 else "2 stages"
+        for other in itertools.islice(filter(works, self.other_warps(tile)), 1):
+            yield f"warp_count {list(other.warp_count or ())}"
+        for other in itertools.islice(filter(works, _smaller(tile)), 1):
+            yield f"threadblock_shape {list(other.threadblock_shape)}"
+
+
+def _smaller(tile: Tile) -> Iterator[Tile]:
+    """Yield the tile with its extents divided by powers of two, the largest first."""
+    m, n, k = tile.threadblock_shape
+    divided = ((m // a, n // b, k // c) for a, b, c in itertools.product((1, 2, 4, 8, 16), repeat=3))
+    for shape in sorted(divided, key=lambda shape: -numbers.prod(shape)):
+        try:
+            yield changed(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
+
+
+def check_family(functor: Epilogue, family: Family) -> None:
+    """Check that kernels of a family can have this epilogue."""
+    if reason := functor.why_not(family):
+        raise DescriptionError(reason)
+
+
+def check_matrix(name: str, operand: Tensor) -> None:
+    """Check that an operand is a matrix."""
+    if operand.order.rank != 2:
+        raise DescriptionError(f"operand {name} of a GEMM is a matrix, RowMajor or ColumnMajor; got {operand.order}")
+
+
+def nearest_multiple(value: int, step: int) -> int:
+    """Return the multiple of `step` that is nearest to `value`, and not 0."""
+    return max(step, (value + step // 2) // step * step)

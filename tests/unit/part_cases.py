@@ -1,0 +1,100 @@
+"""Instructions and tiles that are valid, and changes of them that each break one rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from descriptions import SIMT, TAG, TENSOR_OP
+
+from pycutlass import KernelSchedule, MathInstruction, MathOperation, TileDescription, cutlass
+
+__all__ = ["F16", "F32_SIMT", "HOPPER", "WRONG_INSTRUCTIONS", "WRONG_TILES", "instruction"]
+
+
+def instruction(opcode: Any, operand: str, accumulator: str, shape: Any, operation: MathOperation) -> MathInstruction:
+    return MathInstruction(shape, TAG[operand], TAG[operand], TAG[accumulator], opcode, operation)
+
+
+F16 = instruction(TENSOR_OP, "f16", "f32", (16, 8, 16), MathOperation.multiply_add)
+HOPPER = instruction(TENSOR_OP, "f16", "f32", None, MathOperation.multiply_add)
+F32_SIMT = instruction(SIMT, "f32", "f32", (1, 1, 1), MathOperation.multiply_add)
+
+#: What is changed in F16, and words of the message.
+WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"instruction_shape": [16, 8, 4]}, ["[16, 8, 4]", "TensorOp f16 x f16 -> f32, [16, 8, 16]"]),
+    (
+        {"instruction_shape": [64, 128, 16]},
+        ["[64, 128, 16]", "None for a Hopper-native kernel", "follows from its tile"],
+    ),
+    ({"instruction_shape": [16, 8]}, ["instruction_shape", "three positive integers", "[16, 8]"]),
+    ({"instruction_shape": [16, 8, 0]}, ["instruction_shape", "[16, 8, 0]"]),
+    ({"instruction_shape": [16, 8, 16.0]}, ["instruction_shape", "16.0"]),
+    ({"instruction_shape": 16}, ["instruction_shape", "got 16"]),
+    (
+        {"element_b": cutlass.bfloat16},
+        ["element_a and element_b must be the same type", "cutlass.float16", "cutlass.bfloat16", "convert one"],
+    ),
+    (
+        {"instruction_shape": None, "element_b": cutlass.bfloat16},
+        ["element_a and element_b must be the same type", "Hopper-native kernels multiply operands of one type"],
+    ),
+    (
+        {"instruction_shape": None, "element_accumulator": cutlass.int32},
+        ["Hopper-native kernels", "f16 or bf16 and accumulate in f32", "cutlass.int32", "Give an instruction_shape"],
+    ),
+    (
+        {"instruction_shape": None, "opcode_class": cutlass.OpClass.Simt},
+        ["Hopper-native kernels", "by OpClass.TensorOp and multiply_add", "by Simt and multiply_add"],
+    ),
+    ({"element_a": "f16"}, ["an element type must be one of", "'f16'"]),
+    ({"element_accumulator": cutlass.bfloat16}, ["-> bf16", "Nearest valid choices", "-> f32"]),
+    ({"element_accumulator": cutlass.float64}, ["-> f64", "Nearest valid choices", "-> f32"]),
+    ({"opcode_class": "TensorOp"}, ["opcode_class", "cutlass.OpClass", "'TensorOp'"]),
+    ({"opcode_class": cutlass.OpClass.Simt}, ["Simt f16 x f16", "Nearest valid choices", "TensorOp f16 x f16"]),
+    ({"opcode_class": cutlass.OpClass.SparseTensorOp}, ["SparseTensorOp f16", "TensorOp f16 x f16"]),
+    ({"math_operation": "multiply_add"}, ["math_operation", "MathOperation", "'multiply_add'"]),
+    ({"math_operation": MathOperation.multiply_add_fast_f32}, ["multiply_add_fast_f32", "Nearest valid choices"]),
+]
+
+
+TILE = TileDescription([128, 128, 32], 3, [2, 2, 1], F16)
+SIMT_TILE = TileDescription([128, 128, 8], 4, [4, 2, 1], F32_SIMT)
+NATIVE = TileDescription([128, 256, 64], 4, None, HOPPER, [2, 1], KernelSchedule.Cooperative)
+#: A tile, what is changed in it, and words of the message.
+WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
+    (TILE, {"threadblock_shape": [128, 128]}, ["threadblock_shape", "[M, N, K]", "[128, 128]"]),
+    (TILE, {"threadblock_shape": [128, -128, 32]}, ["threadblock_shape", "positive", "-128"]),
+    (TILE, {"threadblock_shape": [128, 128, 16]}, ["2 instructions along K", "K=16", "at least 32"]),
+    (TILE, {"stages": 1}, ["stages", "at least 2", "got 1"]),
+    (TILE, {"stages": 2.5}, ["stages", "integer", "2.5"]),
+    (TILE, {"stages": None}, ["stages may be None only for Hopper-native", "cluster_shape"]),
+    (TILE, {"warp_count": None}, ["warp_count", "cluster_shape"]),
+    (TILE, {"warp_count": [3, 2, 1]}, ["threadblock_shape M=128", "warp_count M=3", "use warp_count [2, 2, 1]"]),
+    (TILE, {"warp_count": [2, 2]}, ["warp_count", "[2, 2]"]),
+    (TILE, {"warp_count": [8, 8, 1]}, ["at most 1024 threads", "[8, 8, 1]", "2048"]),
+    (TILE, {"math_instruction": "mma"}, ["math_instruction", "MathInstruction", "'mma'"]),
+    (TILE, {"math_instruction": HOPPER}, ["instruction_shape", "Hopper-native"]),
+    (TILE, {"kernel_schedule": KernelSchedule.Pingpong}, ["kernel_schedule", "cluster_shape"]),
+    (SIMT_TILE, {"warp_count": [16, 1, 1]}, ["SIMT warp tile", "8x128", "threadblock_shape or warp_count"]),
+    (SIMT_TILE, {"threadblock_shape": [32, 16, 8]}, ["SIMT warp tile", "8x8", "32x16"]),
+    (NATIVE, {"math_instruction": F32_SIMT}, ["TensorOp", "leave out cluster_shape"]),
+    (NATIVE, {"math_instruction": F16}, ["follows from its tile", "instruction_shape=None", "[16, 8, 16]"]),
+    (NATIVE, {"cluster_shape": [3, 1]}, ["cluster_shape", "1 or 2", "[3, 1, 1]"]),
+    (NATIVE, {"cluster_shape": [1, 1, 2]}, ["cluster_shape", "1 or 2", "[1, 1, 2]"]),
+    (NATIVE, {"cluster_shape": [2]}, ["cluster_shape", "[2]"]),
+    (NATIVE, {"cluster_shape": 2}, ["cluster_shape", "got 2"]),
+    (NATIVE, {"kernel_schedule": "Pingpong"}, ["kernel_schedule", "KernelSchedule", "'Pingpong'"]),
+    (NATIVE, {"warp_count": [2, 2, 1]}, ["warp_count=None", "leave out cluster_shape"]),
+    (NATIVE, {"stages": 1}, ["stages", "None", "at least 2", "got 1"]),
+    (NATIVE, {"threadblock_shape": [64, 128, 64]}, ["M=64", "128, 256", "KernelSchedule.Pingpong takes 64"]),
+    (NATIVE, {"threadblock_shape": [128, 100, 64]}, ["N=100", "multiple of 16", "nearest is 96"]),
+    (NATIVE, {"threadblock_shape": [128, 512, 64]}, ["N=512", "16 to 256", "nearest is 256"]),
+    (NATIVE, {"threadblock_shape": [128, 128, 40]}, ["K=40", "multiple of 16", "nearest is 48"]),
+    (NATIVE, {"threadblock_shape": [256, 256, 64]}, ["256 accumulator registers", "at most 192 columns"]),
+    (NATIVE, {"threadblock_shape": [192, 64, 64]}, ["M=192", "128, 256", "KernelSchedule.Pingpong takes 192"]),
+    (
+        NATIVE,
+        {"threadblock_shape": [192, 160, 64], "kernel_schedule": None},
+        ["240 accumulator registers", "KernelSchedule.Pingpong", "192 without spills", "at most 128 columns"],
+    ),
+]
