@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <string>
 
 namespace py = pybind11;
 
@@ -223,13 +224,21 @@ void bind_driver(py::module_& m) {
       py::arg("ordinal"), "Name of a GPU.");
   m.def(
       "device_attribute",
-      [](int ordinal, int attribute) {
+      [](int ordinal, std::string const& attribute) {
+        static std::map<std::string, CUdevice_attribute, std::less<>> const kKnown = {
+            {"compute_capability_major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
+            {"compute_capability_minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
+            {"multiprocessor_count", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
+            {"l2_cache_size", CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE},
+        };
         int value = 0;
-        check(driver().cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(attribute), device_handle(ordinal)),
-              "cuDeviceGetAttribute");
+        CUresult const asked = driver().cuDeviceGetAttribute(&value, kKnown.at(attribute), device_handle(ordinal));
+        check(asked, "cuDeviceGetAttribute");
         return value;
       },
-      py::arg("ordinal"), py::arg("attribute"), "A CUdevice_attribute of a GPU.");
+      py::arg("ordinal"), py::arg("attribute"),
+      "A CUdevice_attribute of a GPU: compute_capability_major, compute_capability_minor, multiprocessor_count or "
+      "l2_cache_size.");
   m.def(
       "current_device",
       [] {

@@ -22,10 +22,6 @@ __all__ = [
     "require",
 ]
 
-_COMPUTE_CAPABILITY_MAJOR = 75
-_COMPUTE_CAPABILITY_MINOR = 76
-_MULTIPROCESSORS = 16
-
 
 @dataclass(frozen=True)
 class Device:
@@ -64,9 +60,9 @@ def describe(ordinal: int = 0) -> Device:
     require()
     if not 0 <= ordinal < count():
         raise DeviceError(f"there is no GPU {ordinal}: this machine has {count()}, numbered from 0")
-    major = _core.device_attribute(ordinal, _COMPUTE_CAPABILITY_MAJOR)
-    minor = _core.device_attribute(ordinal, _COMPUTE_CAPABILITY_MINOR)
-    sm_count = _core.device_attribute(ordinal, _MULTIPROCESSORS)
+    major = _core.device_attribute(ordinal, "compute_capability_major")
+    minor = _core.device_attribute(ordinal, "compute_capability_minor")
+    sm_count = _core.device_attribute(ordinal, "multiprocessor_count")
     return Device(ordinal, _core.device_name(ordinal), 10 * major + minor, sm_count)
 
 

@@ -1,8 +1,8 @@
-"""NVRTC as a command: ``python -I nvrtc_main.py LIBRARY SOURCE OUTPUT FLAGS...``.
+"""NVRTC as a command: ``python -I nvrtc_main.py PACKAGES LIBRARY SOURCE OUTPUT FLAGS...``.
 
 It runs in a process of its own, so that a crash or 3 GB of memory end with it, kernels compile in parallel, and a
-failure can be repeated from a shell. It is run by its path and imports the standard library alone. Beside OUTPUT, the
-cubin, it writes the PTX, with the suffix ``.ptx``.
+failure can be repeated from a shell. It is run by its path and imports, beside the standard library, ``cuda.bindings``
+from the directory PACKAGES alone. Beside OUTPUT, the cubin, it writes the PTX, with the suffix ``.ptx``.
 """
 
 from __future__ import annotations
@@ -12,32 +12,24 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 __all__ = ["main", "mended_headers"]
 
 
-def main(library: str, source: str, output: str, *flags: str) -> int:
+def main(packages: str, library: str, source: str, output: str, *flags: str) -> int:
     """Compile the file `source` into the cubin `output` and return the exit status: 0, or 1 if it does not compile."""
-    # NVRTC opens this one by its bare name, which finds it if it is loaded already.
-    for builtins in sorted(Path(library).resolve().parent.glob("libnvrtc-builtins.so.[0-9]*")):
-        ctypes.CDLL(str(builtins))
-    nvrtc = ctypes.CDLL(library)
-    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-    program = ctypes.c_void_p()
+    nvrtc = _load(packages, library)
     headers = mended_headers(flags)
     names, texts = [name.encode() for name in headers], list(headers.values())
     for name in headers:
         print(f"{name} is compiled with the alignment of cuda.h")
     text = Path(source).read_bytes()
-    created = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), text, os.fsencode(source), len(headers), _strings(texts), _strings(names)
-    )
-    _check(nvrtc, "nvrtcCreateProgram", created)
-    options = _strings([os.fsencode(flag) for flag in flags])
-    status = nvrtc.nvrtcCompileProgram(program, len(flags), options)
+    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text, os.fsencode(source), len(headers), texts, names))
+    status, *_ = nvrtc.nvrtcCompileProgram(program, len(flags), [os.fsencode(flag) for flag in flags])
     print(_product(nvrtc, program, "ProgramLog").rstrip(b"\0\n ").decode(errors="replace"))
     if status:
-        print(f"nvrtcCompileProgram: {nvrtc.nvrtcGetErrorString(status).decode()}")
+        print(f"nvrtcCompileProgram: {status.name}")
         return 1
     Path(output).write_bytes(_product(nvrtc, program, "CUBIN"))
     Path(output).with_suffix(".ptx").write_bytes(_product(nvrtc, program, "PTX").rstrip(b"\0"))
@@ -65,22 +57,34 @@ def _included(flags: tuple[str, ...], name: str) -> bytes:
     return next((place.read_bytes() for place in places if place.is_file()), b"")
 
 
-def _product(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, kind: str) -> bytes:
+def _load(packages: str, library: str) -> Any:
+    """Return the module that calls NVRTC, which calls `library` and no other that it might find by itself."""
+    # NVRTC opens its builtins by their bare name; both are found if they are loaded already.
+    for file in [*sorted(Path(library).resolve().parent.glob("libnvrtc-builtins.so.[0-9]*")), library]:
+        ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)
+    sys.path.append(packages)
+    from cuda.bindings import nvrtc
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    used = load_nvidia_dynamic_lib("nvrtc").abs_path
+    if used is None or not Path(used).samefile(library):
+        sys.exit(f"cuda.bindings calls {used}, not {library}")
+    return nvrtc
+
+
+def _product(nvrtc: Any, program: Any, kind: str) -> bytes:
     """Return the log, the cubin or the PTX of `program`."""
-    size = ctypes.c_size_t()
-    _check(nvrtc, kind, getattr(nvrtc, f"nvrtcGet{kind}Size")(program, ctypes.byref(size)))
-    data = ctypes.create_string_buffer(max(size.value, 1))
-    _check(nvrtc, kind, getattr(nvrtc, f"nvrtcGet{kind}")(program, data))
-    return data.raw[: size.value]
+    data = bytes(_checked(nvrtc, getattr(nvrtc, f"nvrtcGet{kind}Size")(program)))
+    _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{kind}")(program, data))  # which writes into them
+    return data
 
 
-def _check(nvrtc: ctypes.CDLL, call: str, status: int) -> None:
+def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+    """Return what a call gave besides its status, which must be success."""
+    status, *given = answer
     if status:
-        sys.exit(f"{call}: {nvrtc.nvrtcGetErrorString(status).decode()}")
-
-
-def _strings(texts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    return (ctypes.c_char_p * len(texts))(*texts)
+        sys.exit(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+    return given[0] if given else None
 
 
 if __name__ == "__main__":

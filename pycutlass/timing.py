@@ -25,7 +25,6 @@ from pycutlass.tensor import current_stream_source
 
 __all__ = ["DeviceTimer", "Timing"]
 
-_L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _LEAST_FLUSHED_BYTES = 1 << 28  # what triton.testing.do_bench zeroes
 _MOST_CALLS = 200  # between two events: the driver's queue holds about a thousand launches
 _PATIENCE = 2.0  # seconds in which the host queues a batch; then the stream goes on by itself
@@ -198,7 +197,7 @@ class DeviceTimer:
     def _flush(self, stream: _core.Stream) -> Work:
         """Return what empties the cache: once so much else has been written, nothing of before is in there."""
         if self._flushed is None:
-            size = max(_LEAST_FLUSHED_BYTES, 2 * _core.device_attribute(self._ordinal, _L2_BYTES))
+            size = max(_LEAST_FLUSHED_BYTES, 2 * _core.device_attribute(self._ordinal, "l2_cache_size"))
             self._flushed = DeviceBuffer(self._ordinal, size, stream, chosen())
         buffer = self._flushed
         buffer.stream = stream

@@ -24,6 +24,7 @@ from pycutlass.toolchain.processes import Processes
 from pycutlass.toolkit import (
     Memo,
     Toolkit,
+    bindings_directory,
     compiler_options,
     cuda_release,
     file_fingerprint,
@@ -203,7 +204,8 @@ class Nvrtc(Compiler):
     def command(self, source: Path, output: Path, target: str) -> list[str]:
         """Return the command that compiles the file `source` into the cubin `output`, and into PTX beside it."""
         files = [str(self._library), str(source), str(output)]
-        return [sys.executable, "-I", str(_NVRTC_MAIN), *files, *self.flags(target), *self._include_flags()]
+        program = [sys.executable, "-I", str(_NVRTC_MAIN), str(bindings_directory())]
+        return [*program, *files, *self.flags(target), *self._include_flags()]
 
     def _collect(self, folder: Path) -> bytes:
         ptx = (folder / "kernel.ptx").read_text(encoding="utf-8", errors="replace")

@@ -16,6 +16,7 @@ from pycutlass.toolkit.files import (
     without_memo,
 )
 from pycutlass.toolkit.find import (
+    bindings_directory,
     compiler_options,
     find_cutlass,
     find_host_compiler,
@@ -36,6 +37,7 @@ __all__ = [
     "Finding",
     "Memo",
     "Toolkit",
+    "bindings_directory",
     "compiler_options",
     "cuda_release",
     "file_fingerprint",

@@ -34,6 +34,7 @@ __all__ = [
     "GET_CXX",
     "GET_NVCC",
     "GET_NVRTC",
+    "bindings_directory",
     "compiler_options",
     "find_cutlass",
     "find_host_compiler",
@@ -127,11 +128,24 @@ def compiler_options(words: Sequence[str]) -> list[str]:
 
 def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
     """Return a program that may come with the toolkit, for example ``nvdisasm``, or None."""
-    on_path = shutil.which(name)
-    if on_path:
-        return Path(on_path)
-    programs = (toolkit.root / "bin" / name for toolkit in _toolkits(memo, []))
-    return next(filter(is_file, programs), None)
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    named = [toolkit.root / "bin" / name for toolkit in _toolkits(memo, []) if toolkit.found_via in _VARIABLES]
+    found = next(map(str, filter(is_file, named)), None) or shutil.which(name) or find_nvidia_binary_utility(name)
+    return Path(found) if found else None
+
+
+def bindings_directory() -> Path:
+    """Return the directory of packages that ``cuda.bindings`` is in.
+
+    Raises
+    ------
+    ToolkitError
+        It is not installed.
+    """
+    for package in _package_directories("cuda.bindings"):
+        return package.parents[1]
+    raise ToolkitError("NVRTC is called through cuda.bindings, which is not installed: pip install cuda-bindings")
 
 
 def own_include() -> Path:

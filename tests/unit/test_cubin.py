@@ -12,7 +12,7 @@ import pytest
 
 from pycutlass import cubin, nvrtc_main
 from pycutlass.errors import CompileError
-from pycutlass.toolkit import find_nvrtc
+from pycutlass.toolkit import bindings_directory, find_nvrtc
 
 TEXT = """
 struct Big { float values[3000]; };
@@ -36,7 +36,8 @@ extern "C" __global__ void second(float *out) { out[0] = unused[2]; }
 
 def compile_text(folder: Path, target: str) -> tuple[bytes, str]:
     (folder / "kernel.cu").write_text(TEXT)
-    files = [str(find_nvrtc().nvrtc), str(folder / "kernel.cu"), str(folder / "kernel.cubin")]
+    places = [str(bindings_directory()), str(find_nvrtc().nvrtc)]
+    files = [*places, str(folder / "kernel.cu"), str(folder / "kernel.cubin")]
     command = [sys.executable, "-I", nvrtc_main.__file__, *files, f"-arch={target}", "-default-device", "--no-cache"]
     subprocess.run(command, check=True, capture_output=True)
     return (folder / "kernel.cubin").read_bytes(), (folder / "kernel.ptx").read_text()
@@ -164,3 +165,16 @@ def test_what_is_no_cubin_is_refused(data):
 def test_a_kernel_that_is_not_there_is_named(compiled):
     with pytest.raises(CompileError, match=r"holds no kernel 'third'; it holds first, second"):
         cubin.kernel_parameter_bytes(compiled[0], "third")
+
+
+def test_another_library_than_the_one_that_is_named_is_not_called(tmp_path: Path) -> None:
+    """What compiles is in the key of a kernel: it is never what cuda.bindings finds by itself."""
+    (tmp_path / "kernel.cu").write_text(TEXT)
+    other = tmp_path / "libother.so"
+    subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", str(other)], check=True)
+    files = [str(bindings_directory()), str(other), str(tmp_path / "kernel.cu"), str(tmp_path / "kernel.cubin")]
+    ended = subprocess.run([sys.executable, "-I", nvrtc_main.__file__, *files], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("cuda.bindings calls ")
+    assert f"not {other}" in ended.stderr
+    assert not (tmp_path / "kernel.cubin").exists()
