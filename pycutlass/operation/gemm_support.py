@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -114,21 +113,23 @@ def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
 def check_slices(operation: Described, k: int, slices: int) -> None:
     """Raise ArgumentError where K cannot be divided into `slices` slices."""
     if not operation.family.splits_k:
-        raise ArgumentError(f"{operation.family.name} kernels do not split K; got split_k_slices={slices}")
+        raise ArgumentError(
+            f"{operation.family.name} kernels do not split K; got split_k_slices={slices}: leave out split_k_slices, "
+            f"or describe an Ampere-style kernel (stages and warp_count, no cluster_shape)"
+        )
+    if slices > 1 and operation.A.order.interleave > 1:
+        # Partial sums would be interleaved s32, which no kernel writes; and CUTLASS forgets the end of a slice that is
+        # no multiple of 32.
+        raise ArgumentError(
+            f"kernels of {operation.A.order} write cutlass.int8 alone and do not split K; got split_k_slices={slices}: "
+            f"leave out split_k_slices"
+        )
     step = max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
     most = -(-k // step)
     if slices > most:
         raise ArgumentError(
             f"K={k} has {most} parts of {step} elements, the least that a slice takes: split_k_slices must be at most "
             f"{most}, got {slices}"
-        )
-    interleave = operation.A.order.interleave
-    length = math.ceil(math.ceil(k / slices) / step) * step
-    if slices > 1 and length % interleave:
-        # CUTLASS counts the groups of a slice as its elements divided by 32, and forgets the rest.
-        raise ArgumentError(
-            f"{operation.A.order} keeps {interleave} of K together, and a slice takes whole groups: K={k} in {slices} "
-            f"slices makes them {length} long. Choose slices of which each gets a multiple of {interleave}."
         )
     if slices > GRID_LIMIT:
         raise ArgumentError(f"split_k_slices must be at most {GRID_LIMIT}, the extent of a grid along z; got {slices}")

@@ -360,13 +360,14 @@ PLAIN8 = int8(LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.fl
 INTERLEAVED8 = interleaved()
 
 
-@pytest.mark.parametrize("operation", [PLAIN8, INTERLEAVED8], ids=["plain", "interleaved"])
-def test_serial_slices_do_not_clamp_one_by_one(operation):
+def test_serial_slices_do_not_clamp_one_by_one():
     with pytest.raises(ArgumentError, match=r"sum of the slices so far in D.*clamped after each of 2.*Parallel"):
-        GemmArguments(operation, (64, 64, 128), None, None, None, None, split_k_slices=2)
+        GemmArguments(PLAIN8, (64, 64, 128), None, None, None, None, split_k_slices=2)
 
 
-def test_slices_of_interleaved_operands_are_whole_groups():
-    check_slices(INTERLEAVED8, 192, 3)
-    with pytest.raises(ArgumentError, match=r"whole groups: K=160 in 2 slices makes them 80 long.*multiple of 32"):
-        check_slices(INTERLEAVED8, 160, 2)
+@pytest.mark.parametrize("mode", [Mode.Gemm, Mode.GemmSplitKParallel])
+def test_interleaved_kernels_do_not_split_k(mode):
+    """Neither mode could: int8 would be clamped slice by slice, and nothing writes or adds up interleaved s32."""
+    check_slices(INTERLEAVED8, 192, 1)
+    with pytest.raises(ArgumentError, match=r"write cutlass.int8 alone.*split_k_slices=3: leave out split_k_slices"):
+        GemmArguments(INTERLEAVED8, (64, 64, 192), None, None, None, None, gemm_mode=mode, split_k_slices=3)

@@ -155,7 +155,8 @@ def _remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> list[str]
         same_warps = (other for other in _with_other_columns(tile) if other.warp_count == tile.warp_count)
         usable = (other for other in same_warps if loads(other) and not _why_not(other, C))
         found = [f"threadblock_shape {list(other.threadblock_shape)}" for other in itertools.islice(usable, 1)]
-    found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
+    if loads(tile):  # it may take too much shared memory whatever C is
+        found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
     if found:
         return found
     others += [other for other in _with_other_columns(tile) if loads(other)]
