@@ -163,6 +163,11 @@ class TensorDescription:
         alignment = whole(self.alignment)
         if alignment is None or alignment < 1 or alignment & (alignment - 1):
             raise DescriptionError(f"alignment must be a power of two of elements, got {shown(self.alignment)}")
+        if alignment * described.bits % 8:
+            raise DescriptionError(
+                f"alignment {alignment} of {described} is {alignment * described.bits} bits, and addresses are those "
+                f"of bytes: use at least {8 // described.bits}"
+            )
         most = 128 // described.bits
         if alignment > most:
             say_once(
@@ -188,7 +193,7 @@ class TensorDescription:
     @property
     def alignment_bytes(self) -> int:
         """The alignment in bytes."""
-        return max(1, self.alignment * self.type.bits // 8)
+        return self.type.bytes_of(self.alignment)
 
     def __repr__(self) -> str:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"

@@ -138,14 +138,14 @@ class GroupedLaunch(DeviceLaunch):
 def operand_rule(letter: str, matrix: Matrix, bias: bool | None) -> _core.OperandRule:
     """Return what tensors must be to take the place of such a matrix without `update`'s closer look.
 
-    `bias` is that of the arguments. Interleaved operands always get that look.
+    `bias` is that of the arguments. Interleaved operands always get that look, and so do elements smaller than a byte.
     """
     described = matrix.description
-    plain = described.order.interleave == 1
+    plain = described.order.interleave == 1 and described.type.bits >= 8
     may_be_matrix = plain and (letter != "C" or not bias)
     may_be_bias = plain and letter == "C" and bias is not False
     return _core.OperandRule(
-        described.is_row_major, described.type.bits // 8, described.alignment, may_be_matrix, may_be_bias
+        described.is_row_major, described.type.bytes_of(1), described.alignment, may_be_matrix, may_be_bias
     )
 
 

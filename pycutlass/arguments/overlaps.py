@@ -62,9 +62,9 @@ def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str) -> No
 
 def span(operand: Matrix) -> tuple[int, int, int, int]:
     """Return address, bytes, bytes of a line, and bytes between the beginnings of lines (0 for one line)."""
-    bits = operand.description.type.bits
-    pitch = operand.ld * bits // 8 if operand.lines > 1 else 0
-    return operand.view.pointer, operand.bytes, operand.line * bits // 8, pitch
+    bytes_of = operand.description.type.bytes_of
+    pitch = bytes_of(operand.ld) if operand.lines > 1 else 0
+    return operand.view.pointer, operand.bytes, bytes_of(operand.line), pitch
 
 
 def _share_bytes(target: Matrix, source: Matrix) -> bool:
@@ -80,12 +80,12 @@ class _Bytes:
     """The bytes of an operand as NumPy sees memory. It only calculates with the address."""
 
     def __init__(self, operand: Matrix) -> None:
-        size = operand.description.type.bits
-        steps = (operand.batch_stride * size // 8, operand.ld * size // 8, 1)
+        bytes_of = operand.description.type.bytes_of
+        steps = (bytes_of(operand.batch_stride), bytes_of(operand.ld), 1)
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",
-            "shape": (operand.matrices, operand.lines, operand.line * size // 8),
+            "shape": (operand.matrices, operand.lines, bytes_of(operand.line)),
             "strides": steps,
             "data": (operand.view.pointer, True),
         }

@@ -90,7 +90,7 @@ class _DevicePlanes(Planes):
     """
 
     def _zeros(self, operands: dict[str, Operand]) -> TensorView:
-        size = math.prod(self.shape) * self._description.type.bits // 8
+        size = self._description.type.bytes_of(math.prod(self.shape))
         ordinal = ordinal_of(operands)
         free, _ = _core.memory_info(ordinal)
         if size > free:

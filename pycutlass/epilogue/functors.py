@@ -381,11 +381,10 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
                     f"FastLinearCombinationClamp accumulates in cutlass.int32 and computes in cutlass.float32; got "
                     f"{name}={element(getattr(self, name))}. Use LinearCombinationClamp for other types."
                 )
-        if self.output.short != "s8":
-            other = "LinearCombinationClamp" if self.output.is_integer else "LinearCombination"
-            raise DescriptionError(
-                f"FastLinearCombinationClamp writes cutlass.int8 alone, got {self.output}: use {other}"
-            )
+        output = element(self.element_output)
+        if output.short != "s8":
+            other = "LinearCombinationClamp" if output.is_integer else "LinearCombination"
+            raise DescriptionError(f"FastLinearCombinationClamp writes cutlass.int8 alone, got {output}: use {other}")
         super().__post_init__()
         if self.epilogue_vector_length < 4:
             raise DescriptionError(

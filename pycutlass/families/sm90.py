@@ -264,7 +264,7 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
     rows = 64 if tile.kernel_schedule is KernelSchedule.Pingpong else 128
     columns = math.gcd(32, n)
     subtiles = (m // rows) * (n // columns)
-    of_C, of_D = (rows * columns * operand.type.bits // 8 for operand in (C, D))
+    of_C, of_D = (operand.type.bytes_of(rows * columns) for operand in (C, D))
     aligned_C, aligned_D = (_swizzle_bytes(operand, rows, columns) for operand in (C, D))
     alignment = max(aligned_C, aligned_D)
     if C.type.bits == D.type.bits:
@@ -278,7 +278,7 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
 
 def _swizzle_bytes(operand: Tensor, rows: int, columns: int) -> int:
     """Return the alignment of a swizzled layout in bytes: it comes round every 8 lines."""
-    return 8 * min((columns if operand.is_row_major else rows) * operand.type.bits // 8, 128)
+    return 8 * min(operand.type.bytes_of(columns if operand.is_row_major else rows), 128)
 
 
 def _up(count: int, step: int) -> int:

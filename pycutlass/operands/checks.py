@@ -80,6 +80,11 @@ def check_alike(name: str, matrices: Sequence[Matrix]) -> None:
 def check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:
     """Raise ArgumentTypeError where a tensor has another element type than described."""
     wanted = description.type.dtype_name
+    if description.type.bits < 8 and view.device is None and view.dtype_name is not None:
+        raise ArgumentTypeError(
+            f"operand {name} is described as {description.type}, of {description.type.bits} bits, and an array in host "
+            f"memory keeps each element in bytes of its own: pass packed elements in device memory, by their address"
+        )
     if view.dtype_name is None or view.dtype_name == wanted:
         return
     raise ArgumentTypeError(
@@ -91,10 +96,10 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
 def check_alignment(operand: Matrix) -> None:
     """Raise AlignmentError where an operand is less aligned than described."""
     name, alignment, view = operand.name, operand.description.alignment, operand.view
-    bits = operand.description.type.bits
-    fits = alignment_of(bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
+    element = operand.description.type
+    fits = alignment_of(element.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
     # What a message tells to do should be enough: a description with this alignment is refused with more stages.
-    narrow = name[0] in "AB" and operand.description.alignment_bytes >= 4 > max(fits, 1) * bits // 8
+    narrow = name[0] in "AB" and operand.description.alignment_bytes >= 4 > element.bytes_of(max(fits, 1))
     with_stages = (
         " and give the tile stages=2, since deeper pipelines load at least 4 bytes at a time" if narrow else ""
     )

@@ -83,7 +83,7 @@ class Matrix:
     def bytes(self) -> int:
         """Bytes from the first element to the end of the last."""
         elements = (self.matrices - 1) * self.batch_stride + (self.lines - 1) * self.ld + self.line
-        return elements * self.description.type.bits // 8
+        return self.description.type.bytes_of(elements)
 
     @property
     def packed_ld(self) -> int:
@@ -98,7 +98,7 @@ class Matrix:
     @property
     def packed_bytes(self) -> int:
         """Bytes of a contiguous copy."""
-        return self.matrices * self.lines * self.line * self.description.type.bits // 8
+        return self.description.type.bytes_of(self.matrices * self.lines * self.line)
 
     def host_array(self) -> NDArray[Any]:
         """Return host memory as an array of shape (batch, rows, columns), without a copy; (rows, columns) alone."""

@@ -310,7 +310,7 @@ def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:
         ("B", operation.B, _core.implicit_gemm_tensor_b_size(operation.conv_kind, p)),
         ("C", operation.C, _core.implicit_gemm_tensor_c_size(operation.conv_kind, p)),
     ):
-        size, limit = elements * operand.type.bits // 8, byte_limit(operation, name)
+        size, limit = operand.type.bytes_of(elements), byte_limit(operation, name)
         if size >= limit:
             return f"operand {name} would have {size:,} bytes, and must have less than {limit:,}: split the batch"
     return ""

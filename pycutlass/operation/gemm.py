@@ -254,13 +254,14 @@ class GemmOperationUniversal(Operation):
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, types, tile, layouts, alignments."""
         tile, math = self.tile_description, self.tile_description.math_instruction
+        operands = self.A.type.short if self.A.type is self.B.type else f"{self.A.type.short}x{self.B.type.short}"
         layouts = "".join(operand.order.short for operand in (self.A, self.B, self.C))
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         cluster = "" if tile.cluster_shape is None else f"_{tile.cluster_shape[0]}x{tile.cluster_shape[1]}"
         written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
-            f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{self.A.type.short}_"
+            f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{operands}_"
             f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
         )
 

@@ -319,3 +319,11 @@ def test_an_activation_names_a_real_type(activation):
     for wrong in ("float32", np.uint8, 32):
         with pytest.raises(DescriptionError, match="element type"):
             activation(wrong)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.dtype("int8"), cutlass.int8], ids=repr)
+def test_types_of_other_libraries_are_taken(dtype: Any) -> None:
+    assert FastLinearCombinationClamp(dtype, 16) == FastLinearCombinationClamp(cutlass.int8, 16)
+    assert LinearCombinationClamp(dtype, 16, np.int32, np.float32) == LinearCombinationClamp(
+        cutlass.int8, 16, cutlass.int32, cutlass.float32
+    )

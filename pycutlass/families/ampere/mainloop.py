@@ -369,7 +369,7 @@ def _check_matrices(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
 def _depth_bytes(operand: Tensor, tile: Tile) -> int:
     """Return how many bytes of one line of the tile are side by side in shared memory."""
     k = operand.order.interleave if operand.order.interleave > 1 else tile.threadblock_shape[2]
-    return k * operand.type.bits // 8
+    return operand.type.bytes_of(k)
 
 
 def _check_shares(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:

@@ -31,8 +31,9 @@ def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor) -> int:
     """Return the bytes of an Ampere-style pipeline: its stages, with room between lines that SIMT kernels turn."""
     stage = tile.stage_bytes()
     if not tile.math_instruction.is_tensor_op:
-        turned = A.is_row_major + (not B.is_row_major)
-        stage += turned * simt_padding(tile) * tile.threadblock_shape[2] * tile.math_instruction.a.bits // 8
+        padding = simt_padding(tile) * tile.threadblock_shape[2]
+        turned = [*([A] if A.is_row_major else []), *([] if B.is_row_major else [B])]
+        stage += sum(operand.type.bytes_of(padding) for operand in turned)
     return (tile.stages or 2) * stage
 
 
@@ -41,19 +42,19 @@ def epilogue_bytes(tile: Tile, C: Tensor) -> int:
     if C.order.interleave > 1:
         return 1  # they don't
     instruction = tile.math_instruction
-    bits = instruction.accumulator.bits
+    accumulator = instruction.accumulator
     columns = tile.threadblock_shape[1]
     m, _, k = tile.warp_count or (1, 1, 1)
     fragments = 1
     if instruction.is_tensor_op:
-        rows, padding = 8, 256 // bits
-        if k == 1 and (instruction.accumulator.short, C.type.short, C.alignment) in _TWO_FRAGMENTS:
+        rows, padding = 8, 256 // accumulator.bits
+        if k == 1 and (accumulator.short, C.type.short, C.alignment) in _TWO_FRAGMENTS:
             fragments = 2
     else:
         threads = simt_threads(tile)
         most = 4 if instruction.a.is_integer else 128 // instruction.a.bits
         rows, padding = threads[0], 4 * min(most, tile.warp_shape[1] // threads[1]) + 1
-    return rows * m * k * fragments * (columns + padding) * bits // 8
+    return accumulator.bytes_of(rows * m * k * fragments * (columns + padding))
 
 
 def simt_padding(tile: Tile) -> int:
