@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 _HERE = Path(__file__).parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent / "unit")]  # for emulator.py, and the descriptions of the unit tests
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What compiles kernels for the host and runs them, with its headers compiled once."""
+    from emulator import Emulator  # which is only found with the path above
+
+    return Emulator(tmp_path_factory.mktemp("emulation"))

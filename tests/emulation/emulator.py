@@ -159,6 +159,17 @@ class Emulator:
         subprocess.run([*self._compile, "-c", str(HERE / "threads.cpp"), "-o", str(path)], check=True)
         return path
 
+    @functools.cached_property
+    def _headers(self) -> str:
+        """What a program begins with: what kernels include takes longer than the rest, and is compiled once."""
+        directory = self.directory / "headers"
+        directory.mkdir()
+        header = directory / "kernels.h"
+        names = [f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "conv2d")]
+        names += ["algorithm", "array", "random", "tuple", "vector"]
+        header.write_text("".join(f"#include <{name}>\n" for name in names))
+        return self.precompile(header)
+
     def precompile(self, header: Path, *flags: str) -> str:
         """Return what a program of the same flags begins with, to have the header compiled once for all of them."""
         include = self.directory / header.name
@@ -201,7 +212,7 @@ class Emulator:
             for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
         )
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
-        program = self.build(f'{text}{macros}#include "{HERE / header}"\n')
+        program = self.build(f'{self._headers}{text}{macros}#include "{HERE / header}"\n')
         words = [str(number) for problem in problems for number in problem]
         ended = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr

@@ -37,11 +37,6 @@ KERNELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(tmp_path_factory.mktemp("emulation"))
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_computes_what_it_means(name: str, emulator: Emulator) -> None:
     right, said = emulator.run(KERNELS[name])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from descriptions import parts
 from emulator import Emulator
@@ -15,9 +13,9 @@ pytestmark = pytest.mark.compile
 
 
 @pytest.mark.parametrize("kind", ["f16", "f32"])
-def test_a_tensor_a_vector_and_a_second_output(kind: str, tmp_path: Path) -> None:
+def test_a_tensor_a_vector_and_a_second_output(kind: str, emulator: Emulator) -> None:
     described = parts(kind, tile=(64, 64, 32 if kind == "f16" else 16))
     functor = ExtraEpilogue(described["C"].element, cutlass.float32, described["C"].alignment)
     operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
-    right, said = Emulator(tmp_path).run_visitor(operation)
+    right, said = emulator.run_visitor(operation)
     assert right, said
