@@ -123,7 +123,7 @@ void Call::remember(std::string const& name, py::object tensor, std::string show
 void Call::watch(py::object const& tensor, std::string name, bool written) {
   TensorGuard guard;
   guard.watch(tensor, written);
-  watched_.push_back({std::move(name), std::move(guard)});
+  watched_.push_back({std::move(name), tensor, std::move(guard)});
 }
 
 void Call::check_unmoved() const {

@@ -118,6 +118,7 @@ class Call {
   std::vector<OperandSlot> slots_;  // A, B, C and D first
   struct Watched {
     std::string name;
+    pybind11::object tensor;
     TensorGuard guard;
   };
   std::vector<Watched> watched_;

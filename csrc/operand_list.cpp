@@ -27,6 +27,7 @@ bool OperandExtents::operator==(OperandExtents const& other) const {
 void OperandList::resize(size_t count) {
   pointers.assign(count, 0);
   next.assign(count, 0);
+  next_places.assign(count, TorchPlace{});
   lds.assign(count, 0);
   spans.assign(count, Span{});
   forms.assign(count, TensorForm());
@@ -48,22 +49,43 @@ void OperandList::remember(py::tuple const& given, bool written) {
     guards[i].watch(tensor, written);
   }
   tensors = given;
+  plain = takes_plainly();
+}
+
+bool OperandList::takes_plainly() const {
+  for (size_t i = 0; i < forms.size(); ++i) {
+    if (!guards[i].takes_plainly(forms[i])) return false;
+  }
+  return true;
 }
 
 bool OperandList::read(py::handle given) {
-  if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != forms.size()) return false;
+  size_t const count = forms.size();
+  if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != count) return false;
   next_guards.clear();
-  uint64_t seen = 0;
-  for (size_t i = 0; i < forms.size(); ++i) {
-    py::handle const tensor = PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-    if (!forms[i].read_directly(tensor, next[i]) || !guards[i].takes_plainly(tensor)) {
-      if (!forms[i].read(tensor, next[i]) || !guards[i].allows(tensor)) return false;
-      next_guards.emplace_back(i, guards[i]);
-      next_guards.back().second.exchange(tensor);
-    }
-    seen |= next[i];
+  PyObject* const* const items = PySequence_Fast_ITEMS(given.ptr());
+  for (size_t i = read_plainly(items, 0); i < count; i = read_plainly(items, i + 1)) {
+    if (!forms[i].read(items[i], next[i]) || !guards[i].allows(items[i])) return false;
+    next_guards.emplace_back(i, guards[i]);
+    next_guards.back().second.exchange(items[i]);
   }
-  return (seen & (rule.alignment_bytes() - 1)) == 0;
+  uint64_t const misaligned = rule.alignment_bytes() - 1;
+  return std::none_of(next.begin(), next.end(), [=](uint64_t pointer) { return (pointer & misaligned) != 0; });
+}
+
+/// Reads tensors from number `from` on, and returns the number of the first that needs a closer look. Each line of the
+/// cache that this touches takes longer than what is done with it, so their places are kept for later.
+size_t OperandList::read_plainly(PyObject* const* items, size_t from) {
+  size_t const count = plain ? forms.size() : from;
+  TensorForm const* const form = forms.data();
+  uint64_t* const pointer = next.data();
+  TorchPlace* const place = next_places.data();
+  size_t i = from;
+  for (; i < count; ++i) {
+    if (!form[i].read_directly(items[i], pointer[i]) || TorchImpl(items[i]).has_autograd()) break;
+    place[i] = TorchPlace::of(TorchImpl(items[i]));
+  }
+  return i;
 }
 
 void OperandList::exchange() {
@@ -72,17 +94,19 @@ void OperandList::exchange() {
 }
 
 void OperandList::keep(py::handle given) {
-  tensors = py::reinterpret_borrow<py::object>(given);
-  for (auto& [i, guard] : next_guards) guards[i] = std::move(guard);
+  // What goes away goes last: its end may call anything.
+  py::object const former = std::exchange(tensors, py::reinterpret_borrow<py::object>(given));
   auto next_guard = next_guards.begin();
   for (size_t i = 0; i < guards.size(); ++i) {
     if (next_guard != next_guards.end() && next_guard->first == i) {
-      ++next_guard;
+      std::swap(guards[i], next_guard++->second);
     } else {
-      guards[i].exchange_plain(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)));
+      guards[i].exchange_plain(PyTuple_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i)), next_places[i]);
     }
   }
+  if (next_guards.empty()) return;
   next_guards.clear();
+  plain = takes_plainly();
 }
 
 void OperandList::check_unmoved(char letter) const {
@@ -116,6 +140,7 @@ bool OperandList::take(OperandList const& like, py::handle given, OperandExtents
     guards[i].exchange(tensor);
   }
   tensors = py::reinterpret_borrow<py::object>(given);
+  plain = takes_plainly();
   return true;
 }
 

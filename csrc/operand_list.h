@@ -41,7 +41,9 @@ struct OperandList {
   std::vector<TensorForm> forms;
   std::vector<TensorGuard> guards;
   OperandRule rule;
-  // What has to be watched anew when what was read takes its place; others are plainly of the forms of those before.
+  bool plain = false;  // whether each guard simply goes over to tensors of the form
+  // Where what was read is, and what has to be watched anew when it takes the place of those before.
+  std::vector<TorchPlace> next_places;
   std::vector<std::pair<size_t, TensorGuard>> next_guards;
   pybind11::object tensors;  // what the pointers point into: a tuple, with None for what is not kept alive here
 
@@ -67,6 +69,8 @@ struct OperandList {
 
  private:
   bool take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns);
+  bool takes_plainly() const;
+  size_t read_plainly(PyObject* const* items, size_t from);
 };
 
 /// Adds read_operands, by which the tests see what `OperandList::take` does.

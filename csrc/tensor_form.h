@@ -43,6 +43,8 @@ class TensorForm {
   /// The form of a tensor that `view` has looked at.
   TensorForm with_extents(TensorView const& view) const;
   bool reads_torch() const { return torch_ != nullptr; }
+  /// Whether `read_directly` takes tensors of that kind.
+  bool is_like(TorchForm const& kind) const { return direct_ && torch_form_.is_like(kind); }
 
  private:
   bool remember_exchange_api(pybind11::handle tensor);

@@ -63,10 +63,9 @@ bool is_torch(py::handle tensor) { return py::hasattr(tensor, "_cdata") && py::h
 }  // namespace
 
 void TensorGuard::watch(py::handle tensor, bool written) {
-  py::object present = py::reinterpret_borrow<py::object>(tensor);  // it may be the one that `clear` lets go of
   clear();
-  if (!is_torch(present)) return;
-  tensor_ = std::move(present);
+  if (!is_torch(tensor)) return;
+  tensor_ = tensor;
   reader_ = TorchReader::for_type_of(tensor);
   written_ = written;
   counts_writes_ = written && !is_inference(tensor);
@@ -188,9 +187,9 @@ void bind_tensor_guard(py::module_& m) {
              guard.watch(tensor, written);
              return guard;
            }),
-           py::arg("tensor"), py::arg("written"))
+           py::arg("tensor"), py::arg("written"), py::keep_alive<1, 2>())
       .def("allows", &TensorGuard::allows, py::arg("tensor"))
-      .def("exchange", &TensorGuard::exchange, py::arg("tensor"))
+      .def("exchange", &TensorGuard::exchange, py::arg("tensor"), py::keep_alive<1, 2>())
       .def(
           "check",
           [](TensorGuard const& self, std::string const& name) {

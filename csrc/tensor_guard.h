@@ -10,14 +10,15 @@
 #include <string>
 #include <utility>
 
+#include "tensor_form.h"
 #include "torch_tensor.h"
 
 namespace pycutlass {
 
+/// Whoever has one keeps the tensor alive.
 class TensorGuard {
  public:
-  /// Remembers where `tensor` is, and keeps it; nothing where it is no tensor of torch. `written`: launches write to
-  /// it.
+  /// Remembers where `tensor` is; nothing where it is no tensor of torch. `written`: launches write to it.
   void watch(pybind11::handle tensor, bool written);
   /// Whether a tensor of the type of the present one may take its place: not where launches would write to what
   /// autograd follows.
@@ -29,13 +30,15 @@ class TensorGuard {
   bool takes_plainly(pybind11::handle tensor) const {
     return direct_ && form_.is_like(TorchImpl(tensor)) && !TorchImpl(tensor).has_autograd();
   }
+  /// Whether that is so of all tensors of the form that no autograd has noted anything for.
+  bool takes_plainly(TensorForm const& form) const { return direct_ && form.is_like(form_); }
   /// Watches such a tensor in place of the present one. Nothing here can fail.
-  void exchange_plain(pybind11::handle tensor) noexcept {
-    // What goes away goes last: its end may call anything.
-    pybind11::object const base = std::move(base_);
-    pybind11::object const former = std::exchange(tensor_, pybind11::reinterpret_borrow<pybind11::object>(tensor));
-    place_ = TorchPlace::of(TorchImpl(tensor));
+  void exchange_plain(pybind11::handle tensor, TorchPlace const& place) noexcept {
+    tensor_ = tensor;
+    place_ = place;
+    if (base_) base_ = pybind11::object();
   }
+  void exchange_plain(pybind11::handle tensor) noexcept { exchange_plain(tensor, TorchPlace::of(TorchImpl(tensor))); }
   void clear() { *this = TensorGuard(); }
 
   bool unmoved() const { return plainly_unmoved() || (!direct_ && unmoved_by_python()); }
@@ -71,7 +74,7 @@ class TensorGuard {
 
   // What `unmoved` looks at comes first, and of a matrix it takes two lines of the cache: a group has hundreds of
   // these.
-  alignas(64) pybind11::object tensor_;
+  alignas(64) pybind11::handle tensor_;
   bool direct_ = false;  // whether place and form are read from the tensor's objects
   bool written_ = false, counts_writes_ = false;
   pybind11::object base_;  // what the tensor is a view of, if anything

@@ -132,6 +132,10 @@ struct TorchForm {
   bool is_like(TorchImpl now) const {
     return now.rank() <= TorchImpl::kMaxRank && has_kind_of(now) && now.storage_flags() == storage_flags;
   }
+  bool is_like(TorchForm const& other) const {
+    return ((other.keys ^ keys) | (other.type_and_device ^ type_and_device) | (other.storage_flags ^ storage_flags)) ==
+           0;
+  }
   /// Whether a tensor's memory may be written as the other's may.
   bool is_written_like(TorchImpl now) const {
     return ((now.storage_flags() ^ storage_flags) & TorchImpl::kWriteFlagsMask) == 0;
