@@ -16,13 +16,15 @@ from pycutlass.errors import ArgumentError
 from pycutlass.launch import device as launch_device
 from pycutlass.tensor import adapters
 
-def on_gpu(adapt):
-    return lambda name, tensor: dataclasses.replace(adapt(name, tensor), device=0)
+from_torch = adapters._from_torch
 
-for name, table in list(vars(adapters).items()):
-    if isinstance(table, tuple) and table and isinstance(table[0], tuple) and adapters._from_torch in table[0] + sum(table, ()):
-        changed = tuple((is_its, on_gpu(adapt) if adapt is adapters._from_torch else adapt) for is_its, adapt in table)
-        setattr(adapters, name, changed)
+def on_gpu(name, tensor):
+    return dataclasses.replace(from_torch(name, tensor), device=0)
+
+def with_torch_on_gpu(table):
+    return tuple((is_its, on_gpu if adapt is from_torch else adapt) for is_its, adapt in table)
+
+adapters._ADAPTERS = with_torch_on_gpu(adapters._ADAPTERS)
 launch_device.follow_streams = lambda call, libraries, ordinal: []
 
 memory = []
@@ -61,13 +63,16 @@ class Group:
     def make(self, A, B, D):
         return pycutlass.GemmGroupedArguments(self.operation, SIZES, A, B, None, D)
 
+def listed(operand):
+    return operand if isinstance(operand, list) else [operand]
+
 def last(operand):
-    return operand[-1] if isinstance(operand, list) else operand
+    return listed(operand)[-1]
 
 def check(arguments, A, B, D):
     kind.operation.run(arguments)
     arguments.sync()
-    for a, b, d in zip(*(each if isinstance(each, list) else [each] for each in (A, B, D))):
+    for a, b, d in zip(*map(listed, (A, B, D))):
         assert torch.equal(d, a @ b), (d, a @ b)
         d.fill_(float("nan"))
 
@@ -199,7 +204,7 @@ def test_tensors_are_kept_as_long_as_they_are_used_and_no_longer(kind: str) -> N
         kind,
         """
 def watch(given):
-    return [weakref.ref(each) for operand in given.values() for each in (operand if isinstance(operand, list) else [operand])]
+    return [weakref.ref(each) for operand in given.values() for each in listed(operand)]
 
 given = kind.operands(3)
 arguments = kind.make(**given)
@@ -214,9 +219,9 @@ gc.collect()
 assert all(each() is None for each in first)
 kind.operation.run(arguments)
 arguments.sync()
-expected = [a @ b for a, b in zip(*(given[name] if isinstance(given[name], list) else [given[name]] for name in "AB"))]
-targets = [each.clone() for each in (given["D"] if isinstance(given["D"], list) else [given["D"]])]
-assert all(map(torch.equal, targets, expected))
+for a, b, d in zip(*map(listed, given.values())):
+    assert torch.equal(d, a @ b)
+del a, b, d
 del given
 gc.collect()
 assert all(each() is not None for each in second)
@@ -241,12 +246,11 @@ with torch.inference_mode():
 for _ in range(2):
     for each in (others, given):
         arguments.update(**each)
-        versions = [None if d.is_inference() else d._version for d in [last(each["D"])]]
+        d = last(each["D"])
+        version = None if d.is_inference() else d._version
         kind.operation.run(arguments)
         arguments.sync()
-        d = last(each["D"])
         assert torch.equal(d, last(each["A"]) @ last(each["B"]))
-        if versions[0] is not None:
-            assert d._version == versions[0] + 1
+        assert version is None or d._version == version + 1
 """,
     )
