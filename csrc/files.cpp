@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -84,29 +85,34 @@ std::int64_t nanoseconds(timespec const& time) { return time.tv_sec * INT64_C(1'
 // the name of the directory that they lead to: so the text is the same whichever thread comes first.
 class States {
  public:
+  // Begins on other threads: what the caller does meanwhile costs no time.
   explicit States(std::vector<std::string> const& places) {
     for (std::string const& place : places) waiting_.push_back({place, place, false});
-  }
-
-  // Looks at everything, on this thread and on others.
-  void look() {
-    std::vector<std::thread> helpers;
     try {
       for (unsigned count = std::min(kThreads, std::thread::hardware_concurrency()); count > 1; --count) {
-        helpers.emplace_back(&States::work, this);
+        helpers_.emplace_back(&States::work, this);
       }
     } catch (std::system_error const&) {  // there may be no more threads: fewer do it as well
     }
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    if (failure_) std::rethrow_exception(failure_);
   }
 
-  std::string text() const {
-    std::string text;
-    for (auto const& [name, states] : found_)
-      append(text, name, {static_cast<std::int64_t>(states.size())}), text += states;
-    return text;
+  States(States const&) = delete;
+  States& operator=(States const&) = delete;
+
+  ~States() {
+    {
+      std::lock_guard const lock(mutex_);
+      waiting_.clear();
+    }
+    join();
+  }
+
+  // Helps with what is left, waits for the others, and returns the text.
+  std::string finish() {
+    work();
+    join();
+    if (failure_) std::rethrow_exception(failure_);
+    return text();
   }
 
  private:
@@ -115,6 +121,18 @@ class States {
     std::string name;   // in the text
     bool is_directory;  // or else that is not known yet
   };
+
+  void join() {
+    for (std::thread& helper : helpers_) helper.join();
+    helpers_.clear();
+  }
+
+  std::string text() const {
+    std::string text;
+    for (auto const& [name, states] : found_)
+      append(text, name, {static_cast<std::int64_t>(states.size())}), text += states;
+    return text;
+  }
 
   // Takes places that wait until there are none, and nobody is left who could find more.
   void work() {
@@ -199,15 +217,23 @@ class States {
   std::map<std::string, std::string> found_;
   std::set<std::pair<dev_t, ino_t>> followed_;
   std::exception_ptr failure_;
+  std::vector<std::thread> helpers_;  // last: they use all of the above
 };
 
-py::bytes file_states(py::typing::List<py::bytes> const& places) {
+std::unique_ptr<States> begin(py::typing::List<py::bytes> const& places) {
   std::vector<std::string> paths;
   for (py::handle place : places) paths.push_back(place.cast<std::string>());
-  States states(paths);
+  return std::make_unique<States>(paths);
+}
+
+py::bytes finish(States& states) {
   try {
-    py::gil_scoped_release const unlocked;
-    states.look();
+    std::string text;
+    {
+      py::gil_scoped_release const unlocked;
+      text = states.finish();
+    }
+    return text;
   } catch (Unreadable const& unreadable) {
     errno = unreadable.error;
     py::object const path = py::reinterpret_steal<py::object>(
@@ -215,14 +241,17 @@ py::bytes file_states(py::typing::List<py::bytes> const& places) {
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
     throw py::error_already_set();
   }
-  return states.text();
 }
 
 }  // namespace
 
 void bind_files(py::module_& m) {
-  m.def("file_states", &file_states, py::arg("places"),
-        "Return bytes that change whenever the size, a time of modification or of change, the device or the inode of "
-        "a file does, or its name, for files and for all files below directories. The places are paths as bytes. "
-        "Raises OSError.");
+  py::class_<States>(
+      m, "FileStates", py::is_final(),
+      "The states of files, and of all files below directories, which other threads look at from now on. "
+      "The places are paths as bytes.")
+      .def(py::init(&begin), py::arg("places"))
+      .def("finish", &finish,
+           "Return bytes that differ whenever the size, a time of modification or of change, the device, the inode or "
+           "the name of a file does. Raises OSError.");
 }

@@ -55,6 +55,7 @@ class Store:
 
     def __init__(self, database: str, *, writable: bool = True) -> None:
         self.writable = writable
+        self._recalled: dict[tuple[str, ...], tuple[Any, ...]] = {}  # memos, as they were read last
         self._connection = _connect(database)
         # Damaged text must come out as wrong text, which the digest finds, and not as an exception.
         self._connection.text_factory = lambda raw: raw.decode(errors="replace")
@@ -137,10 +138,13 @@ class Store:
 
     def recall(self, kind: str, subject: str, fingerprint: str) -> str | None:
         """Return the text that was remembered of `subject`, if its fingerprint is still this one."""
-        known = f"SELECT value, digest FROM {MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
-        for value, digest in self._run(known, *map(_storable, (kind, subject, fingerprint))):
-            if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
-                return value
+        asked = tuple(map(_storable, (kind, subject, fingerprint)))
+        if asked not in self._recalled:  # one look-up wants several, and there are few
+            rows = self._run(f"SELECT kind, subject, fingerprint, value, digest FROM {MEMOS}")
+            self._recalled = {row[:3]: row[3:] for row in rows}
+        value, digest = self._recalled.get(asked, (None, None))
+        if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
+            return value
         return None
 
     def remember(self, kind: str, subject: str, fingerprint: str, value: str) -> bool:

@@ -117,8 +117,9 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
             refusals.append(error)
             return None
 
-    found = attempt(lambda: find_device_compiler(wanted, memo))
-    cutlass, program = attempt(find_cutlass), attempt(find_host_compiler)
+    cutlass = attempt(find_cutlass)
+    states = cutlass.look() if cutlass else None  # while all else is found, and the cache is opened
+    found, program = attempt(lambda: find_device_compiler(wanted, memo)), attempt(find_host_compiler)
     if found is None or cutlass is None or program is None:
         for variable, ask in _named(found, cutlass, program, memo):
             attempt(functools.partial(_works, variable, ask))
@@ -126,12 +127,13 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
     includes = (own_include(), *cutlass.includes, *found[1].includes)
     device, host = _device(found, includes, program, memo), HostCompiler(program, includes, memo)
     toolkit = found[1]
+    cuda_states = toolkit.look()
     fields = {
-        "headers": own_headers_digest(),
-        "cutlass": f"{cutlass.version} {cutlass.digest(memo)}",
-        "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo)}",
         **device.signature(),
         **host.signature(),
+        "headers": own_headers_digest(),
+        "cutlass": f"{cutlass.version} {cutlass.digest(memo, states)}",
+        "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo, cuda_states)}",
     }
     return Tools(device, host, fields, tuple(filter(None, (cutlass.note, toolkit.note))))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pycutlass import _core
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit.files import Memo, content_digest, is_directory, is_file, stat_digest, without_memo
+from pycutlass.toolkit.files import Memo, content_digest, is_directory, is_file, without_memo
 
 __all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
 
@@ -41,15 +42,19 @@ class Cutlass:
             f"{KNOWN_CUTLASS}, so kernels may not compile, or compute something else. Use nvidia-cutlass==4.2.0.0"
         )
 
-    def digest(self, memo: Memo = without_memo) -> str:
-        """Return the SHA-256 of all headers, remembered by their stat.
+    def look(self) -> _core.FileStates:
+        """Begin to look at the state of all headers, for `digest`; other threads do so from now on."""
+        return _core.FileStates([os.fsencode(place) for place in self.includes])
+
+    def digest(self, memo: Memo = without_memo, states: _core.FileStates | None = None) -> str:
+        """Return the SHA-256 of all headers, remembered by their `states`.
 
         Raises
         ------
         ToolkitError
             If one cannot be read.
         """
-        return _remembered_digest("cutlass headers", self, self.includes, memo, "CUTLASS_PATH")
+        return _remembered_digest("cutlass headers", self, memo, "CUTLASS_PATH", states or self.look())
 
 
 @dataclass(frozen=True)
@@ -83,28 +88,38 @@ class Toolkit:
         library = self.include / "cccl"
         return (self.include, *([library] if is_directory(library) else []))
 
-    def digest(self, memo: Memo = without_memo) -> str:
-        """Return the SHA-256 of the headers that kernels may include, remembered by their stat.
+    def look(self) -> _core.FileStates:
+        """Begin to look at the state of the headers that kernels may include, for `digest`, in other threads.
+
+        Raises
+        ------
+        ToolkitError
+            If their directory cannot be read.
+        """
+        return _core.FileStates([os.fsencode(place) for place in self.headers])
+
+    def digest(self, memo: Memo = without_memo, states: _core.FileStates | None = None) -> str:
+        """Return the SHA-256 of the headers that kernels may include, remembered by their `states`.
 
         Raises
         ------
         ToolkitError
             If one cannot be read.
         """
-        return _remembered_digest("cuda headers", self, self.headers, memo, "CUDA_HOME")
+        return _remembered_digest("cuda headers", self, memo, "CUDA_HOME", states or self.look())
 
     @property
-    def headers(self) -> list[Path]:
+    def headers(self) -> list[str]:
         """Return files and directories of CUDA itself.
 
         Libraries of which kernels include nothing have theirs beside them, and change more often.
         """
         try:
-            own = sorted(place for place in self.include.iterdir() if _OF_CUDA.fullmatch(place.name))
+            with os.scandir(self.include) as entries:
+                own = sorted(entry.path for entry in entries if _OF_CUDA.fullmatch(entry.name) and _is_there(entry))
         except OSError as error:
             raise _unreadable(self, error, "CUDA_HOME") from error
-        places = [*own, self.include / "cccl" / "cuda", self.include / "cccl" / "nv"]
-        return [place for place in places if is_file(place) or is_directory(place)]
+        return own + [place for name in ("cuda", "nv") if is_directory(Path(place := f"{self.include}/cccl/{name}"))]
 
     @property
     def headers_version(self) -> str:
@@ -149,9 +164,22 @@ _OF_CUDA = re.compile(
 )
 
 
-def _remembered_digest(kind: str, found: Cutlass | Toolkit, places: Sequence[Path], memo: Memo, variable: str) -> str:
+def _is_there(entry: os.DirEntry[str]) -> bool:
+    """Return whether `entry` is, or leads to, a file or a directory; of all but links the listing has said so."""
+    if entry.is_symlink():
+        return is_file(Path(entry.path)) or is_directory(Path(entry.path))
+    return entry.is_file() or entry.is_dir()
+
+
+def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, variable: str, states: _core.FileStates) -> str:
+    def read() -> str:
+        return content_digest(
+            found.includes if isinstance(found, Cutlass) else [Path(place) for place in found.headers]
+        )
+
     try:
-        return memo(kind, str(found.root), stat_digest(places), lambda: content_digest(places))
+        fingerprint = hashlib.sha256(states.finish()).hexdigest()
+        return memo(kind, str(found.root), fingerprint, read)
     except OSError as error:
         raise _unreadable(found, error, variable) from error
 

@@ -38,7 +38,7 @@ def tree(tmp_path) -> Path:
 
 
 def states(*places: Path) -> bytes:
-    return _core.file_states([os.fsencode(place) for place in places])
+    return _core.FileStates([os.fsencode(place) for place in places]).finish()
 
 
 CHANGES = {
@@ -91,12 +91,24 @@ def test_a_place_that_is_not_there_is_named(tree):
         assert caught.value.filename == str(missing)
 
 
+def test_the_answer_may_be_left(tree):
+    """Where something else fails in the meantime, the threads end with the object."""
+    before = threads()
+    for _ in range(50):
+        _core.FileStates([os.fsencode(tree)])
+    assert threads() == before
+
+
+def threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
 def test_where_no_more_threads_can_be_started_one_does_it_all(tree, tmp_path):
     """As in a container that has used up its threads."""
     (tmp_path / "none.c").write_text("int pthread_create(void) { return 11; }")
     library = tmp_path / "none.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "none.c"], check=True, timeout=60)
-    program = f"from pycutlass import _core; print(_core.file_states([{os.fsencode(tree)!r}]).hex())"
+    program = f"from pycutlass import _core; print(_core.FileStates([{os.fsencode(tree)!r}]).finish().hex())"
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)

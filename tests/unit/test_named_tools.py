@@ -11,7 +11,7 @@ from trivial_kernels import Operation
 
 from pycutlass import compiler, toolkit
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import files
+from pycutlass.toolkit import things
 
 pytestmark = pytest.mark.usefixtures("private_session")
 
@@ -74,14 +74,15 @@ def test_what_a_variable_names_must_run_beside_a_cached_kernel(monkeypatch, tmp_
 
 def deny(monkeypatch, folder: Path) -> None:
     """Let nothing below `folder` be read; who runs as root reads everything."""
-    states = files._core.file_states
+    made = things._core.FileStates
 
-    def refuse(places):
-        if os.fsencode(folder) in places:
+    class Refused:
+        def finish(self) -> bytes:
             raise PermissionError(13, "Permission denied", str(folder))
-        return states(places)
 
-    monkeypatch.setattr(files._core, "file_states", refuse)
+    monkeypatch.setattr(
+        things._core, "FileStates", lambda places: Refused() if os.fsencode(folder) in places else made(places)
+    )
 
 
 def test_where_nothing_is_installed_the_cache_serves(monkeypatch, builds):
