@@ -1,8 +1,9 @@
 # `make demo` and `make test` set up what they need: all it takes is Python 3.11, 3.12 or 3.13, and g++.
 #
 #   make demo       what this machine has, and two examples: no GPU and no nvcc needed
-#   make test       all tests that need no GPU
-#   make thorough   the rules of tiles: every tile proven (core-hours), misuse, and kernels emulated for MINUTES=10
+#   make test       all tests that need no GPU, but for those that take minutes, on all cores
+#   make thorough   those as well, and the rules of tiles: every tile proven (core-hours), misuse, and kernels emulated for
+#                   MINUTES=10
 #   make proof      the rules of tiles: every tile proven, on all cores, or a part of them: SHARD=1/8
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
@@ -17,6 +18,8 @@ SHARD ?= 1/1
 MINUTES ?= 10
 SEED ?= 1
 OUT ?= results
+# Files of tests are shared out one by one, in their order, where those that compile come first.
+IN_PARALLEL := -n $(shell nproc) --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -36,10 +39,11 @@ demo: $(VENV)/.base
 	$(BIN)/python examples/03_inspect_kernel.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not thorough" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 thorough: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py tests/unit/test_misuse.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "thorough and not gpu" $(PYTEST_ARGS)
 	PROOF=whole $(BIN)/python -m pytest tests/proof $(PYTEST_ARGS)
 	$(BIN)/python tests/proof/table.py --shard $(SHARD)
 	$(BIN)/python tests/emulation/tiles.py --minutes $(MINUTES)

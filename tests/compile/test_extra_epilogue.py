@@ -48,7 +48,12 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"), [("hopper cooperative", "nvrtc"), ("ampere f16", "nvrtc"), ("ampere f16", "nvcc")]
+    ("name", "backend"),
+    [
+        pytest.param("hopper cooperative", "nvrtc", marks=pytest.mark.thorough),  # a minute of a core
+        ("ampere f16", "nvrtc"),
+        pytest.param("ampere f16", "nvcc", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_kernel_compiles_for_the_device(name: str, backend: str) -> None:
     operation = EXTRA[name]

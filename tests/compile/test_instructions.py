@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import re
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from descriptions import ampere
 
 from pycutlass import MathOperation, toolkit
 from pycutlass.compiler.tools import find_tools
+from pycutlass.source import KernelSource
 from pycutlass.toolchain import Processes
 
 pytestmark = pytest.mark.compile
@@ -38,17 +38,23 @@ CASES: list[tuple[Any, str]] = [
 
 
 @pytest.fixture(scope="module")
-def nvdisasm() -> str:
-    return str(toolkit.find_tool("nvdisasm"))
+def listings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The machine code of each kernel by its name; all are one program, whose headers are most of the work."""
+    text = "".join(re.sub(r"\bOperation\b", f"Operation{i}", each.emit()) for i, (each, _) in enumerate(CASES))
+    source = KernelSource(CASES[0][0].procedural_name(), text, 80, native=False)
+    path = tmp_path_factory.mktemp("instructions") / "kernels.cubin"
+    path.write_bytes(
+        find_tools("nvrtc", toolkit.without_memo).device.compile(source, "sm_80", Processes(1, 8 << 30)).binary
+    )
+    command = [str(toolkit.find_tool("nvdisasm")), str(path)]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    sections = re.split(r"^\s*\.section\s+\.text\.", listing, flags=re.MULTILINE)[1:]
+    return {section.partition(",")[0]: section for section in sections}
 
 
 @pytest.mark.parametrize(("operation", "mnemonic"), CASES, ids=[case[0].procedural_name() for case in CASES])
-def test_a_kernel_multiplies_by_its_instruction(operation: Any, mnemonic: str, nvdisasm: str, tmp_path: Path) -> None:
-    tools = find_tools("nvrtc", toolkit.without_memo)
-    path = tmp_path / "kernel.cubin"
-    path.write_bytes(tools.device.compile(operation.source(), "sm_80", Processes(1, 8 << 30)).binary)
-    listing = subprocess.run([nvdisasm, str(path)], check=True, capture_output=True, text=True).stdout
-    mix = collections.Counter(re.findall(r"\b[HDI]MMA\.[\w.]+", listing))
+def test_a_kernel_multiplies_by_its_instruction(operation: Any, mnemonic: str, listings: dict[str, str]) -> None:
+    mix = collections.Counter(re.findall(r"\b[HDI]MMA\.[\w.]+", listings[operation.procedural_name()]))
     tile = operation.tile_description
     m, n, k = (
         extent // step for extent, step in zip(tile.warp_shape, tile.math_instruction.instruction_shape, strict=True)

@@ -26,6 +26,7 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     assert host.shared_bytes == sm90.kernel_bytes(tile, operation.C, stages, grouped=False, D=operation.D)
 
 
+@pytest.mark.thorough  # a minute of a core; that it compiles and is right is seen on a GPU as well
 def test_a_kernel_compiles_for_the_device():
     operation = APART["wider, transposed"]
     artifact = build(operation.source(), "sm_90a", find_tools("nvrtc", toolkit.without_memo), Processes(2, 8 << 30))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -170,6 +171,11 @@ def expected(
     """Return alpha * A x B + beta * C in f64."""
     product = alpha * (as_multiplied(operation, A) @ as_multiplied(operation, B))
     return product if C is None or beta == 0 else product + beta * C.astype(np.float64)
+
+
+def plainly(value: object) -> str:
+    """Return how a parameter of a test is called, the same in every process: without addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def run_python(program: str, *, hash_seed: int | None = None, options: tuple[str, ...] = ()) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from descriptions import TAG
+from descriptions import TAG, plainly
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ class DeviceTensor:
         (cutlass.float16(1.5), 1.5),
         (cutlass.int32(7), 7.0),
     ],
-    ids=repr,
+    ids=plainly,
 )
 def test_numbers_of_every_kind(alpha, value):
     scalars = F16.epilogue_type(alpha, alpha)
@@ -76,7 +76,7 @@ def test_a_number_that_records_gradients_is_a_number():
     assert F16.epilogue_type(torch.tensor(2.0, requires_grad=True)).values[0] == 2.0
 
 
-@pytest.mark.parametrize("value", [1j, np.complex128(2), torch.tensor(1 + 1j)], ids=repr)
+@pytest.mark.parametrize("value", [1j, np.complex128(2), torch.tensor(1 + 1j)], ids=plainly)
 def test_complex_scalars_are_told_what_is_wrong_with_them(value):
     with pytest.raises(ArgumentTypeError, match=r"beta must be a number without an imaginary part.*Pass beta\.real"):
         F16.epilogue_type(1.0, value)
@@ -138,7 +138,7 @@ def test_device_scalars_of_another_kind_are_refused(tensor):
         *("2.0", b"1", None, [1.0], 1j, np.ones(2), np.ones(1), torch.ones(2), torch.ones((), device="meta"), object()),
         *(np.complex64(1), np.array(1 + 2j), torch.tensor(1j), np.ma.masked, np.ma.masked_array(2.0, True)),
     ],
-    ids=repr,
+    ids=plainly,
 )
 @pytest.mark.parametrize("name", ["alpha", "beta"])
 def test_what_is_no_number_is_refused(name, value):
@@ -187,7 +187,7 @@ def test_an_activation_may_have_a_scalar_of_its_own():
     assert functor.epilogue_type(1.0, 2.0, 0.5).values == (1.0, 2.0, 0.5)
 
 
-@pytest.mark.parametrize("value", [CUdeviceptr(0x7F0000001000), DeviceTensor("float32"), "0.5"], ids=repr)
+@pytest.mark.parametrize("value", [CUdeviceptr(0x7F0000001000), DeviceTensor("float32"), "0.5"], ids=plainly)
 def test_the_scalar_of_an_activation_is_a_number(value):
     functor = LinearCombinationGeneric(pycutlass.leaky_relu, cutlass.float16, 8, cutlass.float32, cutlass.float32)
     with pytest.raises(ArgumentTypeError) as caught:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from descriptions import plainly
 
 from pycutlass import (
     deinterleave_columns,
@@ -52,7 +53,7 @@ def test_packing_and_back(library):
 
 
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-@pytest.mark.parametrize("shape", [(1, 64), (64, 32), (32, 1), (0, 32)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 64), (64, 32), (32, 1), (0, 32)], ids=plainly)
 def test_packing_always_copies(library, shape):
     array = np.ones(shape, np.int8)
     for pack, by_rows in ((interleave_columns, False), (interleave_rows, True)):
@@ -89,7 +90,7 @@ def test_packing_always_copies(library, shape):
         (functools.partial(deinterleave_columns, rows=2, columns=48), (96,), ["columns", "multiple of 32, got 48"]),
         (functools.partial(deinterleave_columns, rows=3, columns=64), (128,), ["3 x 64", "192", "has 128"]),
     ],
-    ids=str,
+    ids=plainly,
 )
 def test_what_is_not_packed_so_is_refused(library, use, shape, words):
     with pytest.raises(ArgumentError) as caught:
