@@ -48,6 +48,7 @@ Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_
   record_->sm_count = kernel_->sm_count();
   record_->sm_occupancy = kernel_->occupancy();
   record_->epilogue = epilogue_.data();
+  slots_.reserve(4);
   for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_C, PYCUTLASS_D}) {
     slots_.emplace_back(role_name(role), &record_->operands[role].data, role == PYCUTLASS_D);
   }
@@ -83,6 +84,18 @@ void Call::set_operand(int role, uintptr_t pointer, std::vector<int64_t> const& 
   operand.element = static_cast<uint8_t>(element);
   operand.form = static_cast<uint8_t>(form);
   slot(role_name(role), &operand.data, role == PYCUTLASS_D).set(pointer, padded, bytes, alignment);
+}
+
+void Call::set_tensor(int role, OperandRule const& rule, int element, PlacedOperand const& placed,
+                      TorchKind const& kind, TensorView const& view, py::handle tensor) {
+  pycutlass_operand& operand = record_->operands[role];
+  operand.stride[0] = placed.ld;
+  operand.stride[1] = placed.batch_stride;
+  operand.element = static_cast<uint8_t>(element);
+  operand.form = placed.ld ? PYCUTLASS_TENSOR : PYCUTLASS_VECTOR;
+  OperandSlot& slot = slots_[static_cast<size_t>(role)];
+  slot.set(placed.span.begin, {placed.ld, placed.batch_stride}, placed.span.bytes, rule.alignment_bytes());
+  slot.remember(py::reinterpret_borrow<py::object>(tensor), kind.form_of(view), kind.guard(slot.written()));
 }
 
 /// The slot of operand `name`, made at first use.
@@ -334,6 +347,13 @@ pycutlass_operand const& Call::operand(int role) const {
   return record_->operands[role];
 }
 
+std::string Call::record_bytes() const {
+  std::string bytes(reinterpret_cast<char const*>(record_), record_->struct_size);
+  void const* const nowhere = nullptr;
+  std::memcpy(bytes.data() + offsetof(pycutlass_call, epilogue), &nowhere, sizeof nowhere);
+  return bytes.append(reinterpret_cast<char const*>(epilogue_.data()), epilogue_.size());
+}
+
 std::vector<std::string> Call::operands() const {
   std::vector<std::string> names;
   for (OperandSlot const& slot : slots_) names.push_back(slot.name());
@@ -351,6 +371,7 @@ void bind_call(py::module_& m) {
            py::arg("bytes"), py::arg("alignment"), py::arg("written"))
       .def("remember", &Call::remember, py::arg("name"), py::arg("tensor"), py::arg("shown_name"))
       .def_property_readonly("operands", &Call::operands)
+      .def_property_readonly("record_bytes", [](Call const& self) { return py::bytes(self.record_bytes()); })
       .def(
           "adopt", [](Call& self, Call& other) { self.adopt(other); }, py::arg("other"),
           "Take over what was prepared in another call of the same kernel.")
@@ -358,7 +379,7 @@ void bind_call(py::module_& m) {
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
       .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
       .def("set_in_place", &Call::set_in_place, py::arg("allowed"))
-      .def("follow_library", &Call::follow_library, py::arg("tensor_type"))
+      .def("follow_library", py::overload_cast<py::object const&>(&Call::follow_library), py::arg("tensor_type"))
       .def("follow_callable", &Call::follow_callable, py::arg("callable"))
       .def("plan", &Call::plan)
       .def(
@@ -419,6 +440,7 @@ void bind_launch(py::module_& m) {
   bind_kernel(m);
   bind_tensor_form(m);
   bind_tensor_guard(m);
+  bind_torch_kind(m);
   bind_call(m);
   bind_fast_methods(m);
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
@@ -426,4 +448,5 @@ void bind_launch(py::module_& m) {
   bind_gemm_call(m);
   bind_conv2d_call(m);
   bind_grouped_call(m);
+  bind_prepared_gemm(m);
 }

@@ -10,8 +10,10 @@
 
 #include "aligned_bytes.h"
 #include "kernel.h"
+#include "operand_rule.h"
 #include "operand_slot.h"
 #include "stream.h"
+#include "torch_kind.h"
 
 namespace pycutlass {
 
@@ -44,6 +46,9 @@ class Call {
   /// Points operand `role` of the record at memory. Strides count elements.
   void set_operand(int role, uintptr_t pointer, std::vector<int64_t> const& strides, uint64_t bytes, uint64_t alignment,
                    int element, int form);
+  /// Points operand `role`, one of A, B, C and D, at a tensor of a known kind that was found to fit its rule.
+  void set_tensor(int role, OperandRule const& rule, int element, PlacedOperand const& placed, TorchKind const& kind,
+                  TensorView const& view, pybind11::handle tensor);
   /// Takes the arguments of the epilogue, as its functor has packed them.
   void set_epilogue(pybind11::bytes const& arguments);
   /// Knows of a tensor that the arguments of the epilogue point to, by the address that they have `offset` bytes behind
@@ -60,6 +65,7 @@ class Call {
   /// Whether C may be D itself: not where their elements lie differently.
   void set_in_place(bool allowed) { in_place_allowed_ = allowed; }
   void follow_library(pybind11::object const& tensor_type);
+  void follow_library(dlpack::ExchangeApi const* api) { stream_.follow_library(api); }
   void follow_callable(pybind11::object callable) { stream_.follow_callable(std::move(callable)); }
 
   /// Takes over what was prepared in `other`, a call of the same class and kernel. What was launched, and where, stays.
@@ -83,6 +89,8 @@ class Call {
   /// Whether the last launch went to a stream that the caller named; one that was captured is none.
   virtual bool was_named() const { return last_was_named_; }
   pycutlass_operand const& operand(int role) const;
+  /// The record, but for where the arguments of its epilogue are, and these behind it. For tests.
+  std::string record_bytes() const;
   /// Names of what launches read and write.
   std::vector<std::string> operands() const;
   /// Marks the end of the last launch on a stream that the caller named; null where there was none.
@@ -155,3 +163,4 @@ struct Recorded {
 void bind_conv2d_call(pybind11::module_& m);
 void bind_gemm_call(pybind11::module_& m);
 void bind_grouped_call(pybind11::module_& m);
+void bind_prepared_gemm(pybind11::module_& m);

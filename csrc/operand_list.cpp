@@ -10,11 +10,6 @@
 #include "bindings.h"
 
 namespace pycutlass {
-namespace {
-
-constexpr int64_t kLdLimit = int64_t(1) << 31;  // CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
-
-}  // namespace
 
 bool OperandExtents::operator==(OperandExtents const& other) const {
   if (count() != other.count()) return false;
@@ -144,42 +139,15 @@ bool OperandList::take(OperandList const& like, py::handle given, OperandExtents
   return true;
 }
 
-/// The rules are those of pycutlass/operands, which explains what is refused here. Single elements have a step of 1
-/// here, too: with another they may be a view that is to be negated, as torch's imaginary part of a conjugate.
 bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns) {
-  int64_t const line = rule.row_major ? columns : rows, lines = rule.row_major ? rows : columns;
-  bool const empty = line == 0 || lines == 0;
-  int64_t ld = line, beginnings = lines;
-  if (rule.matrix && view.rank == 2 && view.sizes[0] == rows && view.sizes[1] == columns) {
-    int64_t const adjacent = view.strides[rule.row_major], step = view.strides[!rule.row_major];
-    if (!empty && adjacent != 1) return false;
-    if (!empty && lines > 1) ld = step;
-  } else if (rule.bias && view.rank == 1 && view.sizes[0] == line && !empty && lines > 1) {
-    if (view.strides[0] != 1) return false;
-    ld = 0;
-    beginnings = 1;
-  } else {
-    return false;
-  }
-  if (empty) {  // neither its address nor its strides mean anything
-    place(problem, {view.pointer, 0, static_cast<uint64_t>(line * rule.element_bytes), 0}, ld);
-    return true;
-  }
-  if (!view.pointer || (beginnings > 1 && ld < line) || ld >= kLdLimit || line % rule.alignment ||
-      ld % rule.alignment || view.pointer % rule.alignment_bytes()) {
-    return false;
-  }
-  uint64_t const bytes = static_cast<uint64_t>(((beginnings - 1) * ld + line) * rule.element_bytes);
-  uint64_t const pitch = beginnings > 1 ? static_cast<uint64_t>(ld * rule.element_bytes) : 0;
-  place(problem, {view.pointer, bytes, static_cast<uint64_t>(line * rule.element_bytes), pitch}, ld);
-  return true;
+  std::optional<PlacedOperand> const placed = rule.place(view, rows, columns);
+  if (placed) place(problem, placed->span, placed->ld);
+  return placed.has_value();
 }
 
 void bind_operand_list(py::module_& m) {
   using Entries = std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, int64_t>>;
-  py::class_<OperandRule>(m, "OperandRule", "What an operand of a group is described with, and what may stand for it.")
-      .def(py::init<bool, int64_t, int64_t, bool, bool>(), py::arg("row_major"), py::arg("element_bytes"),
-           py::arg("alignment"), py::arg("matrix"), py::arg("bias"));
+  bind_operand_rule(m);
   m.def(
       "read_operands",
       [](OperandRule const& rule, py::handle like, py::tuple const& tensors,

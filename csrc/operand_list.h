@@ -6,21 +6,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "operand_rule.h"
 #include "overlap.h"
 #include "tensor_form.h"
 #include "tensor_guard.h"
 
 namespace pycutlass {
-
-/// What an operand of a group is described with, and what may stand for it.
-struct OperandRule {
-  bool row_major = true;
-  int64_t element_bytes = 1;
-  int64_t alignment = 1;             // in elements, a power of two
-  bool matrix = true, bias = false;  // whether it may be a matrix, and a vector that stands for equal lines of one
-
-  uint64_t alignment_bytes() const { return static_cast<uint64_t>(alignment * element_bytes); }
-};
 
 /// Rows and columns of an operand in every problem, out of the sizes M, N, K of all.
 struct OperandExtents {

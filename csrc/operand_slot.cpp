@@ -21,6 +21,13 @@ void OperandSlot::remember(py::object tensor, std::string name) {
   tensor_ = std::move(tensor);
 }
 
+void OperandSlot::remember(py::object tensor, TensorForm const& form, TensorGuard const& guard) {
+  form_ = form;
+  guard_.watch_like(guard, tensor);
+  shown_name_ = name_;
+  tensor_ = std::move(tensor);
+}
+
 bool OperandSlot::read(py::handle tensor) {
   next_guard_.reset();
   if (!form_.read_directly(tensor, next_) || !guard_.takes_plainly(tensor)) {

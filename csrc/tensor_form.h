@@ -40,6 +40,12 @@ class TensorForm {
   }
   /// Whether `tensor` has the remembered type, device and dtype, and can be looked at without asking Python.
   bool view(pybind11::handle tensor, TensorView& view) const;
+  /// The same of most tensors of torch, in memory of the same kind.
+  bool view_plainly(pybind11::handle tensor, TensorView& view) const {
+    if (!direct_ || reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr())) != type_.ptr()) return false;
+    TorchImpl const impl(tensor);
+    return torch_form_.is_like(impl) && view_directly(impl, view);
+  }
   /// The form of a tensor that `view` has looked at.
   TensorForm with_extents(TensorView const& view) const;
   bool reads_torch() const { return torch_ != nullptr; }

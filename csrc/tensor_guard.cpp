@@ -101,6 +101,13 @@ void TensorGuard::exchange(py::handle tensor) {
   if (!form_.has_extents_of(TorchImpl(tensor))) form_ = TorchForm::of(TorchImpl(tensor));
 }
 
+void TensorGuard::watch_like(TensorGuard const& like, py::handle tensor) {
+  *this = like;
+  exchange_plain(tensor);
+  watch_base(tensor);
+  form_ = TorchForm::of(TorchImpl(tensor));
+}
+
 bool TensorGuard::unmoved_by_python() const {
   try {
     return same(TorchReader::ask_place(tensor_), place_) && ask_form(tensor_).equal(asked_form_);

@@ -39,6 +39,15 @@ class TensorGuard {
     if (base_) base_ = pybind11::object();
   }
   void exchange_plain(pybind11::handle tensor) noexcept { exchange_plain(tensor, TorchPlace::of(TorchImpl(tensor))); }
+  /// Watches a tensor of the kind that `like` knows, perhaps of other extents.
+  void watch_like(TensorGuard const& like, pybind11::handle tensor);
+  /// Forgets the tensor, and keeps what is known of its kind for `watch_like`.
+  void forget_tensor() {
+    tensor_ = pybind11::handle();
+    base_ = pybind11::object();
+  }
+  /// Whether autograd follows what is done with a tensor of the type of the present one.
+  bool is_followed(pybind11::handle tensor) const { return requires_grad(tensor); }
   void clear() { *this = TensorGuard(); }
 
   bool unmoved() const { return plainly_unmoved() || (!direct_ && unmoved_by_python()); }

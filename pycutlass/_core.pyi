@@ -700,6 +700,8 @@ class TensorGuard:
     def direct(self) -> bool: ...
     def count_write(self) -> None: ...
 
+def learn_tensor(tensor: Any, element: SupportsIndex, ordinal: SupportsIndex) -> None: ...
+
 class Call:
     def set_operand(
         self,
@@ -724,6 +726,8 @@ class Call:
     def remember(self, name: str, tensor: Any, shown_name: str) -> None: ...
     @property
     def operands(self) -> list[str]: ...
+    @property
+    def record_bytes(self) -> bytes: ...
     def adopt(self, other: Call) -> None: ...
     def watch(self, tensor: Any, name: str, written: bool) -> None: ...
     def set_workspace(self, pointer: SupportsIndex) -> None: ...
@@ -776,6 +780,8 @@ class GemmCall(Call):
     def set_problem(
         self, mode: SupportsIndex, m: SupportsIndex, n: SupportsIndex, k: SupportsIndex, batch_count: SupportsIndex
     ) -> None: ...
+    @property
+    def extents(self) -> tuple[int, int, int]: ...
     def set_schedule(self, max_swizzle: SupportsIndex, raster_order: SupportsIndex) -> None: ...
 
 @final
@@ -826,6 +832,44 @@ class GroupedCall(Call):
     @property
     def table_bytes(self) -> int: ...
     def entry(self, operand: SupportsIndex, problem: SupportsIndex) -> tuple[int, int]: ...
+
+@final
+class PreparedGemm:
+    def __init__(
+        self,
+        *,
+        kernel: DeviceKernel,
+        operands: tuple[
+            tuple[OperandRule, SupportsIndex],
+            tuple[OperandRule, SupportsIndex],
+            tuple[OperandRule, SupportsIndex],
+            tuple[OperandRule, SupportsIndex],
+        ],
+        most: tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex],
+        steps: tuple[SupportsIndex, SupportsIndex],
+        in_place: bool,
+        swizzle: SupportsIndex,
+        epilogue: bytes | None,
+        reads_source: bool,
+        raster_type: type,
+        say_followed: Callable[[Any, Any, Any], None],
+    ) -> None: ...
+    def make(
+        self,
+        problem_size: Any,
+        A: Any,
+        B: Any,
+        C: Any,
+        D: Any,
+        gemm_mode: Any,
+        split_k_slices: Any,
+        batch: Any,
+        bias: Any,
+        raster_order: Any,
+        launch_with_pdl: Any,
+        epilogue: Any,
+        reads_source: bool,
+    ) -> GemmCall | None: ...
 
 @final
 class FileStates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
 from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
 from pycutlass.arguments.ports import given_ports, port_operand
+from pycutlass.arguments.prepared import prepare
 from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.arguments.sums import check_sums
@@ -28,7 +29,7 @@ from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
-from pycutlass.launch import Operand
+from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Operand
 from pycutlass.log import say_once
 from pycutlass.operands import (
     Matrix,
@@ -41,12 +42,14 @@ from pycutlass.operands import (
 )
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.operation.gemm_support import check_size, launched_k
-from pycutlass.operation.problems import gemm_size
+from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.tensor import TensorView
 
 __all__ = ["GemmArguments"]
 
 _Mode = _core.GemmMode
+_GEMM = _Mode.Gemm
+_LETTERS = ("A", "B", "C", "D")
 
 
 @partial(public, but=("update",))
@@ -134,7 +137,7 @@ class GemmArguments(Arguments):
         B: Any = None,
         C: Any = None,
         D: Any = None,
-        gemm_mode: Any = _Mode.Gemm,
+        gemm_mode: Any = _GEMM,
         *,
         output_op: EpilogueScalars | None = None,
         split_k_slices: int = 1,
@@ -147,13 +150,16 @@ class GemmArguments(Arguments):
         split_k_splices: int | None = None,
         **unknown: Any,
     ) -> None:
+        if not (unknown or epilogue) and reordered is None and split_k_splices is None:
+            tensors, how = (A, B, C, D), (bias, raster_order, launch_with_pdl)
+            if self._start_ordinary(operation, problem_size, tensors, output_op, gemm_mode, split_k_slices, batch, how):
+                return
         refuse_unknown("GemmArguments", unknown, _KEYWORDS)
         if split_k_splices is not None:
             say_once(f"GemmArguments: split_k_splices={split_k_splices} is ignored; the keyword is split_k_slices")
         self.operation = operation = check_operation(operation, GemmOperationUniversal)
         size = self._problem_size = gemm_size(problem_size, gemm_mode, batch, split_k_slices)
         check_size(operation, size)
-        self.problem_size = _core.GemmCoord(*size.extents)
         self.gemm_mode, self.split_k_slices, self.batch_count = size.gemm_mode, size.split_k_slices, size.batch
         self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
@@ -163,6 +169,76 @@ class GemmArguments(Arguments):
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
         given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
         self._start(launched, given, output_op)
+
+    def _start_ordinary(
+        self,
+        operation: Any,
+        problem_size: Any,
+        tensors: tuple[Any, Any, Any, Any],
+        output_op: Any,
+        gemm_mode: Any,
+        split_k_slices: Any,
+        batch: Any,
+        how: tuple[Any, Any, Any],
+    ) -> bool:
+        """Make the launch of tensors that C++ sees are right; False, and nothing has changed, of all others.
+
+        What is plainly right there is right by the checks below, too, and makes the same call record. They decide on
+        all else, and explain.
+        """
+        if type(operation) is not GemmOperationUniversal:
+            return False
+        if type(problem_size) is GemmProblemSize:
+            if (gemm_mode, batch, split_k_slices) != (_GEMM, 1, 1):
+                return False
+            gemm_mode, batch = problem_size.gemm_mode, problem_size.batch
+            split_k_slices, problem_size = problem_size.split_k_slices, problem_size.extents
+        for prepared in operation._prepared:
+            scalars, packed, reads_source = prepared.scalars, None, False
+            if output_op is not None:
+                known = prepared.packed(output_op)
+                if known is None:
+                    return False
+                scalars, packed, reads_source = known
+            call = prepared.make(problem_size, *tensors, gemm_mode, split_k_slices, batch, *how, packed, reads_source)
+            if call is None or operation._artifacts != prepared.artifacts:
+                continue
+            self.__dict__.update(
+                operation=operation,
+                gemm_mode=gemm_mode,
+                split_k_slices=split_k_slices,
+                batch_count=batch,
+                _bias=how[0],
+                raster_order=how[1],
+                launch_with_pdl=how[2],
+                _launched=operation,
+                _has_scalars=output_op is not None,
+                output_op=scalars,
+                _given=dict(zip(_LETTERS, tensors, strict=True)),
+                _execution=DeviceLaunch.of(operation, call, prepared.ordinal, {"torch": type(tensors[3])}),
+                _run=call.bound_run,
+                _try_exchange=call.bound_update,
+            )
+            return True
+        return False
+
+    def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch | NoLaunch:
+        execution = super()._prepare(problem)
+        if isinstance(execution, DeviceLaunch):
+            prepare(problem, execution)
+        return execution
+
+    @cached_property
+    def problem_size(self) -> _core.GemmCoord:
+        """M, N and K."""
+        return _core.GemmCoord(*self._problem_size.extents)
+
+    @cached_property
+    def _problem_size(self) -> GemmProblemSize:
+        execution = self._execution
+        assert isinstance(execution, DeviceLaunch)
+        extents: tuple[int, int, int] = execution.call.extents  # type: ignore[attr-defined]
+        return GemmProblemSize(*extents, self.gemm_mode, self.batch_count, self.split_k_slices)
 
     # Checks
 

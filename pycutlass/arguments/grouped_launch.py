@@ -73,7 +73,7 @@ class GroupedLaunch(DeviceLaunch):
         """Let go of a buffer that another has taken the place of; graphs have its address."""
         self._let_go(buffer)
         if self.call.captured:
-            self._outgrown.append(buffer)
+            self._outgrown = (*self._outgrown, buffer)
 
     def resize(self, sizes: Sizes, A: Any, B: Any, C: Any, D: Any) -> bool:
         """Take other sizes, and tuples of tensors that they fit; None keeps an operand.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,21 +27,32 @@ __all__ = ["DeviceLaunch"]
 class DeviceLaunch:
     """A problem on a GPU: kernel, call record, buffers of host operands, and workspace."""
 
+    #: Buffers by name, and places of host operands in one of them.
+    _buffers: Mapping[str, DeviceBuffer] = MappingProxyType({})
+    _inputs = Inputs({})
+    _host_outputs: Mapping[str, Any] = MappingProxyType({})
+    _host_guards: Sequence[tuple[str, Guard]] = ()
+    _libraries: Mapping[str, type] = MappingProxyType({})
+    _joined: Sequence[Callable[[], _core.Stream]] = ()
+    #: Buffers that were too small for an update. They go last: captured graphs may still use them.
+    _outgrown: tuple[DeviceBuffer, ...] = ()
+
     def __init__(self, operation: Operation, problem: Problem, ordinal: int) -> None:
         self.ordinal = ordinal
         self._operation = operation
         #: Where all of its buffers come from, also those that an update needs; None is the pool of RMM.
         self._allocator = chosen()
         self.call = self._new_call(problem)
-        self._buffers: dict[str, DeviceBuffer] = {}
-        self._inputs = Inputs({})
-        self._host_outputs: dict[str, Any] = {}
-        self._host_guards: list[tuple[str, Guard]] = []
-        self._libraries: Mapping[str, type] = {}
-        self._joined: list[Callable[[], _core.Stream]] = []
-        #: Buffers that were too small for an update. They go last: captured graphs may still use them.
-        self._outgrown: list[DeviceBuffer] = []
         self.update(problem)
+
+    @classmethod
+    def of(cls, operation: Operation, call: _core.Call, ordinal: int, libraries: Mapping[str, type]) -> DeviceLaunch:
+        """Return the launch of a call that is complete: its tensors are on the GPU, and it needs no workspace."""
+        launch = object.__new__(cls)
+        launch.__dict__.update(
+            ordinal=ordinal, _operation=operation, _allocator=chosen(), call=call, _libraries=libraries
+        )
+        return launch
 
     @property
     def run(self) -> Callable[..., None]:
@@ -177,13 +189,13 @@ class DeviceLaunch:
     def _commit(self, prepared: Prepared) -> None:
         """Go over to what was prepared. Nothing here can fail."""
         self.call.adopt(prepared.call)
-        for name, buffer in prepared.buffers.items():
-            held = self._buffers.get(name)
-            self._buffers[name] = buffer
-            if held is not None and held is not buffer:
+        before, after = self._buffers, {**self._buffers, **prepared.buffers}
+        if prepared.inputs.buffer is None:
+            after.pop("inputs", None)
+        self._buffers = after
+        for name, held in before.items():
+            if after.get(name) is not held:
                 self._retire_buffer(name, held)
-        if prepared.inputs.buffer is None and "inputs" in self._buffers:
-            self._retire_buffer("inputs", self._buffers.pop("inputs"))
         self._inputs = prepared.inputs
         self._host_outputs, self._host_guards = prepared.host_outputs, prepared.host_guards
         self._joined, self._libraries = prepared.joined, prepared.libraries
@@ -193,7 +205,7 @@ class DeviceLaunch:
         if name.startswith("sums"):  # of the user's other arguments
             self._let_go(buffer)
         else:
-            self._outgrown.append(buffer)
+            self._outgrown = (*self._outgrown, buffer)
 
     def _let_go(self, *buffers: DeviceBuffer) -> None:
         """Give buffers back behind the last launch that uses them."""

@@ -63,6 +63,8 @@ class Operation(ABC):
     epilogue_functor: Epilogue
     _name: str | None
     _artifacts: _Artifacts | None
+    #: What arguments have prepared for the launches to come, one for each GPU.
+    _prepared: tuple[Any, ...] = ()
 
     def __init__(self) -> None:
         object.__setattr__(self, "_name", None)

@@ -1,0 +1,404 @@
+"""Arguments that C++ makes of ordinary tensors: it takes what the checks in Python take, and as they take it."""
+
+from __future__ import annotations
+
+import fake_gpu
+import pytest
+
+#: Tensors of torch in host memory that pass for some of GPU 0, and arguments made with and without what is prepared.
+_TORCH = """
+import dataclasses, logging, random, sys
+import torch
+from pycutlass import kernel, log
+from pycutlass.errors import PyCutlassError
+from pycutlass.launch import device
+from pycutlass.tensor import adapters
+from descriptions import COLUMN, ROW
+from fake_gpu.inside import _load
+
+original = adapters._from_torch
+
+def on_gpu(name, tensor):
+    view = original(name, tensor)
+    return dataclasses.replace(view, device=0)
+
+for name, value in list(vars(adapters).items()):
+    if name == "_ADAPTERS":
+        adapters._ADAPTERS = tuple((matches, on_gpu if adapt is original else adapt) for matches, adapt in value)
+device.follow_streams = lambda call, libraries, ordinal: (call.follow_callable(lambda: 0), [])[1]
+
+said = []
+class Hearer(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
+logging.getLogger("pycutlass").addHandler(Hearer())
+logging.getLogger("pycutlass").propagate = False
+
+def made(operation, *given, **named):
+    return pycutlass.GemmArguments(operation, *given, **named)
+
+def is_ordinary(arguments):
+    return "_reordering" not in vars(arguments)
+
+def looked_at(operation, *given, **named):
+    # by Python alone
+    prepared, operation._prepared = operation._prepared, ()
+    try:
+        return made(operation, *given, **named)
+    finally:
+        operation._prepared = prepared or operation._prepared
+"""
+
+_PROPERTY = """
+draw = random.Random(SEED)
+operations = [
+    _load(ampere(kind, layouts), "gemm")
+    for kind in ("f32", "f32_simt")
+    for layouts in ((ROW, COLUMN, ROW), (ROW, ROW, ROW), (COLUMN, ROW, COLUMN))
+]
+Mode = pycutlass.cutlass.gemm.Mode
+
+class Own(torch.Tensor):
+    pass
+
+def tensor(described, rows, columns, batch, memory=None, offset=0, slack=0):
+    line, lines = (columns, rows) if described.is_row_major else (rows, columns)
+    ld = line + slack
+    extent = lines * ld + draw.choice([0, 0, 4]) * (slack > 0)
+    if memory is None:
+        memory = torch.zeros(max(batch, 1) * extent + offset + 64)
+    strides = (ld, 1) if described.is_row_major else (1, ld)
+    if batch:
+        return memory.as_strided((batch, rows, columns), (extent, *strides), offset)
+    return memory.as_strided((rows, columns), strides, offset)
+
+def freed(tensor):
+    tensor = tensor.clone()
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+def cut_short(tensor):
+    tensor.untyped_storage().resize_(tensor.untyped_storage().nbytes() // 8)
+    return tensor
+
+def negated(tensor):
+    return torch.complex(torch.zeros_like(tensor), tensor).conj().imag
+
+def made_in_inference(tensor):
+    with torch.inference_mode():
+        return tensor.clone()
+
+#: What may be odd about one operand.
+ODD = {
+    "transposed": lambda t: t.mT,
+    "flat": lambda t: t.reshape(-1),
+    "f64": lambda t: t.double(),
+    "i32": lambda t: t.int(),
+    "one longer": lambda t: torch.zeros(*t.shape[:-1], t.shape[-1] + 1),
+    "one dimension more": lambda t: t[None],
+    "a vector": lambda t: torch.zeros(t.shape[-1]),
+    "a column": lambda t: torch.zeros(t.shape[-2], 1),
+    "every second": lambda t: torch.zeros(*t.shape[:-1], 2 * t.shape[-1])[..., ::2],
+    "one for all": lambda t: torch.zeros(1, 1).expand(t.shape[-2:]),
+    "shared": lambda t: t[0] if t.dim() == 3 else t,
+    "followed": lambda t: t.clone().requires_grad_(),
+    "parameter": lambda t: torch.nn.Parameter(t.clone()),
+    "frozen parameter": lambda t: torch.nn.Parameter(t.clone(), requires_grad=False),
+    "negated": negated,
+    "meta": lambda t: t.to("meta"),
+    "sparse": lambda t: t.to_sparse(),
+    "subclass": lambda t: t.clone().as_subclass(Own),
+    "freed": freed,
+    "cut short": cut_short,
+    "lazy": torch._lazy_clone,
+    "inference": made_in_inference,
+    "numpy": lambda t: t.numpy(),
+    "nothing": lambda t: None,
+    "address": lambda t: t.data_ptr(),
+    "a list": lambda t: [t],
+    "half": lambda t: t.half(),
+}
+
+SIZES = {
+    "list": list,
+    "coord": lambda size: pycutlass.cutlass.gemm.GemmCoord(*size),
+    "numpy": np.array,
+    "two": lambda size: size[:2],
+    "text": lambda size: "abc",
+    "floats": lambda size: tuple(map(float, size)),
+    "truths": lambda size: (True, *size[1:]),
+    "huge": lambda size: (2**40, *size[1:]),
+    "negative": lambda size: (-size[0], *size[1:]),
+    "none": lambda size: (0, *size[1:]),
+    "no k": lambda size: (*size[:2], 0),
+}
+
+def case():
+    operation = draw.choice(operations)
+    step = operation.C.alignment
+    m, n, k = (step * draw.randint(1, 6) for _ in "mnk")
+    if draw.random() < 0.1:
+        m, n, k = (draw.randint(1, 20) for _ in "mnk")
+    batch = draw.choice([0, 0, 0, 1, 2, 3])
+    odd = draw.choice([None, None, "operand", "operand", "size", "keyword", "overlap"])
+    how = {}
+    if batch:
+        how |= {"gemm_mode": Mode.Batched, "batch": batch}
+    described = {"A": (operation.A, m, k), "B": (operation.B, k, n), "C": (operation.C, m, n), "D": (operation.C, m, n)}
+    slack = {name: draw.choice([0, 0, 4, 8, 3 if step == 1 else 4]) for name in described}
+    given = {name: tensor(*of, batch, slack=slack[name], offset=draw.choice([0, 4])) for name, of in described.items()}
+    scalars = draw.choice([None, None, (1.0, 0.0), (0.5, 2.0), (2.0, 1e-60)])
+    if scalars is not None:
+        how["output_op"] = draw.choice(operation._seen)(*scalars)
+    if scalars is None or draw.random() < 0.2:
+        given["C"] = None
+    elif draw.random() < 0.3:
+        given["C"] = torch.zeros(n if operation.C.is_row_major else m)
+    elif draw.random() < 0.3:
+        given["D"] = given["C"]
+    size = (m, n, k)
+    name = draw.choice("ABCD")
+    if odd == "operand" and given[name] is not None and given[name].dim() > 1:
+        odd = draw.choice(sorted(ODD))
+        given[name] = ODD[odd](given[name])
+    elif odd == "size":
+        odd = draw.choice(sorted(SIZES))
+        size = SIZES[odd](size)
+    elif odd == "keyword":
+        further = draw.choice([
+            {"split_k_slices": 2}, {"split_k_slices": True}, {"batch": 2}, {"batch": "2"}, {"bias": True},
+            {"bias": False}, {"bias": np.True_}, {"bias": 1}, {"raster_order": 0}, {"raster_order": "AlongM"},
+            {"raster_order": pycutlass.RasterOrder.AlongN}, {"launch_with_pdl": False}, {"launch_with_pdl": 1},
+            {"reordered": True}, {"gemm_mode": Mode.Array}, {"gemm_mode": 0}, {"output_op": 1.0}, {"epilogue": {}},
+            {"epilogue": {"x": 1}}, {"split_k_splices": 2}, {"surprise": 1},
+            {"output_op": group("host").epilogue_type(1.0, 0.0)},
+        ])
+        odd, how = str(further), how | further
+    elif odd == "overlap":
+        memory = torch.zeros(100_000)
+        name, other = draw.choice(["AD", "BD", "CD", "AB"])
+        slack = {each: 4 * draw.randint(0, 20) for each in "ABCD"}
+        for each in (name, other):
+            given[each] = tensor(*described[each], batch, memory, 4 * draw.randint(0, 30), slack[each])
+    if draw.random() < 0.1 and odd is None:
+        size, how = pycutlass.GemmProblemSize(*size, how.pop("gemm_mode", Mode.Gemm), how.pop("batch", 1)), how
+    return odd, operation, (size, *(given[each] for each in "ABCD")), how
+
+NAMES = ("gemm_mode", "batch_count", "split_k_slices", "raster_order", "launch_with_pdl", "bias", "launch_config")
+
+def state(arguments):
+    execution = arguments._execution
+    if not isinstance(execution, device.DeviceLaunch):
+        return type(execution).__name__
+    pointers = [getattr(arguments, f"{kind}{name}") for kind, name in zip(["ptr_"] * 4 + ["ld"] * 4, "ABCDabcd")]
+    scalars = arguments.output_op
+    return (
+        execution.call.record_bytes, execution.call.operands, execution.call.launches_with_pdl, pointers,
+        repr(arguments), [getattr(arguments, name) for name in NAMES], tuple(arguments.problem_size),
+        (scalars.values, scalars.compute, scalars.names), list(map(id, arguments._given.values())),
+        arguments._problem_size, arguments._has_scalars, execution.ordinal, execution.launched,
+    )
+
+def outcome(make, operation, given, how):
+    log._said.clear()
+    said.clear()
+    try:
+        arguments = make(operation, *given, **how)
+    except PyCutlassError as error:
+        return None, (type(error), str(error), list(said))
+    return arguments, (state(arguments), list(said))
+
+for operation in operations:  # what is like these is known from here on
+    scalars = operation.epilogue_type(0.5, 2.0)
+    operation._seen = [operation.epilogue_type, lambda alpha, beta, same=scalars: same]
+    looked_at(operation, (8, 8, 8), tensor(operation.A, 8, 8, 0), tensor(operation.B, 8, 8, 0), None,
+              tensor(operation.C, 8, 8, 0))
+    assert len(operation._prepared) == 1
+
+counts = {}
+for number in range(COUNT):
+    odd, operation, given, how = case()
+    other, expected = outcome(looked_at, operation, given, how)
+    arguments, got = outcome(made, operation, given, how)
+    if other is not None and arguments is not None and getattr(other._execution, "_buffers", None):  # one for each
+        assert not is_ordinary(arguments)
+        continue
+    different = [pair for pair in zip(expected, got) if pair[0] != pair[1]]
+    assert not different, (odd, operation, [t if not hasattr(t, "shape") else t.shape for t in given], how, different)
+    ordinary = arguments is not None and is_ordinary(arguments)
+    taken, all_of_them, right = counts.get(odd, (0, 0, 0))
+    counts[odd] = taken + ordinary, all_of_them + 1, right + (arguments is not None)
+    launched = arguments is not None and isinstance(arguments._execution, device.DeviceLaunch)
+    if launched and odd not in ("cut short", "freed"):
+        fresh = [None if draw.random() < 0.5 or not isinstance(t, torch.Tensor) else t.clone() for t in given[1:]]
+        assert arguments._try_exchange(*fresh) == other._try_exchange(*fresh)
+        assert arguments._execution.call.record_bytes == other._execution.call.record_bytes
+for odd, (taken, all_of_them, right) in counts.items():
+    print(odd, taken, all_of_them, right, sep="|")
+"""
+
+
+def counts(seed: int, count: int) -> dict[str, tuple[int, int, int]]:
+    program = f"{_TORCH}\nfrom descriptions import ampere\nSEED, COUNT = {seed}, {count}\n{_PROPERTY}"
+    rows = [line.split("|") for line in fake_gpu.run(program, seconds=300).splitlines()]
+    return {odd: (int(taken), int(of), int(right)) for odd, taken, of, right in rows}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_made_at_once_is_what_the_closer_look_makes(seed: int) -> None:
+    seen = counts(seed, 1500)
+    taken, all_of_them, right = seen["None"]
+    assert taken > 0.75 * right > 0.5 * all_of_them
+    assert len(seen) > 50
+    for never in ("transposed", "f64", "sparse", "meta", "freed", "negated", "subclass", "huge", "no k"):
+        assert seen[never][0] == 0, never
+
+
+_LAUNCHES = f"""{_TORCH}
+operation, M, N, K = gemm(), 5, 6, 7
+
+def there(values):
+    # a tensor of torch in memory of the stand-in
+    array = Array(0, values)
+    tensor = torch.from_numpy(memory_at(array.data.ptr, array.shape))
+    tensor.array = array
+    return tensor
+
+def drawn():
+    A, B = (there(np.random.randint(-4, 5, shape).astype(np.float32)) for shape in ((M, K), (N, K)))
+    view = B.t()
+    view.array = B.array
+    return A, view, None, there(np.zeros((M, N), np.float32))
+
+def here():
+    # arguments that are made at once
+    given = drawn()
+    arguments = made(operation, (M, N, K), *given)
+    assert is_ordinary(arguments)
+    return given, arguments
+
+def check(given, arguments, stream):
+    operation.run(arguments, stream)
+    arguments.sync()
+    A, B, C, D = given
+    assert torch.equal(D, A @ B + (0 if C is None else C)), (D, A @ B)
+
+looked_at(operation, (M, N, K), *drawn())
+stream = Stream(0)
+"""
+
+
+def test_they_are_launched_and_updated() -> None:
+    program = """
+given, arguments = here()
+check(given, arguments, stream)
+assert arguments.launched and arguments.ptr_A == given[0].data_ptr() and arguments.ldb == K
+
+A, B, _, D = given = drawn()
+arguments.update(A=A, B=B, D=D)
+check(given, arguments, stream)
+
+C = there(np.ones((M, N), np.float32))
+arguments.update(C=C, output_op=operation.epilogue_type(1.0, 1.0))
+check((A, B, C, D), arguments, stream)
+assert arguments.bias is False and tuple(arguments.problem_size) == (M, N, K)
+try:
+    arguments.update(A=torch.zeros(M, K + 1))
+except pycutlass.errors.ArgumentError as error:
+    print(str(error)[:36])
+check((A, B, C, D), arguments, stream)
+
+given, arguments = here()
+given[1].data = torch.zeros(N, K).t()
+try:
+    operation.run(arguments, stream)
+except pycutlass.errors.ArgumentError as error:
+    print(str(error)[:36])
+"""
+    said = fake_gpu.run(_LAUNCHES + program).splitlines()
+    assert said == ["operand A must have shape (5, 7), or", "the memory of operand B is not what "]
+
+
+def test_threads_share_what_is_prepared() -> None:
+    """Two threads make calls of one prepared kernel and launch them, each on its own stream, at the same time."""
+    program = """
+import threading
+(prepared,) = operation._prepared
+streams, errors = [Stream(0), Stream(0)], []
+sys.setswitchinterval(1e-5)
+
+def work(stream):
+    try:
+        for _ in range(300):
+            given, arguments = here()
+            check(given, arguments, stream)
+            given = drawn()
+            arguments.update(A=given[0], B=given[1], D=given[3])
+            check(given, arguments, stream)
+    except BaseException as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not errors, errors
+assert operation._prepared == (prepared,)
+"""
+    fake_gpu.run(_LAUNCHES + program)
+
+
+def test_another_compilation_has_another_kernel() -> None:
+    program = """
+given, arguments = here()
+before = operation.artifacts["sm_80"]
+operation.artifacts["sm_80"] = dataclasses.replace(before, key="another" + before.key)
+arguments = made(operation, (M, N, K), *given)
+assert not is_ordinary(arguments)
+assert [key for key, _ in kernel._loaded] == ["another" + before.key]  # that of before has gone
+check(given, arguments, stream)
+assert is_ordinary(made(operation, (M, N, K), *given)) and len(operation._prepared) == 1
+
+operation.artifacts.clear()
+try:
+    made(operation, (M, N, K), *given)
+except pycutlass.errors.NotCompiledError:
+    print("not compiled")
+"""
+    assert fake_gpu.run(_LAUNCHES + program) == "not compiled\n"
+
+
+def test_nothing_that_is_known_keeps_memory_or_kernels() -> None:
+    program = """
+import gc, weakref
+given, arguments = here()
+tensors = [weakref.ref(tensor) for tensor in given if tensor is not None]
+loaded = weakref.ref(kernel.load(operation, 0))
+del given, arguments
+gc.collect()
+assert not any(tensor() for tensor in tensors)
+assert loaded() is not None
+del operation
+gc.collect()
+assert loaded() is None
+"""
+    fake_gpu.run(_LAUNCHES + program)
+
+
+def test_a_gradient_that_is_asked_for_is_said_and_d_may_not_ask_for_one() -> None:
+    program = """
+A, B, C, D = drawn()
+weights = torch.nn.Parameter(B)
+looked_at(operation, (M, N, K), A, weights, C, D)
+log._said.clear(), said.clear()
+with torch.no_grad():
+    assert is_ordinary(made(operation, (M, N, K), A, weights, C, D)) and not said
+assert is_ordinary(made(operation, (M, N, K), A, weights, C, D))
+assert len(said) == 1 and said[0].startswith("operand B requires a gradient"), said
+try:
+    made(operation, (M, N, K), A, B, C, D.requires_grad_())
+except pycutlass.errors.ArgumentError as error:
+    print(str(error)[:23])
+"""
+    assert fake_gpu.run(_LAUNCHES + program) == "operand D requires grad\n"
