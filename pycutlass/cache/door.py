@@ -17,6 +17,7 @@ from pycutlass.errors import CacheError
 __all__ = ["holding", "private_directory", "stopped_holder", "wait_for"]
 
 _T = TypeVar("_T")
+_LOCKS = Path("/proc/locks")
 _OTHERS_WRITE = 0o022
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -149,18 +150,22 @@ def wait_for(attempt: Callable[[], _T | None], waiting: Callable[[], None], pati
 
 
 def stopped_holder(path: Path) -> int | None:
-    """Return the process that holds the lock file `path`, if it has been stopped (Ctrl-Z, a debugger)."""
-    with contextlib.suppress(OSError, ValueError):
-        holder, born = path.read_text().split()
-        if _process(int(holder)) in (("T", born), ("t", born)):
-            return int(holder)
+    """Return the process that holds the lock file `path`, if it has been stopped (Ctrl-Z, a debugger).
+
+    The operating system lists who holds what. A note in the lock file would say so, too, but some file systems take
+    milliseconds to delete a file that was just written.
+    """
+    with contextlib.suppress(OSError):
+        inode = str(path.stat().st_ino)
+        for line in _LOCKS.read_text().splitlines():  # "7: FLOCK ADVISORY WRITE 1234 fe:00:2147790 0 EOF"
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and _is_stopped(words[4]):
+                return int(words[4])
     return None
 
 
-def _process(identity: int) -> tuple[str, str]:
-    """Return the state of a process, and when it began: another one may have its number by now."""
-    fields = Path(f"/proc/{identity}/stat").read_text().rpartition(")")[2].split()
-    return fields[0], fields[19]
+def _is_stopped(process: str) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def _locked(path: Path) -> int | None:
@@ -175,9 +180,6 @@ def _locked(path: Path) -> int | None:
         except (BlockingIOError, FileNotFoundError):
             return None
         stack.pop_all()
-    with contextlib.suppress(OSError):  # for `stopped_holder`, and nothing depends on it
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()} {_process(os.getpid())[1]}".encode())
     return descriptor
 
 

@@ -113,3 +113,10 @@ def test_a_lock_of_a_process_that_is_gone_names_nobody(tmp_path: Path) -> None:
         (tmp_path / "lock").write_text(content)
         assert stopped_holder(tmp_path / "lock") is None
     assert stopped_holder(tmp_path / "missing") is None
+
+
+def test_a_lock_file_stays_empty(tmp_path: Path) -> None:
+    """To delete a file that was just written takes some file systems as long as the rest of a look-up."""
+    with holding(tmp_path / "lock", lambda: None):
+        assert (tmp_path / "lock").stat().st_size == 0
+        assert stopped_holder(tmp_path / "lock") is None, "this process holds it, and goes on"
