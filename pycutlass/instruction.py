@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import meant, public, shown
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.families import AMPERE, SM90, KernelFamily
+from pycutlass.families import AMPERE, SM90, KernelFamily, Product
 from pycutlass.integers import items_of, several
-from pycutlass.types import ELEMENT_OF_TAG, Element, element
+from pycutlass.types import Element, element
 
-__all__ = ["MathInstruction", "triple"]
+__all__ = ["MathInstruction", "Value", "triple"]
 
 _OPERATION_CPP = {
     MathOperation.multiply_add: "cutlass::arch::OpMultiplyAdd",
@@ -24,19 +24,26 @@ _OPERATION_CPP = {
     MathOperation.multiply_add_fast_f32: "cutlass::arch::OpMultiplyAddFastF32",
 }
 
-_FAST = (
-    MathOperation.multiply_add_fast_f16,
-    MathOperation.multiply_add_fast_bf16,
-    MathOperation.multiply_add_fast_f32,
-)
-
-
 _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
+
+
+class Value:
+    """A frozen dataclass with attributes that follow from its fields: a pickle has the fields, and is checked again."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}  # type: ignore[arg-type]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Check the fields, and set what follows from them."""
 
 
 @public
 @dataclass(frozen=True)
-class MathInstruction:
+class MathInstruction(Value):
     """The instruction that one warp (or, for SIMT, one thread) executes.
 
     Parameters
@@ -69,6 +76,13 @@ MathOperation.multiply_add)
     element_accumulator: Any
     opcode_class: Any = _SIMT
     math_operation: MathOperation = MathOperation.multiply_add
+    #: What follows from them: types of operands and accumulator, who multiplies, and the row of the family's table.
+    a: Element = field(init=False, repr=False, compare=False)
+    b: Element = field(init=False, repr=False, compare=False)
+    accumulator: Element = field(init=False, repr=False, compare=False)
+    is_tensor_op: bool = field(init=False, repr=False, compare=False)
+    family: KernelFamily = field(init=False, repr=False, compare=False)
+    product: Product = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.instruction_shape is not None:
@@ -79,47 +93,27 @@ MathOperation.multiply_add)
         if not isinstance(self.math_operation, MathOperation):
             near = meant(self.math_operation, {each.name: f"MathOperation.{each.name}" for each in MathOperation})
             raise DescriptionError(f"math_operation must be a MathOperation, got {shown(self.math_operation)}{near}")
-        for name in ("element_a", "element_b", "element_accumulator"):
-            object.__setattr__(self, name, element(getattr(self, name)).tag)
-        if self.is_tensor_op and self.a.is_integer and self.math_operation is MathOperation.multiply_add:
+        a, b, accumulator = element(self.element_a), element(self.element_b), element(self.element_accumulator)
+        of_tensor_cores = self.opcode_class == _TENSOR_OP
+        self.__dict__.update(
+            a=a,
+            b=b,
+            accumulator=accumulator,
+            element_a=a.tag,
+            element_b=b.tag,
+            element_accumulator=accumulator.tag,
+            is_tensor_op=of_tensor_cores,
+            family=SM90 if self.instruction_shape is None else AMPERE,
+        )
+        if of_tensor_cores and a.is_integer and self.math_operation is MathOperation.multiply_add:
             # Tensor cores have one way to add up integers; the original's scripts call it by either name.
             object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
-        self.family.check_instruction(self)
-
-    @property
-    def family(self) -> KernelFamily:
-        """The family of kernels that have it."""
-        return SM90 if self.instruction_shape is None else AMPERE
-
-    @property
-    def a(self) -> Element:
-        """Type of operand A."""
-        return ELEMENT_OF_TAG[self.element_a]
-
-    @property
-    def b(self) -> Element:
-        """Type of operand B."""
-        return ELEMENT_OF_TAG[self.element_b]
-
-    @property
-    def accumulator(self) -> Element:
-        """Type of the accumulator."""
-        return ELEMENT_OF_TAG[self.element_accumulator]
-
-    @property
-    def is_tensor_op(self) -> bool:
-        """Whether tensor cores compute."""
-        return bool(self.opcode_class == _TENSOR_OP)
+        object.__setattr__(self, "product", self.family.product_of(self))
 
     @property
     def is_over_f32(self) -> bool:
         """Whether tensors of f32 may be described with this instruction, which rounds them to its own type."""
-        return self.math_operation in self.family.product_of(self).over_f32
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether the operation rounds or splits its operands, which are f32."""
-        return self.math_operation in _FAST
+        return self.math_operation in self.product.over_f32
 
     @property
     def operator_cpp(self) -> str:
@@ -135,6 +129,10 @@ MathOperation.multiply_add)
 
 def triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:
     """Return M, N, K of a shape; raise DescriptionError, naming it, where they are not three positive integers."""
+    if type(values) in (tuple, list):
+        m, n, k = tuple(values) if len(values) == 3 else (0, 0, 0)  # type: ignore[arg-type]
+        if type(m) is type(n) is type(k) is int and min(m, n, k) > 0:
+            return m, n, k
     extents = several(values, 3)
     if extents is None or min(extents) < 1:
         given = shown(list(items_of(values, 3) or ()) or values)

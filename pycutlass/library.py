@@ -7,7 +7,7 @@ what only the whole operation can tell (alignment against the tile, shared memor
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pycutlass.calls import public, shown
@@ -15,17 +15,17 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, SM90, KernelFamily
 from pycutlass.families.sm90 import SM90_THREADS, accumulator_registers
-from pycutlass.instruction import MathInstruction, triple
+from pycutlass.instruction import MathInstruction, Value, triple
 from pycutlass.integers import items_of, whole
 from pycutlass.log import say_once
-from pycutlass.types import ELEMENT_OF_TAG, LAYOUT_OF_TAG, Element, Layout, element, layout
+from pycutlass.types import Element, Layout, element, layout
 
 __all__ = ["TensorDescription", "TileDescription"]
 
 
 @public
 @dataclass(frozen=True)
-class TileDescription:
+class TileDescription(Value):
     """How a threadblock and its warps divide the problem.
 
     Parameters
@@ -64,6 +64,11 @@ class TileDescription:
     math_instruction: MathInstruction
     cluster_shape: tuple[int, int, int] | None = None
     kernel_schedule: KernelSchedule | None = None
+    #: What follows from them: the family, threads of a threadblock, and M, N, K of the tile of one warp; that of the
+    #: threadblock for Hopper kernels.
+    family: KernelFamily = field(init=False, repr=False, compare=False)
+    num_threads: int = field(init=False, repr=False, compare=False)
+    warp_shape: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "threadblock_shape", triple("threadblock_shape", self.threadblock_shape))
@@ -76,32 +81,20 @@ class TileDescription:
         elif self.warp_count is not None:
             object.__setattr__(self, "warp_count", triple("warp_count", self.warp_count))
         stages = whole(self.stages)
-        object.__setattr__(self, "stages", self.stages if stages is None else stages)
+        (m, n, k), counted = self.threadblock_shape, self.cluster_shape is None and self.warp_count
+        along_m, along_n, along_k = counted or (1, 1, 1)
+        self.__dict__.update(
+            stages=self.stages if stages is None else stages,
+            family=AMPERE if self.cluster_shape is None else SM90,
+            num_threads=32 * along_m * along_n * along_k if counted else SM90_THREADS,
+            warp_shape=(m // along_m, n // along_n, k // along_k),
+        )
         self.family.check_tile(self)
-
-    @property
-    def family(self) -> KernelFamily:
-        """The family of kernels that the tile belongs to."""
-        return AMPERE if self.cluster_shape is None else SM90
 
     @property
     def is_native(self) -> bool:
         """Whether this tile belongs to a Hopper-native kernel."""
         return self.cluster_shape is not None
-
-    @property
-    def num_threads(self) -> int:
-        """Threads of one threadblock."""
-        if self.warp_count is None:
-            return SM90_THREADS
-        m, n, k = self.warp_count
-        return 32 * m * n * k
-
-    @property
-    def warp_shape(self) -> tuple[int, int, int]:
-        """M, N, K of the tile of one warp; of the threadblock for Hopper kernels."""
-        (m, n, k), (along_m, along_n, along_k) = self.threadblock_shape, self.warp_count or (1, 1, 1)
-        return m // along_m, n // along_n, k // along_k
 
     def stage_bytes(self) -> int:
         """Return the shared memory of one pipeline stage in bytes: one tile of A and one of B."""
@@ -128,7 +121,7 @@ class TileDescription:
 
 @public
 @dataclass(frozen=True)
-class TensorDescription:
+class TensorDescription(Value):
     """Element type, layout and alignment of an operand.
 
     Parameters
@@ -156,10 +149,14 @@ class TensorDescription:
     element: Any
     layout: Any
     alignment: int = 1
+    #: What follows from them: the rows of type and layout, whether elements of a row are adjacent, bytes of alignment.
+    type: Element = field(init=False, repr=False, compare=False)
+    order: Layout = field(init=False, repr=False, compare=False)
+    is_row_major: bool = field(init=False, repr=False, compare=False)
+    alignment_bytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        described, _ = element(self.element), layout(self.layout)
-        object.__setattr__(self, "element", described.tag)
+        described, order = element(self.element), layout(self.layout)
         alignment = whole(self.alignment)
         if alignment is None or alignment < 1 or alignment & (alignment - 1):
             raise DescriptionError(f"alignment must be a power of two of elements, got {shown(self.alignment)}")
@@ -173,27 +170,15 @@ class TensorDescription:
             say_once(
                 f"alignment {alignment} of {described} is more than one access of 128 bits holds: it is taken as {most}"
             )
-        object.__setattr__(self, "alignment", min(alignment, most))
-
-    @property
-    def type(self) -> Element:
-        """The element type's row."""
-        return ELEMENT_OF_TAG[self.element]
-
-    @property
-    def order(self) -> Layout:
-        """The layout's row."""
-        return LAYOUT_OF_TAG[self.layout]
-
-    @property
-    def is_row_major(self) -> bool:
-        """Whether the elements of a row are adjacent."""
-        return LAYOUT_OF_TAG[self.layout].is_row_major
-
-    @property
-    def alignment_bytes(self) -> int:
-        """The alignment in bytes."""
-        return self.type.bytes_of(self.alignment)
+        alignment = min(alignment, most)
+        self.__dict__.update(
+            element=described.tag,
+            alignment=alignment,
+            type=described,
+            order=order,
+            is_row_major=order.is_row_major,
+            alignment_bytes=described.bytes_of(alignment),
+        )
 
     def __repr__(self) -> str:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,8 @@ class Element:
         Letter of CUTLASS's kernel names.
     mantissa : int
         Explicit mantissa bits; -1 for integers.
+    is_integer : bool
+        Whether this is an integer type.
     """
 
     tag: Any
@@ -56,11 +58,10 @@ class Element:
     dtype_name: str
     letter: str
     mantissa: int
+    is_integer: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def is_integer(self) -> bool:
-        """Whether this is an integer type."""
-        return self.mantissa < 0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_integer", self.mantissa < 0)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

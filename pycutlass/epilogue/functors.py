@@ -6,7 +6,7 @@ A functor is one object that checks itself, spells its C++, packs its scalars an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,9 +17,10 @@ from pycutlass.calls import public, shown
 from pycutlass.epilogue.protocol import Epilogue, Family, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
+from pycutlass.instruction import Value
 from pycutlass.integers import whole
 from pycutlass.log import say_once
-from pycutlass.types import ELEMENT_OF_TAG, Element, element
+from pycutlass.types import Element, element
 
 __all__ = [
     "EpilogueFunctor",
@@ -32,11 +33,13 @@ _LINEAR = (Scalar("alpha", 1.0, on_device=True), Scalar("beta", 0.0, on_device=T
 _COMPUTE = ("f16", "f32", "f64", "s32")
 
 Array = NDArray[Any]
+#: What stands in the class before the properties of `Epilogue`; each functor has its own.
+_OF_EACH: Any = None
 
 
 @public
 @dataclass(frozen=True)
-class EpilogueFunctor(Epilogue):
+class EpilogueFunctor(Value, Epilogue):
     """What all functors share: types of output, accumulator and computation, and alpha * accumulator + beta * C.
 
     Parameters
@@ -62,16 +65,31 @@ class EpilogueFunctor(Epilogue):
     element_accumulator: Any = None
     element_epilogue: Any = None
 
-    #: Whether CUTLASS's 3.x API has it as a fusion, and whether it limits narrow integers to their range.
+    #: The types of C and D, of the accumulator, and of scalars and sum: what follows from the fields.
+    output: Element = field(init=False, repr=False, compare=False, default=_OF_EACH)
+    accumulator: Element = field(init=False, repr=False, compare=False, default=_OF_EACH)
+    compute: Element = field(init=False, repr=False, compare=False, default=_OF_EACH)
+
+    #: Whether it is a tree of visitors, which CUTLASS has no functor for, and whether it limits narrow integers.
+    is_tree: ClassVar[bool] = False
+    saturates: ClassVar[bool] = False
+    #: Whether CUTLASS's 3.x API has it as a fusion.
     _is_fusion: ClassVar[bool] = False
-    _is_limited: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("element_accumulator", "element_epilogue"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.element_output)
-        for name in ("element_output", "element_accumulator", "element_epilogue"):
-            object.__setattr__(self, name, element(getattr(self, name)).tag)
+        output, accumulator = element(self.element_output), element(self.element_accumulator)
+        compute = element(self.element_epilogue)
+        self.__dict__.update(
+            output=output,
+            accumulator=accumulator,
+            compute=compute,
+            element_output=output.tag,
+            element_accumulator=accumulator.tag,
+            element_epilogue=compute.tag,
+        )
         if self.compute.short not in _COMPUTE:
             raise DescriptionError(
                 f"element_epilogue must be one of f16, f32, f64 and s32, got {self.compute}; "
@@ -91,35 +109,10 @@ class EpilogueFunctor(Epilogue):
             )
 
     @property
-    def output(self) -> Element:
-        """Type of C and D."""
-        return ELEMENT_OF_TAG[self.element_output]
-
-    @property
-    def accumulator(self) -> Element:
-        """Type of the accumulator."""
-        return ELEMENT_OF_TAG[self.element_accumulator]
-
-    @property
-    def compute(self) -> Element:
-        """Type that scalars and sum are computed in."""
-        return ELEMENT_OF_TAG[self.element_epilogue]
-
-    @property
     def scalar_table(self) -> tuple[Scalar, ...]:
         """Alpha and beta, which may be in device memory, and what the activation needs."""
         extra = () if self.activation is None else self.activation.extra
         return (*_LINEAR, *(Scalar(name, default) for name, default in extra))
-
-    @property
-    def is_tree(self) -> bool:
-        """False: CUTLASS has a functor for it."""
-        return False
-
-    @property
-    def saturates(self) -> bool:
-        """Whether narrow integers come out limited to their range."""
-        return self._is_limited
 
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this functor; nothing where they can."""
@@ -262,7 +255,7 @@ class LinearCombination(EpilogueFunctor):
     """
 
     _is_fusion: ClassVar[bool] = True
-    _is_limited: ClassVar[bool] = True
+    saturates: ClassVar[bool] = True
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
@@ -311,7 +304,7 @@ class LinearCombinationClamp(EpilogueFunctor):
     LinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32)
     """
 
-    _is_limited: ClassVar[bool] = True
+    saturates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,7 +1,8 @@
 """Families of kernels, one table each: what Ampere-style and Hopper-native kernels can be."""
 
 from pycutlass.families.ampere import AMPERE
+from pycutlass.families.parts import Product
 from pycutlass.families.sm90 import CLEAN_ACCUMULATORS, SM90
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, Product
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily
 
 __all__ = ["AMPERE", "CLEAN_ACCUMULATORS", "SHARED_MEMORY_LIMIT", "SM90", "Family", "KernelFamily", "Product"]

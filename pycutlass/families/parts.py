@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.types import Element, Layout
 
-__all__ = ["Epilogue", "Kernel", "Math", "Shape", "Tensor", "Tile", "changed"]
+__all__ = ["Epilogue", "Kernel", "Math", "Product", "Shape", "Tensor", "Tile", "changed"]
 
 Shape = tuple[int, int, int]
 _Part = TypeVar("_Part")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A row of what a family multiplies.
+
+    Parameters
+    ----------
+    opcode_class : cutlass.OpClass
+        By tensor cores or CUDA cores.
+    a, b, accumulator : str
+        Short names of the types.
+    shape : tuple of 3 int or None
+        The instruction; None where it follows from the tile.
+    layouts : tuple of pairs
+        Layouts that A and B may have.
+    alignment : int or None
+        Elements of A and B that are always loaded at a time; None where descriptions say how many.
+    operations : tuple of MathOperation
+        What one multiply-add may do.
+    over_f32 : tuple of MathOperation
+        Those for tensors of f32, which they round to the type that the instruction names.
+    """
+
+    opcode_class: Any
+    a: str
+    b: str
+    accumulator: str
+    shape: Shape | None
+    layouts: tuple[tuple[Any, Any], ...]
+    alignment: int | None = None
+    operations: tuple[MathOperation, ...] = (MathOperation.multiply_add,)
+    over_f32: tuple[MathOperation, ...] = ()
+
+    def __str__(self) -> str:
+        operations = "/".join(operation.name for operation in self.operations)
+        shape = None if self.shape is None else list(self.shape)
+        return f"{self.opcode_class.name} {self.a} x {self.b} -> {self.accumulator}, {shape}, {operations}"
 
 
 class Math(Protocol):
@@ -56,6 +94,10 @@ class Math(Protocol):
     @property
     def is_tensor_op(self) -> bool:
         """Whether tensor cores compute."""
+
+    @property
+    def product(self) -> Product:
+        """The row of the family's table."""
 
 
 class Tile(Protocol):

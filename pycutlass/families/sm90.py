@@ -10,12 +10,11 @@ from pycutlass import _core
 from pycutlass.calls import member_meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Epilogue, Kernel, Math, Tensor, Tile
+from pycutlass.families.parts import Epilogue, Kernel, Math, Product, Tensor, Tile
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
     Family,
     KernelFamily,
-    Product,
     check_family,
     check_matrix,
     nearest_multiple,
@@ -55,13 +54,14 @@ class _Sm90(KernelFamily):
 
     _beside = ", those of the epilogue included,"
 
-    def _refuse_instruction(self, math: Math) -> None:
-        super()._refuse_instruction(math)
+    def _why_not(self, math: Math) -> str:
+        if reason := super()._why_not(math):
+            return reason
         kinds: dict[str, list[str]] = {}
         for row in self.products:
             kinds.setdefault(row.accumulator, []).append(row.a if row.a == row.b else f"{row.a} x {row.b}")
         multiplied = ", or ".join(f"{' or '.join(types)} and accumulate in {sums}" for sums, types in kinds.items())
-        raise DescriptionError(
+        return (
             f"{self.name} kernels, whose instruction_shape is None, multiply {multiplied}, by OpClass.TensorOp and "
             f"multiply_add; got {math.a} and {math.accumulator} by {math.opcode_class.name} and "
             f"{math.math_operation.name}. Give an instruction_shape, and leave out cluster_shape, for an Ampere-style "
@@ -144,8 +144,8 @@ class _Sm90(KernelFamily):
                 f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; got "
                 f"{kernel.compute_capability}. Leave out cluster_shape for an Ampere-style kernel."
             )
-        layouts = self.product_of(tile.math_instruction).layouts
-        if (A.layout, B.layout) not in layouts or (C == D and C.layout is not _core.RowMajor):
+        allowed = tile.math_instruction.product.layouts
+        if (A.layout, B.layout) not in allowed or (C == D and C.layout is not _core.RowMajor):
             raise DescriptionError(
                 f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor; got {A.order}, {B.order} and "
                 f"{C.order}"

@@ -12,19 +12,17 @@ from functools import cached_property
 from typing import Any
 
 from pycutlass.calls import meant, shown
-from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
+from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Epilogue, Kernel, Math, Shape, Tensor, Tile, changed
+from pycutlass.families.parts import Epilogue, Kernel, Math, Product, Tensor, Tile, changed
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
     "SHARED_MEMORY_LIMIT",
     "Family",
     "KernelFamily",
-    "Product",
     "check_family",
     "check_matrix",
-    "key_of",
     "nearest_multiple",
 ]
 
@@ -47,58 +45,6 @@ class Family(enum.Enum):
     def is_sm90(self) -> bool:
         """Whether its kernels are of CUTLASS's 3.x API."""
         return self in (Family.SM90_GEMM, Family.SM90_GROUP)
-
-
-_TAGS = {row.short: row.tag for row in ELEMENTS}
-
-
-def key_of(math: Math) -> tuple[Any, ...]:
-    """Return what the row of an instruction is found by: class, types and shape."""
-    return math.opcode_class, math.element_a, math.element_b, math.element_accumulator, math.instruction_shape
-
-
-@dataclass(frozen=True)
-class Product:
-    """A row of what a family multiplies.
-
-    Parameters
-    ----------
-    opcode_class : cutlass.OpClass
-        By tensor cores or CUDA cores.
-    a, b, accumulator : str
-        Short names of the types.
-    shape : tuple of 3 int or None
-        The instruction; None where it follows from the tile.
-    layouts : tuple of pairs
-        Layouts that A and B may have.
-    alignment : int or None
-        Elements of A and B that are always loaded at a time; None where descriptions say how many.
-    operations : tuple of MathOperation
-        What one multiply-add may do.
-    over_f32 : tuple of MathOperation
-        Those for tensors of f32, which they round to the type that the instruction names.
-    """
-
-    opcode_class: Any
-    a: str
-    b: str
-    accumulator: str
-    shape: Shape | None
-    layouts: tuple[tuple[Any, Any], ...]
-    alignment: int | None = None
-    operations: tuple[MathOperation, ...] = (MathOperation.multiply_add,)
-    over_f32: tuple[MathOperation, ...] = ()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What it is found by; see `key_of`."""
-        tags = (_TAGS[short] for short in (self.a, self.b, self.accumulator))
-        return (self.opcode_class, *tags, self.shape)
-
-    def __str__(self) -> str:
-        operations = "/".join(operation.name for operation in self.operations)
-        shape = None if self.shape is None else list(self.shape)
-        return f"{self.opcode_class.name} {self.a} x {self.b} -> {self.accumulator}, {shape}, {operations}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,27 +93,29 @@ class KernelFamily(ABC):
 
     # Instructions and tiles
 
-    def check_instruction(self, math: Math) -> None:
-        """Raise DescriptionError where no kernel of the family has the instruction."""
-        row = self._rows.get(key_of(math))
-        if row is None or not (math.math_operation in row.operations or math.math_operation in row.over_f32):
-            self._refuse_instruction(math)
-
     def product_of(self, math: Math) -> Product:
-        """Return the row of an instruction of the family."""
-        return self._rows[key_of(math)]
+        """Return the row of an instruction; raise DescriptionError where no kernel of the family has it."""
+        types = math.element_a, math.element_b, math.element_accumulator
+        row = self._rows.get((math.opcode_class, *types, math.instruction_shape))
+        if row is None or not (math.math_operation in row.operations or math.math_operation in row.over_f32):
+            raise DescriptionError(self._why_not(math))
+        return row
 
     @cached_property
     def _rows(self) -> dict[tuple[Any, ...], Product]:
-        return {row.key: row for row in self.products}
+        tags = {row.short: row.tag for row in ELEMENTS}
+        return {
+            (row.opcode_class, tags[row.a], tags[row.b], tags[row.accumulator], row.shape): row for row in self.products
+        }
 
-    def _refuse_instruction(self, math: Math) -> None:
-        """Raise with what there is in place of an instruction."""
+    def _why_not(self, math: Math) -> str:
+        """Return what there is in place of an instruction."""
         if math.a is not math.b and not any((row.a, row.b) == (math.a.short, math.b.short) for row in self.products):
-            raise DescriptionError(
+            return (
                 f"element_a and element_b must be the same type, got {math.a} and {math.b}: {self.name} kernels "
                 f"multiply operands of one type, so convert one of them"
             )
+        return ""
 
     @abstractmethod
     def check_tile(self, tile: Tile) -> None:
@@ -204,7 +152,7 @@ class KernelFamily(ABC):
                     f"operand {name} is {operand.type}, the math instruction multiplies {multiplied}: make them the "
                     f"same"
                 )
-        if math.math_operation not in self.product_of(math).operations:
+        if math.math_operation not in math.product.operations:
             raise DescriptionError(
                 f"{math.math_operation.name} rounds operands of cutlass.float32, got {A.type}, which need no rounding: "
                 f"use multiply_add"

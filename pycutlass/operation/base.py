@@ -8,7 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pycutlass import _core
 from pycutlass.calls import meant, mistaken, no_such_field, public, shown, unknown_keywords
@@ -189,10 +189,9 @@ class Operation(ABC):
     if not TYPE_CHECKING:  # to type checkers it is the function
         run = _core.fast_run(run)
 
-    def _refuse(self, unknown: Mapping[str, Any], *further: str) -> None:
+    def _refuse(self, unknown: Mapping[str, Any], *further: str) -> NoReturn:
         """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""
-        if unknown:
-            raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further))
+        raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further))
 
     def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
         """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""

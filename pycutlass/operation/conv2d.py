@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import EpilogueFunctor
+from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.table import check_family
@@ -158,7 +158,8 @@ class Conv2dOperation(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown, "arch", "element_epilogue")
+        if unknown:
+            self._refuse(unknown, "arch", "element_epilogue")
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
         self.compute_capability = check_capability(compute_capability, arch)
@@ -168,9 +169,11 @@ class Conv2dOperation(Operation):
         self.A = parts.single_loads(tile.math_instruction, "A", A)
         self.B = parts.single_loads(tile.math_instruction, "B", B)
         C = parts.expect("C", C, TensorDescription)
-        check_family(parts.expect_epilogue(epilogue_functor), Family.AMPERE_CONV)
+        if isinstance(epilogue_functor, Epilogue):
+            check_family(epilogue_functor, Family.AMPERE_CONV)
         functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
-        parts.take_further(type(self).__name__, functor, False, element_epilogue)
+        if element_epilogue is not None:
+            parts.take_further(type(self).__name__, functor, False, element_epilogue)
         # Fprop and wgrad have one kernel each, for any stride.
         support = _stride_support(stride_support)
         self.stride_support = support if self.conv_kind is _Operator.dgrad else StrideSupport.Strided

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public
-from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import KernelFamily
 from pycutlass.integers import several
@@ -110,7 +110,8 @@ class GemmOperationUniversal(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
+        if unknown:
+            self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
         if parts.expect("visitor", visitor, bool):
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
@@ -123,12 +124,15 @@ class GemmOperationUniversal(Operation):
         self.B = parts.single_loads(tile.math_instruction, "B", B)
         self.C = parts.expect("C", C, TensorDescription)
         self.D = self.C if D is None else parts.expect("D", D, TensorDescription)
-        self.epilogue_functor = parts.expect_epilogue(epilogue_functor)
-        parts.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
+        if not isinstance(epilogue_functor, Epilogue):
+            epilogue_functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        self.epilogue_functor: Epilogue = epilogue_functor
+        if direct_store or element_epilogue is not None:
+            parts.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
             swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
         )
-        self.family.check_gemm(self)
+        tile.family.check_gemm(self)
 
     # What users ask of a description
 

@@ -98,7 +98,8 @@ class GemmOperationGrouped(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown, "arch", "element_epilogue")
+        if unknown:
+            self._refuse(unknown, "arch", "element_epilogue")
         #: The GEMM that each problem of a group is.
         self.single = GemmOperationUniversal(
             *(compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor),

@@ -20,7 +20,6 @@ from pycutlass.types import element
 
 __all__ = [
     "expect",
-    "expect_epilogue",
     "over_f32",
     "single_loads",
     "single_stores",
@@ -41,18 +40,13 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
 
 
-def expect_epilogue(value: Any) -> Epilogue:
-    """Return `value`, which must be an epilogue."""
-    return value if isinstance(value, Epilogue) else expect("epilogue_functor", value, EpilogueFunctor)
-
-
 def over_f32(tile: TileDescription, A: TensorDescription, B: TensorDescription) -> TileDescription:
     """Return the tile with the instruction that multiplies these operands.
 
     Where they are f32, an instruction of the type that they are rounded to is another name for one of f32.
     """
     math = tile.math_instruction
-    if not math.is_over_f32 or not A.type.short == B.type.short == "f32":
+    if not A.type.short == B.type.short == "f32" or math.math_operation not in math.product.over_f32:
         return tile
     f32 = _core.float32
     return replace(tile, math_instruction=replace(math, element_a=f32, element_b=f32))

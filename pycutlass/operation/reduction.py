@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.epilogue import Epilogue, LinearCombination
+from pycutlass.epilogue import Epilogue, EpilogueFunctor, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import AMPERE, Family
 from pycutlass.families.table import check_family
@@ -97,7 +97,8 @@ class ReductionOperation(Operation):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        self._refuse(unknown)
+        if unknown:
+            self._refuse(unknown)
         self.shape = _shape(shape)
         self.C = parts.expect("C", C, TensorDescription)
         self.count = count = _positive("count", count)
@@ -109,7 +110,9 @@ class ReductionOperation(Operation):
         if epilogue_functor is None:
             compute = element_accumulator if element_compute is None else element_compute
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
-        self.epilogue_functor = parts.expect_epilogue(epilogue_functor)
+        if not isinstance(epilogue_functor, Epilogue):
+            epilogue_functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        self.epilogue_functor: Epilogue = epilogue_functor
         check_family(self.epilogue_functor, Family.REDUCTION)
         self.element_compute = self.epilogue_functor.compute.tag
         self._check(element_compute)

@@ -327,3 +327,12 @@ def test_types_of_other_libraries_are_taken(dtype: Any) -> None:
     assert LinearCombinationClamp(dtype, 16, np.int32, np.float32) == LinearCombinationClamp(
         cutlass.int8, 16, cutlass.int32, cutlass.float32
     )
+
+
+@pytest.mark.parametrize("made", all_functors(), ids=repr)
+def test_pickles_have_the_fields_alone(made: EpilogueFunctor) -> None:
+    state = made.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]
+    assert not {"output", "accumulator", "compute"} & set(state)
+    twin = pickle.loads(pickle.dumps(made))
+    assert twin == made and vars(twin).keys() == vars(made).keys()
+    assert twin.output is made.output and twin.accumulator is made.accumulator and twin.compute is made.compute

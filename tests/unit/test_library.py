@@ -110,6 +110,26 @@ def test_descriptions_are_values(value):
         assert repr(twin) == repr(value)
 
 
+@given(st.one_of(instructions, tiles, tensors))
+def test_pickles_have_the_fields_alone(value):
+    """As they always had: what follows from the fields is made again, and of the very rows of the tables."""
+    state = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]
+    fields = [field.name for field in dataclasses.fields(value) if field.init]
+    assert state == {name: getattr(value, name) for name in fields}
+    twin = pickle.loads(pickle.dumps(value))
+    follows = [field.name for field in dataclasses.fields(value) if not field.init]
+    assert follows and set(vars(twin)) == {*fields, *follows}
+    for name in follows:
+        one, other = getattr(value, name), getattr(twin, name)
+        assert one is other or (name == "warp_shape" and one == other) or (type(one) is int and one == other)
+
+
+def test_a_pickle_of_what_is_refused_is_refused():
+    state = {**F16.__getstate__(), "element_b": cutlass.bfloat16}
+    with pytest.raises(DescriptionError, match="must be the same type"):
+        object.__new__(MathInstruction).__setstate__(state)
+
+
 @given(tiles, tiles)
 def test_equal_means_same_fields(left, right):
     fields = [field.name for field in dataclasses.fields(TileDescription)]

@@ -54,7 +54,6 @@ def four_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         operations = (SATURATE,) if opcode is TENSOR_OP else (MathOperation.multiply_add,)
         row = Product(opcode, "s4", "s8", "s32", shape, layouts, 4, operations)
         monkeypatch.setitem(family._rows, (opcode, Int4, cutlass.int8, cutlass.int32, shape), row)
-        monkeypatch.setattr("pycutlass.families.ampere.products._ROWS", {**AMPERE._rows})
 
 
 def instruction(shape: Any = (16, 8, 32), opcode: Any = TENSOR_OP) -> MathInstruction:

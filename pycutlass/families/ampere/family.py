@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.calls import shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere import memory
 from pycutlass.families.ampere.mainloop import check_mainloop
 from pycutlass.families.ampere.outputs import check_output, with_other_warps, writes
 from pycutlass.families.ampere.products import PRODUCTS
-from pycutlass.families.ampere.tiles import check_tile, near
+from pycutlass.families.ampere.tiles import divided, near
 from pycutlass.families.parts import Epilogue, Kernel, Math, Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
@@ -26,30 +27,71 @@ _VOLTA_SHAPE = (8, 8, 4)
 #: M of wgmma, the instruction of Hopper-native kernels; mma.sync has 16 at most.
 _WGMMA_ROWS = 64
 _Mode = _core.GemmMode
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class _Ampere(KernelFamily):
     """Kernels of CUTLASS's 2.x API, which run on every later GPU."""
 
-    def _refuse_instruction(self, math: Math) -> None:
-        super()._refuse_instruction(math)
+    def _why_not(self, math: Math) -> str:
+        if reason := super()._why_not(math):
+            return reason
         a, b, shape = math.a.short, math.b.short, list(math.instruction_shape or ())
         alike = [row for row in self.products if (row.a, row.b) == (a, b)]
         nearest = [row for row in alike if row.opcode_class == math.opcode_class] or alike or self.products
         choices = "; ".join(map(str, nearest))
         if shape[0] == _WGMMA_ROWS:
             choices += "; None for a Hopper-native kernel, whose instruction follows from its tile"
-        reason = ""
         if math.is_tensor_op and a == "f16" and math.instruction_shape == _VOLTA_SHAPE:
             reason = f": {shape} of {math.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
         sums, operation = math.accumulator.short, math.math_operation.name
         wanted = f"{math.opcode_class.name} {a} x {b} -> {sums}, {shape}, {operation}"
-        raise DescriptionError(f"there is no math instruction {wanted}{reason}. Nearest valid choices: {choices}")
+        return f"there is no math instruction {wanted}{reason}. Nearest valid choices: {choices}"
 
     def check_tile(self, tile: Tile) -> None:
         """Raise DescriptionError where warps and instructions do not divide a tile."""
-        check_tile(tile)
+        if tile.kernel_schedule is not None:
+            raise DescriptionError("kernel_schedule belongs to Hopper-native kernels: give a cluster_shape as well")
+        if tile.warp_count is None or tile.stages is None:
+            raise DescriptionError(
+                "warp_count and stages may be None only for Hopper-native kernels, which name a cluster_shape"
+            )
+        if type(tile.stages) is not int or tile.stages < 2:
+            raise DescriptionError(f"stages must be an integer of at least 2, got {shown(tile.stages)}")
+        if tile.num_threads > _MOST_THREADS:
+            raise DescriptionError(
+                f"a threadblock has at most {_MOST_THREADS} threads; warp_count {list(tile.warp_count)} makes "
+                f"{tile.num_threads}"
+            )
+        instruction = tile.math_instruction
+        if instruction.instruction_shape is None:
+            raise DescriptionError("instruction_shape may be None only for Hopper-native kernels")
+        for axis, extent, count, step in zip(
+            "MNK", tile.threadblock_shape, tile.warp_count, instruction.instruction_shape, strict=True
+        ):
+            if extent % (count * step):
+                raise DescriptionError(
+                    f"threadblock_shape {axis}={extent} must be a multiple of warp_count {axis}={count} times "
+                    f"instruction_shape {axis}={step}; {divided(tile, extent, count * step)}"
+                )
+        m, n, k = tile.warp_shape
+        if not instruction.is_tensor_op:
+            # 8x4 threads of 4x4 elements (cutlass/gemm/threadblock/default_mma_core_simt.h)
+            if not (m % 16 == 0 and n % 32 == 0) and not (m % 32 == 0 and n % 16 == 0):
+                raise DescriptionError(
+                    f"a SIMT warp tile must be a multiple of 16x32 or 32x16, got {m}x{n}; "
+                    f"change threadblock_shape or warp_count"
+                )
+            return
+        # MmaTensorOp (cutlass/gemm/warp/mma_tensor_op.h) loads operands with ldmatrix in groups of two instructions
+        # along K where the operand is kept by K, and the multistage mainloop needs two k-groups to overlap them.
+        step = instruction.instruction_shape[2]
+        if k // step < 2:
+            raise DescriptionError(
+                f"a warp tile needs at least 2 instructions along K to overlap loads with math: K={k} with instruction "
+                f"K={step} gives {k // step}; use threadblock_shape K of at least {2 * step * tile.warp_count[2]}"
+            )
 
     def check_apart(self, C: Tensor, D: Tensor) -> None:
         """Refuse a D that is described apart from C."""

@@ -11,7 +11,7 @@ from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere.memory import simt_padding, simt_threads
-from pycutlass.families.ampere.products import INTERLEAVED, product_of
+from pycutlass.families.ampere.products import INTERLEAVED
 from pycutlass.families.parts import Math, Tensor, Tile
 
 __all__ = ["check_mainloop", "shares_evenly"]
@@ -132,7 +132,7 @@ def _check_turing(tile: Tile) -> None:
 
 def _check_integer_layouts(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
     layouts = (A.layout, B.layout, C.layout)
-    allowed = product_of(math).layouts
+    allowed = math.product.layouts
     if any(layout in INTERLEAVED for layout in layouts):
         if layouts != INTERLEAVED or INTERLEAVED[:2] not in allowed:
             raise DescriptionError(
@@ -167,9 +167,9 @@ def _check_integer_layouts(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tens
 
 
 def _check_simt(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
-    wanted = product_of(math).alignment
+    wanted = math.product.alignment
     if not math.a.is_integer:
-        _refuse_sliced_k(f"SIMT {math.a}", tile)  # warp/mma_simt_tile_iterator.h
+        _refuse_sliced_k(tile)  # warp/mma_simt_tile_iterator.h
     elif tile.stages != 2:
         raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
     for name, operand in (("A", A), ("B", B)):
@@ -274,7 +274,7 @@ def _check_f64(name: str, tile: Tile, axis: int, along_k: bool) -> None:
             f"a warp tile of f64 is a multiple of 16 along M and N, got {m}x{n}: use another threadblock_shape or "
             f"warp_count"
         )
-    _refuse_sliced_k("f64 TensorOp", tile)
+    _refuse_sliced_k(tile)
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     if not along_k:
         warps = tile.num_threads // 32
@@ -298,12 +298,13 @@ def _check_f64(name: str, tile: Tile, axis: int, along_k: bool) -> None:
         )
 
 
-def _refuse_sliced_k(what: str, tile: Tile) -> None:
-    """Raise where warps share K: the iterators of these kernels step as if one warp had all of it."""
-    assert tile.warp_count is not None
-    if tile.warp_count[2] > 1:
+def _refuse_sliced_k(tile: Tile) -> None:
+    """Raise where warps share K: the iterators of f64 and SIMT kernels step as if one warp had all of it."""
+    warps, math = tile.warp_count or (1, 1, 1), tile.math_instruction
+    if warps[2] > 1:
+        what = "f64 TensorOp" if math.is_tensor_op else f"SIMT {math.a}"
         raise DescriptionError(
-            f"the warps of {what} kernels cannot share K: warp_count must end in 1, got {list(tile.warp_count)}"
+            f"the warps of {what} kernels cannot share K: warp_count must end in 1, got {list(warps)}"
         )
 
 

@@ -24,7 +24,7 @@ def simt_threads(tile: Tile) -> tuple[int, int]:
 
 def kernel_bytes(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> int:
     """Return the shared memory of an Ampere-style kernel in bytes: first the mainloop has it, then the epilogue."""
-    return _up(max(mainloop_bytes(tile, A, B), epilogue_bytes(tile, C)), 16)
+    return -(-max(mainloop_bytes(tile, A, B), epilogue_bytes(tile, C)) // 16) * 16
 
 
 def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor) -> int:
@@ -70,8 +70,4 @@ def grouped_bytes(kernel: int, threads: int, scheduled: bool) -> int:
 
     Where the host has `scheduled` the tiles, each thread looks one up, of 8 bytes (grouped_problem_visitor.h).
     """
-    return _up(kernel + (8 * threads if scheduled else 1), 16)
-
-
-def _up(count: int, step: int) -> int:
-    return -(-count // step) * step
+    return -(-(kernel + (8 * threads if scheduled else 1)) // 16) * 16

@@ -60,7 +60,7 @@ def _why_not(tile: Tile, C: Tensor) -> str:
 
 def _why_not_interleaved(tile: Tile, columns: int) -> str:
     """Each warp writes what it has, in whole groups of columns (interleaved_epilogue.h)."""
-    if _warps(tile)[2] > 1:
+    if (tile.warp_count or (1, 1, 1))[2] > 1:
         return f"operand C is interleaved, which warps that share K cannot write: {_described(tile)}"
     if tile.warp_shape[1] % columns:
         return (
@@ -150,7 +150,7 @@ def _remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> list[str]
     Other warps or columns come first: a lower alignment makes every access of C narrower.
     """
     others = [other for other in with_other_warps(tile) if loads(other)]
-    found = [f"warp_count {list(_warps(other))}" for other in others if not _why_not(other, C)][:1]
+    found = [f"warp_count {list(other.warp_count or ())}" for other in others if not _why_not(other, C)][:1]
     if not found:
         same_warps = (other for other in _with_other_columns(tile) if other.warp_count == tile.warp_count)
         usable = (other for other in same_warps if loads(other) and not _why_not(other, C))
@@ -162,7 +162,7 @@ def _remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> list[str]
     others += [other for other in _with_other_columns(tile) if loads(other)]
     all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C)))
     return [
-        f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(_warps(other))} and alignment "
+        f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(other.warp_count or ())} and alignment "
         f"{alignment} for operand C"
         for other, alignment in all_together
     ][:1] or ["another threadblock_shape"]
@@ -190,7 +190,8 @@ def with_other_warps(tile: Tile) -> Iterator[Tile]:
 def _with_other_columns(tile: Tile) -> Iterator[Tile]:
     """Yield the same tile with more or fewer columns, nearest first: with its warps, and with none side by side."""
     m, n, k = tile.threadblock_shape
-    counts = _warps(tile), (_warps(tile)[0], 1, 1), (tile.num_threads // _LANES, 1, 1)
+    warps = tile.warp_count or (1, 1, 1)
+    counts = warps, (warps[0], 1, 1), (tile.num_threads // _LANES, 1, 1)
     for columns, warps in itertools.product(sorted((64, 128, 256), key=lambda columns: abs(columns - n)), counts):
         try:
             yield changed(tile, threadblock_shape=(m, columns, k), warp_count=warps)
@@ -198,15 +199,11 @@ def _with_other_columns(tile: Tile) -> Iterator[Tile]:
             continue
 
 
-def _warps(tile: Tile) -> tuple[int, int, int]:
-    return tile.warp_count or (1, 1, 1)
-
-
 def _sharing(tile: Tile) -> int:
     """Return how many warps share the writing of the same rows: those beside each other, and those that share K."""
-    _, n, k = _warps(tile)
+    _, n, k = tile.warp_count or (1, 1, 1)
     return n * k
 
 
 def _described(tile: Tile) -> str:
-    return f"threadblock_shape is {list(tile.threadblock_shape)}, warp_count {list(_warps(tile))}"
+    return f"threadblock_shape is {list(tile.threadblock_shape)}, warp_count {list(tile.warp_count or ())}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pycutlass import _core
 from pycutlass.enums import MathOperation
-from pycutlass.families.parts import Math
-from pycutlass.families.table import Product, key_of
+from pycutlass.families.parts import Product
 
-__all__ = ["INTERLEAVED", "PRODUCTS", "product_of"]
+__all__ = ["INTERLEAVED", "PRODUCTS"]
 
 _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
 _ROW, _COLUMN = _core.RowMajor, _core.ColumnMajor
@@ -39,11 +38,3 @@ PRODUCTS = (
     # dp4a multiplies four at once (cutlass/gemm/threadblock/default_mma_core_simt.h).
     Product(_SIMT, "s8", "s8", "s32", (1, 1, 4), _ANY, 4),
 )
-
-
-_ROWS = {product.key: product for product in PRODUCTS}
-
-
-def product_of(math: Math) -> Product:
-    """Return the row of an instruction."""
-    return _ROWS[key_of(math)]

@@ -1,4 +1,4 @@
-"""How the threadblock of an Ampere-style kernel is divided among its warps, and tiles that are near by."""
+"""Tiles of Ampere-style kernels that are near one which is refused."""
 
 from __future__ import annotations
 
@@ -7,65 +7,18 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from pycutlass.calls import shown
 from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere.outputs import with_other_warps
 from pycutlass.families.parts import Shape, Tile, changed
 from pycutlass.families.table import nearest_multiple
 
-__all__ = ["check_tile", "near"]
+__all__ = ["divided", "near"]
 
 #: Other tiles that are tried for a message: it should come at once where many tiles are tried for other reasons.
 _TRIED = 40
-_MOST_THREADS = 1024
 
 
-def check_tile(tile: Tile) -> None:
-    """Raise DescriptionError where warps and instructions do not divide a tile."""
-    if tile.kernel_schedule is not None:
-        raise DescriptionError("kernel_schedule belongs to Hopper-native kernels: give a cluster_shape as well")
-    if tile.warp_count is None or tile.stages is None:
-        raise DescriptionError(
-            "warp_count and stages may be None only for Hopper-native kernels, which name a cluster_shape"
-        )
-    if type(tile.stages) is not int or tile.stages < 2:
-        raise DescriptionError(f"stages must be an integer of at least 2, got {shown(tile.stages)}")
-    if tile.num_threads > _MOST_THREADS:
-        raise DescriptionError(
-            f"a threadblock has at most {_MOST_THREADS} threads; warp_count {list(tile.warp_count)} makes "
-            f"{tile.num_threads}"
-        )
-    instruction = tile.math_instruction
-    if instruction.instruction_shape is None:
-        raise DescriptionError("instruction_shape may be None only for Hopper-native kernels")
-    for axis, extent, count, step in zip(
-        "MNK", tile.threadblock_shape, tile.warp_count, instruction.instruction_shape, strict=True
-    ):
-        if extent % (count * step):
-            raise DescriptionError(
-                f"threadblock_shape {axis}={extent} must be a multiple of warp_count {axis}={count} times "
-                f"instruction_shape {axis}={step}; {_divided(tile, extent, count * step)}"
-            )
-    m, n, k = tile.warp_shape
-    if not instruction.is_tensor_op:
-        # 8x4 threads of 4x4 elements (cutlass/gemm/threadblock/default_mma_core_simt.h)
-        if not (m % 16 == 0 and n % 32 == 0) and not (m % 32 == 0 and n % 16 == 0):
-            raise DescriptionError(
-                f"a SIMT warp tile must be a multiple of 16x32 or 32x16, got {m}x{n}; "
-                f"change threadblock_shape or warp_count"
-            )
-        return
-    # MmaTensorOp (cutlass/gemm/warp/mma_tensor_op.h) loads operands with ldmatrix in groups of two instructions
-    # along K where the operand is kept by K, and the multistage mainloop needs two k-groups to overlap them.
-    step = instruction.instruction_shape[2]
-    if k // step < 2:
-        raise DescriptionError(
-            f"a warp tile needs at least 2 instructions along K to overlap loads with math: K={k} with instruction "
-            f"K={step} gives {k // step}; use threadblock_shape K of at least {2 * step * tile.warp_count[2]}"
-        )
-
-
-def _divided(tile: Tile, extent: int, step: int) -> str:
+def divided(tile: Tile, extent: int, step: int) -> str:
     """Return the nearest warp_count that makes a tile if the extent is a usual one, else the nearest extent."""
     shape = tile.math_instruction.instruction_shape or (1, 1, 1)
     nearest = []
