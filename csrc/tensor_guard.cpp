@@ -66,11 +66,11 @@ void TensorGuard::watch(py::handle tensor, bool written) {
   clear();
   if (!is_torch(tensor)) return;
   tensor_ = tensor;
-  reader_ = TorchReader::for_type_of(tensor);
+  readable_ = TorchReader::for_type_of(tensor) != nullptr;
   written_ = written;
   counts_writes_ = written && !is_inference(tensor);
   place_ = TorchReader::ask_place(tensor);
-  direct_ = reader_ && TorchImpl::found() && place_.is_of(TorchImpl(tensor));
+  direct_ = readable_ && TorchImpl::found() && place_.is_of(TorchImpl(tensor));
   if (direct_) form_ = TorchForm::of(TorchImpl(tensor));
   direct_ = direct_ && form_.rank <= TorchImpl::kMaxRank;
   if (!direct_) {
@@ -81,13 +81,12 @@ void TensorGuard::watch(py::handle tensor, bool written) {
 }
 
 void TensorGuard::watch_base(py::handle tensor) {
-  base_ = py::object();
-  if (!TorchImpl(tensor).has_autograd()) return;  // as views have
+  base_ = 0;
+  autograd_ = TorchImpl(tensor).autograd();
+  if (!autograd_) return;  // it is no view
   try {
-    py::object base = tensor.attr("_base");
-    if (is_torch(base) && TorchReader::for_type_of(base) && TorchImpl(base).storage() == place_.storage) {
-      base_ = std::move(base);
-    }
+    uintptr_t const base = TorchReader::known().base_of(tensor);
+    if (base && TorchImpl::at(base).storage() == place_.storage) base_ = base;
   } catch (py::error_already_set& error) {  // of a class of the user's
     if (!error.matches(PyExc_Exception)) throw;
   }
@@ -158,8 +157,8 @@ void TensorGuard::raise_moved(std::string const& name) const {
                                      "moved it." +
                                      remedy);
   }
-  if (direct_ && is_left_by_base()) {
-    std::string const converted = type_remedy(name, base_);
+  if (direct_ && is_left_by_base(TorchImpl(tensor_))) {
+    std::string const converted = type_remedy(name, tensor_.attr("_base"));
     raise_error("ArgumentError", "the memory of operand " + name +
                                      " is not what these arguments were made with: it is "
                                      "a view of a tensor that has gone over to other memory since, by something like "
@@ -178,11 +177,11 @@ void TensorGuard::increment_version_by_python() const {
 }
 
 bool TensorGuard::requires_grad(py::handle tensor) const {
-  return reader_ ? reader_->requires_grad(tensor) : tensor.attr("requires_grad").cast<bool>();
+  return readable_ ? TorchReader::known().requires_grad(tensor) : tensor.attr("requires_grad").cast<bool>();
 }
 
 bool TensorGuard::is_inference(py::handle tensor) const {
-  return reader_ ? reader_->is_inference(tensor) : tensor.attr("is_inference")().cast<bool>();
+  return readable_ ? TorchReader::known().is_inference(tensor) : tensor.attr("is_inference")().cast<bool>();
 }
 
 py::object TensorGuard::storage() const { return tensor_ ? tensor_.attr("untyped_storage")() : py::none(); }

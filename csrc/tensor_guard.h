@@ -36,7 +36,7 @@ class TensorGuard {
   void exchange_plain(pybind11::handle tensor, TorchPlace const& place) noexcept {
     tensor_ = tensor;
     place_ = place;
-    if (base_) base_ = pybind11::object();
+    base_ = 0;
   }
   void exchange_plain(pybind11::handle tensor) noexcept { exchange_plain(tensor, TorchPlace::of(TorchImpl(tensor))); }
   /// Watches a tensor of the kind that `like` knows, perhaps of other extents.
@@ -44,7 +44,7 @@ class TensorGuard {
   /// Forgets the tensor, and keeps what is known of its kind for `watch_like`.
   void forget_tensor() {
     tensor_ = pybind11::handle();
-    base_ = pybind11::object();
+    base_ = 0;
   }
   /// Whether autograd follows what is done with a tensor of the type of the present one.
   bool is_followed(pybind11::handle tensor) const { return requires_grad(tensor); }
@@ -55,7 +55,7 @@ class TensorGuard {
   bool plainly_unmoved() const {
     if (!direct_) return !tensor_;
     TorchImpl const now(tensor_);
-    return place_.is_of(now) && form_.has_kind_of(now) && form_.has_extents_of(now) && !is_left_by_base() &&
+    return place_.is_of(now) && form_.has_kind_of(now) && form_.has_extents_of(now) && !is_left_by_base(now) &&
            (!written_ || form_.is_written_like(now));
   }
   /// Whether that takes no call of Python, and so next to no time.
@@ -65,7 +65,7 @@ class TensorGuard {
   /// Tells autograd that a launch has written to the tensor: gradients that need what it held raise then.
   void count_write() const {
     if (!counts_writes_) return;
-    if (!reader_ || !reader_->increment_version(tensor_)) increment_version_by_python();
+    if (!readable_ || !TorchReader::known().increment_version(tensor_)) increment_version_by_python();
   }
   /// What keeps the memory alive, whatever becomes of the tensor; None where nothing is watched.
   pybind11::object storage() const;
@@ -75,7 +75,9 @@ class TensorGuard {
   /// What to do about a tensor that is no longer of the data type that it had; nothing where it still is.
   std::string type_remedy(std::string const& name, pybind11::handle now) const;
   /// Whether the tensor is a view of another one that has gone over to other memory since.
-  bool is_left_by_base() const { return base_ && TorchImpl(base_).storage() != place_.storage; }
+  bool is_left_by_base(TorchImpl now) const {
+    return base_ && (now.autograd() != autograd_ || TorchImpl::at(base_).storage() != place_.storage);
+  }
   void watch_base(pybind11::handle tensor);
   void increment_version_by_python() const;
   bool requires_grad(pybind11::handle tensor) const;
@@ -84,13 +86,14 @@ class TensorGuard {
   // What `unmoved` looks at comes first, and of a matrix it takes two lines of the cache: a group has hundreds of
   // these.
   alignas(64) pybind11::handle tensor_;
-  bool direct_ = false;  // whether place and form are read from the tensor's objects
+  bool readable_ = false;  // whether TorchReader reads the tensor
+  bool direct_ = false;    // whether place and form are read from the tensor's objects
   bool written_ = false, counts_writes_ = false;
-  pybind11::object base_;  // what the tensor is a view of, if anything
+  uintptr_t base_ = 0;  // the implementation of what the tensor is a view of, if anything
   TorchPlace place_{};
   TorchForm form_{};             // where they are read directly
   pybind11::object asked_form_;  // and where they are not
-  TorchReader const* reader_ = nullptr;
+  uintptr_t autograd_ = 0;       // what keeps that alive
 };
 
 /// Adds the class to the module.

@@ -16,6 +16,7 @@ namespace pycutlass {
 class TorchImpl {
  public:
   explicit TorchImpl(pybind11::handle tensor) : impl_(word_at(handle_of(tensor))) {}
+  static TorchImpl at(uintptr_t address) { return TorchImpl(address); }
 
   /// Whether this torch has everything where it was searched. Only then may anything below be asked, of tensors whose
   /// type was found to have its implementation there.
@@ -41,9 +42,12 @@ class TorchImpl {
   uint64_t keys() const { return word_at(impl_ + offset_ + kKeys); }
   /// Whether autograd has noted anything for the tensor. If not, it does not follow what is done with it, and the
   /// tensor is no view of another one.
-  bool has_autograd() const { return word_at(impl_ + kAutograd) != 0; }
+  bool has_autograd() const { return autograd() != 0; }
+  /// Where that is. What a view belongs to is there, and lives as long.
+  uintptr_t autograd() const { return word_at(impl_ + kAutograd); }
 
  private:
+  explicit TorchImpl(uintptr_t address) : impl_(address) {}
   static uintptr_t word_at(void const* address) {
     uintptr_t word;
     std::memcpy(&word, address, sizeof word);

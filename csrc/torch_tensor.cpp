@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
 #include <type_traits>
 
 namespace py = pybind11;
@@ -21,12 +22,15 @@ TorchReader::TorchReader() {
               find(device_index_, "aoti_torch_get_device_index");
   find(requires_grad_, "_ZNK3c1010TensorImpl13requires_gradEv");
   find(is_inference_, "_ZN2at6native12is_inferenceERKNS_6TensorE");
+  find(is_view_, "_ZNK2at10TensorBase7is_viewEv");
+  find(base_, "_ZNK2at10TensorBase5_baseEv");
   find(bump_version_, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE");
 }
 
 TorchReader const* TorchReader::for_type_of(py::handle tensor) {
   if (!py::hasattr(tensor, "_cdata")) return nullptr;
   static TorchReader const reader;  // with a tensor of torch in hand, so that torch has been loaded
+  known_ = &reader;
   if (!reader.complete_) return nullptr;
   size_t const needed = sizeof(PyObject) + sizeof(uintptr_t);
   if (static_cast<size_t>(Py_TYPE(tensor.ptr())->tp_basicsize) < needed) return nullptr;
@@ -45,6 +49,18 @@ bool TorchReader::requires_grad(py::handle tensor) const {
   if (TorchImpl::found() && !TorchImpl(tensor).has_autograd()) return false;
   if (!requires_grad_) return tensor.attr("requires_grad").cast<bool>();
   return requires_grad_(reinterpret_cast<void const*>(TorchImpl(tensor).address()));
+}
+
+uintptr_t TorchReader::base_of(py::handle tensor) const {
+  void const* const handle = TorchImpl::handle_of(tensor);
+  if (!is_view_ || !base_) {
+    py::object const base = tensor.attr("_base");
+    return base.is_none() ? 0 : base.attr("_cdata").cast<uintptr_t>();
+  }
+  if (!is_view_(handle)) return 0;
+  uintptr_t impl = 0;
+  std::memcpy(&impl, base_(handle), sizeof impl);
+  return impl;
 }
 
 bool TorchReader::is_inference(py::handle tensor) const {

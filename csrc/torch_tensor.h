@@ -25,6 +25,8 @@ class TorchReader {
   /// The reader for tensors of the type of `tensor`; null where PyTorch has no such functions, or where such objects
   /// are not built as expected.
   static TorchReader const* for_type_of(pybind11::handle tensor);
+  /// The one that there is, after it was returned once.
+  static TorchReader const& known() { return *known_; }
   /// Whether `tensor` could be read.
   bool read(pybind11::handle tensor, View& view) const;
 
@@ -33,6 +35,8 @@ class TorchReader {
 
   /// Whether autograd follows what is done with the tensor.
   bool requires_grad(pybind11::handle tensor) const;
+  /// The address of the implementation of what the tensor is a view of; 0 where it is none.
+  uintptr_t base_of(pybind11::handle tensor) const;
   /// Whether the tensor was made in inference mode, and so has no version.
   bool is_inference(pybind11::handle tensor) const;
   /// Tells autograd that the tensor's memory was written to; false where this torch has no function for it.
@@ -49,6 +53,7 @@ class TorchReader {
 
   TorchReader();
 
+  inline static TorchReader const* known_ = nullptr;
   bool complete_ = false;
   Getter<void*> data_ = nullptr;
   Getter<int64_t> rank_ = nullptr;
@@ -57,6 +62,8 @@ class TorchReader {
   // Functions of C++ that take one reference to an object; null where this torch has none of that name.
   bool (*requires_grad_)(void const* impl) = nullptr;
   bool (*is_inference_)(void const* tensor) = nullptr;
+  bool (*is_view_)(void const* tensor) = nullptr;
+  void const* (*base_)(void const* tensor) = nullptr;  // a pointer to a tensor, too
   void (*bump_version_)(void const* tensor) = nullptr;
 };
 

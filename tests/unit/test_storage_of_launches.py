@@ -165,6 +165,36 @@ refused(lambda: kind.operation.run(arguments), "operand B", "view")
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+def test_views_outlive_the_tensors_that_they_are_views_of(kind: str) -> None:
+    _run(
+        kind,
+        """
+import gc
+given = kind.operands(3)
+arguments = kind.make(**given)
+for seed in (40, 80):
+    gc.collect()  # nobody has the bases in Python
+    check(arguments, **given)
+    given = kind.operands(seed)
+    arguments.update(**given)
+    check(arguments, **given)
+view = last(given["B"])
+assert view._base is not None
+plain = dict(given, B=kind.operands(120)["B"])
+whole = [tensor(each.t().numpy().copy()) for each in listed(plain["B"])]
+unseen = [torch.as_strided(each.detach(), each.t().shape, each.t().stride()) for each in whole]
+plain["B"] = unseen if isinstance(given["B"], list) else unseen[0]
+arguments.update(B=plain["B"])
+del whole, unseen
+gc.collect()
+check(arguments, **plain)
+arguments.update(B=given["B"])
+check(arguments, **given)
+""",
+    )
+
+
+@pytest.mark.parametrize("kind", _KINDS)
 def test_what_may_not_take_the_place_changes_nothing(kind: str) -> None:
     _run(
         kind,
