@@ -27,7 +27,7 @@ PARTS = ("cold", "cached", "race")
 FAMILIES = ("ampere", "hopper")
 BACKENDS = ("nvcc", "nvrtc")
 COLD_LIMIT = {"ampere": 0.45, "hopper": 0.62}  # of nvcc -shared
-CACHED_LIMIT = 20.0  # ms
+CACHED_LIMIT = 14.0  # ms
 
 _NAMES = {
     "ampere": "f16 TensorOp 128x256x64, 3 stages",

@@ -47,7 +47,7 @@ class Disk:
         self._given = directory
         self._store: Store | None = None
         self._file: Path | None = None  # the database by its real path, once that was found to be ours alone
-        self._opened: tuple[int, int] | None = None  # device and inode of the file that is open
+        self._opened: os.stat_result | None = None  # of the file that is open
         self._said: set[str] = set()
         _close_around_forks(self)
 
@@ -165,7 +165,7 @@ class Disk:
                 return self._open_to_write()
         except (OSError, StoreError) as error:
             try:
-                self._opened = _identity(self._file.stat())
+                self._opened = self._file.stat()
                 store = Store.read_only(self._file)
             except (OSError, StoreError):
                 raise error from None  # why it cannot be written tells more than that there is nothing to read
@@ -186,7 +186,7 @@ class Disk:
     def _make_file(self) -> None:
         """Make the file, if there is none, for this user alone: SQLite would let others read it."""
         descriptor = os.open(self._real(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._opened = _identity(os.fstat(descriptor))
+        self._opened = os.fstat(descriptor)
         os.close(descriptor)
 
     def _begin_anew(self, error: StoreError) -> None:
@@ -216,7 +216,7 @@ class Disk:
     def _is_in_place(self) -> bool:
         """Return whether the file that was opened still has its name."""
         try:
-            return _identity(self._real().stat()) == self._opened
+            return self._opened is not None and os.path.samestat(self._real().stat(), self._opened)
         except OSError:
             return False
 
@@ -246,10 +246,6 @@ def once(function: Callable[[], None]) -> Callable[[], None]:
             function()
 
     return first_time
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _close_around_forks(disk: Disk) -> None:

@@ -16,16 +16,13 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycutlass.cache import schema
 from pycutlass.cache.artifact import Artifact, canonical, hashed, make_key
 from pycutlass.cache.schema import ARTIFACTS, MEMOS
 from pycutlass.errors import CacheError
 from pycutlass.log import logger
-
-if TYPE_CHECKING:
-    import sqlite3
 
 __all__ = ["Entry", "Store", "StoreError", "journal_for"]
 
@@ -56,7 +53,14 @@ class Store:
     def __init__(self, database: str, *, writable: bool = True) -> None:
         self.writable = writable
         self._recalled: dict[tuple[str, ...], tuple[Any, ...]] = {}  # memos, as they were read last
-        self._connection = _connect(database)
+        import sqlite3  # for those who ask the cache for something
+
+        try:
+            self._connection = sqlite3.connect(
+                database, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
+            )
+        except sqlite3.Error as error:
+            raise StoreError(error) from error
         # Damaged text must come out as wrong text, which the digest finds, and not as an exception.
         self._connection.text_factory = lambda raw: raw.decode(errors="replace")
         self._finalizer = weakref.finalize(self, self._connection.close)
@@ -252,17 +256,6 @@ def journal_for(path: Path, mounts: Path = _MOUNTS) -> str:
         return "WAL"
     kinds = {line.split(" - ", 1)[1].split()[0] for line in lines if line.split()[2] == place}
     return "DELETE" if kinds & _NETWORK else "WAL"
-
-
-def _connect(database: str) -> sqlite3.Connection:
-    import sqlite3
-
-    try:
-        return sqlite3.connect(
-            database, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False, uri=True
-        )
-    except sqlite3.Error as error:
-        raise StoreError(error) from error
 
 
 def _decoded(key: str, *row: Any) -> Artifact | None:

@@ -38,8 +38,9 @@ def without_memo(kind: str, subject: str, fingerprint: str, compute: Callable[[]
 
 
 def file_fingerprint(path: Path) -> str:
-    """Return what changes whenever a file is replaced or edited, also where its size and modification time do not."""
-    return _state(path.stat())
+    """Return what no edit leaves as it is: anyone can set a modification time, and nobody the time of the change."""
+    status = path.stat()
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
 
 
 def is_file(path: Path) -> bool:
@@ -50,11 +51,6 @@ def is_file(path: Path) -> bool:
 def is_directory(path: Path) -> bool:
     """Return whether `path` is a directory; `Path.is_dir` raises where one above may not be searched."""
     return os.path.isdir(path)  # noqa: PTH112
-
-
-def _state(status: os.stat_result) -> str:
-    """Return what no edit leaves as it is: anyone can set a modification time, and nobody the time of the change."""
-    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
 
 
 def content_digest(places: Sequence[Path]) -> str:

@@ -116,10 +116,21 @@ class Toolkit:
         """
         try:
             with os.scandir(self.include) as entries:
-                own = sorted(entry.path for entry in entries if _OF_CUDA.fullmatch(entry.name) and _is_there(entry))
+                own = [
+                    entry.path
+                    for entry in entries
+                    if _OF_CUDA.fullmatch(entry.name)
+                    and (
+                        entry.is_file(follow_symlinks=False)
+                        or entry.is_dir(follow_symlinks=False)
+                        or (entry.is_symlink() and (is_file(Path(entry.path)) or is_directory(Path(entry.path))))
+                    )
+                ]
         except OSError as error:
             raise _unreadable(self, error, "CUDA_HOME") from error
-        return own + [place for name in ("cuda", "nv") if is_directory(Path(place := f"{self.include}/cccl/{name}"))]
+        return sorted(own) + [
+            place for name in ("cuda", "nv") if is_directory(Path(place := f"{self.include}/cccl/{name}"))
+        ]
 
     @property
     def headers_version(self) -> str:
@@ -162,13 +173,6 @@ _OF_CUDA = re.compile(
     r"(cuda|cuComplex|cooperative_groups|builtin_types|channel_descriptor|common_functions|device_|driver_|host_|"
     r"library_types|math_|mma|sm_|surface_|texture_|vector_)\w*\.(h|hpp)"
 )
-
-
-def _is_there(entry: os.DirEntry[str]) -> bool:
-    """Return whether `entry` is, or leads to, a file or a directory; of all but links the listing has said so."""
-    if entry.is_symlink():
-        return is_file(Path(entry.path)) or is_directory(Path(entry.path))
-    return entry.is_file() or entry.is_dir()
 
 
 def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, variable: str, states: _core.FileStates) -> str:
