@@ -16,4 +16,7 @@ if compgen -G "$pycutlass_wheels/*.whl" > /dev/null; then
 fi
 export PYTHONPATH="$pycutlass_root:$pycutlass_site${PYTHONPATH:+:$PYTHONPATH}"
 (cd "$pycutlass_root" && PYCUTLASS_JOBS=$(nproc) python3 setup.py --quiet build_ext --inplace) || return 1
+# pip would write bytecode; without it every process compiles what it imports, even to find a kernel in the cache.
+python3 -m compileall -q -j 0 "$pycutlass_root/pycutlass" || return 1
+if [ -d "$pycutlass_site" ]; then python3 -m compileall -qq -j 0 "$pycutlass_site"; fi
 python3 -c 'import pycutlass; print("pycutlass", pycutlass.__version__, "from", pycutlass.__file__)' || return 1
