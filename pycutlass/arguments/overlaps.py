@@ -29,16 +29,12 @@ def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D"
 
 def check_overlap(target: Matrix, source: Matrix) -> None:
     """Raise ArgumentError where writing `target` would change `source` while it is read: where they share a byte."""
-    begin, other_begin = target.view.pointer, source.view.pointer
-    if begin >= other_begin + source.bytes or other_begin >= begin + target.bytes:
-        return
-    if not _share_bytes(target, source):
-        return
-    raise ArgumentError(
-        f"{target.name} overlaps {source.name} in memory ({target.name} at {begin:#x} with {target.bytes:,} bytes, "
-        f"{source.name} at {other_begin:#x} with {source.bytes:,} bytes): a GEMM cannot write over what it still "
-        f"reads. Give {target.name} memory of its own."
-    )
+    if target.matrices == source.matrices == 1:
+        shared = _core.find_overlap(_spans([target]), _spans([source])) is not None
+    else:
+        shared = _share_bytes(target, source)
+    if shared:
+        raise _overlapping(target, source, "a kernel cannot write over what it still reads")
 
 
 def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str) -> None:
@@ -49,15 +45,19 @@ def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str) -> No
     targets = _spans(groups["D"])
     for name, sources in groups.items():
         found = _core.find_overlap(targets, _spans(sources), name in "CD")
-        if found is None:
-            continue
-        target, source = groups["D"][found[0]], sources[found[1]]
-        rule = "two problems cannot write to one place" if name == "D" else "a GEMM cannot write over what is read"
-        raise ArgumentError(
-            f"{target.name} overlaps {source.name} in memory ({target.name} at {target.view.pointer:#x} with "
-            f"{target.bytes:,} bytes, {source.name} at {source.view.pointer:#x} with {source.bytes:,} bytes): problems "
-            f"of {what} run in any order, and {rule}. Give {target.name} memory of its own."
-        )
+        if found is not None:
+            rule = "two problems cannot write to one place" if name == "D" else "none can write over what is read"
+            why = f"problems of {what} run in any order, and {rule}"
+            raise _overlapping(groups["D"][found[0]], sources[found[1]], why)
+
+
+def _overlapping(target: Matrix, source: Matrix, why: str) -> ArgumentError:
+    """Return the exception for what is written over something else, with the rule that this breaks."""
+    places = (f"{each.name} at {each.view.pointer:#x} with {each.bytes:,} bytes" for each in (target, source))
+    return ArgumentError(
+        f"{target.name} overlaps {source.name} in memory ({', '.join(places)}): {why}. Give {target.name} memory of "
+        f"its own."
+    )
 
 
 def span(operand: Matrix) -> tuple[int, int, int, int]:
@@ -68,7 +68,10 @@ def span(operand: Matrix) -> tuple[int, int, int, int]:
 
 
 def _share_bytes(target: Matrix, source: Matrix) -> bool:
-    """Return whether two operands share a byte, or may: some questions are too hard to answer."""
+    """Return whether two operands, batches among them, share a byte, or may: some questions are too hard to answer."""
+    begin, other_begin = target.view.pointer, source.view.pointer
+    if begin >= other_begin + source.bytes or other_begin >= begin + target.bytes:
+        return False
     one, other = np.asarray(_Bytes(target)), np.asarray(_Bytes(source))
     try:
         return bool(np.shares_memory(one, other, _MOST_WORK))  # type: ignore[arg-type]  # which has any count

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import fake_gpu
 import pytest
+from apart import APART
+from descriptions import ampere, hopper
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pycutlass import GemmProblemSize, cutlass
+from pycutlass.arguments import prepared
+from pycutlass.errors import ArgumentError
+from pycutlass.operation.gemm_support import check_size
 
 #: Tensors of torch in host memory that pass for some of GPU 0, and arguments made with and without what is prepared.
 _TORCH = """
@@ -402,3 +413,40 @@ except pycutlass.errors.ArgumentError as error:
     print(str(error)[:23])
 """
     assert fake_gpu.run(_LAUNCHES + program) == "operand D requires grad\n"
+
+
+KNOWN = [
+    *(ampere(kind) for kind in ("f16", "f32_simt")),
+    ampere("f16", swizzle=cutlass.HorizontalSwizzle),
+    ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK),
+    hopper(),
+    *APART.values(),
+]
+
+
+@given(st.sampled_from(KNOWN), st.data())
+def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) -> None:
+    """What C++ compares sizes with leaves nothing for the checks to refuse."""
+    most, steps = prepared._most(operation), (*prepared._steps(operation), 1, 1)
+    near = [
+        st.sampled_from([step, limit // step * step, limit // step // 2 * step])
+        for limit, step in zip(most, steps, strict=True)
+    ]
+    m, n, k, batch = (data.draw(extent) for extent in near)
+    check_size(operation, GemmProblemSize(m, n, k))
+    check_size(operation, GemmProblemSize(m, n, k, cutlass.gemm.Mode.Batched, batch=batch))
+
+
+def test_sizes_beyond_need_one() -> None:
+    operation = ampere("f16")
+    _, n, k, batch = prepared._most(operation)
+    for size in ((1, n + 128, 1), (1, 1, k + 1)):  # rows go along x, where a grid has room
+        with pytest.raises(ArgumentError):
+            check_size(operation, GemmProblemSize(*size))
+    with pytest.raises(ArgumentError):
+        check_size(operation, GemmProblemSize(1, 1, 1, cutlass.gemm.Mode.Batched, batch=batch + 1))
+    for operation in APART.values():
+        m, n = prepared._steps(operation)
+        assert m * n == operation.C.alignment > 1
+        with pytest.raises(ArgumentError, match="the alignment of C"):
+            check_size(operation, GemmProblemSize(m + 1, n + 1, 8))
