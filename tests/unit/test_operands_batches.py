@@ -105,8 +105,8 @@ def test_what_is_too_hard_to_prove_is_refused(monkeypatch):
     def too_hard(*_):
         raise np.exceptions.TooHardError
 
-    qkv = np.zeros((10, 3, 8), np.float16)
-    D, A = matrix("D", F16, qkv[:, 0], 10, 8), matrix("A", F16, qkv[:, 2], 10, 8)
+    qkv = np.zeros((2, 10, 3, 8), np.float16)
+    D, A = matrix("D", F16, qkv[:, :, 0], 10, 8, 2), matrix("A", F16, qkv[:, :, 2], 10, 8, 2)
     assert not overlaps(D, A)
     monkeypatch.setattr(np, "shares_memory", too_hard)
     assert overlaps(D, A)
