@@ -219,7 +219,7 @@ def against_torch(report: Report, part: str, between: tuple[int, int], limit: fl
     best = {
         kind: min(names, key=lambda name: medians[name])
         for kind, native in ((_AMPERE, False), (_NATIVE, True))
-        if (names := [choice.name for choice in tried if choice.operation.is_native is native])
+        if (names := [choice.name for choice in tried if choice.operation.is_sm90 is native])
     }
     ours = {kind: calls[name] for kind, name in best.items()}
     as_they_run = running_times({_LOOP: torch_loop, **ours}, seconds)
@@ -251,7 +251,7 @@ def host(report: Report, rounds: int) -> None:
     other_A, other_D = [tensor.clone() for tensor in group.A], group.targets()
     loops: dict[str, Loop] = {}
     kinds = {
-        choice: f"{'Hopper-native' if choice.operation.is_native else choice.mode.name}" for choice in choices("host")
+        choice: f"{'Hopper-native' if choice.operation.is_sm90 else choice.mode.name}" for choice in choices("host")
     }
     for choice, kind in kinds.items():
         operation = choice.operation

@@ -92,7 +92,7 @@ class TileDescription(Value):
         self.family.check_tile(self)
 
     @property
-    def is_native(self) -> bool:
+    def is_sm90(self) -> bool:
         """Whether this tile belongs to a Hopper-native kernel."""
         return self.cluster_shape is not None
 
@@ -114,7 +114,7 @@ class TileDescription(Value):
     def __repr__(self) -> str:
         warps = None if self.warp_count is None else list(self.warp_count)
         text = f"{list(self.threadblock_shape)}, {self.stages}, {warps}, {self.math_instruction!r}"
-        if self.is_native:
+        if self.is_sm90:
             text += f", {list(self.cluster_shape or ())}, {self.kernel_schedule!r}"
         return f"TileDescription({text})"
 

@@ -114,7 +114,7 @@ def _most(operation: GemmOperationUniversal) -> tuple[int, int, int, int]:
     """Return the largest M, N, K and batch that need no look at the grid, nor at what the operands hold."""
     tile = operation.tile_description.threadblock_shape
     extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], LARGEST_EXTENT
-    if not operation.is_native:
+    if not operation.is_sm90:
         extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
     most_k = operation.epilogue_functor.most_k
     return extent, extent, k if most_k is None else min(k, most_k), batch

@@ -80,7 +80,7 @@ class Operation(ABC):
 
     @property
     @abstractmethod
-    def is_native(self) -> bool:
+    def is_sm90(self) -> bool:
         """Whether the kernel uses features of exactly one architecture (``sm_90a``)."""
 
     @property
@@ -131,7 +131,7 @@ class Operation(ABC):
 
     def source(self) -> KernelSource:
         """Return what the compiler needs: name, text and what the text may be compiled for."""
-        return KernelSource(self.procedural_name(), self.emit(), self.compute_capability, self.is_native)
+        return KernelSource(self.procedural_name(), self.emit(), self.compute_capability, self.is_sm90)
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled so that this operation can run beside the other `operations` of one call."""

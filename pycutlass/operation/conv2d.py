@@ -218,7 +218,7 @@ class Conv2dOperation(Operation):
         return AMPERE
 
     @property
-    def is_native(self) -> bool:
+    def is_sm90(self) -> bool:
         """False: this is a kernel of CUTLASS's 2.x API."""
         return False
 

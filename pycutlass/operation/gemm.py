@@ -142,9 +142,9 @@ class GemmOperationUniversal(Operation):
         return self.tile_description.family
 
     @property
-    def is_native(self) -> bool:
+    def is_sm90(self) -> bool:
         """Whether this is a Hopper-native kernel."""
-        return self.tile_description.is_native
+        return self.tile_description.is_sm90
 
     @property
     def is_apart(self) -> bool:

@@ -120,9 +120,9 @@ class GemmOperationGrouped(Operation):
         return self.single.family
 
     @property
-    def is_native(self) -> bool:
+    def is_sm90(self) -> bool:
         """Whether this is a Hopper-native kernel."""
-        return self.single.is_native
+        return self.single.is_sm90
 
     def supports(self, problem_sizes: Any, operands: Mapping[str, Any] | None = None) -> Support:
         """Return whether the kernel can compute a group: something true, or something false with a `reason`.

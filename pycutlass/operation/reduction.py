@@ -164,7 +164,7 @@ class ReductionOperation(Operation):
         make(name, self.C, view, rows, columns)
 
     @property
-    def is_native(self) -> bool:
+    def is_sm90(self) -> bool:
         """False: this is plain CUDA."""
         return False
 

@@ -54,7 +54,7 @@ DESCRIBED = {
 def described(request: pytest.FixtureRequest) -> tuple[Any, _core.HostLibrary]:
     """An operation and its host side."""
     operation = DESCRIBED[request.param]
-    target = "sm_90a" if operation.is_native else "sm_80"
+    target = "sm_90a" if operation.is_sm90 else "sm_80"
     compiler = find_tools("nvcc", toolkit.without_memo).host
     return operation, _core.HostLibrary(compiler.compile(operation.source(), target, Processes(1, 8 << 30)).binary)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.compile
 
 
 def target(operation: Any) -> str:
-    return "sm_90a" if operation.is_native else "sm_80"
+    return "sm_90a" if operation.is_sm90 else "sm_80"
 
 
 @pytest.mark.parametrize("name", EXTRA)
@@ -38,7 +38,7 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str) -> None:
     addresses = {"extra": 16, "bias": 32, "second": 48}
     packed = functor.pack(layout, functor.epilogue_type(**SCALARS), addresses, {"extra": (8, 64), "second": (16, 0)})
     assert len(packed) == layout.size
-    if operation.is_native:
+    if operation.is_sm90:
         tile, C = operation.tile_description, operation.C
         beside = functor.shared_bytes(Family.SM90_GEMM, tile)
         if tile.stages is not None:

@@ -80,7 +80,7 @@ def planner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[GemmOperation
 
     def plan(operation: GemmOperationGrouped) -> Any:
         if operation not in made:
-            target = "sm_90a" if operation.is_native else "sm_80"
+            target = "sm_90a" if operation.is_sm90 else "sm_80"
             product = tools.host.compile(operation.source(), target, Processes(1, 8 << 30))
             path = tmp_path_factory.mktemp("host") / "kernel.so"
             path.write_bytes(product.binary)

@@ -26,7 +26,7 @@ def counted(operation: Any) -> list[int]:
     """Return the bytes that are counted: of mainloop, epilogue and kernel, or of a Hopper-native kernel."""
     tile = operation.tile_description
     grouped = isinstance(operation, GemmOperationGrouped)
-    if tile.is_native:
+    if tile.is_sm90:
         stages = sm90.stages_of(tile, operation.C, grouped=grouped)
         return [sm90.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
     A, B, C = operation._product() if hasattr(operation, "_product") else (operation.A, operation.B, operation.C)
@@ -43,7 +43,7 @@ def compare(operations: list[Any]) -> None:
         some = operations[begin : begin + TOGETHER]
         expressions = []
         for i, operation in enumerate(some):
-            if not operation.tile_description.is_native:
+            if not operation.tile_description.is_sm90:
                 kernel = f"Operation{i}::Kernel"
                 expressions += [
                     f"sizeof({kernel}::Mma::SharedStorage)",

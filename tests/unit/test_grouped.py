@@ -75,7 +75,7 @@ def test_no_two_kernels_share_a_name_with_each_other_or_with_a_gemm():
 
 def test_what_users_ask_of_a_description():
     operation = grouped("f64", mode=SchedulerMode.Host)
-    assert (operation.arch, operation.compute_capability, operation.is_native) == (80, 80, False)
+    assert (operation.arch, operation.compute_capability, operation.is_sm90) == (80, 80, False)
     assert operation.accumulator_type().short == "f64"
     assert operation.epilogue_type(0.1, 0.5).values == (0.1, 0.5)
     assert operation.single == ampere("f64")
@@ -123,7 +123,7 @@ def test_one_wrong_part_is_named(changed, kind, words):
 
 def test_a_tile_with_a_cluster_makes_a_hopper_native_group():
     operation = GemmOperationGrouped(**native_parts())
-    assert operation.is_native and operation.is_bounded and operation.source().native
+    assert operation.is_sm90 and operation.is_bounded and operation.source().native
     single = pycutlass.GemmOperationUniversal(**native_parts()).body()
     assert operation.body() == single.replace("gemm_sm90", "gemm_grouped_sm90").replace("GemmSm90", "GemmGroupedSm90")
     assert "gemm_grouped_f16_f16_128x256_64xauto_2x1_cooperative" in operation.configuration_name()

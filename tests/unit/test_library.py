@@ -214,7 +214,7 @@ def test_the_opcode_class_is_simt_by_default():
 
 @given(ampere_tiles())
 def test_ampere_tiles(tile):
-    assert not tile.is_native
+    assert not tile.is_sm90
     assert all(isinstance(extents, tuple) for extents in (tile.threadblock_shape, tile.warp_count))
     warps = tile.warp_count[0] * tile.warp_count[1] * tile.warp_count[2]
     assert tile.num_threads == 32 * warps
@@ -249,7 +249,7 @@ def test_a_tile_that_its_warps_cannot_share_is_refused_and_the_remedy_works(tile
 
 @given(native_tiles())
 def test_native_tiles(tile):
-    assert tile.is_native
+    assert tile.is_sm90
     assert tile.num_threads == 384
     assert len(tile.cluster_shape) == 3
     assert tile.cluster_shape[2] == 1

@@ -161,7 +161,7 @@ def test_the_source_for_the_compiler(operation):
     assert source.name == operation.procedural_name()
     assert source.text == operation.emit()
     assert source.compute_capability == operation.compute_capability == operation.arch
-    assert source.native == operation.is_native
+    assert source.native == operation.is_sm90
 
 
 def test_no_two_kernels_share_a_name_or_a_text():
@@ -276,8 +276,8 @@ def test_swizzles(swizzle, size):
 def test_what_an_operation_says_of_itself():
     operation = ampere("bf16")
     assert operation.accumulator_type() is BY_SHORT_NAME["f32"]
-    assert not operation.is_native
-    assert hopper().is_native
+    assert not operation.is_sm90
+    assert hopper().is_sm90
     assert operation.epilogue_type(2.0, 3.0).values == (2.0, 3.0)
 
 

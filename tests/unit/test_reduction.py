@@ -91,7 +91,7 @@ def test_text():
         "    float, float, 4>;\n"
     )
     assert operation.configuration_name() == "cutlass_reduce_split_k_f32_f32_f32_f16_4x256"
-    assert not operation.is_native
+    assert not operation.is_sm90
 
 
 def test_what_is_left_out():

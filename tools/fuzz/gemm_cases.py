@@ -87,7 +87,7 @@ def draw_gemm(random: Random, operation: Any, functor: Any, modes: list[str], *,
     numbers = draw_numbers(random, math.accumulator, math.a, functor, size[2])
     batched = mode in ("batched", "array") and operation.A.order.interleave == 1
     options: dict[str, Any] = {}
-    if operation.is_native:
+    if operation.is_sm90:
         options = {
             "raster_order": random.choice(list(pycutlass.RasterOrder)),
             "launch_with_pdl": random.choice((True, False)),
