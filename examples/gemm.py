@@ -153,9 +153,9 @@ def functor(args: argparse.Namespace, C: TensorDescription) -> Any:
         return pycutlass.LinearCombinationGeneric(activation, C.element, C.alignment, accumulator, compute)
     if args.epilogue_functor == "FastLinearCombinationClamp":
         fast = pycutlass.FastLinearCombinationClamp(C.element, C.alignment)
-        if args.problem_size[2] <= (fast.most_k or 0):
+        if args.problem_size[2] <= (fast.max_k or 0):
             return fast
-        print(f"K is larger than {fast.most_k}: LinearCombinationClamp instead of FastLinearCombinationClamp")
+        print(f"K is larger than {fast.max_k}: LinearCombinationClamp instead of FastLinearCombinationClamp")
         return pycutlass.LinearCombinationClamp(C.element, C.alignment, accumulator, compute)
     return getattr(pycutlass, args.epilogue_functor)(C.element, C.alignment, accumulator, compute)
 

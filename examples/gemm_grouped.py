@@ -154,9 +154,9 @@ def functor(args: argparse.Namespace, C: TensorDescription, largest_k: int) -> A
         return pycutlass.LinearCombinationGeneric(activation, C.element, C.alignment, accumulator, compute)
     if args.epilogue_functor == "FastLinearCombinationClamp":
         fast = pycutlass.FastLinearCombinationClamp(C.element, C.alignment)
-        if largest_k <= (fast.most_k or 0):
+        if largest_k <= (fast.max_k or 0):
             return fast
-        print(f"a K is larger than {fast.most_k}: LinearCombinationClamp instead of FastLinearCombinationClamp")
+        print(f"a K is larger than {fast.max_k}: LinearCombinationClamp instead of FastLinearCombinationClamp")
         return pycutlass.LinearCombinationClamp(C.element, C.alignment, accumulator, compute)
     return getattr(pycutlass, args.epilogue_functor)(C.element, C.alignment, accumulator, compute)
 

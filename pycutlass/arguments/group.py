@@ -128,8 +128,8 @@ def group_problem(
 
 def exceeds(operation: GemmOperationGrouped, sizes: Sizes) -> bool:
     """Return whether a K is larger than the epilogue holds for whatever the operands are."""
-    most_k = operation.epilogue_functor.most_k
-    return most_k is not None and int(sizes[:, 2].max()) > most_k
+    max_k = operation.epilogue_functor.max_k
+    return max_k is not None and int(sizes[:, 2].max()) > max_k
 
 
 def listed(name: str, tensors: Any) -> Any:

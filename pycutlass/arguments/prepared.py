@@ -116,8 +116,8 @@ def _most(operation: GemmOperationUniversal) -> tuple[int, int, int, int]:
     extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], LARGEST_EXTENT
     if not operation.is_sm90:
         extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
-    most_k = operation.epilogue_functor.most_k
-    return extent, extent, k if most_k is None else min(k, most_k), batch
+    max_k = operation.epilogue_functor.max_k
+    return extent, extent, k if max_k is None else min(k, max_k), batch
 
 
 def _steps(operation: GemmOperationUniversal) -> tuple[int, int]:

@@ -273,9 +273,9 @@ class ReductionArguments(Arguments):
                 f"the partial sums are {made}, as C of the operation that makes them, and the reduction describes C as "
                 f"{described}: describe both with the same layout"
             )
-        if functor.most_k is not None and planes.k > functor.most_k:
+        if functor.max_k is not None and planes.k > functor.max_k:
             raise ArgumentError(
-                f"{type(functor).__name__} holds for K of at most {functor.most_k}, the partial sums are of K="
+                f"{type(functor).__name__} holds for K of at most {functor.max_k}, the partial sums are of K="
                 f"{planes.k}: use LinearCombinationClamp"
             )
 

@@ -19,13 +19,13 @@ def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:
     memory of the host, which is read when arguments are made, and of nothing on a GPU, where it may be another thing
     at each launch.
     """
-    if functor.most_k is None or k <= functor.most_k:
+    if functor.max_k is None or k <= functor.max_k:
         return
-    name, most = type(functor).__name__, functor.most_k * _LARGEST_PRODUCT
+    name, most = type(functor).__name__, functor.max_k * _LARGEST_PRODUCT
     a, b = _greatest(A), _greatest(B)
     if a is None or b is None:
         raise ArgumentError(
-            f"{name} holds for K of at most {functor.most_k} whatever the operands are, got K={k}, and what they hold "
+            f"{name} holds for K of at most {functor.max_k} whatever the operands are, got K={k}, and what they hold "
             f"is known of arrays in host memory alone: use LinearCombinationClamp"
         )
     if a * b * k > most:
@@ -34,7 +34,7 @@ def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:
             f"{B.name}, which may add up to {a * b * k:,}: use LinearCombinationClamp"
         )
     say_once(
-        f"{name} is exact for sums up to {most:,}, which K of at most {functor.most_k} always keeps to. Larger K, as "
+        f"{name} is exact for sums up to {most:,}, which K of at most {functor.max_k} always keeps to. Larger K, as "
         f"K={k}, is taken where the operands are small enough; LinearCombinationClamp takes any",
         cause=f"sums of {name}",
     )

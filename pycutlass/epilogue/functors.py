@@ -363,7 +363,7 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
     FastLinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32)
     """
 
-    most_k: ClassVar[int | None] = 256
+    max_k: ClassVar[int | None] = 256
 
     def __post_init__(self) -> None:
         for name, only in (("element_accumulator", _core.int32), ("element_epilogue", _core.float32)):

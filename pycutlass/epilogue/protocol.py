@@ -89,7 +89,7 @@ class Epilogue(ABC):
     """
 
     #: Largest K that the arithmetic is right for, where there is one.
-    most_k: ClassVar[int | None] = None
+    max_k: ClassVar[int | None] = None
 
     #: Elements of one memory access; the alignment of D.
     epilogue_vector_length: int

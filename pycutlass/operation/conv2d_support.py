@@ -319,9 +319,9 @@ def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:
 def _sums(operation: Described, p: _core.Conv2dProblemSize) -> str:
     functor = operation.epilogue_functor
     products = _core.implicit_gemm_problem_size(operation.conv_kind, p).k()
-    if functor.most_k is None or products <= functor.most_k:
+    if functor.max_k is None or products <= functor.max_k:
         return ""
     return (
-        f"{type(functor).__name__} holds for sums of at most {functor.most_k} products, got R * S * C = {products}; "
+        f"{type(functor).__name__} holds for sums of at most {functor.max_k} products, got R * S * C = {products}; "
         f"more are taken where arrays in host memory are small enough: use LinearCombinationClamp"
     )

@@ -75,9 +75,9 @@ def check_grid(what: str, grid: tuple[int, int, int]) -> None:
 
 def check_k(functor: Any, k: int) -> None:
     """Raise ArgumentError where sums of `k` products may leave the range that an epilogue is exact in."""
-    if functor.most_k is not None and k > functor.most_k:
+    if functor.max_k is not None and k > functor.max_k:
         raise ArgumentError(
-            f"{type(functor).__name__} holds for K of at most {functor.most_k} whatever the operands are, got K={k}; "
+            f"{type(functor).__name__} holds for K of at most {functor.max_k} whatever the operands are, got K={k}; "
             f"more are taken where arrays in host memory are small enough: use LinearCombinationClamp"
         )
 

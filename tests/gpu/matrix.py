@@ -243,12 +243,12 @@ def _cases() -> list[Case]:
     cases = []
     rotation = itertools.count()
     for name, operation in KERNELS.items():
-        most_k = operation.epilogue_functor.most_k or 2**31
+        max_k = operation.epilogue_functor.max_k or 2**31
         for size in _sizes(operation)[next(rotation) % 2 :: 2]:
             alpha, beta = SCALARS[next(rotation) % len(SCALARS)]
             if operation.C.type.is_integer and operation.epilogue_functor.compute.is_integer:
                 alpha, beta = float(int(alpha)), float(int(beta))
-            if size[2] <= most_k:
+            if size[2] <= max_k:
                 cases.append(Case(name, Mode.Gemm, size, 1, (alpha, beta, *_extra(operation))))
     for name in ("f16-f16-tnt", "f16-f16-nnn", "bf16-f16-ttn", "f64-ntn", "simt-f32-tnt", "s8-s32-tnt", "gelu-f16"):
         extra = _extra(KERNELS[name])

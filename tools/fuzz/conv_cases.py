@@ -72,7 +72,7 @@ def draw_conv(random: Random, operation: Any, functor: Any, modes: list[str], *,
         stride = random.choice(((1, 1), (2, 2), (1, 2), (3, 2)))
         dilation = (1, 1) if operation.is_strided_dgrad else dilation
     r, s = random.choice(((1, 1), (3, 3), (3, 3), (1, 3), (2, 4), (5, 5), (7, 7)))
-    if functor.most_k:
+    if functor.max_k:
         r, s = 1, 1  # more taps make more products than that
     padding = (random.randint(0, r), random.randint(0, s))
     least = [max(1, d * (t - 1) + 1 - 2 * p) for d, t, p in zip(dilation, (r, s), padding, strict=True)]

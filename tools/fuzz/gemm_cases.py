@@ -121,8 +121,8 @@ def extents(random: Random, operation: Any, *, small: bool) -> tuple[int, int, i
         unit_m, unit_n, unit_k = 1, 32, 32
     m, n, k = operation.tile_description.threadblock_shape
     most, longest = (96, 160) if small else (640, 1024)
-    if operation.epilogue_functor.most_k:
-        longest = min(longest, operation.epilogue_functor.most_k)
+    if operation.epilogue_functor.max_k:
+        longest = min(longest, operation.epilogue_functor.max_k)
     return sized(random, m, unit_m, most), sized(random, n, unit_n, most), sized(random, 2 * k, unit_k, longest)
 
 
