@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import several, shape_of, whole
+from pycutlass.integers import as_int, several, shape_of
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alignment, check_dtype, vector_of
@@ -219,7 +219,7 @@ def conv2d_problem_size(
     """
     input_size = _core.Tensor4DCoord(*_logical_extent("x", x))
     filter_size = _core.Tensor4DCoord(*_logical_extent("w", w))
-    if whole(groups) == 1 and filter_size.c() != input_size.c():
+    if as_int(groups) == 1 and filter_size.c() != input_size.c():
         raise ArgumentError(
             f"w must have the channels of x, {input_size.c()}, divided by groups=1; got {filter_size.c()}"
             f"{_orders(x, w)}"
@@ -264,7 +264,7 @@ def _logical_extent(name: str, tensor: Any) -> Extent:
 
 
 def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
-    number = whole(value)
+    number = as_int(value)
     pair = several(value, 2) if number is None else (number, number)
     if pair is None:
         raise ArgumentTypeError(f"{name} must be an integer, or two for height and width; got {shown(value)}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pycutlass.calls import shown, suggestion
 from pycutlass.errors import ArgumentError, UnknownNameError
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 
 __all__ = [
     "Choice",
@@ -30,7 +30,7 @@ class _ChoiceType(enum.EnumMeta):
         if not members:  # a new enumeration is made
             return super().__call__(*args, **kwargs)
         value = kwargs["value"] if not args and list(kwargs) == ["value"] else args[0] if len(args) == 1 else None
-        wanted = value if type(value) is str else whole(value)
+        wanted = value if type(value) is str else as_int(value)
         for member in members.values():
             if value is member or (wanted is not None and member.value == wanted):
                 return member

@@ -11,13 +11,13 @@ import numpy as np
 
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["attribute", "items_of", "real", "several", "shape_of", "whole"]
+__all__ = ["as_int", "attribute", "items_of", "real", "several", "shape_of"]
 
 _BITS = 128  # nothing counted here needs as many; an integer may have any number, which Python would not even print
 _NO_ITEMS = (str, bytes, bytearray, Mapping, Set)  # one can walk along them, though not to find M, N and K
 
 
-def whole(value: Any) -> int | None:
+def as_int(value: Any) -> int | None:
     """Return `value` as an int where it is an integer of any library and no truth value, else None.
 
     Raises
@@ -71,7 +71,7 @@ def several(values: Any, count: int) -> tuple[int, ...] | None:
     items = items_of(values, count)
     if items is None or len(items) != count:
         return None
-    numbers = tuple(number for number in map(whole, items) if number is not None)
+    numbers = tuple(number for number in map(as_int, items) if number is not None)
     return numbers if len(numbers) == count else None
 
 
@@ -97,7 +97,7 @@ def real(value: Any) -> float | None:
     if type(value) is float:
         return value
     if attribute(value, "__float__") is None or isinstance(value, np.ma.MaskedArray):
-        return None if (number := whole(value)) is None else float(number)
+        return None if (number := as_int(value)) is None else float(number)
     if isinstance(value, complex) or attribute(attribute(value, "dtype"), "kind") == "c":
         return None  # NumPy would warn, and leave the imaginary part out
     try:

@@ -24,7 +24,7 @@ import numpy as np
 
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import shape_of, whole
+from pycutlass.integers import as_int, shape_of
 
 __all__ = [
     "deinterleave_columns",
@@ -311,7 +311,7 @@ def _extents(who: str, matrix: Any) -> tuple[int, int]:
 
 
 def _extent(name: str, value: Any) -> int:
-    extent = whole(value)
+    extent = as_int(value)
     if extent is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if extent < 0:

@@ -16,7 +16,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, SM90, KernelFamily
 from pycutlass.families.sm90 import SM90_THREADS, accumulator_registers
 from pycutlass.instruction import MathInstruction, Value, triple
-from pycutlass.integers import items_of, whole
+from pycutlass.integers import as_int, items_of
 from pycutlass.log import say_once
 from pycutlass.types import Element, Layout, element, layout
 
@@ -80,7 +80,7 @@ class TileDescription(Value):
                 object.__setattr__(self, "kernel_schedule", SM90.schedule_of(self.threadblock_shape[0]))
         elif self.warp_count is not None:
             object.__setattr__(self, "warp_count", triple("warp_count", self.warp_count))
-        stages = whole(self.stages)
+        stages = as_int(self.stages)
         (m, n, k), counted = self.threadblock_shape, self.cluster_shape is None and self.warp_count
         along_m, along_n, along_k = counted or (1, 1, 1)
         self.__dict__.update(
@@ -157,7 +157,7 @@ class TensorDescription(Value):
 
     def __post_init__(self) -> None:
         described, order = element(self.element), layout(self.layout)
-        alignment = whole(self.alignment)
+        alignment = as_int(self.alignment)
         if alignment is None or alignment < 1 or alignment & (alignment - 1):
             raise DescriptionError(f"alignment must be a power of two of elements, got {shown(self.alignment)}")
         if alignment * described.bits % 8:

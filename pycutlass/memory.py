@@ -16,7 +16,7 @@ from pycutlass import _core, device
 from pycutlass.allocators import Allocator, take
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.retirement import later, let_go
 
 __all__ = [
@@ -289,7 +289,7 @@ def _checked_sizes(init_pool_size: Any, max_pool_size: Any) -> tuple[int, int]:
 
 
 def _bytes(name: str, size: Any) -> int:
-    count = whole(size)
+    count = as_int(size)
     if count is None:
         raise ArgumentTypeError(
             f"{name} is a number of bytes, an integer as in get_memory_pool(2**28, 2**30); got {shown(size)}"

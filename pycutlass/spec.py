@@ -9,7 +9,7 @@ from typing import Any
 
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import items_of, whole
+from pycutlass.integers import as_int, items_of
 from pycutlass.tensor import TensorView, wrap
 from pycutlass.types import element
 
@@ -99,7 +99,7 @@ def nowhere() -> TensorView:
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
     items = items_of(values, _MOST_DIMENSIONS)
-    numbers = None if items is None else [whole(item) for item in items]
+    numbers = None if items is None else [as_int(item) for item in items]
     if numbers is None or None in numbers:
         raise ArgumentTypeError(f"{name} must be a sequence of integers, got {shown(values)}")
     if len(numbers) > _MOST_DIMENSIONS:

@@ -19,7 +19,7 @@ from pycutlass import _core, device
 from pycutlass.allocators import chosen
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import attribute, real, whole
+from pycutlass.integers import as_int, attribute, real
 from pycutlass.memory import DeviceBuffer
 from pycutlass.tensor import current_stream_source
 
@@ -283,9 +283,9 @@ def _ordinal(given: int | None, stream: Any) -> int:
     if given is None:
         says = attribute(stream, "device_index")  # of torch
         says = attribute(stream, "device_id") if says is None else says  # of cupy
-        ordinal = whole(says) if says is not None else None
+        ordinal = as_int(says) if says is not None else None
         return device.current() if ordinal is None or ordinal < 0 else device.describe(ordinal).ordinal
-    ordinal = whole(given)
+    ordinal = as_int(given)
     if ordinal is None:
         raise ArgumentTypeError(f"device must be the ordinal of a GPU, got {shown(given)}")
     return device.describe(ordinal).ordinal
@@ -316,7 +316,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    count = whole(value)
+    count = as_int(value)
     if count is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if count < least:

@@ -18,7 +18,7 @@ from pycutlass.cache.door import wait_for
 from pycutlass.cache.store import Entry, Store
 from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
-from pycutlass.integers import items_of, whole
+from pycutlass.integers import as_int, items_of
 from pycutlass.log import logger
 
 __all__ = ["Imported", "Info", "KernelCache"]
@@ -165,7 +165,7 @@ class KernelCache:
         CacheError
             If the cache cannot be written.
         """
-        most = whole(max_bytes)
+        most = as_int(max_bytes)
         if most is None:
             raise ArgumentTypeError(
                 f"max_bytes is a number of bytes, an integer such as 2**30; got {shown(max_bytes)}. Units are for the "

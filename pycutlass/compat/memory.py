@@ -8,7 +8,7 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.errors import ArgumentTypeError
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.memory import DeviceBuffer, MemoryPool, get_allocated_size, get_memory_pool
 
 __all__ = ["PoolMemoryManager", "align_size", "device_mem_alloc", "get_allocated_size", "todevice"]
@@ -51,7 +51,7 @@ def device_mem_alloc(size: int) -> DeviceBuffer:
     DeviceError, PoolError
         There is no GPU, or no memory.
     """
-    count = whole(size)
+    count = as_int(size)
     if count is None or count < 0:
         raise ArgumentTypeError(f"size must be a number of bytes, got {size!r}")
     return DeviceBuffer(device.current(), count)

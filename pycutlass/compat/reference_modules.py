@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import attribute, real, several, whole
+from pycutlass.integers import as_int, attribute, real, several
 from pycutlass.library import TensorDescription
 from pycutlass.operands import check_count
 from pycutlass.reference.conv2d import implicit_gemm
@@ -185,7 +185,7 @@ def _scalar(name: str, value: Any) -> float:
 
 
 def _flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool | np.bool_) or whole(value) in (0, 1):
+    if isinstance(value, bool | np.bool_) or as_int(value) in (0, 1):
         return bool(value)
     raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
 

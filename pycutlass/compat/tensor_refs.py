@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.interleave import reorder_column as reordered
 from pycutlass.types import ELEMENTS, element
 
@@ -36,7 +36,7 @@ class _TensorRef:
     order: Any
 
     def __init__(self, address: Any, layout: Any) -> None:
-        number = whole(address)
+        number = as_int(address)
         if number is None or number < 0:
             raise ArgumentTypeError(f"{type(self).__name__} takes an address, an integer; got {address!r}")
         if not isinstance(layout, self.order):

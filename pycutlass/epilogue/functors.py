@@ -18,7 +18,7 @@ from pycutlass.epilogue.protocol import Epilogue, Family, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import Value
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.log import say_once
 from pycutlass.types import Element, element
 
@@ -95,7 +95,7 @@ class EpilogueFunctor(Value, Epilogue):
                 f"element_epilogue must be one of f16, f32, f64 and s32, got {self.compute}; "
                 f"cutlass.float32 serves every 16-bit output"
             )
-        length = whole(self.epilogue_vector_length)
+        length = as_int(self.epilogue_vector_length)
         if length is None or length < 1 or length & (length - 1) or length * self.output.bits > 128:
             raise DescriptionError(
                 f"epilogue_vector_length must be a power of two of at most 128 bits, which is "

@@ -9,7 +9,7 @@ import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.library import TensorDescription
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import alignment_of, converted
@@ -39,7 +39,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     ArgumentTypeError
         Anything but an integer.
     """
-    count = whole(value)
+    count = as_int(value)
     if count is None:
         raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
     if not least <= count <= LARGEST_EXTENT:

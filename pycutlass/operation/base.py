@@ -16,7 +16,7 @@ from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
 from pycutlass.families.ampere.family import NO_VOLTA
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.source import KernelSource
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def check_capability(compute_capability: Any, arch: Any = None) -> int:
     if arch is not None and compute_capability is not None:
         raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
     value = arch if compute_capability is None else compute_capability
-    capability = whole(value)
+    capability = as_int(value)
     if capability in SHARED_MEMORY_LIMIT:
         return capability
     known = ", ".join(map(str, SHARED_MEMORY_LIMIT))

@@ -11,7 +11,7 @@ from pycutlass.epilogue import Epilogue, EpilogueFunctor, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import AMPERE, Family
 from pycutlass.families.table import check_family
-from pycutlass.integers import several, whole
+from pycutlass.integers import as_int, several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of
 from pycutlass.operation import parts
@@ -282,7 +282,7 @@ def _shape(shape: Any) -> tuple[int, int]:
 
 
 def _positive(name: str, value: Any) -> int:
-    number = whole(value)
+    number = as_int(value)
     if number is None:
         raise DescriptionError(f"{name} must be an integer of at least 1, got {shown(value)}")
     if number < 1:

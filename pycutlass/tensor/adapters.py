@@ -14,7 +14,7 @@ import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentTypeError, PyCutlassError
-from pycutlass.integers import whole
+from pycutlass.integers import as_int
 from pycutlass.tensor.capsule import read_capsule
 from pycutlass.tensor.view import TensorView
 
@@ -153,7 +153,7 @@ def _is_pointer(tensor: Any) -> bool:
 
 
 def _from_pointer(name: str, tensor: Any) -> TensorView:
-    address = whole(int(tensor)) or 0
+    address = as_int(int(tensor)) or 0
     if not 0 < address < 2**64:
         raise ArgumentTypeError(f"operand {name} is the address {address}, which is no device memory")
     return TensorView(address, None, None, None, -1, "pointer", tensor)
