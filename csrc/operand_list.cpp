@@ -105,14 +105,18 @@ void OperandList::keep(py::handle given) {
 }
 
 void OperandList::check_unmoved(char letter) const {
-  for (size_t i = 0; i < guards.size(); ++i) {
-    // A loop of its own, which calls nothing: most groups need no other.
-    auto const from = guards.begin() + static_cast<std::ptrdiff_t>(i);
-    auto const in_question =
-        std::find_if_not(from, guards.end(), [](TensorGuard const& guard) { return guard.plainly_unmoved(); });
-    i = static_cast<size_t>(in_question - guards.begin());
-    if (i < guards.size() && !guards[i].unmoved()) guards[i].raise_moved(letter + ("[" + std::to_string(i) + "]"));
+  for (size_t i = plainly_unmoved(0); i < guards.size(); i = plainly_unmoved(i + 1)) {
+    if (!guards[i].unmoved()) guards[i].raise_moved(letter + ("[" + std::to_string(i) + "]"));
   }
+}
+
+/// Looks at tensors from number `from` on, and returns the number of the first that needs a closer look.
+size_t OperandList::plainly_unmoved(size_t from) const {
+  size_t const count = guards.size();
+  TensorGuard const* const guard = guards.data();
+  size_t i = from;
+  while (i < count && guard[i].plainly_unmoved()) ++i;
+  return i;
 }
 
 bool OperandList::remembers_all() const {

@@ -61,6 +61,7 @@ struct OperandList {
  private:
   bool take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns);
   bool takes_plainly() const;
+  size_t plainly_unmoved(size_t from) const;
   size_t read_plainly(PyObject* const* items, size_t from);
 };
 

@@ -89,4 +89,10 @@ bool TorchImpl::finds_the_rest(uintptr_t offset) {
          TorchImpl(followed).has_autograd() && TorchImpl(transposed).has_autograd();
 }
 
+/// Apart, so that what is asked of matrices is short enough to become part of the loops that ask it.
+bool TorchForm::has_extents(int64_t const* sizes, int64_t const* strides) const {
+  auto const* const given = extents.data();
+  return std::equal(given, given + rank, sizes) && std::equal(given + rank, given + 2 * rank, strides);
+}
+
 }  // namespace pycutlass

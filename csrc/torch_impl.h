@@ -124,8 +124,7 @@ struct TorchForm {
       return ((sizes[0] ^ extents[0]) | (sizes[1] ^ extents[1]) | (strides[0] ^ extents[2]) |
               (strides[1] ^ extents[3])) == 0;
     }
-    auto const given = extents.begin();
-    return std::equal(given, given + rank, sizes) && std::equal(given + rank, given + 2 * rank, strides);
+    return has_extents(sizes, strides);
   }
   /// Whether a tensor is of the same data type, device and kind: neither lazily negated nor made in inference mode if
   /// the other was not.
@@ -144,6 +143,9 @@ struct TorchForm {
   bool is_written_like(TorchImpl now) const {
     return ((now.storage_flags() ^ storage_flags) & TorchImpl::kWriteFlagsMask) == 0;
   }
+
+ private:
+  bool has_extents(int64_t const* sizes, int64_t const* strides) const;
 };
 
 }  // namespace pycutlass
