@@ -34,7 +34,7 @@ __all__ = [
 #: Registers of the 240 of a Hopper-native kernel's thread that sums can have, and those with which ptxas spills none.
 #: Built with CUDA 13.0 for C of 16 bits, 192 were clean, 208 spilled a few bytes, and from 216 on ptxas made each wgmma
 #: wait for the one before. C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled.
-_MOST_ACCUMULATORS, CLEAN_ACCUMULATORS = 224, 192
+_MAX_ACCUMULATORS, CLEAN_ACCUMULATORS = 224, 192
 #: What the TMA copies is aligned to, and what an instruction takes along K, in bytes.
 _TMA_BYTES, _WGMMA_DEPTH = 16, 32
 #: Threads of a threadblock: one producer warp group and two consumers, under either schedule.
@@ -114,10 +114,10 @@ class _Sm90(KernelFamily):
                 f"the nearest is {nearest_multiple(k, step)}"
             )
         registers = accumulator_registers(tile)
-        if registers > _MOST_ACCUMULATORS:
+        if registers > _MAX_ACCUMULATORS:
             raise DescriptionError(
                 f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
-                f"{_MOST_ACCUMULATORS} to give at most, and {CLEAN_ACCUMULATORS} without spills: use at most "
+                f"{_MAX_ACCUMULATORS} to give at most, and {CLEAN_ACCUMULATORS} without spills: use at most "
                 f"{CLEAN_ACCUMULATORS * n // registers // 16 * 16} columns"
             )
 

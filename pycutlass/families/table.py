@@ -229,7 +229,7 @@ class KernelFamily(ABC):
             return self.accepts(compute_capability, other, A, B, C)
 
         raise DescriptionError(
-            f"{self.most_of_shared_memory(tile, A, B, C)} {needed:,} bytes of shared memory{self._beside} and compute "
+            f"{self.largest_part(tile, A, B, C)} {needed:,} bytes of shared memory{self._beside} and compute "
             f"capability {compute_capability} has {limit:,} for one threadblock: use "
             f"{' or '.join(self._that_fit(tile, works)) or 'a smaller threadblock_shape'}"
         )
@@ -251,7 +251,7 @@ class KernelFamily(ABC):
     ) -> int:
         """Return the bytes of shared memory of a kernel with its epilogue; D is like C where it is left out."""
 
-    def most_of_shared_memory(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
+    def largest_part(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
         """Return what takes most of it, for a message."""
         return f"{tile.stages or 2} stages of {list(tile.threadblock_shape)} need"
 

@@ -22,10 +22,10 @@ from pycutlass.source import KernelSource
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
-__all__ = ["MOST_UNBOUNDED_THREADS", "Operation", "check_capability"]
+__all__ = ["MAX_UNBOUNDED_THREADS", "Operation", "check_capability"]
 
 #: Threads of a threadblock that may take 255 registers each, of the 65536 that all GPUs have for one.
-MOST_UNBOUNDED_THREADS = 256
+MAX_UNBOUNDED_THREADS = 256
 
 #: What to describe kernels with for newer GPUs, by the major part of theirs: the one with as much shared memory.
 _ON_NEWER = {10: 90, 11: 90, 12: 89}

@@ -15,7 +15,7 @@ from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import conv2d_rules, parts
-from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import named_operands, supported
@@ -263,7 +263,7 @@ class Conv2dOperation(Operation):
     @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
-        return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
+        return self.tile_description.num_threads > MAX_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, direction, types, tile, alignments."""

@@ -12,7 +12,7 @@ __all__ = ["check_algorithm", "check_groups", "check_layouts", "check_loads"]
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
 #: Bits that the optimized iterators have for a thread's loads of the filter, or of wgrad's output gradient
 #: (conv2d_*_filter_*_optimized.h, conv2d_wgrad_output_gradient_*_optimized.h).
-_MOST_LOADS = 32
+_MAX_LOADS = 32
 _NHWC = (_core.TensorNHWC,) * 3
 _INTERLEAVED = (_core.TensorNC32HW32, _core.TensorC32RSK32, _core.TensorNC32HW32)
 
@@ -68,10 +68,10 @@ def check_loads(operation: Described) -> None:
     name, operand, rows = ("A", operation.A, m) if operation.conv_kind is _Operator.wgrad else ("B", operation.B, n)
     single = operand.type.bits == 64 or not tile.math_instruction.is_tensor_op
     loads = rows * k // (1 if single else 128 // operand.type.bits) // tile.num_threads
-    if loads >= _MOST_LOADS:
+    if loads >= _MAX_LOADS:
         raise DescriptionError(
             f"the {rows}x{k} tile of operand {name} has {loads} loads for each of {tile.num_threads} threads, and "
-            f"the optimized algorithm takes fewer than {_MOST_LOADS}: use more warps, a smaller threadblock_shape, "
+            f"the optimized algorithm takes fewer than {_MAX_LOADS}: use more warps, a smaller threadblock_shape, "
             f"or analytic"
         )
 

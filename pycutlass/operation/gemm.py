@@ -14,7 +14,7 @@ from pycutlass.families import KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import parts
-from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.gemm_support import check_operands, check_size, output, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
@@ -253,7 +253,7 @@ class GemmOperationUniversal(Operation):
     @property
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
-        return self.tile_description.num_threads > MOST_UNBOUNDED_THREADS
+        return self.tile_description.num_threads > MAX_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name: family, instruction, types, tile, layouts, alignments."""

@@ -35,7 +35,7 @@ Sizes = NDArray[np.int32]
 
 #: Which of M, N, K are the rows and the columns of an operand.
 EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
-_MOST_TILES = 2**31 - 1  # which kernels count in 32 bits
+_MAX_TILES = 2**31 - 1  # which kernels count in 32 bits
 
 
 def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
@@ -66,9 +66,9 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
         "the largest of problem_sizes", sizes.max(axis=0).tolist(), operation.tile_description.threadblock_shape
     )
     checked = np.array(sizes, np.int32, order="C")
-    if (tiles := count_tiles(operation, checked)) > _MOST_TILES:
+    if (tiles := count_tiles(operation, checked)) > _MAX_TILES:
         raise ArgumentError(
-            f"the problems have {tiles:,} output tiles, and a launch counts at most {_MOST_TILES:,}: use a larger "
+            f"the problems have {tiles:,} output tiles, and a launch counts at most {_MAX_TILES:,}: use a larger "
             f"threadblock_shape, or several launches"
         )
     return checked

@@ -15,7 +15,7 @@ from pycutlass.integers import as_int, several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of
 from pycutlass.operation import parts
-from pycutlass.operation.base import MOST_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.problems import ReductionProblemSize, reduction_size
 from pycutlass.operation.support import GRID_LIMIT, Support, named_operands, supported
 from pycutlass.spec import TensorSpec, nowhere, view_of
@@ -26,7 +26,7 @@ __all__ = ["ReductionOperation", "check_size", "unscaled"]
 
 #: What GEMMs and convolutions accumulate in.
 _SUMS = ("f16", "f32", "f64", "s32")
-_MOST_REGISTERS = 255  # that one thread can have, of 32 bits each
+_MAX_REGISTERS = 255  # that one thread can have, of 32 bits each
 
 
 @public
@@ -172,7 +172,7 @@ class ReductionOperation(Operation):
     def is_bounded(self) -> bool:
         """Whether the compiler is told how many threads will run."""
         rows, columns = self.shape
-        return rows * columns // self.count > MOST_UNBOUNDED_THREADS
+        return rows * columns // self.count > MAX_UNBOUNDED_THREADS
 
     def configuration_name(self) -> str:
         """Return the readable part of the kernel's name."""
@@ -238,11 +238,11 @@ class ReductionOperation(Operation):
                 f"shape must have columns that are a multiple of 32 * count = {32 * self.count}, and at most 1024 "
                 f"threads of {self.count} elements; got {rows} x {columns}"
             )
-        most = _MOST_REGISTERS * 32 // (self.count * accumulator.bits)
+        most = _MAX_REGISTERS * 32 // (self.count * accumulator.bits)
         if self.partitions_per_stage > most:
             raise DescriptionError(
                 f"a thread loads count={self.count} sums of {accumulator} from each of partitions_per_stage="
-                f"{self.partitions_per_stage:,} partial sums into at most {_MOST_REGISTERS} registers: use "
+                f"{self.partitions_per_stage:,} partial sums into at most {_MAX_REGISTERS} registers: use "
                 f"partitions_per_stage of at most {most}"
             )
 

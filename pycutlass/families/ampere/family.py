@@ -27,7 +27,7 @@ _VOLTA_SHAPE = (8, 8, 4)
 #: M of wgmma, the instruction of Hopper-native kernels; mma.sync has 16 at most.
 _WGMMA_ROWS = 64
 _Mode = _core.GemmMode
-_MOST_THREADS = 1024
+_MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +59,9 @@ class _Ampere(KernelFamily):
             )
         if type(tile.stages) is not int or tile.stages < 2:
             raise DescriptionError(f"stages must be an integer of at least 2, got {shown(tile.stages)}")
-        if tile.num_threads > _MOST_THREADS:
+        if tile.num_threads > _MAX_THREADS:
             raise DescriptionError(
-                f"a threadblock has at most {_MOST_THREADS} threads; warp_count {list(tile.warp_count)} makes "
+                f"a threadblock has at most {_MAX_THREADS} threads; warp_count {list(tile.warp_count)} makes "
                 f"{tile.num_threads}"
             )
         instruction = tile.math_instruction
@@ -156,10 +156,10 @@ class _Ampere(KernelFamily):
             needed += epilogue.shared_bytes(self.gemm, tile)
         return needed if group is None else memory.grouped_bytes(needed, tile.num_threads, group is SchedulerMode.Host)
 
-    def most_of_shared_memory(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
+    def largest_part(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
         """Return what takes most of it, the mainloop or the epilogue after it."""
         if memory.epilogue_bytes(tile, C) <= memory.mainloop_bytes(tile, A, B):
-            return super().most_of_shared_memory(tile, A, B, C)
+            return super().largest_part(tile, A, B, C)
         shape, warps = list(tile.threadblock_shape), list(tile.warp_count or ())
         return f"the epilogue of threadblock_shape {shape}, warp_count {warps}, needs"
 

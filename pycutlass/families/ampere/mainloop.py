@@ -17,9 +17,9 @@ from pycutlass.families.parts import Math, Tensor, Tile
 __all__ = ["check_mainloop", "shares_evenly"]
 
 #: What has been proven (tests/proof): tiles of up to so many elements along M, N and K, and so many warps.
-_MOST_ELEMENTS, _MOST_WARPS = 256, 16
+_MAX_ELEMENTS, _MAX_WARPS = 256, 16
 #: Accesses of one thread to one tile, for which CUTLASS keeps a bit each (predicated_tile_access_iterator.h).
-_MOST_ACCESSES = 64
+_MAX_ACCESSES = 64
 #: Bytes along K of a line of which four share 128 bytes of shared memory (tensor_op_multiplicand_sm75.h).
 _QUARTER_LINE = 32
 #: Operations that convert their operands on the way to the tensor cores.
@@ -68,16 +68,16 @@ def check_mainloop(
 def _check_proven(tile: Tile) -> None:
     """Check that the tile is one of those whose iterators have been run: CUTLASS itself says nothing of others."""
     for axis, extent in zip("MNK", tile.threadblock_shape, strict=True):
-        if extent > _MOST_ELEMENTS:
+        if extent > _MAX_ELEMENTS:
             raise DescriptionError(
-                f"threadblock_shape {axis}={extent} is beyond {_MOST_ELEMENTS}, up to which Ampere-style tiles are "
-                f"proven to compute what they mean: use at most {axis}={_MOST_ELEMENTS}"
+                f"threadblock_shape {axis}={extent} is beyond {_MAX_ELEMENTS}, up to which Ampere-style tiles are "
+                f"proven to compute what they mean: use at most {axis}={_MAX_ELEMENTS}"
             )
     warps = tile.num_threads // 32
-    if warps > _MOST_WARPS:
+    if warps > _MAX_WARPS:
         raise DescriptionError(
             f"warp_count {list(tile.warp_count or ())} makes {counted(warps, 'warp')}, and Ampere-style tiles are "
-            f"proven to compute what they mean with up to {_MOST_WARPS}: use fewer warps"
+            f"proven to compute what they mean with up to {_MAX_WARPS}: use fewer warps"
         )
 
 
@@ -398,9 +398,9 @@ def _check_shares(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bo
 def _check_accesses(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     accesses = rows * k // operand.alignment
-    if accesses // tile.num_threads > _MOST_ACCESSES:
+    if accesses // tile.num_threads > _MAX_ACCESSES:
         raise DescriptionError(
             f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, more than "
-            f"{_MOST_ACCESSES} for each of {tile.num_threads} threads: use more warps, a smaller threadblock_shape or "
+            f"{_MAX_ACCESSES} for each of {tile.num_threads} threads: use more warps, a smaller threadblock_shape or "
             f"a wider alignment"
         )
