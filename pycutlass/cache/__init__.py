@@ -2,7 +2,7 @@
 
 Read in this order: ``artifact`` (what is kept, and under which key), ``kernels`` (the cache), ``disk`` (its database,
 and what happens when that fails), then what they stand on: ``store`` (the tables), ``door`` (whose directory is
-trusted, and locks between processes) and ``bundle`` (kernels as one file).
+trusted, and locks between processes), ``selection`` (which kernels are meant) and ``bundle`` (kernels as one file).
 """
 
 from pycutlass.cache.artifact import Artifact, make_key

@@ -15,17 +15,16 @@ from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk, once
 from pycutlass.cache.door import wait_for
+from pycutlass.cache.selection import narrowed, selected
 from pycutlass.cache.store import Entry, Store
 from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
-from pycutlass.integers import as_int, items_of
+from pycutlass.integers import as_int
 from pycutlass.log import logger
 
 __all__ = ["Imported", "Info", "KernelCache"]
 
 _T = TypeVar("_T")
-_SHORTEST_PREFIX = 4
-_MOST_TEXTS = 10_000
 
 
 class KernelCache:
@@ -141,6 +140,35 @@ class KernelCache:
             set_aside=self._disk.set_aside(),
         )
 
+    def select(
+        self,
+        keys: Iterable[str] | None = None,
+        *,
+        prefix: str | Iterable[str] = "",
+        target: str | Iterable[str] | None = None,
+    ) -> list[Entry]:
+        """Return what is in the cache, as far as it is meant.
+
+        Parameters
+        ----------
+        keys : Iterable[str], optional
+            Names or beginnings of keys. Default: all kernels.
+        prefix : str or Iterable[str]
+            Of these, only kernels whose names begin with this, or with one of these.
+        target : str or Iterable[str], optional
+            And only those that were built for this, for example ``"sm_90a"``, or for these.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `keys` is not a list of strings, or `prefix` or `target` are not strings.
+        CacheError
+            If a key, a prefix or a target fits no kernel.
+        """
+        entries = self.entries()
+        chosen = entries if keys is None else selected(entries, keys, self.path)
+        return narrowed(chosen, prefix, target, self.path)
+
     def remove(self, *selectors: str) -> list[Entry]:
         """Delete the kernels with these names or beginnings of keys, and return what they were.
 
@@ -151,7 +179,7 @@ class KernelCache:
         CacheError
             If a selector fits no kernel, or if the cache cannot be written; nothing is deleted then.
         """
-        return self._delete(self._selected(selectors))
+        return self._delete(self.select(selectors))
 
     def prune(self, max_bytes: int) -> list[Entry]:
         """Delete kernels, the least recently used first, until the rest take at most `max_bytes`; return the deleted.
@@ -196,7 +224,7 @@ class KernelCache:
         CacheError
             If it fits no kernel.
         """
-        found = (self._stored(entry.key) for entry in self._selected([selector]))
+        found = (self._stored(entry.key) for entry in self.select([selector]))
         return [artifact for artifact in found if artifact is not None]
 
     def export(
@@ -229,21 +257,7 @@ class KernelCache:
             be written.
         """
         bundle = _path("path", path)
-        listed = self.entries() if keys is None else self._selected(keys)
-        prefixes, targets = _texts("prefix", prefix), _texts("target", () if target is None else target)
-        chosen = [entry for entry in listed if entry.name.startswith(prefixes)]
-        for each in prefixes if listed else ():
-            if not any(entry.name.startswith(each) for entry in listed):
-                raise CacheError(f"none of the kernels chosen from {self.path} has a name that begins with {each!r}")
-        there = sorted({entry.target for entry in chosen})
-        for each in targets if listed else ():
-            if each not in there:
-                named = f"has a name that begins with {' or '.join(map(repr, prefixes))} and " if any(prefixes) else ""
-                raise CacheError(
-                    f"none of the kernels chosen from {self.path} {named}was built for {each}; there are kernels "
-                    f"for {', '.join(there)}"
-                )
-        chosen = [entry for entry in chosen if not targets or entry.target in targets]
+        chosen = self.select(keys, prefix=prefix, target=target)
         found = {entry.key: self._stored(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]
         if not artifacts:
@@ -324,23 +338,6 @@ class KernelCache:
             )
         return entries
 
-    def _selected(self, selectors: Iterable[str]) -> list[Entry]:
-        if isinstance(selectors, str) or not isinstance(selectors, Iterable):
-            raise ArgumentTypeError(f"keys are a list of names or beginnings of keys, got {selectors!r}")
-        entries = self.entries()
-        chosen: dict[str, Entry] = {}
-        for selector in selectors:
-            if not isinstance(selector, str):
-                raise ArgumentTypeError(f"kernels are selected by name or by the beginning of a key, got {selector!r}")
-            fitting = {entry.key: entry for entry in entries if _fits(selector, entry)}
-            if not fitting:
-                raise CacheError(
-                    f"no kernel in {self.path} has the name {selector!r} or a key that begins with it (at least "
-                    f"{_SHORTEST_PREFIX} digits); `pycutlass cache ls` shows what there is"
-                )
-            chosen |= fitting
-        return list(chosen.values())
-
     @contextlib.contextmanager
     def _only_thread(self, key: str, waiting: Callable[[], None]) -> Iterator[None]:
         """Keep the other threads of this process out, with or without a directory for lock files."""
@@ -376,20 +373,8 @@ class Imported(NamedTuple):
     in_memory: list[str]
 
 
-def _texts(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return one text, or a list of them, as a tuple."""
-    texts = (value,) if isinstance(value, str) else items_of(value, _MOST_TEXTS)
-    if texts is None or not all(isinstance(text, str) for text in texts):
-        raise ArgumentTypeError(f"{name} must be a string, or a list of strings; got {shown(value)}")
-    return texts
-
-
 def _path(name: str, value: Any) -> Path:
     try:
         return Path(value)
     except TypeError:
         raise ArgumentTypeError(f"{name} must be a path, a str or pathlib.Path; got {value!r}") from None
-
-
-def _fits(selector: str, entry: Entry) -> bool:
-    return selector == entry.name or (len(selector) >= _SHORTEST_PREFIX and entry.key.startswith(selector))

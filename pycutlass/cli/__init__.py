@@ -49,6 +49,8 @@ _OFTEN = "; may be repeated, or several between commas."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Kernels = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Names, or beginnings of keys.")]
+Prefix = Annotated[list[str] | None, typer.Option(help=f"Only kernels whose names begin with this{_OFTEN}")]
+Target = Annotated[list[str] | None, typer.Option(help=f"Only kernels for this target, for example sm_90a{_OFTEN}")]
 
 
 def main() -> None:
@@ -85,14 +87,16 @@ def _fail(message: str) -> NoReturn:
 
 
 @cache.command()
-def ls(as_json: AsJson = False) -> None:
+def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) -> None:
     """List the kernels, the most recently used first."""
-    entries = KernelCache().entries()
+    entries = KernelCache().select(**_filters(prefix, target))
     if as_json:
         _print_json([asdict(entry) for entry in entries])
         return
-    rows = [(e.key[:12], e.name, e.target, _size(e.size), _ago(e.created), _ago(e.last_used)) for e in entries]
-    _print_table(("key", "kernel", "target", "size", "built", "used"), rows)
+    rows = [
+        (e.key[:12], e.name, e.target, _compiler(e), _size(e.size), _ago(e.created), _ago(e.last_used)) for e in entries
+    ]
+    _print_table(("key", "kernel", "target", "compiler", "size", "built", "used"), rows)
 
 
 @cache.command()
@@ -111,13 +115,17 @@ def info(as_json: AsJson = False) -> None:
 @cache.command()
 def rm(
     kernels: Kernels = None,
+    prefix: Prefix = None,
+    target: Target = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete every kernel.")] = False,
 ) -> None:
     """Delete kernels."""
-    if bool(kernels) == everything:
-        raise typer.BadParameter("give kernels or --all")
+    filters = _filters(prefix, target)
+    if bool(kernels or filters) == everything:
+        raise typer.BadParameter("give kernels, --prefix or --target, or --all")
     store = KernelCache()
-    _report("deleted", store.remove(*(kernels or [entry.key for entry in store.entries()])))
+    chosen = store.select(kernels or None, **filters)
+    _report("deleted", store.remove(*(entry.key for entry in chosen)))
 
 
 @cache.command()
@@ -134,14 +142,11 @@ def prune(
 def export(
     file: Path,
     kernels: Kernels = None,
-    prefix: Annotated[list[str] | None, typer.Option(help=f"Only kernels whose names begin with this{_OFTEN}")] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help=f"Only kernels for this target, for example sm_90a{_OFTEN}")
-    ] = None,
+    prefix: Prefix = None,
+    target: Target = None,
 ) -> None:
     """Write kernels to one file for other machines; default: all."""
-    prefixes, targets = _listed("--prefix", prefix), _listed("--target", target)
-    entries = KernelCache().export(file, kernels or None, prefix=prefixes or "", target=targets or None)
+    entries = KernelCache().export(file, kernels or None, **_filters(prefix, target))
     _report(f"written to {file}", entries)
 
 
@@ -289,6 +294,17 @@ def _report(done: str, entries: list[Entry]) -> None:
     for entry in entries:
         typer.echo(f"{entry.key[:12]}  {entry.name}  {entry.target}")
     typer.echo(f"{counted(len(entries), 'kernel')} {done}, {_size(sum(entry.size for entry in entries))}")
+
+
+def _compiler(entry: Entry) -> str:
+    """Return the device compiler of a kernel, for example ``nvcc 13.0.88``; its assembler is in ``--json``."""
+    return str(entry.fields.get("device_compiler", "")).partition(",")[0]
+
+
+def _filters(prefix: list[str] | None, target: list[str] | None) -> dict[str, list[str]]:
+    """Return what ``--prefix`` and ``--target`` say, as far as they were given."""
+    given = {"prefix": _listed("--prefix", prefix), "target": _listed("--target", target)}
+    return {name: values for name, values in given.items() if values}
 
 
 def _listed(option: str, values: list[str] | None) -> list[str]:

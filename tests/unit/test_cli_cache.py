@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cached import REPORT
 from command_line import Result, Run
 
-from pycutlass.cache import Artifact, KernelCache
+from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.errors import ArgumentTypeError
 
 
@@ -18,11 +19,53 @@ def test_ls_lists_kernels(run: Run, kernels: list[Artifact]) -> None:
     result = run("cache", "ls")
     assert result.code == 0
     header, *lines = result.out.splitlines()
-    assert header.split() == ["key", "kernel", "target", "size", "built", "used"]
+    assert header.split() == ["key", "kernel", "target", "compiler", "size", "built", "used"]
     assert len(lines) == 3
     for line, kernel in zip(lines, reversed(kernels), strict=True):
         assert line.split()[:5] == [kernel.key[:12], kernel.name, kernel.target, "39.1", "KiB"]
         assert line.count("seconds ago") == 2
+
+
+def test_ls_says_which_compiler_made_a_kernel(run: Run, kernels: list[Artifact]) -> None:
+    fields = {"device_compiler": "nvcc 13.0.88, ptxas 13.0.88", "host_compiler": "g++ 13.3.0"}
+    KernelCache().put(replace(kernels[0], key=make_key(fields), fields=fields))
+    lines = run("cache", "ls").out.splitlines()
+    assert [line.split()[3:5] for line in lines if "nvcc" in line] == [["nvcc", "13.0.88"]]
+    assert len(lines) == 5
+
+
+def test_ls_takes_prefix_and_target(run: Run, kernels: list[Artifact]) -> None:
+    def names(*options: str) -> list[str]:
+        return [line.split()[1] for line in run("cache", "ls", *options).out.splitlines()[1:]]
+
+    everything = [kernel.name for kernel in reversed(kernels)]
+    assert names() == names("--prefix", "gemm_") == names("--target", "sm_90a,sm_80") == everything
+    assert names("--prefix", "gemm_[1],gemm_[2]") == everything[:2]
+    for target in ("sm_80", "sm_90a"):
+        expected = [kernel.name for kernel in reversed(kernels) if kernel.target == target]
+        assert names("--target", target) == expected
+        listed = json.loads(run("cache", "ls", "--json", "--target", target).out)
+        assert [entry["name"] for entry in listed] == expected
+    result = run("cache", "ls", "--target", "sm_75")
+    assert result.code == 1 and "was built for sm_75; there are kernels for sm_80, sm_90a" in result.err
+    assert run("cache", "ls", "--prefix", "").code == 2
+
+
+def test_filters_of_an_empty_cache_list_nothing(run: Run) -> None:
+    assert json.loads(run("cache", "ls", "--json", "--target", "sm_80", "--prefix", "gemm").out) == []
+
+
+def test_rm_takes_prefix_and_target(run: Run, kernels: list[Artifact]) -> None:
+    assert run("cache", "rm", "--all", "--target", "sm_80").code == 2
+    result = run("cache", "rm", "--target", "sm_75")
+    assert result.code == 1 and "was built for sm_75" in result.err
+    result = run("cache", "rm", "gemm_[1]", "--prefix", "gemm_[2]")
+    assert result.code == 1 and "has a name that begins with 'gemm_[2]'" in result.err
+    assert len(KernelCache().entries()) == 3
+    left = [kernel.name for kernel in kernels if kernel.target != "sm_90a"]
+    assert f"{3 - len(left)} kernels deleted" in run("cache", "rm", "--target", "sm_90a").out
+    assert [entry.name for entry in KernelCache().entries()] == left
+    assert "1 kernel deleted" in run("cache", "rm", *left, "--prefix", "gemm_").out
 
 
 def test_ls_and_info_print_json(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:

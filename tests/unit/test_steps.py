@@ -81,9 +81,9 @@ print(json.dumps(counts))
 CEILINGS = {
     "description": (52, 15, 115),
     "add_module": (156, 29, 390),
-    "arguments": (155, 36, 400),
+    "arguments": (160, 36, 480),
     "run": (0, 0, 0),
-    "all": (345, 62, 900),
+    "all": (352, 62, 980),
 }
 
 
