@@ -28,9 +28,11 @@ __all__ = ["main"]
 
 PARTS = ("host", "growth")
 RUN_LIMIT, UPDATE_LIMIT = 0.5, 3.0  # us above the floor
+NEW_LIMIT = 25.0  # us
 _SIZE = (256, 256, 64)
 _FLOOR, _RUN, _UPDATE = "cuLaunchKernelEx in C (the floor)", "operation.run(arguments)", "arguments.update(A, D) + run"
-_NAMED, _NEW = "operation.run(arguments, stream)", "GemmArguments(...) + run"
+_NAMED = "operation.run(arguments, stream)"
+_NEW, _NEW_AND_RUN = "GemmArguments(...)", "GemmArguments(...) + run"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +89,11 @@ def host(report: Report, operations: Mapping[str, GemmOperationUniversal], floor
     report.raw("host microseconds per call", times)
     summaries = {name: summarize(series) for name, series in times.items()}
     for family in operations:
-        _tell(report, family, {way: summaries[f"{family}: {way}"] for way in (_FLOOR, _RUN, _UPDATE, _NAMED, _NEW)})
+        _tell(
+            report,
+            family,
+            {way: summaries[f"{family}: {way}"] for way in (_FLOOR, _RUN, _UPDATE, _NAMED, _NEW, _NEW_AND_RUN)},
+        )
     rows = [(name, number(summaries[name].median), summaries[name].spread()) for name in peers]
     rows += [(name, missing.get(name, "failed: see below"), "") for name in PEERS if name not in peers]
     report.table("Others", ("what", "median us", "p10 - p90"), rows)
@@ -121,12 +127,18 @@ def _ways(operation: GemmOperationUniversal, problem: Problem, floor: LaunchFloo
         for _ in range(calls):
             operation.run(GemmArguments(operation, _SIZE, a, b, None, d))
 
+    def build(calls: int) -> None:
+        for _ in range(calls):
+            arguments = GemmArguments(operation, _SIZE, a, b, None, d)
+        operation.run(arguments)
+
     ways = {
         _FLOOR: floor.loop(plain),
         _RUN: run,
         _UPDATE: update_and_run,
         _NAMED: run_named,
-        _NEW: build_and_run,
+        _NEW: build,
+        _NEW_AND_RUN: build_and_run,
     }
     expected = a.double() @ b.double()
     for way, loop in ways.items():
@@ -149,6 +161,7 @@ def _tell(report: Report, family: str, ways: Mapping[str, Summary]) -> None:
     report.table(f"{family} kernel", ("what", "median us", "p10 - p90", "above the floor, us"), rows)
     report.check(f"{family}: run, above the floor", ways[_RUN].median - floor, RUN_LIMIT, "us")
     report.check(f"{family}: update + run, above the floor", ways[_UPDATE].median - floor, UPDATE_LIMIT, "us")
+    report.check(f"{family}: new arguments", ways[_NEW].median, NEW_LIMIT, "us")
 
 
 def _torch_mm(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> Loop:
