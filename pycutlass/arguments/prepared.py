@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, kernel
 from pycutlass.arguments.base import check_scalars, say_without_gradient
 from pycutlass.arguments.gemm_problem import GemmProblem
-from pycutlass.cache import Artifact
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import PyCutlassError
@@ -17,6 +16,9 @@ from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.operation.support import GRID_LIMIT
+
+if TYPE_CHECKING:
+    from pycutlass.cache import Artifact
 
 __all__ = ["PreparedGemm", "prepare"]
 

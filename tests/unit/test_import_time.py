@@ -23,3 +23,11 @@ def test_the_compiler_does_without_names_of_the_original():
     """``from pycutlass import cubin`` asks the package for the name before it looks for a module."""
     program = "import sys, pycutlass; pycutlass.compiler.add_module; print('pycutlass.compat' in sys.modules)"
     assert run_python(program).strip() == "False"
+
+
+def test_what_describes_and_launches_does_without_the_cache():
+    """It is loaded by the first `add_module`, and takes about a fifth of what importing takes."""
+    program = (
+        "import sys, pycutlass; print([name for name in ('pycutlass.cache', 'json', 'zipfile') if name in sys.modules])"
+    )
+    assert run_python(program).strip() == "[]"
