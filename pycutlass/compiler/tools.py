@@ -125,16 +125,16 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
             attempt(functools.partial(_works, variable, ask))
         raise min(refusals, key=lambda error: error.absent)  # what was named and does not work comes first
     includes = (own_include(), *cutlass.includes, *found[1].includes)
-    device, host = _device(found, includes, program, memo), HostCompiler(program, includes, memo)
-    toolkit = found[1]
-    cuda_states = toolkit.look()
-    fields = {
-        **device.signature(),
-        **host.signature(),
-        "headers": own_headers_digest(),
-        "cutlass": f"{cutlass.version} {cutlass.digest(memo, states)}",
-        "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo, cuda_states)}",
-    }
+    host, toolkit = HostCompiler(program, includes, memo), found[1]
+    with host.ask_ahead():
+        device, cuda_states = _device(found, includes, program, memo), toolkit.look()
+        fields = {
+            **device.signature(),
+            "headers": own_headers_digest(),
+            "cutlass": f"{cutlass.version} {cutlass.digest(memo, states)}",
+            "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo, cuda_states)}",
+            **host.signature(),
+        }
     return Tools(device, host, fields, tuple(filter(None, (cutlass.note, toolkit.note))))
 
 

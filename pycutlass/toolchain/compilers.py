@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -22,6 +23,7 @@ from pycutlass.errors import CompileError, ToolkitError
 from pycutlass.source import KernelSource
 from pycutlass.toolchain.processes import Processes
 from pycutlass.toolkit import (
+    Answer,
     Memo,
     Toolkit,
     bindings_directory,
@@ -222,6 +224,20 @@ class HostCompiler(Compiler):
     def __init__(self, program: tuple[str, ...], includes: tuple[Path, ...], memo: Memo = without_memo) -> None:
         super().__init__(includes, memo)
         self._program = program
+        self._answer: Answer | None = None
+
+    def ask_ahead(self) -> contextlib.AbstractContextManager[object]:
+        """Begin to ask for a version that `signature` cannot remember, so that all else is done meanwhile.
+
+        What has been begun ends with the context that is returned.
+        """
+        if not self._has_launcher():
+            return contextlib.nullcontext()
+        try:
+            self._answer = Answer(self._version_command())
+        except ToolkitError:  # which `signature` raises, where it is its turn
+            return contextlib.nullcontext()
+        return self._answer
 
     def signature(self) -> dict[str, str]:
         """Return the first line that the compiler says about its version, and digests of the files that its words name.
@@ -233,26 +249,35 @@ class HostCompiler(Compiler):
         files = sorted({*map(str, scripts), *_files_named(self._program[1:])})
 
         def ask() -> str:
-            return run_quietly([*self._program, "--version"]).strip().splitlines()[0]
+            with self._answer or Answer(self._version_command()) as answer:
+                self._answer = None
+                return answer.text().strip().splitlines()[0]
 
-        memo = self._memo
-        if scripts or not _ITSELF.search(os.path.realpath(programs[-1])):
-            memo = without_memo
+        memo = without_memo if self._has_launcher() else self._memo
         fingerprint = " ".join(map(file_fingerprint, programs))
         version = memo("compiler version", shlex.join(self._program), fingerprint, ask)
         digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
         return {"host_compiler": version + "".join(digests)}
 
+    def _version_command(self) -> list[str]:
+        return [*self._program, "--version"]
+
+    def _has_launcher(self) -> bool:
+        """Whether something stands before the compiler, which may run another one at another time."""
+        programs = _programs(self._program)
+        return any(map(_is_script, map(Path, programs))) or not _ITSELF.search(os.path.realpath(programs[-1]))
+
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the shared object, the words after the program included; the target does not.
 
         Unique symbols would keep the library loaded forever, and those of a statically linked libstdc++ would reach
-        into other libraries. CUTLASS's kernels are not quite C++ to g++.
+        into other libraries; what a kernel does not need of one is left out. CUTLASS's kernels are not quite C++ to
+        g++.
         """
         return (
             *self._program[1:],
             *("-std=c++17", "-DNDEBUG", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
-            *("-Wl,--exclude-libs,ALL", "-fpermissive", "-w"),
+            *("-Wl,--exclude-libs,ALL,--gc-sections,-s", "-fpermissive", "-w"),
         )
 
     def command(self, source: Path, output: Path, target: str) -> list[str]:

@@ -7,6 +7,7 @@ remembers the answer, and no library is loaded or imported.
 
 from pycutlass.toolkit.disassembly import instruction_mix
 from pycutlass.toolkit.files import (
+    Answer,
     Memo,
     cuda_release,
     file_fingerprint,
@@ -33,6 +34,7 @@ from pycutlass.toolkit.things import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 __all__ = [
     "KNOWN_CUDA",
     "KNOWN_CUTLASS",
+    "Answer",
     "Cutlass",
     "Finding",
     "Memo",

@@ -15,6 +15,7 @@ from pycutlass import config
 from pycutlass.errors import ToolkitError
 
 __all__ = [
+    "Answer",
     "Memo",
     "content_digest",
     "cuda_release",
@@ -88,35 +89,72 @@ def cuda_release(text: str) -> str:
     return match[1]
 
 
-def run_quietly(command: Sequence[str], *, both_streams: bool = False, quiet: bool = False) -> str:
-    """Return what a short command prints: on its output alone, unless `both_streams` are wanted.
+class Answer:
+    """What a short command prints: on its output alone, unless `both_streams` are wanted. It runs from now on.
 
-    It must print something unless it may be `quiet`.
+    As a context manager it ends the command, where nobody has asked for the text.
+
+    Raises
+    ------
+    ToolkitError
+        If it cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], *, both_streams: bool = False) -> None:
+        self._command = shlex.join(command)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=config.compiler_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if both_streams else subprocess.PIPE,
+            )
+        except OSError as error:
+            raise ToolkitError(f"{self._command} cannot be run: {error}") from error
+
+    def text(self, *, quiet: bool = False) -> str:
+        """Return it once the command has ended. It must print something unless it may be `quiet`.
+
+        Raises
+        ------
+        ToolkitError
+            If the command fails, prints nothing, or takes more than a minute.
+        """
+        try:
+            output, errors = (stream.decode(errors="replace") for stream in self._streams())
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ToolkitError(f"{self._command} cannot be run: {error}") from error
+        if self._process.returncode:
+            said = f"{output}{errors}".strip()
+            raise ToolkitError(f"{self._command} ended with exit status {self._process.returncode}:\n{said}")
+        if not output.strip() and not quiet:
+            raise ToolkitError(f"{self._command} prints nothing. {errors.strip()}".rstrip())
+        return output
+
+    def _streams(self) -> tuple[bytes, bytes]:
+        output, errors = self._process.communicate(timeout=_PATIENCE)
+        return output, errors or b""
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def run_quietly(command: Sequence[str], *, both_streams: bool = False, quiet: bool = False) -> str:
+    """Return what a short command prints, as an `Answer` does.
 
     Raises
     ------
     ToolkitError
         If it cannot be started, fails, prints nothing, or takes more than a minute.
     """
-    try:
-        done = subprocess.run(
-            command,
-            env=config.compiler_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if both_streams else subprocess.PIPE,
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolkitError(f"{shlex.join(command)} cannot be run: {error}") from error
-    output, errors = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr or b""))
-    if done.returncode:
-        said = f"{output}{errors}".strip()
-        raise ToolkitError(f"{shlex.join(command)} ended with exit status {done.returncode}:\n{said}")
-    if not output.strip() and not quiet:
-        raise ToolkitError(f"{shlex.join(command)} prints nothing. {errors.strip()}".rstrip())
-    return output
+    with Answer(command, both_streams=both_streams) as answer:
+        return answer.text(quiet=quiet)
 
 
 def _files(folders: Sequence[Path]) -> Iterator[os.DirEntry[str]]:

@@ -172,6 +172,23 @@ def test_only_the_version_of_a_compiler_itself_is_remembered(tmp_path):
     assert asked == ["/usr/bin/g++"]
 
 
+def test_a_script_is_asked_once_for_its_version_while_all_else_is_found(monkeypatch, tmp_path):
+    runs = tmp_path / "runs"
+    program = script(tmp_path / "g++", f"echo run >> {runs}; echo 'g++ 12'")
+    monkeypatch.setenv("CXX", str(program))
+    key = key_now()
+    assert runs.read_text() == "run\n"
+    assert key_now() == key
+    with HostCompiler((str(program),), ()).ask_ahead():  # which nobody waits for, as where something is missing
+        pass
+    host = HostCompiler((str(script(tmp_path / "slow", "echo g++ 12; sleep 0.2; echo 'more'")),), ())
+    with host.ask_ahead():
+        assert host.signature()["host_compiler"].startswith("g++ 12 ")
+    assert host.signature()["host_compiler"].startswith("g++ 12 ")  # asked again
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)  # no process is left behind
+
+
 def test_the_flags_that_nvcc_reads_from_its_profile_are_in_the_key(tmp_path):
     (tmp_path / "bin").mkdir()
     nvcc = script(tmp_path / "bin" / "nvcc", "echo 'release 13.0, V13.0.88'")
