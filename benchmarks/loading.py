@@ -13,7 +13,7 @@ from benchmarks.common import BenchmarkError, Report, options
 from benchmarks.growth import Memory
 from benchmarks.kernels import KINDS, plain
 from benchmarks.problems import Problem
-from pycutlass import GemmArguments, compiler, device, kernel, retirement
+from pycutlass import GemmArguments, compiler, deferred_release, device, kernel
 
 __all__ = ["main"]
 
@@ -37,7 +37,7 @@ class Held:
         """Look when everything has been unloaded."""
         gc.collect()
         end = time.monotonic() + 30
-        while (kernel._loaded or retirement._keeper.attempts) and time.monotonic() < end:
+        while (kernel._loaded or deferred_release._keeper.attempts) and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(0.1)  # the last one is being unloaded
         libraries = Path("/proc/self/maps").read_text().count("pycutlass-host")

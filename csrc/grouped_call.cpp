@@ -100,7 +100,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   std::vector<unsigned char> image_;  // what the table on the device is to hold; empty where the user keeps the tables
   uintptr_t table_ = 0;
   size_t table_capacity_ = 0;
-  Outbox outbox_;
+  StagingRing staging_ring_;
   size_t stale_ = 0;  // bytes at the beginning of the image that the device lacks
   // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
   std::vector<Pinned> captured_;
@@ -115,11 +115,11 @@ GroupedCall::~GroupedCall() {
   if (!has_last_) return;
   try {
     if (last_was_named_) {
-      outbox_.close(explicit_end());
+      staging_ring_.close(explicit_end());
     } else if (last_.is_capturing()) {
-      outbox_.abandon();
+      staging_ring_.abandon();
     } else {
-      outbox_.close(last_);
+      staging_ring_.close(last_);
     }
   } catch (std::exception const&) {
     // The driver has ended, as nothing else makes a mark fail; with it the copies.
@@ -377,7 +377,7 @@ void GroupedCall::prepare(Stream const& stream, bool capturing) {
   }
   follow_last_launch(stream);
   size_t const bytes = captured_.empty() ? stale_ : image_.size();
-  if (bytes) outbox_.send(table_, image_.data(), bytes, stream);
+  if (bytes) staging_ring_.send(table_, image_.data(), bytes, stream);
   stale_ = 0;
   last_ = stream;
   has_last_ = true;

@@ -438,7 +438,7 @@ void bind_launch(py::module_& m) {
   bind_stream(m);
   bind_gate(m);
   bind_kernel(m);
-  bind_tensor_form(m);
+  bind_tensor_signature(m);
   bind_tensor_guard(m);
   bind_torch_kind(m);
   bind_call(m);

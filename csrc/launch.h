@@ -79,7 +79,7 @@ class Call {
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
   uint64_t scratch_bytes() const { return result_.scratch_bytes; }
-  bool launches_with_pdl() const { return pdl_allowed_ && result_.waits_itself; }
+  bool launches_with_pdl() const { return pdl_allowed_ && result_.supports_pdl; }
   CUlaunchConfig const& config() const { return config_; }
   uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_.data()); }
   uintptr_t function() const { return reinterpret_cast<uintptr_t>(kernel_->function()); }

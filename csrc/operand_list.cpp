@@ -25,7 +25,7 @@ void OperandList::resize(size_t count) {
   next_places.assign(count, TorchPlace{});
   lds.assign(count, 0);
   spans.assign(count, Span{});
-  forms.assign(count, TensorForm());
+  forms.assign(count, TensorSignature());
   guards.assign(count, TensorGuard());
   tensors = py::none();
 }
@@ -72,7 +72,7 @@ bool OperandList::read(py::handle given) {
 /// cache that this touches takes longer than what is done with it, so their places are kept for later.
 size_t OperandList::read_plainly(PyObject* const* items, size_t from) {
   size_t const count = plain ? forms.size() : from;
-  TensorForm const* const form = forms.data();
+  TensorSignature const* const form = forms.data();
   uint64_t* const pointer = next.data();
   TorchPlace* const place = next_places.data();
   size_t i = from;
@@ -120,13 +120,14 @@ size_t OperandList::plainly_unmoved(size_t from) const {
 }
 
 bool OperandList::remembers_all() const {
-  return !forms.empty() && std::all_of(forms.begin(), forms.end(), [](TensorForm const& form) { return form.known(); });
+  return !forms.empty() &&
+         std::all_of(forms.begin(), forms.end(), [](TensorSignature const& form) { return form.known(); });
 }
 
 bool OperandList::take(OperandList const& like, py::handle given, OperandExtents const& extents) {
   size_t const count = extents.count();
   if (!PyTuple_Check(given.ptr()) || static_cast<size_t>(PyTuple_GET_SIZE(given.ptr())) != count) return false;
-  TensorForm const& known = like.forms.front();
+  TensorSignature const& known = like.forms.front();
   resize(count);
   rule = like.rule;
   for (size_t i = 0; i < count; ++i) {

@@ -8,7 +8,7 @@
 
 #include "operand_rule.h"
 #include "overlap.h"
-#include "tensor_form.h"
+#include "tensor_signature.h"
 #include "tensor_guard.h"
 
 namespace pycutlass {
@@ -29,7 +29,7 @@ struct OperandList {
   std::vector<uint64_t> next;  // those of an exchange, until it is known to fit
   std::vector<int64_t> lds;
   std::vector<Span> spans;
-  std::vector<TensorForm> forms;
+  std::vector<TensorSignature> forms;
   std::vector<TensorGuard> guards;
   OperandRule rule;
   bool plain = false;  // whether each guard simply goes over to tensors of the form

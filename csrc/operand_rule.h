@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "overlap.h"
-#include "tensor_form.h"
+#include "tensor_signature.h"
 
 namespace pycutlass {
 

@@ -9,7 +9,7 @@ void OperandSlot::set(uintptr_t pointer, Strides const& strides, uint64_t bytes,
   strides_ = strides;
   bytes_ = bytes;
   alignment_ = alignment;
-  form_ = TensorForm();
+  form_ = TensorSignature();
   guard_.clear();
   tensor_ = py::object();
 }
@@ -21,7 +21,7 @@ void OperandSlot::remember(py::object tensor, std::string name) {
   tensor_ = std::move(tensor);
 }
 
-void OperandSlot::remember(py::object tensor, TensorForm const& form, TensorGuard const& guard) {
+void OperandSlot::remember(py::object tensor, TensorSignature const& form, TensorGuard const& guard) {
   form_ = form;
   guard_.watch_like(guard, tensor);
   shown_name_ = name_;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "pycutlass/abi.h"
-#include "tensor_form.h"
+#include "tensor_signature.h"
 #include "tensor_guard.h"
 
 namespace pycutlass {
@@ -31,7 +31,7 @@ class OperandSlot {
   /// Keeps the tensor alive that this points into; `name` is for messages.
   void remember(pybind11::object tensor, std::string name);
   /// The same of a tensor whose form is known, and that is like the one that `guard` knows.
-  void remember(pybind11::object tensor, TensorForm const& form, TensorGuard const& guard);
+  void remember(pybind11::object tensor, TensorSignature const& form, TensorGuard const& guard);
   /// Whether `tensor` has the remembered form, and so may take the place of the present one.
   bool read(pybind11::handle tensor);
   /// Points to what was read; once more points back.
@@ -56,7 +56,7 @@ class OperandSlot {
   uint64_t bytes_ = 0;
   uint64_t alignment_ = 1;
   bool written_;
-  TensorForm form_;
+  TensorSignature form_;
   TensorGuard guard_;
   std::string name_;
   std::string shown_name_;   // for messages

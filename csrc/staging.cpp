@@ -12,8 +12,8 @@ namespace {
 /// What the driver takes from pageable memory at once, within the call; of more it may wait for the stream.
 constexpr size_t kTakenAtOnce = 64 << 10;
 
-/// Half of what an outbox has.
-constexpr size_t kOutboxBlock = 64 << 10;
+/// Half of what an staging ring has.
+constexpr size_t kRingBlock = 64 << 10;
 
 /// Blocks that nobody holds, of the whole process. Never destroyed: when the process ends the driver may be gone first.
 /// The interpreter's lock guards it.
@@ -61,7 +61,7 @@ void send(CUdeviceptr target, void const* source, size_t bytes, Stream const& st
   block->mark(stream);
 }
 
-void Outbox::send(CUdeviceptr target, void const* source, size_t bytes, Stream const& stream) {
+void StagingRing::send(CUdeviceptr target, void const* source, size_t bytes, Stream const& stream) {
   if (!make_room(bytes, stream)) return pycutlass::send(target, source, bytes, stream);
   void* place = static_cast<unsigned char*>(blocks_[now_]->data()) + used_;
   used_ += bytes;
@@ -69,13 +69,13 @@ void Outbox::send(CUdeviceptr target, void const* source, size_t bytes, Stream c
   stream.copy_in(target, place, bytes);
 }
 
-bool Outbox::make_room(size_t bytes, Stream const& stream) {
-  if (bytes > kOutboxBlock / 4) return false;
-  if (blocks_[now_] && used_ + bytes <= kOutboxBlock) return true;
+bool StagingRing::make_room(size_t bytes, Stream const& stream) {
+  if (bytes > kRingBlock / 4) return false;
+  if (blocks_[now_] && used_ + bytes <= kRingBlock) return true;
   Pinned& other = blocks_[1 - now_];
   if (!other) {
-    other = take_block(kOutboxBlock, stream.context());
-  } else if (!other->serves(kOutboxBlock, stream.context())) {
+    other = take_block(kRingBlock, stream.context());
+  } else if (!other->serves(kRingBlock, stream.context())) {
     return false;  // the device is far behind
   }
   size_t const full = now_;

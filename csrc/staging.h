@@ -44,10 +44,10 @@ void send(CUdeviceptr target, void const* source, size_t bytes, Stream const& st
 
 /// Sends small things one after another, each on a stream that is ordered behind the one before. While there is room in
 /// page-locked memory that no copy under way reads from they go through that, which takes the driver the least time.
-class Outbox {
+class StagingRing {
  public:
   void send(CUdeviceptr target, void const* source, size_t bytes, Stream const& stream);
-  /// Where the last copy is over; before the end of the outbox, whose memory others use then.
+  /// Where the last copy is over; before the end of the staging ring, whose memory others use then.
   template <typename Mark>
   void close(Mark mark) {
     if (blocks_[now_]) blocks_[now_]->mark(std::move(mark));

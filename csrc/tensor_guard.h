@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "tensor_form.h"
+#include "tensor_signature.h"
 #include "torch_tensor.h"
 
 namespace pycutlass {
@@ -31,7 +31,7 @@ class TensorGuard {
     return direct_ && form_.is_like(TorchImpl(tensor)) && !TorchImpl(tensor).has_autograd();
   }
   /// Whether that is so of all tensors of the form that no autograd has noted anything for.
-  bool takes_plainly(TensorForm const& form) const { return direct_ && form.is_like(form_); }
+  bool takes_plainly(TensorSignature const& form) const { return direct_ && form.is_like(form_); }
   /// Watches such a tensor in place of the present one. Nothing here can fail.
   void exchange_plain(pybind11::handle tensor, TorchPlace const& place) noexcept {
     tensor_ = tensor;

@@ -6,7 +6,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "tensor_form.h"
+#include "tensor_signature.h"
 #include "tensor_guard.h"
 
 namespace pycutlass {
@@ -20,14 +20,14 @@ class TorchKind {
   /// element type or GPU. It stays where it is until the process ends.
   static TorchKind const* find(pybind11::handle tensor, int element, int ordinal, TensorView& view);
 
-  TensorForm form_of(TensorView const& view) const { return form_.with_extents(view); }
+  TensorSignature form_of(TensorView const& view) const { return form_.with_extents(view); }
   /// What watches tensors of this kind.
   TensorGuard const& guard(bool written) const { return written ? written_ : read_; }
   bool is_followed(pybind11::handle tensor) const { return read_.is_followed(tensor); }
   dlpack::ExchangeApi const* api() const { return api_; }
 
  private:
-  TensorForm form_;
+  TensorSignature form_;
   TensorGuard read_, written_;
   dlpack::ExchangeApi const* api_ = nullptr;
   int element_ = 0, ordinal_ = 0;

@@ -70,7 +70,7 @@ void bind_native_float(py::module_& m, std::string const& name, char const* doc)
 }
 
 // Returns a whole number as a Python int, or raises ValueError: 0.5 as int8 would silently be 0.
-AnyInt whole(py::object const& number, std::string const& name) {
+AnyInt as_int(py::object const& number, std::string const& name) {
   if (PyIndex_Check(number.ptr())) return py::cast<AnyInt>(number);
   double value = number.cast<double>();
   if (value != std::floor(value) || std::isinf(value)) {
@@ -85,7 +85,7 @@ void bind_integer(py::module_& m, std::string const& name, char const* doc) {
   auto cls = public_class<Native<T>>(m, kCutlass, name.c_str(), doc);
   auto from_int = [name](AnyInt const& value) { return Native<T>{checked<T>(value, name)}; };
   cls.def(py::init(from_int), py::arg("value"))
-      .def(py::init([name, from_int](AnyReal number) { return from_int(whole(py::float_(number.value), name)); }),
+      .def(py::init([name, from_int](AnyReal number) { return from_int(as_int(py::float_(number.value), name)); }),
            py::arg("value"));
   bind_as_value(cls, name, [](Native<T> const& x) { return static_cast<int>(x.storage); });
   cls.def("__int__", [](Native<T> const& x) { return static_cast<int>(x.storage); })

@@ -68,11 +68,12 @@ def describe() -> tuple[GemmOperationUniversal, ReductionOperation]:
     f16, f32 = cutlass.float16, cutlass.float32
     instruction = MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
     tile = TileDescription([128, 64, 64], 3, [2, 2, 1], instruction)
-    by_rows, by_columns = TensorDescription(f16, cutlass.RowMajor, 8), TensorDescription(f16, cutlass.ColumnMajor, 8)
-    gemm = GemmOperationUniversal(80, tile, by_rows, by_columns, by_rows, LinearCombination(f16, 8, f32, f32))
+    row_major = TensorDescription(f16, cutlass.RowMajor, 8)
+    column_major = TensorDescription(f16, cutlass.ColumnMajor, 8)
+    gemm = GemmOperationUniversal(80, tile, row_major, column_major, row_major, LinearCombination(f16, 8, f32, f32))
     reduction = ReductionOperation(
         shape=cutlass.MatrixCoord(4, 256),
-        C=by_rows,
+        C=row_major,
         element_accumulator=f32,
         epilogue_functor=LinearCombinationGeneric(gelu(f32), f16, 8, f32, f32),
         count=8,

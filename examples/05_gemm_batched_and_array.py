@@ -48,8 +48,9 @@ def describe() -> GemmOperationUniversal:
     f16, f32 = cutlass.float16, cutlass.float32
     instruction = MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
     tile = TileDescription([64, 64, 32], 4, [2, 2, 1], instruction)
-    by_rows, by_columns = TensorDescription(f16, cutlass.RowMajor, 8), TensorDescription(f16, cutlass.ColumnMajor, 8)
-    return GemmOperationUniversal(80, tile, by_rows, by_columns, by_rows, LinearCombination(f16, 8, f32, f32))
+    row_major = TensorDescription(f16, cutlass.RowMajor, 8)
+    column_major = TensorDescription(f16, cutlass.ColumnMajor, 8)
+    return GemmOperationUniversal(80, tile, row_major, column_major, row_major, LinearCombination(f16, 8, f32, f32))
 
 
 def attention_scores(operation: GemmOperationUniversal) -> None:

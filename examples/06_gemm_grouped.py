@@ -48,10 +48,11 @@ def describe(mode: SchedulerMode) -> GemmOperationGrouped:
     f16, f32 = cutlass.float16, cutlass.float32
     instruction = MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
     tile = TileDescription([64, 64, 32], 4, [2, 2, 1], instruction)
-    by_rows, by_columns = TensorDescription(f16, cutlass.RowMajor, 8), TensorDescription(f16, cutlass.ColumnMajor, 8)
+    row_major = TensorDescription(f16, cutlass.RowMajor, 8)
+    column_major = TensorDescription(f16, cutlass.ColumnMajor, 8)
     epilogue = LinearCombinationGeneric(pycutlass.silu(f32), f16, 8, f32, f32)
     swizzle = cutlass.IdentitySwizzle1
-    return GemmOperationGrouped(80, tile, by_rows, by_columns, by_rows, epilogue, swizzle, precompute_mode=mode)
+    return GemmOperationGrouped(80, tile, row_major, column_major, row_major, epilogue, swizzle, precompute_mode=mode)
 
 
 def lists_of_tensors(operation: GemmOperationGrouped, weights: list[torch.Tensor]) -> None:

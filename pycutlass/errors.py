@@ -188,10 +188,10 @@ def _number_lines(source: str) -> str:
     return "\n".join(f"{number:>{width}} | {line}" for number, line in enumerate(lines, 1))
 
 
-def _shorten_log(log: str, most_characters: int = 4000, most_lines: int = 12, width: int = 400) -> str:
+def _shorten_log(log: str, max_characters: int = 4000, max_lines: int = 12, width: int = 400) -> str:
     """Return `log` where it is short, else the beginnings of its lines with errors: CUTLASS's types fill pages."""
-    if len(log) <= most_characters:
+    if len(log) <= max_characters:
         return log.rstrip()
-    errors = [line for line in log.splitlines() if "error" in line.lower()][:most_lines]
+    errors = [line for line in log.splitlines() if "error" in line.lower()][:max_lines]
     shown = [line if len(line) <= width else line[:width] + " ..." for line in errors]
     return "\n".join([*shown, f"({len(log):,} characters in all: see the log attribute of this exception)"])

@@ -6,9 +6,9 @@ import weakref
 from typing import TYPE_CHECKING
 
 from pycutlass import _core, device
+from pycutlass.deferred_release import later
 from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.errors import NotCompiledError
-from pycutlass.retirement import later
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact

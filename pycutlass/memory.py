@@ -15,9 +15,9 @@ from typing import Any
 from pycutlass import _core, device
 from pycutlass.allocators import Allocator, take
 from pycutlass.calls import public, shown
+from pycutlass.deferred_release import later, let_go
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
 from pycutlass.integers import as_int
-from pycutlass.retirement import later, let_go
 
 __all__ = [
     "DeviceBuffer",

@@ -173,7 +173,7 @@ class Arguments(ABC):
         problem = self._problem(merged, scalars)
         self._check_place(problem)
         self._execution.update(problem)
-        self._execution.give_up((*self._given.values(), self.output_op))
+        self._execution.defer_release((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
         self.__dict__.update(_given=merged, output_op=scalars)
         self._has_scalars |= output_op is not None

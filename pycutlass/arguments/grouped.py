@@ -229,7 +229,7 @@ class GemmGroupedArguments(Arguments):
         if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
             given = self._given
             if self._execution.ends_elsewhere:
-                self._execution.give_up(tuple(given[name] for name in "ABCD"))
+                self._execution.defer_release(tuple(given[name] for name in "ABCD"))
             if A is not None:
                 given["A"] = A
             if B is not None:
@@ -287,7 +287,7 @@ class GemmGroupedArguments(Arguments):
         if not isinstance(execution, GroupedLaunch) or not execution.resize(sizes, A, B, C, D):
             return False
         if execution.ends_elsewhere:
-            execution.give_up(tuple(self._given[name] for name in "ABCD"))
+            execution.defer_release(tuple(self._given[name] for name in "ABCD"))
         self.__dict__.update(_given=given, problem_count=len(given["problem_sizes"]))
         return True
 
@@ -296,7 +296,7 @@ class GemmGroupedArguments(Arguments):
         problem = self._problem(given, scalars)
         self._check_place(problem)
         self._execution.update(problem)
-        self._execution.give_up((*self._given.values(), self.output_op))
+        self._execution.defer_release((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
         self.__dict__.update(_given=given, output_op=scalars)
         if self._most_tiles is None:

@@ -69,7 +69,7 @@ class GroupedLaunch(DeviceLaunch):
         prepared.call.set_table(table.pointer, table.size)
         self._plan(prepared.problem, prepared.call)
 
-    def _retire_buffer(self, name: str, buffer: DeviceBuffer) -> None:
+    def _release_later(self, name: str, buffer: DeviceBuffer) -> None:
         """Let go of a buffer that another has taken the place of; graphs have its address."""
         self._let_go(buffer)
         if self.call.captured:

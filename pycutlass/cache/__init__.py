@@ -1,7 +1,7 @@
 """The kernel cache: compiled kernels as bytes, in one SQLite file per user.
 
 Read in this order: ``artifact`` (what is kept, and under which key), ``kernels`` (the cache), ``disk`` (its database,
-and what happens when that fails), then what they stand on: ``store`` (the tables), ``door`` (whose directory is
+and what happens when that fails), then what they stand on: ``store`` (the tables), ``locking`` (whose directory is
 trusted, and locks between processes), ``selection`` (which kernels are meant) and ``bundle`` (kernels as one file).
 """
 

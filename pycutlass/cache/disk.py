@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
-from pycutlass.cache.door import holding, private_directory, stopped_holder
+from pycutlass.cache.locking import holding, private_directory, stopped_holder
 from pycutlass.cache.store import Store, StoreError
 from pycutlass.errors import CacheError
 from pycutlass.log import logger

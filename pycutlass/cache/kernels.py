@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk, once
-from pycutlass.cache.door import wait_for
+from pycutlass.cache.locking import wait_for
 from pycutlass.cache.selection import narrowed, selected
 from pycutlass.cache.store import Entry, Store
 from pycutlass.calls import counted, shown

@@ -11,6 +11,7 @@ import numpy as np
 
 from pycutlass import _core, kernel
 from pycutlass.allocators import chosen
+from pycutlass.deferred_release import release_after
 from pycutlass.errors import ArgumentError, PoolError
 from pycutlass.launch.prepared import Inputs, Prepared
 from pycutlass.launch.problem import Operand, Problem, guards, libraries_of
@@ -18,7 +19,6 @@ from pycutlass.launch.streams import follow_streams, run_joined, run_with_buffer
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operation import Operation
 from pycutlass.operation.support import check_grid
-from pycutlass.retirement import retire
 from pycutlass.tensor import Guard
 
 __all__ = ["DeviceLaunch"]
@@ -105,15 +105,15 @@ class DeviceLaunch:
         """Whether there was a launch on a stream of the caller's, which the tensors' library does not know of."""
         return self.call.explicit_end is not None
 
-    def give_up(self, owners: tuple[Any, ...]) -> None:
+    def defer_release(self, owners: tuple[Any, ...]) -> None:
         """Let go of `owners`: not before a launch on a stream of the caller's has finished with them."""
         if self.call.explicit_end is not None:
-            retire((*owners, self.call.take_storages()), self.call.explicit_end)
+            release_after((*owners, self.call.take_storages()), self.call.explicit_end)
 
     def release(self, owners: tuple[Any, ...]) -> None:
         """Let go of everything, ordered behind the last launch."""
         self._let_go(*self._buffers.values(), *self._outgrown)
-        self.give_up(owners)
+        self.defer_release(owners)
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for an operand."""
@@ -195,12 +195,12 @@ class DeviceLaunch:
         self._buffers = after
         for name, held in before.items():
             if after.get(name) is not held:
-                self._retire_buffer(name, held)
+                self._release_later(name, held)
         self._inputs = prepared.inputs
         self._host_outputs, self._host_guards = prepared.host_outputs, prepared.host_guards
         self._joined, self._libraries = prepared.joined, prepared.libraries
 
-    def _retire_buffer(self, name: str, buffer: DeviceBuffer) -> None:
+    def _release_later(self, name: str, buffer: DeviceBuffer) -> None:
         """Let go of a buffer that another has taken the place of."""
         if name.startswith("sums"):  # of the user's other arguments
             self._let_go(buffer)
@@ -214,7 +214,7 @@ class DeviceLaunch:
             if call.launched and not call.was_named:
                 buffer.stream = call.last_stream
         if end is not None and not end.done:
-            retire(buffers, end)
+            release_after(buffers, end)
 
     def _place(self, prepared: Prepared, name: str, operand: Operand) -> None:
         """Point the record at an operand. Host memory is in a buffer, and will be copied to it if it is read."""

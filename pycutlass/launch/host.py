@@ -38,10 +38,10 @@ class _WithoutGpu:
     def sync(self) -> None:
         """Do nothing: `run` has finished when it returns."""
 
-    def give_up(self, owners: tuple[Any, ...]) -> None:
+    def defer_release(self, owners: tuple[Any, ...]) -> None:
         """Do nothing: nothing is in flight."""
 
-    release = give_up
+    release = defer_release
 
 
 class NoLaunch(_WithoutGpu):

@@ -1,10 +1,11 @@
 """Finding what compiles kernels: CUTLASS's headers, CUDA's headers with a device compiler, and a host compiler.
 
-Read in this order: ``things`` (what can be found), ``find`` (where), ``findings`` (all of it, for ``pycutlass
+Read in this order: ``models`` (what can be found), ``find`` (where), ``diagnostics`` (all of it, for ``pycutlass
 doctor``); ``files`` is what they stand on. Looking costs a few file system calls: no process is started where a memo
 remembers the answer, and no library is loaded or imported.
 """
 
+from pycutlass.toolkit.diagnostics import Finding, findings, safely
 from pycutlass.toolkit.disassembly import instruction_mix
 from pycutlass.toolkit.files import (
     Answer,
@@ -27,9 +28,8 @@ from pycutlass.toolkit.find import (
     own_headers_digest,
     own_include,
 )
-from pycutlass.toolkit.findings import Finding, findings, safely
+from pycutlass.toolkit.models import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 from pycutlass.toolkit.scratch import scratch_directory, sweep_scratch
-from pycutlass.toolkit.things import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 
 __all__ = [
     "KNOWN_CUDA",

@@ -27,7 +27,7 @@ from pycutlass.toolkit.files import (
     run_quietly,
     without_memo,
 )
-from pycutlass.toolkit.things import Cutlass, Toolkit, numbers_defined
+from pycutlass.toolkit.models import Cutlass, Toolkit, numbers_defined
 
 __all__ = [
     "GET_CUTLASS",

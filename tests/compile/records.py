@@ -45,7 +45,7 @@ class Result(ctypes.Structure):
     _fields_ = [
         ("grid", ctypes.c_uint32 * 3),
         *[(name, ctypes.c_uint64) for name in ("workspace_bytes", "clear_offset", "clear_bytes", "scratch_bytes")],
-        ("waits_itself", ctypes.c_uint32),
+        ("supports_pdl", ctypes.c_uint32),
     ]
 
 

@@ -100,10 +100,10 @@ def test_there_are_as_many_threadblocks_as_tiles_or_multiprocessors(host, m, n, 
     assert (x * y, z) == (blocks, 1)
 
 
-def test_a_kernel_whose_scalars_are_numbers_waits_itself(host):
-    assert plan(host, 256, 256, 64)[1].waits_itself == 1
-    assert plan(host, 256, 256, 64, (0x2000,))[1].waits_itself == 0
-    assert plan(host, 256, 256, 64, (0, 0x2000))[1].waits_itself == 0
+def test_a_kernel_whose_scalars_are_numbers_supports_pdl(host):
+    assert plan(host, 256, 256, 64)[1].supports_pdl == 1
+    assert plan(host, 256, 256, 64, (0x2000,))[1].supports_pdl == 0
+    assert plan(host, 256, 256, 64, (0, 0x2000))[1].supports_pdl == 0
 
 
 def test_what_tma_cannot_reach_is_refused(host):

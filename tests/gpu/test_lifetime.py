@@ -14,7 +14,7 @@ from cases import ampere, assert_matches, f16, f32, poisoned, random_matrix
 from matrix import KERNELS
 
 import pycutlass
-from pycutlass import compiler, kernel, memory, retirement
+from pycutlass import compiler, deferred_release, kernel, memory
 
 OPERATION = KERNELS["f16-f16-tnt"]
 M, N, K = 80, 48, 64
@@ -46,7 +46,7 @@ def operands() -> tuple[Any, Any, Any]:
 
 
 def is_unloaded(seen: weakref.ref[Any]) -> Callable[[], bool]:
-    return lambda: seen() is None and not retirement._keeper.attempts
+    return lambda: seen() is None and not deferred_release._keeper.attempts
 
 
 def test_unloading_waits_for_what_runs_and_what_is_queued() -> None:

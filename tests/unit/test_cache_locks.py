@@ -16,7 +16,7 @@ import pytest
 from cached import kernel, warnings_in
 
 from pycutlass.cache import KernelCache
-from pycutlass.cache.door import holding, stopped_holder, wait_for
+from pycutlass.cache.locking import holding, stopped_holder, wait_for
 from pycutlass.errors import ArgumentError
 
 

@@ -21,7 +21,7 @@ ROOT = Path(pycutlass.__file__).parent
 FLOORS: tuple[str, ...] = (
     "_core errors config report log remedies",
     "integers calls",
-    "types cutlass device enums tensor cache toolkit cubin interleave retirement allocators",
+    "types cutlass device enums tensor cache toolkit cubin interleave deferred_release allocators",
     "families source memory",
     "instruction spec timing",
     "library",

@@ -11,7 +11,7 @@ from trivial_kernels import Operation
 
 from pycutlass import compiler, toolkit
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import things
+from pycutlass.toolkit import models
 
 pytestmark = pytest.mark.usefixtures("private_session")
 
@@ -74,14 +74,14 @@ def test_what_a_variable_names_must_run_beside_a_cached_kernel(monkeypatch, tmp_
 
 def deny(monkeypatch, folder: Path) -> None:
     """Let nothing below `folder` be read; who runs as root reads everything."""
-    made = things._core.FileStates
+    made = models._core.FileStates
 
     class Refused:
         def finish(self) -> bytes:
             raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(
-        things._core, "FileStates", lambda places: Refused() if os.fsencode(folder) in places else made(places)
+        models._core, "FileStates", lambda places: Refused() if os.fsencode(folder) in places else made(places)
     )
 
 

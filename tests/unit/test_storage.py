@@ -220,7 +220,7 @@ def test_memory_that_does_not_reach_to_the_end_of_a_tensor(name: str) -> None:
     operation = ampere("f32_simt", (ROW, ROW, ROW))
     for left in (0, 16):
         tensors = {"A": torch.ones(9, 8)[1:], "B": torch.ones(9, 8)[1:], "D": torch.ones(9, 8)[1:]}
-        form, group = _core.TensorForm(tensors[name]), torch.ones(9, 8)[1:]
+        form, group = _core.TensorSignature(tensors[name]), torch.ones(9, 8)[1:]
         arguments = GemmArguments(operation, (8, 8, 8), tensors["A"], tensors["B"], None, tensors["D"])
         group.untyped_storage().resize_(left)
         assert form.read(group) is None

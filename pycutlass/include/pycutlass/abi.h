@@ -128,7 +128,7 @@ typedef struct {
   uint64_t clear_offset;     // of these, the part that must be zeroed before every launch
   uint64_t clear_bytes;
   uint64_t scratch_bytes;  // memory that the kernel alone writes to, aligned to PYCUTLASS_SCRATCH_ALIGNMENT
-  uint32_t waits_itself;   // 1: until the kernel ahead of it has ended it touches no memory; it may start before that
+  uint32_t supports_pdl;   // 1: until the kernel ahead of it has ended it touches no memory; it may start before that
 } pycutlass_plan_result;
 
 /// Constants of a kernel.

@@ -181,7 +181,7 @@ struct GemmSm90 {
     Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.common.workspace));
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
-    result.waits_itself = !Epilogue::reads_ahead(call.common);
+    result.supports_pdl = !Epilogue::reads_ahead(call.common);
     return cutlass::Status::kSuccess;
   }
 

@@ -22,7 +22,7 @@ from pycutlass.toolkit.find import (
     search_nvcc,
     search_nvrtc,
 )
-from pycutlass.toolkit.things import Cutlass, Toolkit
+from pycutlass.toolkit.models import Cutlass, Toolkit
 
 __all__ = ["Finding", "findings", "safely"]
 

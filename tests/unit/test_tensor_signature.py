@@ -35,7 +35,7 @@ def tensors(draw, rank=None):
 
 @given(tensors())
 def test_a_tensor_of_the_same_form_is_read(make):
-    form, other = _core.TensorForm(make()), make()
+    form, other = _core.TensorSignature(make()), make()
     assert form.reads_torch  # and not by way of an exchange that takes twice as long
     assert form.read(other) == other.data_ptr()
 
@@ -44,11 +44,11 @@ def test_a_tensor_of_the_same_form_is_read(make):
 def test_a_tensor_of_another_form_is_not(make, make_other):
     tensor, other = make(), make_other()
     same = all(form(tensor) == form(other) for form in (torch.Tensor.size, torch.Tensor.stride, lambda one: one.dtype))
-    assert _core.TensorForm(tensor).read(other) == (other.data_ptr() if same else None)
+    assert _core.TensorSignature(tensor).read(other) == (other.data_ptr() if same else None)
 
 
 def test_every_part_of_the_form_counts():
-    form = _core.TensorForm(torch.zeros(4, 6))
+    form = _core.TensorSignature(torch.zeros(4, 6))
     good = torch.zeros(4, 6)
     assert form.read(good) == good.data_ptr()
     others = {
@@ -67,7 +67,7 @@ def test_every_part_of_the_form_counts():
 
 def test_a_tensor_that_has_changed_is_read_anew():
     tensor = torch.zeros(4, 6)
-    form = _core.TensorForm(tensor)
+    form = _core.TensorSignature(tensor)
     elsewhere = torch.zeros(4, 6)
     tensor.data = elsewhere
     assert form.read(tensor) == elsewhere.data_ptr()
@@ -76,7 +76,7 @@ def test_a_tensor_that_has_changed_is_read_anew():
 
 
 def test_a_tensor_whose_values_are_not_in_its_memory_is_not_read():
-    form = _core.TensorForm(torch.zeros(4, 6))
+    form = _core.TensorSignature(torch.zeros(4, 6))
     assert form.read(torch._neg_view(torch.zeros(4, 6))) is None
 
 
@@ -141,27 +141,27 @@ assert TensorGuard(tensor, False).direct
 
 
 def test_kinds_of_tensors_that_need_a_closer_look():
-    form = _core.TensorForm(torch.zeros(4, 6))
+    form = _core.TensorSignature(torch.zeros(4, 6))
     with torch.inference_mode():
         others = [torch.zeros(4, 6)]
     array = np.zeros((4, 6), np.float32)
     others += [torch.from_numpy(array), torch.zeros(4, 6, requires_grad=True), torch.zeros(4, 6).expand(4, 6)]
     assert [form.read(other) for other in others] == [other.data_ptr() for other in others]
-    assert [_core.TensorForm(other).read(others[0]) for other in others] == [others[0].data_ptr()] * 4
+    assert [_core.TensorSignature(other).read(others[0]) for other in others] == [others[0].data_ptr()] * 4
 
 
 def test_a_tensor_that_is_copied_on_write_is_copied_when_it_is_read():
-    form, source = _core.TensorForm(torch.zeros(4, 6)), torch.ones(4, 6)
+    form, source = _core.TensorSignature(torch.zeros(4, 6)), torch.ones(4, 6)
     lazy = torch._lazy_clone(source)
     assert form.read(lazy) == lazy.data_ptr() != form.read(source) == source.data_ptr()
 
 
 def test_a_tensor_without_elements_has_no_address():
-    assert _core.TensorForm(torch.zeros(0, 6)).read(torch.zeros(2, 6)[1:1]) == 0
+    assert _core.TensorSignature(torch.zeros(0, 6)).read(torch.zeros(2, 6)[1:1]) == 0
 
 
 def test_a_tensor_without_memory_of_its_own_is_not_read():
-    form = _core.TensorForm(torch.zeros(4, 6))
+    form = _core.TensorSignature(torch.zeros(4, 6))
     assert form.read(torch.zeros(4, 6).to_sparse()) is None
     read = []
     torch.vmap(lambda row: (read.append(form.read(row)), row)[1])(torch.zeros(2, 4, 6))
@@ -179,7 +179,7 @@ class FakeArray:
 
 
 def test_arrays_of_cupy_are_read_by_their_attributes():
-    form = _core.TensorForm(FakeArray(4096))
+    form = _core.TensorSignature(FakeArray(4096))
     assert not form.reads_torch
     assert form.read(FakeArray(8192)) == 8192
     for changed in ({"shape": (6, 4)}, {"strides": (4, 16)}, {"dtype": "int32"}, {"device": 1}):
@@ -188,4 +188,4 @@ def test_arrays_of_cupy_are_read_by_their_attributes():
 
 @pytest.mark.parametrize("tensor", [np.zeros((4, 6)), np.zeros(3, ml_dtypes.bfloat16), 4096, None])
 def test_what_has_no_device_memory_has_no_form(tensor):
-    assert _core.TensorForm(tensor).read(tensor) is None
+    assert _core.TensorSignature(tensor).read(tensor) is None

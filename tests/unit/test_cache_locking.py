@@ -14,7 +14,7 @@ from cached import kernel, warnings_in
 
 from pycutlass import config
 from pycutlass.cache import KernelCache
-from pycutlass.cache.door import private_directory
+from pycutlass.cache.locking import private_directory
 from pycutlass.errors import CacheError
 
 STRANGER = 12345

@@ -11,7 +11,7 @@ import fake_gpu
 import pytest
 from descriptions import run_python
 
-from pycutlass.retirement import _Keeper
+from pycutlass.deferred_release import _Keeper
 
 
 class Owner:
@@ -29,8 +29,8 @@ def test_what_has_ended_goes_without_another_call():
     keeper, ended, running = _Keeper(), SimpleNamespace(done=False), SimpleNamespace(done=False)
     owners = [Owner(), Owner()]
     seen = [weakref.ref(owner) for owner in owners]
-    keeper.retire((owners.pop(),), running)
-    keeper.retire((owners.pop(),), ended)
+    keeper.release_after((owners.pop(),), running)
+    keeper.release_after((owners.pop(),), ended)
     time.sleep(0.05)
     assert all(ref() for ref in seen)
     ended.done = True
@@ -38,7 +38,7 @@ def test_what_has_ended_goes_without_another_call():
     assert seen[1]() is not None
     running.done = True
     assert soon(lambda: seen[1]() is None)
-    keeper.retire((owner := Owner(),), running)  # the thread has had nothing to do, and is still there
+    keeper.release_after((owner := Owner(),), running)  # the thread has had nothing to do, and is still there
     seen = [weakref.ref(owner)]
     del owner
     assert soon(lambda: seen[0]() is None)
@@ -49,17 +49,17 @@ def test_whoever_gives_up_fast_takes_part(monkeypatch):
     keeper = _Keeper()
     monkeypatch.setattr(keeper, "_start", lambda: None)
     for _ in range(1000):
-        keeper.retire(("tensor",), SimpleNamespace(done=True))
-    assert len(keeper.retired) == 1
+        keeper.release_after(("tensor",), SimpleNamespace(done=True))
+    assert len(keeper.deferred) == 1
     for _ in range(10):
-        keeper.retire(("tensor",), SimpleNamespace(done=False))
-    assert len(keeper.retired) == 10
-    keeper.retire(("tensor",), SimpleNamespace(done=True))
-    keeper.let_go(len(keeper.retired))
-    assert len(keeper.retired) == 10
+        keeper.release_after(("tensor",), SimpleNamespace(done=False))
+    assert len(keeper.deferred) == 10
+    keeper.release_after(("tensor",), SimpleNamespace(done=True))
+    keeper.let_go(len(keeper.deferred))
+    assert len(keeper.deferred) == 10
 
 
-def test_letting_go_may_retire_more(monkeypatch):
+def test_letting_go_may_release_more(monkeypatch):
     """What goes may run a finaliser that gives something up itself: nothing that is in flight is lost meanwhile."""
     keeper = _Keeper()
     monkeypatch.setattr(keeper, "_start", lambda: None)
@@ -67,14 +67,14 @@ def test_letting_go_may_retire_more(monkeypatch):
 
     class Finalised:
         def __del__(self):
-            keeper.retire(("given up by a finaliser",), running)
+            keeper.release_after(("given up by a finaliser",), running)
 
-    keeper.retired.extend(
+    keeper.deferred.extend(
         [(ended, (Finalised(),)), (running, ("first",)), (ended, (Finalised(),)), (running, ("second",))]
     )
     keeper.let_go(4)
     keeper.let_go(6)
-    kept = sorted(owners[0] for _, owners in keeper.retired)
+    kept = sorted(owners[0] for _, owners in keeper.deferred)
     assert kept == ["first", "given up by a finaliser", "given up by a finaliser", "second"]
 
 
@@ -92,7 +92,7 @@ def test_an_attempt_that_raises_is_said_and_stops_no_other(monkeypatch):
     monkeypatch.setattr("sys.unraisablehook", lambda what: said.append(str(what.exc_value)))
     owner = Owner()
     seen = weakref.ref(owner)
-    keeper.retire((owner,), running)
+    keeper.release_after((owner,), running)
     del owner
     keeper.later(lambda: 1 // 0 == 0)
     keeper.later(lambda: answers.pop())
@@ -106,21 +106,24 @@ def test_an_attempt_that_raises_is_said_and_stops_no_other(monkeypatch):
 _PROGRAM = """
 import os, sys, time
 from types import SimpleNamespace
-from pycutlass import retirement
+from pycutlass import deferred_release
 
 class Owner:
     def __del__(self):
         print("gone", os.getpid() == parent, flush=True)
 
 parent, event = os.getpid(), SimpleNamespace(done=False)
-retirement.retire((Owner(),), event)
+deferred_release.release_after((Owner(),), event)
 time.sleep(0.05)
 """
 
 
 def test_a_process_ends_while_something_is_kept():
     start = time.monotonic()
-    assert run_python(_PROGRAM + "import atexit\natexit.register(retirement.retire, (), event)") in ("", "gone True\n")
+    assert run_python(_PROGRAM + "import atexit\natexit.register(deferred_release.release_after, (), event)") in (
+        "",
+        "gone True\n",
+    )
     assert time.monotonic() - start < 60
 
 
@@ -130,18 +133,18 @@ def test_a_forked_process_lets_go_of_nothing_of_its_parent():
 child = os.fork()
 if not child:
     event.done = True
-    assert not retirement._keeper.retired
-    retirement.let_go()
+    assert not deferred_release._keeper.deferred
+    deferred_release.let_go()
     own = SimpleNamespace(done=False)
-    retirement.retire(("of the child",), own)
+    deferred_release.release_after(("of the child",), own)
     own.done = True
-    while retirement._keeper.retired:
+    while deferred_release._keeper.deferred:
         time.sleep(0.01)
     print("child", flush=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 event.done = True
-while retirement._keeper.retired:
+while deferred_release._keeper.deferred:
     time.sleep(0.01)
 time.sleep(0.05)
 print("parent")

@@ -22,7 +22,7 @@ struct TensorView {
 };
 
 /// Type, device, dtype, shape and strides of a tensor.
-class TensorForm {
+class TensorSignature {
  public:
   void remember(pybind11::handle tensor);
   /// Whether there is a form, and so a way to tell whether another tensor has it.
@@ -47,7 +47,7 @@ class TensorForm {
     return torch_form_.is_like(impl) && view_directly(impl, view);
   }
   /// The form of a tensor that `view` has looked at.
-  TensorForm with_extents(TensorView const& view) const;
+  TensorSignature with_extents(TensorView const& view) const;
   bool reads_torch() const { return torch_ != nullptr; }
   /// Whether `read_directly` takes tensors of that kind.
   bool is_like(TorchForm const& kind) const { return direct_ && torch_form_.is_like(kind); }
@@ -96,6 +96,6 @@ class TensorForm {
 };
 
 /// Adds the class to the module.
-void bind_tensor_form(pybind11::module_& m);
+void bind_tensor_signature(pybind11::module_& m);
 
 }  // namespace pycutlass

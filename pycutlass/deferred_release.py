@@ -22,14 +22,14 @@ from typing import Any
 
 from pycutlass import _core
 
-__all__ = ["later", "let_go", "retire"]
+__all__ = ["later", "let_go", "release_after"]
 
 _TICK = 0.01  # seconds
 
 
-def retire(owners: tuple[Any, ...], end: _core.Event) -> None:
+def release_after(owners: tuple[Any, ...], end: _core.Event) -> None:
     """Keep `owners` alive until `end` has happened."""
-    _keeper.retire(owners, end)
+    _keeper.release_after(owners, end)
 
 
 def later(attempt: Callable[[], bool]) -> None:
@@ -39,23 +39,23 @@ def later(attempt: Callable[[], bool]) -> None:
 
 def let_go() -> None:
     """Let go now of what has ended, for whoever wants to see it gone."""
-    _keeper.let_go(len(_keeper.retired))
+    _keeper.let_go(len(_keeper.deferred))
 
 
 class _Keeper:
     """What is kept, and the thread that lets it go."""
 
     def __init__(self) -> None:
-        self.retired: deque[tuple[_core.Event, tuple[Any, ...]]] = deque()
+        self.deferred: deque[tuple[_core.Event, tuple[Any, ...]]] = deque()
         self.attempts: deque[Callable[[], bool]] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._running = _thread.allocate_lock()  # held while there is a thread, and when there must not be one any more
         self._ending = False
 
-    def retire(self, owners: tuple[Any, ...], end: _core.Event) -> None:
+    def release_after(self, owners: tuple[Any, ...], end: _core.Event) -> None:
         # Who gives up tensors faster than the thread comes round takes part: else they could fill the memory.
         self.let_go(2)
-        self.retired.append((end, owners))
+        self.deferred.append((end, owners))
         self._start()
 
     def later(self, attempt: Callable[[], bool]) -> None:
@@ -68,13 +68,13 @@ class _Keeper:
         Letting go may run a finaliser that comes here again, and threads may meet here: an entry that is taken out
         belongs to whoever took it, and is put back where it has not ended.
         """
-        for _ in range(min(most, len(self.retired))):
+        for _ in range(min(most, len(self.deferred))):
             try:
-                entry = self.retired.popleft()
+                entry = self.deferred.popleft()
             except IndexError:
                 return
             if not entry[0].done:
-                self.retired.append(entry)
+                self.deferred.append(entry)
 
     def stop(self) -> None:
         """End the thread, which must not come back from the driver when the interpreter has ended."""
@@ -95,16 +95,16 @@ class _Keeper:
             _core.relax_capture()
             while not self._ending:
                 self._wake.get()
-                while (self.retired or self.attempts) and not self._ending:
+                while (self.deferred or self.attempts) and not self._ending:
                     time.sleep(_TICK)
                     while not self._wake.empty():
                         self._wake.get()
-                    self.let_go(len(self.retired))
+                    self.let_go(len(self.deferred))
                     self._attempt()
         finally:
             self._running.release()
             # An attempt that raises, which the interpreter says, ends this thread, and another goes on with the rest.
-            if (self.retired or self.attempts) and not self._ending:
+            if (self.deferred or self.attempts) and not self._ending:
                 self._start()
 
     def _attempt(self) -> None:

@@ -1,4 +1,4 @@
-#include "tensor_form.h"
+#include "tensor_signature.h"
 
 #include <pybind11/stl.h>
 
@@ -21,13 +21,13 @@ dlpack::ExchangeApi const* exchange_api(py::handle type) {
   return api && api->header.version.major == 1 ? api : nullptr;
 }
 
-void TensorForm::remember(py::handle tensor) {
-  *this = TensorForm();
+void TensorSignature::remember(py::handle tensor) {
+  *this = TensorSignature();
   if (!remember_exchange_api(tensor)) remember_attributes(tensor);
   type_ = py::type::of(tensor);
 }
 
-bool TensorForm::remember_exchange_api(py::handle tensor) {
+bool TensorSignature::remember_exchange_api(py::handle tensor) {
   dlpack::ExchangeApi const* api = exchange_api(py::type::handle_of(tensor));
   if (!api || !api->tensor_from_py_object) return false;
   dlpack::Tensor view{};
@@ -45,7 +45,7 @@ bool TensorForm::remember_exchange_api(py::handle tensor) {
   return true;
 }
 
-void TensorForm::remember_torch(py::handle tensor, uintptr_t expected) {
+void TensorSignature::remember_torch(py::handle tensor, uintptr_t expected) {
   TorchReader const* reader = TorchReader::for_type_of(tensor);
   TorchReader::View view{};
   if (!reader || !reader->read(tensor, view) || reinterpret_cast<uintptr_t>(view.data) != expected ||
@@ -65,7 +65,7 @@ void TensorForm::remember_torch(py::handle tensor, uintptr_t expected) {
             seen.pointer == expected && has_extents(seen.rank, seen.sizes, seen.strides);
 }
 
-void TensorForm::remember_attributes(py::handle tensor) {
+void TensorSignature::remember_attributes(py::handle tensor) {
   if (!py::hasattr(tensor, "__cuda_array_interface__") || !py::hasattr(tensor, "data") ||
       !py::hasattr(tensor.attr("data"), "ptr")) {
     return;
@@ -76,7 +76,7 @@ void TensorForm::remember_attributes(py::handle tensor) {
   attribute_device_ = tensor.attr("data").attr("device_id");
 }
 
-bool TensorForm::read_otherwise(py::handle tensor, uintptr_t& pointer) const {
+bool TensorSignature::read_otherwise(py::handle tensor, uintptr_t& pointer) const {
   if (attribute_shape_) return py::type::handle_of(tensor).is(type_) && read_attributes(tensor, pointer);
   TensorView seen;
   if (!view(tensor, seen)) return false;
@@ -84,14 +84,14 @@ bool TensorForm::read_otherwise(py::handle tensor, uintptr_t& pointer) const {
   return has_extents(seen.rank, seen.sizes, seen.strides);
 }
 
-bool TensorForm::view(py::handle tensor, TensorView& view) const {
+bool TensorSignature::view(py::handle tensor, TensorView& view) const {
   if (reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr())) != type_.ptr()) return false;
   if (torch_) return view_torch(tensor, view);
   return tensor_from_py_object_ && view_exchange_api(tensor, view);
 }
 
-TensorForm TensorForm::with_extents(TensorView const& view) const {
-  TensorForm form = *this;
+TensorSignature TensorSignature::with_extents(TensorView const& view) const {
+  TensorSignature form = *this;
   form.rank_ = view.rank;
   for (int64_t i = 0; i < view.rank; ++i) form.extents_[static_cast<size_t>(i)] = {view.sizes[i], view.strides[i]};
   form.direct_ = direct_ && view.rank <= TorchImpl::kMaxRank;
@@ -102,7 +102,7 @@ TensorForm TensorForm::with_extents(TensorView const& view) const {
   return form;
 }
 
-bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const {
+bool TensorSignature::has_extents(int64_t rank, int64_t const* shape, int64_t const* strides) const {
   bool same = rank == rank_;
   for (int64_t i = 0; same && i < rank; ++i) {
     Extent const& extent = extents_[static_cast<size_t>(i)];
@@ -111,17 +111,17 @@ bool TensorForm::has_extents(int64_t rank, int64_t const* shape, int64_t const* 
   return same;
 }
 
-bool TensorForm::view_torch(py::handle tensor, TensorView& view) const {
+bool TensorSignature::view_torch(py::handle tensor, TensorView& view) const {
   if (!direct_ || !torch_form_.is_like(TorchImpl(tensor))) return view_torch_by_functions(tensor, view);
   return view_directly(TorchImpl(tensor), view);
 }
 
-bool TensorForm::view_directly(TorchImpl impl, TensorView& view) const {
+bool TensorSignature::view_directly(TorchImpl impl, TensorView& view) const {
   view = {0, impl.rank(), impl.sizes(), impl.strides()};
   return find(impl, bytes_of_extents(view.rank, view.sizes, view.strides, element_bytes_), view.pointer);
 }
 
-bool TensorForm::view_torch_by_functions(py::handle tensor, TensorView& view) const {
+bool TensorSignature::view_torch_by_functions(py::handle tensor, TensorView& view) const {
   // Its memory does not have its values, and PyTorch's functions do not say so.
   if (tensor.attr("is_neg")().cast<bool>() || tensor.attr("is_conj")().cast<bool>()) return false;
   TorchReader::View seen;
@@ -137,7 +137,7 @@ bool TensorForm::view_torch_by_functions(py::handle tensor, TensorView& view) co
          seen.device_index == torch_device_index_;
 }
 
-bool TensorForm::view_exchange_api(py::handle tensor, TensorView& view) const {
+bool TensorSignature::view_exchange_api(py::handle tensor, TensorView& view) const {
   dlpack::Tensor seen;
   if (tensor_from_py_object_(tensor.ptr(), &seen) != 0) {
     PyErr_Clear();  // the slow path explains
@@ -148,7 +148,7 @@ bool TensorForm::view_exchange_api(py::handle tensor, TensorView& view) const {
          seen.dtype.bits == dtype_.bits && seen.dtype.lanes == dtype_.lanes;
 }
 
-bool TensorForm::read_attributes(py::handle tensor, uintptr_t& pointer) const {
+bool TensorSignature::read_attributes(py::handle tensor, uintptr_t& pointer) const {
   py::object data = tensor.attr("data");
   pointer = data.attr("ptr").cast<uintptr_t>();
   auto same = [](py::handle owner, char const* name, py::object const& remembered) {
@@ -158,22 +158,22 @@ bool TensorForm::read_attributes(py::handle tensor, uintptr_t& pointer) const {
          same(tensor, "strides", attribute_strides_) && same(data, "device_id", attribute_device_);
 }
 
-void bind_tensor_form(py::module_& m) {
-  py::class_<TensorForm>(m, "TensorForm", "What a tensor must look like to take the place of another.")
+void bind_tensor_signature(py::module_& m) {
+  py::class_<TensorSignature>(m, "TensorSignature", "What a tensor must look like to take the place of another.")
       .def(py::init([](py::handle tensor) {
-             TensorForm form;
+             TensorSignature form;
              form.remember(tensor);
              return form;
            }),
            py::arg("tensor"))
       .def(
           "read",
-          [](TensorForm const& self, py::handle tensor) {
+          [](TensorSignature const& self, py::handle tensor) {
             uintptr_t pointer = 0;
             return self.read(tensor, pointer) ? std::optional(pointer) : std::nullopt;
           },
           py::arg("tensor"), "The address of a tensor of this form, or None.")
-      .def_property_readonly("reads_torch", &TensorForm::reads_torch);
+      .def_property_readonly("reads_torch", &TensorSignature::reads_torch);
 }
 
 }  // namespace pycutlass
