@@ -25,13 +25,13 @@ def finding(name: str, *, ok: bool, required: bool = True) -> Finding:
 
 
 def doctor(run: Run, monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> Result:
-    monkeypatch.setattr("pycutlass.toolkit.diagnostics", lambda: list(findings))
+    monkeypatch.setattr("pycutlass.toolkit.findings", lambda: list(findings))
     return run("doctor")
 
 
 def test_doctor_and_env_print_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = finding("g++", ok=False)
-    monkeypatch.setattr("pycutlass.toolkit.diagnostics", lambda: [finding("nvcc", ok=True), missing])
+    monkeypatch.setattr("pycutlass.toolkit.findings", lambda: [finding("nvcc", ok=True), missing])
     result = run("doctor", "--json")
     listed = {entry["name"]: entry for entry in json.loads(result.out)}
     assert result.code == 1 and set(listed) == {"nvcc", "g++", "kernel cache"}
@@ -90,7 +90,7 @@ def test_doctor_says_that_a_variable_is_wrong(
 
 
 def test_doctor_shows_choices_that_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pycutlass.toolkit.diagnostics", list)
+    monkeypatch.setattr("pycutlass.toolkit.findings", list)
     monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
     assert [line.split() for line in run("doctor").out.splitlines()][1] == ["ok", "PYCUTLASS_TARGET", "sm_90a"]
 
