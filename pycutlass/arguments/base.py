@@ -299,9 +299,11 @@ def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> Epilogu
             f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
             f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
         )
-    if functor.compute.is_integer:  # scalars of another functor perhaps, which an integer epilogue would cut off
-        pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
-    return scalars if scalars.compute is functor.compute else replace(scalars, compute=functor.compute)
+    if scalars.compute is functor.compute:
+        return scalars
+    # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
+    pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
+    return replace(scalars, compute=functor.compute)
 
 
 def check_source(source: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +123,11 @@ def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) 
     number = _number(name, value, readable)
     if compute.is_integer:
         _check_integer(compute, name, number)
+    elif math.isfinite(number) and math.isinf(computed(compute, number)):
+        raise ArgumentError(
+            f"{name}={number} is beyond {compute}, which the epilogue computes in: it would be infinite there, and "
+            f"the largest number is {compute.limits[1]:g}. For more, compute in a wider type (element_epilogue)."
+        )
     return number, 0, None
 
 

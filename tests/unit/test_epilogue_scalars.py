@@ -180,6 +180,34 @@ def test_more_digits_than_any_type_has(compute):
         LinearCombination(cutlass.int32, 4, cutlass.int32, TAG[compute]).epilogue_type(1, 10**400)
 
 
+OVERFLOWING = [("f16", 65520.0), ("f16", -70000.0), ("f32", 1e39), ("f32", -(2.0**128))]
+
+
+@pytest.mark.parametrize(("compute", "value"), OVERFLOWING)
+@pytest.mark.parametrize("name", ["alpha", "beta", "leaky_alpha"])
+def test_a_number_that_the_compute_type_would_make_infinite_is_refused(compute, value, name):
+    functor = LinearCombinationGeneric(pycutlass.leaky_relu(), cutlass.float16, 8, cutlass.float32, TAG[compute])
+    with pytest.raises(ArgumentError) as caught:
+        functor.epilogue_type(**{name: value})
+    words = (f"{name}={value}", f"beyond {functor.compute}", "would be infinite", "element_epilogue")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(("compute", "value"), [("f16", 65519.0), ("f32", 3.4e38), ("f64", 1e300)])
+def test_the_largest_numbers_and_infinities_that_are_given_are_taken(compute, value):
+    functor = LinearCombination(cutlass.float16, 8, cutlass.float32, TAG[compute])
+    for number in (value, -value, float("inf"), float("-inf")):
+        assert functor.epilogue_type(number).values[0] == number
+    assert np.isnan(functor.epilogue_type(float("nan")).values[0])
+
+
+def test_scalars_of_a_wider_functor_are_refused_where_they_overflow():
+    narrow = LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float16)
+    assert check_scalars(narrow, F16.epilogue_type(60000.0)).compute is narrow.compute
+    with pytest.raises(ArgumentError, match=r"alpha=70000.0 is beyond cutlass.float16"):
+        check_scalars(narrow, F16.epilogue_type(70000.0))
+
+
 def test_an_activation_may_have_a_scalar_of_its_own():
     functor = LinearCombinationGeneric(pycutlass.leaky_relu, cutlass.float16, 8, cutlass.float32, cutlass.float32)
     assert functor.scalar_names == ("alpha", "beta", "leaky_alpha")
