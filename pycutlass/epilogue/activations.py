@@ -293,12 +293,22 @@ def _gelu_tanh(x: Array) -> Array:
 _erfc: Callable[[Array], Array] = np.vectorize(math.erfc, otypes=[np.float64])
 
 
+# None but these: a class of the user's own has a reference that says nothing of the C++ that its tag names.
+_KNOWN: dict[str, type[Activation]] = {
+    each.__name__: each for each in (gelu, gelu_tanh, hardswish, identity, leaky_relu, relu, sigmoid, silu, tanh)
+}
+
+
 def check_activation(activation: Any) -> Activation:
     """Return `activation`, or raise DescriptionError with the ones that exist."""
-    if isinstance(activation, type) and issubclass(activation, Activation) and activation.tag:
-        activation = activation()
-    if isinstance(activation, Activation):
-        return activation
-    known = ", ".join(sorted(cls.__name__ for cls in Activation.__subclasses__()))
-    near = meant(activation, {name: name for name in known.split(", ")})
+    given = activation if isinstance(activation, type) else type(activation)
+    if given in _KNOWN.values():
+        made: Activation = activation() if isinstance(activation, type) else activation
+        return made
+    known, near = ", ".join(_KNOWN), meant(activation, {name: name for name in _KNOWN})
+    if issubclass(given, Activation):
+        raise DescriptionError(
+            f"the activation must be one of {known}; got {given.__name__}, a class of your own, whose C++ the kernel "
+            f"would not have"
+        )
     raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}{near}")

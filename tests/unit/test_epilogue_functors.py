@@ -321,6 +321,34 @@ def test_an_activation_names_a_real_type(activation):
             activation(wrong)
 
 
+class leaky_like(pycutlass.relu):
+    """Takes the C++ of relu along, which says something else."""
+
+    @staticmethod
+    def numpy(x: Any) -> Any:
+        return np.where(x > 0, x, 0.1 * x)
+
+
+class square(Activation):
+    """Has no C++ at all."""
+
+    @staticmethod
+    def numpy(x: Any) -> Any:
+        return x * x
+
+
+@pytest.mark.parametrize("activation", [leaky_like, leaky_like(), square, square()], ids=repr)
+def test_an_activation_of_the_users_own_has_no_kernel(activation):
+    with pytest.raises(DescriptionError) as caught:
+        generic(activation)
+    known, _, got = str(caught.value).partition("; got ")
+    assert known == f"the activation must be one of {', '.join(sorted(each.__name__ for each in ACTIVATIONS))}"
+    assert "class of your own" in got and ("leaky_like" in got or "square" in got)
+    with pytest.raises(DescriptionError) as caught:
+        generic("square")
+    assert "square" not in str(caught.value).partition("; got ")[0]
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.dtype("int8"), cutlass.int8], ids=repr)
 def test_types_of_other_libraries_are_taken(dtype: Any) -> None:
     assert FastLinearCombinationClamp(dtype, 16) == FastLinearCombinationClamp(cutlass.int8, 16)

@@ -39,7 +39,7 @@ _F16, _BF16, _TF32, _F32, _F64 = cutlass.float16, cutlass.bfloat16, cutlass.tflo
 _S8, _S32 = cutlass.int8, cutlass.int32
 
 INTERLEAVED = (cutlass.ColumnMajorInterleaved32, cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32)
-ACTIVATIONS = tuple(Activation.__subclasses__())
+ACTIVATIONS = tuple(each for each in Activation.__subclasses__() if each.__module__.startswith("pycutlass."))
 _IDENTITY = (cutlass.IdentitySwizzle1, cutlass.IdentitySwizzle2, cutlass.IdentitySwizzle4, cutlass.IdentitySwizzle8)
 _SWIZZLES = (*_IDENTITY, cutlass.IdentitySwizzle1, cutlass.HorizontalSwizzle, cutlass.BatchedIdentitySwizzle)
 _GROUP_SWIZZLES = (*_IDENTITY, cutlass.HorizontalSwizzle)
