@@ -75,12 +75,19 @@ PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
 
 /// What is asked of the method, by help, inspect and whoever reads annotations, is asked of the function.
 PyObject* attribute(PyObject* self, PyObject* name) {
-  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0) return PyObject_GenericGetAttr(self, name);
+  for (char const* own : {"__class__", "__reduce_ex__"}) {
+    if (PyUnicode_CompareWithASCIIString(name, own) == 0) return PyObject_GenericGetAttr(self, name);
+  }
   PyObject* const function = method_of(self).function;
   if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") != 0) return PyObject_GetAttr(function, name);
   Py_INCREF(function);
   return function;
 }
+
+PyObject* show(PyObject* self) { return PyObject_Repr(method_of(self).function); }
+
+/// Copied and pickled by its name, as functions are.
+PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(method_of(self).function, "__qualname__"); }
 
 void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
@@ -99,14 +106,23 @@ PyTypeObject* method_type() {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, call), READONLY, nullptr},
       {},
   };
+  static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {}};
   static PyType_Slot slots[] = {
-      {Py_tp_dealloc, erased(destroy)},   {Py_tp_call, erased(PyVectorcall_Call)},
-      {Py_tp_descr_get, erased(bind_to)}, {Py_tp_getattro, erased(attribute)},
-      {Py_tp_members, members},           {},
+      {Py_tp_dealloc, erased(destroy)},
+      {Py_tp_call, erased(PyVectorcall_Call)},
+      {Py_tp_descr_get, erased(bind_to)},
+      {Py_tp_getattro, erased(attribute)},
+      {Py_tp_repr, erased(show)},
+      {Py_tp_members, members},
+      {Py_tp_methods, methods},
+      {},
   };
-  // As a method descriptor it is called with the instance, and nothing is made to bind the two.
+  // As a method descriptor it is called with the instance, and nothing is made to bind the two. One that is made from
+  // Python would have no function.
   static PyType_Spec spec = {"pycutlass._core.Method", sizeof(Method), 0,
-                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots};
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR |
+                                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                             slots};
   static auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (!type) throw py::error_already_set();
   return type;

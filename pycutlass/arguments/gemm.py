@@ -311,10 +311,10 @@ class GemmArguments(Arguments):
 
     @property
     def bias(self) -> bool:
-        """Whether C is taken as a bias: as was said, or as its number of elements tells."""
+        """Whether C is taken as a bias: as was said, or as its number of elements tells. One that is not read is not."""
         m, n, _ = self._size
         C = self._given["C"]
-        if self._bias is not None or C is None:
+        if self._bias is not None or C is None or not self.output_op.needs_source:
             return self._bias is True
         if self.gemm_mode == _Mode.Array and isinstance(C, tuple):
             return is_vector(self.operation.C, C[0], m, n)

@@ -191,6 +191,15 @@ def test_arguments_say_whether_c_is_a_bias(mode):
     assert bias(None) is False
 
 
+def test_a_c_that_is_not_read_need_not_say_what_it_is():
+    """Of shape (batch, N) = (M, N) it may be either, which was an error of the attribute alone."""
+    operation = ampere("f32_simt", (ROW, ROW, ROW))
+    A, B, D = (np.ones((4, *shape), np.float32) for shape in ((4, 8), (8, 6), (4, 6)))
+    C, scalars = np.ones((4, 6), np.float32), operation.epilogue_type(1.0, 0.0)
+    mode = cutlass.gemm.Mode.Batched
+    assert GemmArguments(operation, (4, 6, 8), A, B, C, D, mode, batch=4, output_op=scalars).bias is False
+
+
 def test_in_an_array_each_c_may_be_a_bias():
     operation = ampere("f32_simt", (ROW, ROW, ROW))
     A, B, D = ([np.ones(shape, np.float32) for _ in range(2)] for shape in ((4, 8), (8, 6), (4, 6)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 
 import fake_gpu
 import numpy as np
@@ -10,7 +12,9 @@ import pytest
 from descriptions import ampere
 
 from pycutlass import GemmArguments, GemmOperationUniversal
+from pycutlass.arguments.base import Arguments
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.operation import Operation
 
 _HARNESS = """
 import sys, weakref
@@ -172,3 +176,13 @@ def test_they_say_of_themselves_what_the_functions_say() -> None:
         assert method.__module__.startswith("pycutlass.")
         assert inspect.isroutine(method)
         assert inspect.getsource(method).lstrip().startswith("def ")
+
+
+def test_they_are_copied_and_pickled_as_functions_are_and_only_made_with_one() -> None:
+    """One that was made from Python had no function, and whoever asked it anything crashed."""
+    for method in (Operation.__dict__["run"], Arguments.__dict__["update"]):
+        assert pickle.loads(pickle.dumps(method)) is method
+        assert copy.deepcopy(method) is copy.copy(method) is method
+        assert repr(method).startswith("<function ")
+        with pytest.raises(TypeError, match="cannot create"):
+            type(method)()
