@@ -311,7 +311,7 @@ class GemmArguments(Arguments):
 
     @property
     def bias(self) -> bool:
-        """Whether C is taken as a bias: as was said, or as its number of elements tells. One that is not read is not."""
+        """Whether C is taken as a bias: as was said, or as its number of elements tells; not where it is not read."""
         m, n, _ = self._size
         C = self._given["C"]
         if self._bias is not None or C is None or not self.output_op.needs_source:
