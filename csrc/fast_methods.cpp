@@ -108,14 +108,10 @@ PyTypeObject* method_type() {
   };
   static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {}};
   static PyType_Slot slots[] = {
-      {Py_tp_dealloc, erased(destroy)},
-      {Py_tp_call, erased(PyVectorcall_Call)},
-      {Py_tp_descr_get, erased(bind_to)},
-      {Py_tp_getattro, erased(attribute)},
-      {Py_tp_repr, erased(show)},
-      {Py_tp_members, members},
-      {Py_tp_methods, methods},
-      {},
+      {Py_tp_dealloc, erased(destroy)},   {Py_tp_call, erased(PyVectorcall_Call)},
+      {Py_tp_descr_get, erased(bind_to)}, {Py_tp_getattro, erased(attribute)},
+      {Py_tp_repr, erased(show)},         {Py_tp_members, members},
+      {Py_tp_methods, methods},           {},
   };
   // As a method descriptor it is called with the instance, and nothing is made to bind the two. One that is made from
   // Python would have no function.
