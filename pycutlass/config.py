@@ -89,5 +89,6 @@ def compiler_environment() -> dict[str, str]:
 
     Many variables decide what a compiler makes (``CPATH``, ``GCC_EXEC_PREFIX``, ``NVCC_APPEND_FLAGS``, ...), and no
     list of them is complete. None is part of a cache key, so a compiler sees none but those that it cannot do without.
+    Where there is no ``PATH``, compilers are found on the default one, and so are the programs that they start.
     """
-    return {**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "LC_ALL": "C"}
+    return {"PATH": os.defpath, **{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "LC_ALL": "C"}

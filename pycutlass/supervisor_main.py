@@ -32,6 +32,7 @@ class _OrphanedError(Exception):
 def main(parent: str, folder: str, *command: str) -> int:
     """Run `command` and return its exit status; a signal that ends it ends this process as well."""
     signal.signal(signal.SIGTERM, _parent_died)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it: nobody learned how a child has ended then
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != int(parent):  # it died before this was asked for

@@ -7,6 +7,7 @@ import functools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_a_command_ends_as_it_would_alone(tmp_path):
     for command, status in (("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -9), ("kill -11 $$", -11), ("kill $$", -15)):
         assert processes.run(["sh", "-c", command], tmp_path, memory=1, group="")[0] == status, command
     assert list(tmp_path.glob("core*")) == []
+
+
+def test_without_a_path_compilers_find_their_programs_where_they_were_found(tmp_path, monkeypatch):
+    """g++ was found on the default path, and found no linker."""
+    monkeypatch.delenv("PATH")
+    _, said = Processes(1, 1).run(["/bin/sh", "-c", "env | grep ^PATH="], tmp_path, memory=1, group="")
+    assert said.strip() == f"PATH={os.defpath}"
+
+
+def test_a_compiler_learns_how_its_programs_end_where_our_process_does_not_care(tmp_path):
+    """Who ignores SIGCHLD, as some servers do, has all that it starts ignore it: nvcc took cicc for failed."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        ask = "import subprocess; print(subprocess.call(['sh', '-c', 'exit 7']))"
+        _, said = Processes(1, 1).run([sys.executable, "-c", ask], tmp_path, memory=1, group="")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert said.strip() == "7"
 
 
 @pytest.mark.parametrize("content", [None, "no program", "#!/nowhere/shell\n"])
