@@ -324,14 +324,13 @@ class KernelCache:
 
     def _delete(self, entries: list[Entry]) -> list[Entry]:
         keys = [entry.key for entry in entries]
-        if keys:
-            self._disk.run(lambda store: store.delete(keys))
+        deleted = bool(keys) and self._disk.run(lambda store: store.delete(keys))
         if self._memory:
             self._in_memory(lambda store: store.delete(keys))
         present = {entry.key for entry in self.entries()}
         self._disk.forget_uses(self._disk.uses().keys() - present)
         left = present.intersection(keys)
-        if left:
+        if left and not deleted:  # or else another process has put them back
             raise CacheError(
                 f"{counted(len(left), 'kernel')} cannot be deleted, because {self.path} cannot be written (the log "
                 "says why); if its disk is full, make room there first, or delete the file"

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycutlass.cache import Artifact, KernelCache, make_key
+from pycutlass.cache.store import Store
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 
 # Keys
@@ -278,6 +280,23 @@ def test_writing_down_the_use_waits_for_nobody(
     assert cache.get(kernel().key) == kernel()
     assert time.monotonic() - started < 1
     other.close()
+
+
+def test_what_another_process_puts_back_was_deleted(
+    cache: KernelCache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for what cannot be deleted, because the file cannot be written."""
+    cache.put(kernel(1))
+    delete = Store.delete
+
+    def delete_then_put(store: Store, keys: Collection[str]) -> bool:
+        deleted = delete(store, keys)
+        KernelCache(directory).put(kernel(1))
+        return deleted
+
+    monkeypatch.setattr(Store, "delete", delete_then_put)
+    assert [entry.key for entry in cache.prune(0)] == [kernel(1).key]
+    assert [entry.key for entry in cache.entries()] == [kernel(1).key]
 
 
 def test_prune_deletes_the_least_recently_used_first(
