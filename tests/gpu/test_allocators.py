@@ -11,7 +11,7 @@ import pytest
 from cases import OPERATIONS, poisoned, random_matrix
 
 import pycutlass
-from pycutlass import GemmArguments
+from pycutlass import GemmArguments, deferred_release
 
 M, N, K = 264, 136, 144
 SLICES = 3
@@ -41,6 +41,13 @@ def soon(happens: Callable[[], bool]) -> bool:
     while not happens() and time.monotonic() < end:
         time.sleep(0.01)
     return happens()
+
+
+@pytest.fixture(autouse=True)
+def settled() -> None:
+    """What earlier tests have let go of is gone: it counts as allocated, and unloads kernels in a thread of its own."""
+    gc.collect()
+    assert soon(lambda: not (deferred_release._keeper.deferred or deferred_release._keeper.attempts))
 
 
 def test_a_workspace_from_torch() -> None:

@@ -143,7 +143,7 @@ def test_a_compiler_that_prints_nothing_is_refused_and_not_remembered(monkeypatc
     for _ in range(2):
         with pytest.raises(ToolkitError, match=r"g\+\+ --version prints nothing"):
             compiler.add_module([Operation("kernel_a")])
-    finding = next(finding for finding in toolkit.diagnostics() if finding.name == "host compiler")
+    finding = next(finding for finding in toolkit.findings() if finding.name == "host compiler")
     assert not finding.ok and "prints nothing" in finding.value
     script(tmp_path / "g++", 'exec /usr/bin/g++ "$@"')
     compiler.add_module([Operation("kernel_a")])

@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -100,7 +100,7 @@ def construct(made: Parts) -> Any:
 def taken_apart(made: Parts) -> Parts:
     """Return parts with the fields of the tile in place of the tile, which may then be refused itself."""
     tile = made.pop("tile_description")
-    return made | {"tile": {name: getattr(tile, name) for name in tile.__dataclass_fields__}}
+    return made | {"tile": {field.name: getattr(tile, field.name) for field in fields(tile) if field.init}}
 
 
 #: Advice that mends one rule of several: the next message says what else there is.

@@ -86,7 +86,7 @@ def test_a_host_compiler_that_is_no_command_is_refused(monkeypatch, command, wor
         toolkit.find_host_compiler()
     words = [f"CXX is {command!r}", "Correct the variable or unset it", *words]
     assert all(word in str(caught.value) for word in words), str(caught.value)
-    finding = next(finding for finding in toolkit.diagnostics() if finding.name == "host compiler")
+    finding = next(finding for finding in toolkit.findings() if finding.name == "host compiler")
     assert not finding.ok and finding.value == str(caught.value)
 
 
@@ -249,13 +249,13 @@ def test_host_compiler(monkeypatch, tmp_path):
 
 
 def test_findings_tell_of_everything_and_never_raise(monkeypatch, tmp_path):
-    found = {finding.name: finding for finding in toolkit.diagnostics()}
+    found = {finding.name: finding for finding in toolkit.findings()}
     assert {"CUTLASS headers", "nvcc", "NVRTC", "host compiler", "GPU driver", "nvdisasm", "cuobjdump"} == set(found)
     assert not found["CUTLASS headers"].ok and found["CUTLASS headers"].required
     assert found["CUTLASS headers"].tried and "pip install" in found["CUTLASS headers"].remedy
     assert found["NVRTC"].required, "without nvcc, NVRTC is the only device compiler"
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-    broken = {finding.name: finding for finding in toolkit.diagnostics()}
+    broken = {finding.name: finding for finding in toolkit.findings()}
     assert "CUDA_HOME is" in broken["nvcc"].value and not broken["nvdisasm"].ok
 
 
@@ -266,7 +266,7 @@ def test_findings_of_what_is_there(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_HOME", str(root))
     monkeypatch.setenv("CUTLASS_PATH", str(make_cutlass(tmp_path / "cutlass")))
     make_program(tmp_path / "path" / "g++", "echo 'g++ 14.2'; echo more")
-    found = {finding.name: finding for finding in toolkit.diagnostics()}
+    found = {finding.name: finding for finding in toolkit.findings()}
     assert found["CUTLASS headers"].ok and found["CUTLASS headers"].remedy == ""
     assert found["nvcc"].value.startswith("13.1.7 in ") and "tested with 13.0" in found["nvcc"].remedy
     assert found["NVRTC"].ok and not found["NVRTC"].required
