@@ -19,8 +19,9 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.log import say_once
-from pycutlass.operands import Matrix
+from pycutlass.operands import Matrix, MisalignedError
 from pycutlass.operation import Operation
+from pycutlass.operation.narrower import explained
 
 if TYPE_CHECKING:
     from pycutlass.arguments.split_k import Planes
@@ -78,10 +79,17 @@ class Arguments(ABC):
         self.output_op = self._check_scalars(output_op)
         #: What the user gave and the launch reads or writes, by operand.
         self._given = given
-        self._execution = self._prepare(self._problem(given, self.output_op))
+        self._execution = self._prepare(self._checked_problem(given, self.output_op))
         # Looked up once: these are the hot path of operation.run and of update.
         self._run = self._reordering.guarded(self._execution.run)
         self._try_exchange = self._reordering.exchanging(self._execution.try_exchange)
+
+    def _checked_problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
+        """Return the problem with every operand checked, or say what the operation offers to those that do not fit."""
+        try:
+            return self._problem(given, scalars)
+        except MisalignedError as error:
+            raise explained(self.operation, error) from None
 
     @abstractmethod
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
@@ -170,7 +178,7 @@ class Arguments(ABC):
         self._check_use(given, output_op)
         scalars = self.output_op if output_op is None else self._check_scalars(output_op)
         merged = {**self._given, **given}
-        problem = self._problem(merged, scalars)
+        problem = self._checked_problem(merged, scalars)
         self._check_place(problem)
         self._execution.update(problem)
         self._execution.defer_release((*self._given.values(), self.output_op))

@@ -293,7 +293,7 @@ class GemmGroupedArguments(Arguments):
 
     def _replace(self, given: dict[str, Any], scalars: EpilogueScalars) -> None:
         """Go over to other operands and scalars."""
-        problem = self._problem(given, scalars)
+        problem = self._checked_problem(given, scalars)
         self._check_place(problem)
         self._execution.update(problem)
         self._execution.defer_release((*self._given.values(), self.output_op))

@@ -3,6 +3,7 @@
 from pycutlass.operands.biases import check_bias, is_vector, vector, vector_of
 from pycutlass.operands.checks import (
     LARGEST_EXTENT,
+    MisalignedError,
     check_alignment,
     check_alike,
     check_count,
@@ -16,6 +17,7 @@ from pycutlass.operands.operand import Matrix
 __all__ = [
     "LARGEST_EXTENT",
     "Matrix",
+    "MisalignedError",
     "check_alignment",
     "check_alike",
     "check_bias",

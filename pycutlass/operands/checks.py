@@ -17,6 +17,7 @@ from pycutlass.tensor import TensorView
 
 __all__ = [
     "LARGEST_EXTENT",
+    "MisalignedError",
     "check_alignment",
     "check_alike",
     "check_batch_stride",
@@ -93,16 +94,36 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
     )
 
 
+class MisalignedError(AlignmentError):
+    """An operand is less aligned than described; whoever knows the operation says how to describe it instead.
+
+    Parameters
+    ----------
+    rule : str
+        What is wrong.
+    padded : str
+        What to do about the tensor.
+    name : str
+        The operand.
+    fits : int
+        The alignment that its memory has, in elements; 0 for none.
+    extent : int or None
+        The extent that is no multiple of the alignment, which other operands may share.
+    """
+
+    def __init__(self, rule: str, padded: str, name: str, fits: int, extent: int | None = None) -> None:
+        self.rule, self.padded, self.name, self.fits, self.extent = rule, padded, name, fits, extent
+        super().__init__(self.text())
+
+    def text(self, narrower: str = "") -> str:
+        """Return the message, with the description that would do."""
+        return f"{self.rule}. {self.padded}{f', or {narrower}' if narrower else ''}."
+
+
 def check_alignment(operand: Matrix) -> None:
     """Raise AlignmentError where an operand is less aligned than described."""
     name, alignment, view = operand.name, operand.description.alignment, operand.view
-    element = operand.description.type
-    fits = alignment_of(element.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
-    # What a message tells to do should be enough: a description with this alignment is refused with more stages.
-    narrow = name[0] in "AB" and operand.description.alignment_bytes >= 4 > element.bytes_of(max(fits, 1))
-    with_stages = (
-        " and give the tile stages=2, since deeper pipelines load at least 4 bytes at a time" if narrow else ""
-    )
+    fits = alignment_of(operand.description.type.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
     line_name = "number of columns" if operand.description.is_row_major else "number of rows"
     copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
     packed = f"Pass {copied} that is packed"
@@ -113,17 +134,17 @@ def check_alignment(operand: Matrix) -> None:
         ("batch stride", operand.batch_stride, packed),
     ):
         if value % alignment:
-            raise AlignmentError(
+            rule = (
                 f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
-                f"{value}. {remedy}, or describe {name} with alignment {max(fits, 1)}{with_stages}."
+                f"{value}"
             )
+            raise MisalignedError(rule, remedy, name, fits, value if what == line_name else None)
     if view.pointer % operand.description.alignment_bytes:
-        smaller = f"describe {name} with alignment {fits}{with_stages}, or " if fits else ""
-        raise AlignmentError(
+        rule = (
             f"operand {name} is described with alignment {alignment}, so its address must be a multiple of "
-            f"{operand.description.alignment_bytes} bytes; got {view.pointer:#x}. To mend it, {smaller}pass {copied}, "
-            f"which begins at an aligned address."
+            f"{operand.description.alignment_bytes} bytes; got {view.pointer:#x}"
         )
+        raise MisalignedError(rule, f"Pass {copied}, which begins at an aligned address", name, fits)
 
 
 def check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:

@@ -121,8 +121,8 @@ class Conv2dOperation(Operation):
     >>> operation.procedural_name()[:55]
     'cutlass_sm80_tensorop_s16816fprop_optimized_f16_f16_128'
     >>> problem_size = cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=12, K=64, R=3, S=3)
-    >>> print(operation.supports(problem_size))
-    no: C=12 must be a multiple of 8, the alignment of operand A: pad the channels, or describe A with alignment 4
+    >>> operation.supports(problem_size).reason[:80]
+    'C=12 must be a multiple of 8, the alignment of operand A: pad the channels, or d'
     """
 
     _FIELDS: ClassVar[tuple[str, ...]] = (
@@ -205,7 +205,7 @@ class Conv2dOperation(Operation):
         reason = why_not(self, problem_size)
         if not reason and operands is not None:
             given = named_operands(operands)
-            reason = supported(lambda: check_operands(self, problem_size, given)).reason
+            reason = supported(self, lambda: check_operands(self, problem_size, given)).reason
         return Conv2dSupport(reason)
 
     def output(self, problem_size: _core.Conv2dProblemSize) -> TensorSpec:

@@ -19,6 +19,7 @@ from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix
+from pycutlass.operation.narrower import narrower
 from pycutlass.operation.support import Support
 from pycutlass.spec import TensorSpec, view_of
 
@@ -244,9 +245,11 @@ def _channels(operation: Described, p: _core.Conv2dProblemSize) -> str:
         if p.groups > 1 and axis == "C":
             count, what = count // p.groups, "C / groups = "
         if count % operand.alignment:
+            alike = [each for each, along in zip("ABC", channels, strict=True) if along == axis]
+            remedy = narrower(operation, dict.fromkeys(alike, count & -count), name)
             return (
                 f"{what}{count} must be a multiple of {operand.alignment}, the alignment of operand {name}: pad the "
-                f"channels, or describe {name} with alignment {count & -count}"
+                f"channels{f', or {remedy}' if remedy else ''}"
             )
     return ""
 

@@ -232,7 +232,7 @@ class GemmOperationUniversal(Operation):
 
         if not isinstance(problem_size, GemmProblemSize) and several(problem_size, 3) is None:
             gemm_size(problem_size)  # raises: this is no problem
-        return supported(check)
+        return supported(self, check)
 
     def problem_of(self, A: Any, B: Any) -> GemmProblemSize:
         """Return the problem that A of (M, K) and B of (K, N) make, or batches of them: TensorSpecs or tensors.

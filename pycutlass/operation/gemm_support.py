@@ -12,6 +12,7 @@ from pycutlass.families import KernelFamily
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import (
     Matrix,
+    MisalignedError,
     check_alike,
     check_extents,
     check_listed,
@@ -20,6 +21,7 @@ from pycutlass.operands import (
     matrix_of,
     vector_of,
 )
+from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
 from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
 from pycutlass.spec import TensorSpec, nowhere, view_of
@@ -86,7 +88,10 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     if mode == _Mode.Gemm:
         check_serial_sums(operation, slices)
     if mode == _Mode.GemmSplitKParallel and size.m and size.n:
-        matrix_of("D", operation.partial.C, nowhere(), size.m, size.n)  # partial sums, which are packed
+        try:
+            matrix_of("D", operation.partial.C, nowhere(), size.m, size.n)  # partial sums, which are packed
+        except MisalignedError as error:
+            raise explained(operation, error) from None
     _check_grid(operation, size)
 
 

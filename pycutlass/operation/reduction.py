@@ -146,7 +146,7 @@ class ReductionOperation(Operation):
                 view = view_of(name, given[name]) if name in given else nowhere()
                 self._check_operand(name, view, size)
 
-        return supported(check)
+        return supported(self, check)
 
     def output(self, problem_size: Any) -> TensorSpec:
         """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.operands import MisalignedError
+from pycutlass.operation.narrower import explained
 
 __all__ = ["GRID_LIMIT", "Support", "check_grid", "check_k", "check_serial_sums", "named_operands", "supported"]
 
@@ -39,10 +41,12 @@ class Support:
         return f"no: {self.reason}" if self.reason else "yes"
 
 
-def supported(check: Callable[[], object]) -> Support:
-    """Return what `check`, which raises where something does not fit, says."""
+def supported(operation: Any, check: Callable[[], object]) -> Support:
+    """Return what `check`, which raises where something does not fit `operation`, says."""
     try:
         check()
+    except MisalignedError as error:
+        return Support(str(explained(operation, error)))
     except (ArgumentError, ArgumentTypeError, DescriptionError) as error:
         return Support(str(error))
     return Support("")

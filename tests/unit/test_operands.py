@@ -238,8 +238,8 @@ def test_alignment(case, alignment, shift):
 
 ALIGNED = TensorDescription(cutlass.float16, ROW, 8)
 MISALIGNED: list[tuple[Any, tuple[int, int], list[str]]] = [
-    (np.zeros((4, 12), np.float16), (4, 12), ["number of columns", "12", "alignment 4", "Pad"]),
-    (np.zeros((4, 20), np.float16)[:, :16], (4, 16), ["leading dimension", "20", "alignment 4", "a copy of A"]),
+    (np.zeros((4, 12), np.float16), (4, 12), ["number of columns", "12", "Pad"]),
+    (np.zeros((4, 20), np.float16)[:, :16], (4, 16), ["leading dimension", "20", "a copy of A"]),
 ]
 
 
@@ -266,9 +266,9 @@ def test_a_misaligned_address_is_explained():
         "multiple of 16 bytes",
         hex(shifted.ctypes.data),
         "copy",
-        "describe A with alignment 1",
     ]
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert caught.value.fits == 1
 
 
 # Overlap

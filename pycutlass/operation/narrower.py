@@ -1,0 +1,95 @@
+"""What to describe an operation with, where tensors are less aligned than it needs: only what is then accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pycutlass.errors import AlignmentError, PyCutlassError
+from pycutlass.operands import MisalignedError
+from pycutlass.remedies import alignment_of
+
+__all__ = ["explained", "narrower"]
+
+_STAGES = " and give the tile stages=2, since deeper pipelines load at least 4 bytes at a time"
+#: The extents of the operands of a GEMM, by rows and columns.
+_EXTENTS = {"A": "MK", "B": "KN", "C": "MN"}
+
+
+def explained(operation: Any, error: MisalignedError) -> AlignmentError:
+    """Return what is said to users of `operation`: the rule, and each remedy that they have."""
+    letter = error.name.partition("[")[0]
+    described = {"D": "C", "destination": "C", "source": "C"}.get(letter, letter)
+    if described not in _EXTENTS:  # a tensor of the epilogue, whose alignment is not the user's choice
+        return AlignmentError(error.text())
+    alignments = {described: error.fits}
+    if error.extent is not None and hasattr(operation, "A") and operation.A.order.rank == 2:
+        along = _line(operation, described)
+        shared = {name for name in _EXTENTS if _line(operation, name) == along} - {described}
+        alignments |= {name: alignment_of(8, 0, error.extent) for name in shared}
+    if operation.is_sm90:
+        return AlignmentError(f"{error.rule}. {error.padded}: TMA needs 16-byte alignment.")
+    return AlignmentError(error.text(narrower(operation, alignments, described, letter == "D")))
+
+
+def narrower(operation: Any, alignments: Mapping[str, int], least: str = "", is_target: bool = False) -> str:
+    """Return the descriptions that make do with these alignments, as a remedy; nothing where there are none.
+
+    Parameters
+    ----------
+    alignments : mapping
+        What the memory of A, B and C has, in elements; 0 for none at all. What an operand needs no more than stays.
+    least : str
+        The operand that is narrowed in any case.
+    is_target : bool
+        Whether C is named because D follows it.
+    """
+    if not all(alignments.values()) or (is_target and getattr(operation, "is_apart", False)):
+        return ""
+    chosen = {
+        name: alignments[name]
+        for name in "ABC"
+        if name in alignments and (name == least or alignments[name] < getattr(operation, name).alignment)
+    }
+    for stages in (None, 2):
+        if _is_accepted(operation, chosen, stages):
+            return _text(chosen, is_target) + (_STAGES if stages else "")
+    return ""
+
+
+def _line(operation: Any, name: str) -> str:
+    """Return the extent along which the elements of an operand are adjacent."""
+    return _EXTENTS[name][1 if getattr(operation, name).is_row_major else 0]
+
+
+def _is_accepted(operation: Any, alignments: Mapping[str, int], stages: int | None) -> bool:
+    """Return whether there is such an operation with other alignments, and other stages."""
+    fields = {name: getattr(operation, name) for name in operation._FIELDS if name != "D"}
+    try:
+        for name, alignment in alignments.items():
+            fields[name] = replace(fields[name], alignment=alignment)
+        if "C" in alignments:
+            fields["epilogue_functor"] = replace(fields["epilogue_functor"], epilogue_vector_length=alignments["C"])
+            if "count" in fields:  # of a reduction
+                fields["count"] = alignments["C"]
+        if stages is not None:
+            fields["tile_description"] = replace(fields["tile_description"], stages=stages)
+        made = type(operation)(**fields)
+    except (PyCutlassError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
+        return False
+    return all(getattr(made, name).alignment == alignment for name, alignment in alignments.items())
+
+
+def _text(alignments: Mapping[str, int], is_target: bool) -> str:
+    by_alignment: dict[int, list[str]] = {}
+    for name, alignment in alignments.items():
+        by_alignment.setdefault(alignment, []).append(name)
+    text = "describe " + " and ".join(
+        f"{' and '.join(names)} with alignment {alignment}" for alignment, names in by_alignment.items()
+    )
+    if "C" not in alignments:
+        return text
+    if is_target:
+        text = text.replace("C with", "C, which D follows, with", 1)
+    return f"{text} and give the epilogue functor epilogue_vector_length={alignments['C']}"
