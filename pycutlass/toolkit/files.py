@@ -55,12 +55,15 @@ def is_directory(path: Path) -> bool:
 
 
 def content_digest(places: Sequence[Path]) -> str:
-    """Return the SHA-256 of the files at or below `places`: names and contents, each with its length before it."""
+    """Return the SHA-256 of the files at or below `places`: names and contents, each with its length before it.
+
+    Of a link to a directory that another link has led to already, that is its name and what it says.
+    """
     digest = hashlib.sha256()
     for place in places:
         for path in [str(place)] if is_file(place) else (entry.path for entry in _files([place])):
             name = os.fsencode(os.path.relpath(path, place.parent))
-            content = read_bytes(path)
+            content = os.fsencode(os.readlink(path)) if is_directory(Path(path)) else read_bytes(path)  # noqa: PTH115
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return digest.hexdigest()
 
@@ -158,15 +161,19 @@ def run_quietly(command: Sequence[str], *, both_streams: bool = False, quiet: bo
 
 
 def _files(folders: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
-    """Yield every regular file below `folders`, always in the same order; links are followed, each once."""
+    """Yield every regular file below `folders`, always in the same order; links are followed, to each place once.
+
+    What another link has led to already is yielded as the link.
+    """
     pending = [str(folder) for folder in reversed(folders)]
     followed: set[str] = set()  # a link may lead back up
     while pending:
         with os.scandir(pending.pop()) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.is_symlink() and not _leads_on(entry, followed):
-                    continue
-                if entry.is_file():
+                    if is_directory(Path(entry.path)):  # no link to itself, where `entry.is_dir` raises
+                        yield entry
+                elif entry.is_file():
                     yield entry
                 elif entry.is_dir():
                     pending.append(entry.path)

@@ -268,6 +268,11 @@ def _words_of_file(file: str) -> list[str]:
 def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
     """Raise for options of ``CXX`` that mean another kernel at another time, or on another machine."""
     for option in compiler_options(command[1:]):
+        if re.match(r"[A-Za-z_]\w*=", option):
+            raise ToolkitError(
+                f"CXX is {named!r}, and {option} sets a variable, which may lead the compiler to what a kernel's cache "
+                f"key does not know. Leave it out."
+            )
         if option.startswith(_ADDS_DIRECTORY) or option == "-B":
             raise ToolkitError(
                 f"CXX is {named!r}, and {option} adds a directory of headers or programs that a kernel's cache key "

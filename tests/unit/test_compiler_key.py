@@ -18,6 +18,7 @@ from pycutlass.errors import ToolkitError
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import HostCompiler, Nvcc, Processes
 from pycutlass.toolkit import Toolkit
+from pycutlass.toolkit.files import content_digest
 
 pytestmark = pytest.mark.usefixtures("private_session")
 
@@ -153,6 +154,31 @@ def test_a_compiler_that_prints_nothing_is_refused_and_not_remembered(monkeypatc
 def test_a_cuda_compiler_without_a_release_is_refused(says):
     with pytest.raises(ToolkitError, match=r"must say its release, such as V13\.0\.88"):
         toolkit.cuda_release(says)
+
+
+def test_a_variable_that_cxx_sets_is_refused(monkeypatch):
+    for words in ("env CPATH=/x g++", "env -u HOME GCC_EXEC_PREFIX=/x/ g++ -m64"):
+        monkeypatch.setenv("CXX", words)
+        with pytest.raises(ToolkitError, match=r"sets a variable, .* cache key does not know\. Leave it out"):
+            key_now()
+    monkeypatch.setenv("CXX", "g++ -DNAME=value")
+    key_now()
+
+
+def test_a_further_link_to_a_directory_is_in_the_digest(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "header.h").write_text("one")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    digests = [content_digest([tree])]
+    for name, target in (("first", "real"), ("second", "real"), ("up", "tree"), ("nowhere", "none")):
+        (tree / name).symlink_to(tmp_path / target)
+        digests.append(content_digest([tree]))
+    assert digests[-1] == digests[-2]  # nothing can be included through a link to nothing
+    assert len(set(digests)) == len(digests) - 1
+    (tree / "second").unlink()
+    (tree / "second").symlink_to(tmp_path / "other")
+    assert content_digest([tree]) not in digests
 
 
 def test_only_the_version_of_a_compiler_itself_is_remembered(tmp_path):
