@@ -74,7 +74,6 @@ class Arguments(ABC):
     def _start(self, launched: Operation, given: dict[str, Any], output_op: EpilogueScalars | None) -> None:
         """Check everything and make the launch of `launched`; called at the end of a family's constructor."""
         self._launched = launched
-        self._has_scalars = output_op is not None
         self._check_use(given, output_op)
         self.output_op = self._check_scalars(output_op)
         #: What the user gave and the launch reads or writes, by operand.
@@ -120,11 +119,25 @@ class Arguments(ABC):
                 f"operand D is missing, and C is given: the fifth positional argument is C, the sixth D. If nothing is "
                 f"added to the product, write {call}; otherwise give D as well."
             )
-        if given.get("C") is not None and output_op is None and not self._has_scalars:
-            raise ArgumentError(
-                f"{self._SOURCE} is given without output_op, and beta is 0 then: it would not be read. Pass "
-                f"output_op=operation.epilogue_type(1.0, 1.0) to add it, or {self._SOURCE}=None."
-            )
+        present: Mapping[str, Any] = self.__dict__.get("_given", {})
+        if given.get("C", present.get("C")) is not None:
+            self._check_beta(output_op)
+
+    def _check_beta(self, output_op: EpilogueScalars | None) -> None:
+        """Refuse a C that would not be read merely because nobody has said what beta is."""
+        present: EpilogueScalars | None = self.__dict__.get("output_op")
+        scalars = present if output_op is None else output_op
+        if scalars is not None and not (isinstance(scalars, EpilogueScalars) and scalars.drops_source):
+            return
+        alpha: Any = 1.0 if scalars is None else scalars.values[0] if scalars.alpha_is_known else "alpha"
+        how = "without output_op" if output_op is None else f"with output_op=operation.epilogue_type({alpha})"
+        without = f"{self._SOURCE}=None" if present is None else f"leave {self._SOURCE} out"
+        if output_op is not None:
+            without += f"; epilogue_type({alpha}, 0.0) says that it is not to be read"
+        raise ArgumentError(
+            f"{self._SOURCE} is given {how}, and beta is 0 then: it would not be read. Pass "
+            f"output_op=operation.epilogue_type({alpha}, 1.0) to add it, or {without}."
+        )
 
     def _taken(self, operand: Any) -> Any:
         """Return an operand as the arguments keep it."""
@@ -184,7 +197,6 @@ class Arguments(ABC):
         self._execution.defer_release((*self._given.values(), self.output_op))
         self._run = self._reordering.guarded(self._execution.run)
         self.__dict__.update(_given=merged, output_op=scalars)
-        self._has_scalars |= output_op is not None
 
     if not TYPE_CHECKING:  # to type checkers it is the function
         update = _core.fast_update(update)

@@ -200,6 +200,8 @@ class GemmArguments(Arguments):
                 if known is None:
                     return False
                 scalars, packed, reads_source = known
+                if tensors[2] is not None and scalars.drops_source:
+                    return False
             call = prepared.make(problem_size, *tensors, gemm_mode, split_k_slices, batch, *how, packed, reads_source)
             if call is None or operation._artifacts != prepared.artifacts:
                 continue
@@ -212,7 +214,6 @@ class GemmArguments(Arguments):
                 raster_order=how[1],
                 launch_with_pdl=how[2],
                 _launched=operation,
-                _has_scalars=output_op is not None,
                 output_op=scalars,
                 _given=dict(zip(_LETTERS, tensors, strict=True)),
                 _execution=DeviceLaunch.of(operation, call, prepared.ordinal, {"torch": type(tensors[3])}),

@@ -248,7 +248,6 @@ class GemmGroupedArguments(Arguments):
             if output_op is None and not on_device and self._try_resize(merged, A, B, C, D):
                 return
         self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
-        self._has_scalars |= output_op is not None
 
     @property
     def problem_sizes(self) -> Any:

@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _LINEAR = (Scalar("alpha", 1.0, on_device=True), Scalar("beta", 0.0, on_device=True))
+#: Beta where it is left out: 0, as help shows, and another object than any 0 that somebody gives.
+_NO_BETA: Any = float(0)
 _COMPUTE = ("f16", "f32", "f64", "s32")
 
 Array = NDArray[Any]
@@ -148,7 +150,7 @@ class EpilogueFunctor(Value, Epilogue):
         types = [self.output, self.compute, *([source] if source not in (None, self.output) else [])]
         return ", ".join(each.cpp for each in types if each is not None)
 
-    def epilogue_type(self, alpha: Any = 1.0, beta: Any = 0.0, *extra: Any, **named: Any) -> EpilogueScalars:
+    def epilogue_type(self, alpha: Any = 1.0, beta: Any = _NO_BETA, *extra: Any, **named: Any) -> EpilogueScalars:
         """Return the scalars of one launch.
 
         Parameters
@@ -156,6 +158,7 @@ class EpilogueFunctor(Value, Epilogue):
         alpha, beta : number or device memory
             A number, an element value such as ``cutlass.float32(1)``, a ``CUdeviceptr``, or a device tensor with
             exactly one element of the compute type. Integers of int32 where the epilogue computes in int32.
+            Arguments with a C ask for a beta: one that is left out is 0, and a C would not be read.
         *extra : number
             What the activation needs, in the order of its ``extra``; its defaults where left out. More are ignored,
             which is said once.
@@ -174,6 +177,8 @@ class EpilogueFunctor(Value, Epilogue):
             # The original's scripts hand an activation's scalars to the GEMM of parallel split-K as well.
             names = ", ".join(self.scalar_names)
             say_once(f"{self!r} takes the scalars {names}; got {2 + len(extra)}, and ignores what is more")
+        if beta is _NO_BETA:
+            return super().epilogue_type(alpha, **named)
         return super().epilogue_type(alpha, beta, *extra[: len(wanted)], **named)
 
     def reference(

@@ -198,7 +198,7 @@ class Epilogue(ABC):
             raise ArgumentError(f"{type(self).__name__} takes the scalars {', '.join(names)}; {missing[0]} is missing")
         on_device = tuple(scalar.name for scalar in self.scalar_table if scalar.on_device)
         named_values = [(name, given.get(name, defaults[name])) for name in names]
-        return pack(self.compute, *named_values, on_device=on_device)
+        return pack(self.compute, *named_values, on_device=on_device, beta_is_given="beta" in given)
 
     def pack(
         self,

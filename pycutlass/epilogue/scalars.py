@@ -42,6 +42,8 @@ class EpilogueScalars:
     owners: tuple[Any, ...]
     compute: Element
     names: tuple[str, ...] = ("alpha", "beta")
+    #: Whether somebody has said what beta is; a default of 0 would drop a C without a word.
+    beta_is_given: bool = True
 
     def __repr__(self) -> str:
         texts = [
@@ -82,15 +84,22 @@ class EpilogueScalars:
             return False
         return bool(self._pointer("beta")) or computed(self.compute, self.values[self.names.index("beta")]) != 0
 
+    @property
+    def drops_source(self) -> bool:
+        """Whether C is not read merely because beta was left out: who gives a C then has forgotten beta."""
+        return "beta" in self.names and not self.beta_is_given and not self.needs_source
 
-def pack(compute: Element, *named: tuple[str, Any], on_device: tuple[str, ...] = _ON_DEVICE) -> EpilogueScalars:
+
+def pack(
+    compute: Element, *named: tuple[str, Any], on_device: tuple[str, ...] = _ON_DEVICE, beta_is_given: bool = True
+) -> EpilogueScalars:
     """Return the scalars of one launch from pairs of name and value, checked against the compute type.
 
-    Those named in `on_device` may be in device memory.
+    Those named in `on_device` may be in device memory. `beta_is_given` is False where beta is a default.
     """
     packed = [_scalar(compute, name, value, on_device) for name, value in named]
     values, pointers, owners = zip(*packed, strict=True)
-    return EpilogueScalars(values, pointers, owners, compute, tuple(name for name, _ in named))
+    return EpilogueScalars(values, pointers, owners, compute, tuple(name for name, _ in named), beta_is_given)
 
 
 def computed(compute: Element, number: float) -> float:

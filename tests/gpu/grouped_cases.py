@@ -196,7 +196,8 @@ class Group:
     def arguments(self, *scalars: Any, **changed: Any) -> GemmGroupedArguments:
         """Return arguments, with operands exchanged by keyword."""
         given: dict[str, Any] = {"problem_sizes": self.sizes, "A": self.A, "B": self.B, "C": self.C, "D": self.D}
-        given["output_op"] = self.operation.epilogue_type(*scalars)
+        # A beta that is left out is refused beside a C; here it is 0.
+        given["output_op"] = self.operation.epilogue_type(*scalars, *(1.0, 0.0)[len(scalars) :])
         return GemmGroupedArguments(self.operation, **{**given, **changed})
 
     def run(self, *scalars: Any, **changed: Any) -> GemmGroupedArguments:

@@ -199,13 +199,13 @@ FRACTIONS = LinearCombination(cutlass.float32, 4, cutlass.float32, cutlass.float
 @pytest.mark.parametrize(
     ("scalars", "words"),
     [
-        ((0.5,), ["alpha=0.5"]),
+        ((0.5, 0.0), ["alpha=0.5"]),
         ((1.0, -0.25), ["beta=-0.25"]),
-        ((2.0**31,), ["alpha=2147483648", "-2147483648 to 2147483647"]),
-        ((-(2.0**31) - 1,), ["alpha=-2147483649", "-2147483648 to 2147483647"]),
+        ((2.0**31, 1.0), ["alpha=2147483648", "-2147483648 to 2147483647"]),
+        ((-(2.0**31) - 1, 1.0), ["alpha=-2147483649", "-2147483648 to 2147483647"]),
         ((1.0, 1e30), ["beta=1000000", "-2147483648 to 2147483647"]),
-        ((float("nan"),), ["alpha=nan"]),
-        ((float("inf"),), ["alpha=inf"]),
+        ((float("nan"), 1.0), ["alpha=nan"]),
+        ((float("inf"), 1.0), ["alpha=inf"]),
     ],
 )
 def test_scalars_of_another_functor_must_fit_integers(scalars, words):

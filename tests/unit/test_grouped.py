@@ -182,7 +182,7 @@ def test_problems_without_k_are_beta_times_c():
     group.run(3.0, 0.5)
     np.testing.assert_array_equal(group.D[0], (0.5 * group.C[0].astype(np.float32)).astype(np.float16))
     group.check(3.0, 0.5)
-    group.run(3.0)
+    group.run(3.0, 0.0)
     assert not group.D[0].any()
 
 

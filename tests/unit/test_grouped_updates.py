@@ -28,7 +28,7 @@ def test_update_takes_other_tensors_sizes_and_scalars():
     other.B, other.C = group.B, group.C
     group.operation.run(arguments)
     other.check(1.0, 1.0)
-    arguments.update(output_op=group.operation.epilogue_type(-2.0))
+    arguments.update(output_op=group.operation.epilogue_type(-2.0, 0.0))
     group.operation.run(arguments)
     other.check(-2.0)
     larger = Group(group.operation, [(9, 1, 8), (0, 0, 0), (3, 3, 3)], seed=2)

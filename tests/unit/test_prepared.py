@@ -158,7 +158,7 @@ def case():
     described = {"A": (operation.A, m, k), "B": (operation.B, k, n), "C": (operation.C, m, n), "D": (operation.C, m, n)}
     slack = {name: draw.choice([0, 0, 4, 8, 3 if step == 1 else 4]) for name in described}
     given = {name: tensor(*of, batch, slack=slack[name], offset=draw.choice([0, 4])) for name, of in described.items()}
-    scalars = draw.choice([None, None, (1.0, 0.0), (0.5, 2.0), (2.0, 1e-60)])
+    scalars = draw.choice([None, None, (1.0, 0.0), (0.5, 2.0), (2.0, 1e-60), (2.0,)])
     if scalars is not None:
         how["output_op"] = draw.choice(operation._seen)(*scalars)
     if scalars is None or draw.random() < 0.2:
@@ -207,7 +207,7 @@ def state(arguments):
         execution.call.record_bytes, execution.call.operands, execution.call.launches_with_pdl, pointers,
         repr(arguments), [getattr(arguments, name) for name in NAMES], tuple(arguments.problem_size),
         (scalars.values, scalars.compute, scalars.names), list(map(id, arguments._given.values())),
-        arguments._problem_size, arguments._has_scalars, execution.ordinal, execution.launched,
+        arguments._problem_size, scalars.beta_is_given, execution.ordinal, execution.launched,
     )
 
 def outcome(make, operation, given, how):
@@ -221,7 +221,7 @@ def outcome(make, operation, given, how):
 
 for operation in operations:  # what is like these is known from here on
     scalars = operation.epilogue_type(0.5, 2.0)
-    operation._seen = [operation.epilogue_type, lambda alpha, beta, same=scalars: same]
+    operation._seen = [operation.epilogue_type, lambda alpha, beta=0.0, same=scalars: same]
     looked_at(operation, (8, 8, 8), tensor(operation.A, 8, 8, 0), tensor(operation.B, 8, 8, 0), None,
               tensor(operation.C, 8, 8, 0))
     assert len(operation._prepared) == 1

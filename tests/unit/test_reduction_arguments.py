@@ -299,7 +299,7 @@ def test_c_may_be_d():
 
 
 def test_the_source_is_not_read_where_beta_is_zero():
-    for source, scalars in itertools.product((None, np.full((24, 40), np.nan, np.float16)), ((1.0, 0.0), (2.0,))):
+    for source, scalars in itertools.product((None, np.full((24, 40), np.nan, np.float16)), ((1.0, 0.0), (2.0, 0.0))):
         workspace = Workspace()
         ends = workspace.make(source=source, output_op=workspace.reduction.epilogue_type(*scalars))
         workspace.gemm.run(workspace.arguments)

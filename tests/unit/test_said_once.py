@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,53 @@ def test_a_beta_of_zero_that_is_given_is_meant():
     GemmArguments(OPERATION, SIZE, **operands(), output_op=OPERATION.epilogue_type(1.0, 0.0))
 
 
+@pytest.mark.parametrize("bias", [None, True])
+@pytest.mark.parametrize("C", [np.ones((M, N), np.float32), np.ones(N, np.float32)], ids=["C", "bias"])
+def test_c_with_alpha_alone_is_refused(C, bias):
+    given = {**operands(), "C": C}
+    with pytest.raises(ArgumentError) as caught:
+        GemmArguments(OPERATION, SIZE, **given, output_op=OPERATION.epilogue_type(2.0), bias=bias)
+    words = ["C is given with output_op=operation.epilogue_type(2.0)", "beta is 0", "epilogue_type(2.0, 1.0)", "C=None"]
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, np.float32(0), float("0.0")], ids=repr)
+def test_a_beta_of_zero_is_known_from_one_that_is_left_out(zero):
+    for scalars in (OPERATION.epilogue_type(2.0, zero), OPERATION.epilogue_type(2.0, beta=zero)):
+        GemmArguments(OPERATION, SIZE, **operands(), output_op=scalars)
+    left_out = pickle.loads(pickle.dumps(OPERATION.epilogue_type(beta=zero, alpha=2.0))), OPERATION.epilogue_type(2.0)
+    assert [scalars.beta_is_given for scalars in left_out] == [True, False]
+    assert not pickle.loads(pickle.dumps(left_out[1])).beta_is_given
+
+
+def test_scalars_that_were_pickled_before_say_nothing_of_beta():
+    scalars = OPERATION.epilogue_type(2.0)
+    old = object.__new__(type(scalars))
+    old.__dict__.update({name: value for name, value in vars(scalars).items() if name != "beta_is_given"})
+    GemmArguments(OPERATION, SIZE, **operands(), output_op=old)
+
+
+def test_an_update_with_alpha_alone_does_not_drop_c():
+    given = operands()
+    arguments = GemmArguments(OPERATION, SIZE, **given, output_op=OPERATION.epilogue_type(1.0, 1.0))
+    with pytest.raises(ArgumentError, match=r"or leave C out; epilogue_type\(2.0, 0.0\) says that it is not"):
+        arguments.update(output_op=OPERATION.epilogue_type(2.0))
+    OPERATION.run(arguments)
+    np.testing.assert_allclose(given["D"], given["A"] @ given["B"] + given["C"], rtol=1e-5, atol=1e-5)
+    arguments.update(output_op=OPERATION.epilogue_type(2.0, 0.0))
+    OPERATION.run(arguments)
+    np.testing.assert_allclose(given["D"], 2 * (given["A"] @ given["B"]), rtol=1e-5, atol=1e-5)
+    product = GemmArguments(OPERATION, SIZE, **{**given, "C": None}, output_op=OPERATION.epilogue_type(2.0))
+    with pytest.raises(ArgumentError, match=r"C is given without output_op.*epilogue_type\(2.0, 1.0\).*leave C out"):
+        product.update(C=given["C"])
+
+
 def test_an_update_with_c_needs_scalars_too():
     given = operands()
     arguments = without_scalars({**given, "C": None})
     with pytest.raises(ArgumentError, match="C is given without output_op"):
+        arguments.update(C=given["C"])
+    with pytest.raises(ArgumentError, match=r"or leave C out\."):  # C=None changes nothing there
         arguments.update(C=given["C"])
     arguments.update(C=given["C"], output_op=OPERATION.epilogue_type(1.0, 1.0))
     arguments.update(C=given["C"])
@@ -90,6 +134,27 @@ def test_c_of_other_families_without_scalars_is_refused():
     reduction, planes = reduction_of(partial_sums())
     with pytest.raises(ArgumentError, match=r"source is given without output_op.*source=None"):
         ReductionArguments(reduction, (M, N), 2, planes.ptr_D, operands()["D"], operands()["C"])
+
+
+def test_c_of_other_families_with_alpha_alone_is_refused():
+    group = Group(grouped(alignment=1, stages=2), [(4, 6, 3)])
+    given = (group.sizes, group.A, group.B, group.C, group.D)
+    alone = group.operation.epilogue_type(2.0)
+    with pytest.raises(ArgumentError, match=r"C is given with output_op=operation.epilogue_type\(2.0\)"):
+        GemmGroupedArguments(group.operation, *given, output_op=alone)
+    arguments = GemmGroupedArguments(group.operation, *given, output_op=group.operation.epilogue_type(2.0, 1.0))
+    with pytest.raises(ArgumentError, match=r"C is given with output_op=operation.epilogue_type\(2.0\)"):
+        arguments.update(output_op=alone)
+    x, w, y = (np.zeros(shape, np.float32) for shape in ((1, 4, 4, 3), (5, 3, 3, 3), (1, 2, 2, 5)))
+    operation, size = conv_of(x, w)
+    with pytest.raises(ArgumentError, match=r"C is given with output_op=operation.epilogue_type\(2.0\)"):
+        Conv2dArguments(operation, size, x, w, y, y, operation.epilogue_type(2.0))
+    reduction, planes = reduction_of(partial_sums())
+    with pytest.raises(ArgumentError, match=r"source is given with output_op.*source=None"):
+        ReductionArguments(
+            *(reduction, (M, N), 2, planes.ptr_D, operands()["D"], operands()["C"]),
+            output_op=reduction.epilogue_type(2.0),
+        )
 
 
 # Parallel split-K
