@@ -27,6 +27,7 @@ from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alignment, check_dtype, vector_of
 from pycutlass.remedies import laid_out
+from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
@@ -193,7 +194,8 @@ def conv2d_problem_size(
     ----------
     x, w : tensor
         Of torch with shapes (N, C, H, W) and (K, C / groups, R, S) as its convolutions take them, whatever their
-        memory format; of anyone else with shapes (N, H, W, C) and (K, R, S, C / groups).
+        memory format; of anyone else, and as TensorSpecs, with shapes (N, H, W, C) and (K, R, S, C / groups). They need
+        no memory: tensors of torch's meta device are taken as well.
     stride, padding, dilation : int or pair of int
         For both axes, or for height and width.
     groups : int
@@ -248,7 +250,7 @@ def _orders(x: Any, w: Any) -> str:
         ("x", "(N, H, W, C)", "(N, C, H, W)", x),
         ("w", "(K, R, S, C)", "(K, C, R, S)", w),
     ):
-        is_torch = wrap(name, tensor).library == "torch"
+        is_torch = view_of(name, tensor).library == "torch"
         read, other = (first, last) if is_torch else (last, first)
         moved = f"{name}.permute(0, 3, 1, 2)" if is_torch else f"{name}.transpose(0, 2, 3, 1)"
         texts.append(f"{name} was read as {read}; if it is {other}, pass {moved}")
@@ -256,7 +258,7 @@ def _orders(x: Any, w: Any) -> str:
 
 
 def _logical_extent(name: str, tensor: Any) -> Extent:
-    view = wrap(name, tensor)
+    view = view_of(name, tensor)
     if view.shape is None or len(view.shape) != 4:
         raise ArgumentError(f"{name} must have four dimensions, got shape {view.shape}")
     n, h, w, c = (view.shape[axis] for axis in (_NCHW if view.library == "torch" else _NHWC))
@@ -364,7 +366,7 @@ def _wrong_strides(name: str, view: TensorView, fitting: Sequence[tuple[int, ...
         moved = name if as_nhwc or name == "D" else f"{name}.transpose(0, 2, 3, 1)"
         shape = tuple(view.shape[axis] for axis in fitting[0])
         raise ArgumentError(
-            f"operand {name} must be {what}; {found}. To mend it, "
+            f"operand {name} must be {what}; {found}. To fix it, "
             f"{laid_out(moved, view.library, shape, view.dtype_name, True)}."
         )
     if name == "D":

@@ -54,7 +54,10 @@ class _ChoiceType(enum.EnumMeta):
         known = ", ".join(members)
         near = suggestion(name, members)
         namespace = sys.modules.get("pycutlass.cutlass")
-        if namespace is not None and name in namespace.__all__:  # cutlass.layout.RowMajor is a class of cutlass itself
+        is_module = isinstance(getattr(namespace, name, None), type(sys))
+        if (
+            namespace is not None and name in namespace.__all__ and not is_module
+        ):  # cutlass.layout.RowMajor is a class of cutlass itself
             near = f" Write cutlass.{name}."
         text = f"{cls.__name__} has no member {name}; it has {known}.{near}"
         raise AttributeError(text, name=name)  # without obj, for which Python would print a suggestion of its own

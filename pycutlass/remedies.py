@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["alignment_of", "converted", "interleaved", "laid_out", "transposed"]
 
 
 def converted(name: str, library: str, dtype: str) -> str:
     """Return how to get operand `name` with another element type; D is made anew, and its result is read from there."""
     module = {"torch": "torch", "cupy": "cupy", "numpy": "np"}.get(library)
+    if library == "spec":
+        return f"Give a TensorSpec of {dtype}"
+    if module is None and name[0] in "Dd":
+        return f"Make another {name} in {dtype} and read the result from there"
     if module is None:
         return f"Pass a copy in {dtype}"
     written = f"{'ml_dtypes' if (library, dtype) == ('numpy', 'bfloat16') else module}.{dtype}"
@@ -21,6 +27,11 @@ def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None,
 
     D is made anew: the kernel would write into a copy, which nobody reads.
     """
+    if library == "spec":
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        if not row_major:
+            strides = (*strides[:-2], 1, shape[-2])
+        return f"give a TensorSpec of shape {shape} with strides {strides}"
     if name[0] in "Dd":  # or destination
         return f"make {name} as {_empty(name, library, shape, dtype, row_major)} and read the result from there"
     module = {"numpy": "np", "cupy": "cupy"}.get(library)

@@ -21,6 +21,7 @@ from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, MisalignedError
 from pycutlass.operation import Operation
+from pycutlass.operation.base import ARGUMENTS_OF
 from pycutlass.operation.narrower import explained
 
 if TYPE_CHECKING:
@@ -374,13 +375,6 @@ _FIXED = (
     *("operation", "problem_size", "gemm_mode", "split_k_slices", "split_k_mode", "batch", "bias", "raster_order"),
     *("launch_with_pdl", "reordered", "partitions"),
 )
-#: What each operation's arguments are.
-_ARGUMENTS = {
-    "Conv2dOperation": "Conv2dArguments",
-    "GemmOperationGrouped": "GemmGroupedArguments",
-    "GemmOperationUniversal": "GemmArguments",
-    "ReductionOperation": "ReductionArguments",
-}
 
 
 def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...], further: tuple[Any, ...] = ()) -> None:
@@ -404,5 +398,5 @@ def check_operation(operation: Any, kind: type[_Operation]) -> _Operation:
         got, hint = f"the class {operation.__name__}", ": make an operation of it first"
     else:
         got = type(operation).__name__
-        hint = f": its arguments are {_ARGUMENTS[got]}" if got in _ARGUMENTS else ""
+        hint = f": its arguments are {ARGUMENTS_OF[got]}" if got in ARGUMENTS_OF else ""
     raise ArgumentTypeError(f"operation must be a {kind.__name__}, got {got}{hint}")

@@ -25,6 +25,11 @@ def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(f"epilogue must be a mapping from names to tensors, got {type(given).__name__}")
     unknown = {name: tensor for name, tensor in given.items() if name not in names}
+    if unknown and not names:
+        raise ArgumentTypeError(
+            f"the epilogue {type(epilogue).__name__} has no tensors beside C and D: leave out epilogue={{...}}, got "
+            f"{', '.join(map(str, unknown))}"
+        )
     if unknown:
         raise unknown_keywords(f"epilogue of {type(epilogue).__name__}", unknown, names)
     return {name: tensor for name, tensor in given.items() if tensor is not None}

@@ -64,7 +64,11 @@ def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
             for name, content in members.items():
                 archive.writestr(_member(name), content)
     except (OSError, ValueError) as error:  # ValueError: what no file can be called
-        raise CacheError(f"the bundle {path} cannot be written: {error}") from error
+        # The operating system names the new file that was to take its place, which nobody knows.
+        why = (isinstance(error, OSError) and error.strerror) or error
+        if isinstance(error, FileNotFoundError):
+            why = f"there is no directory {path.parent}: make it first"
+        raise CacheError(f"the bundle {path} cannot be written: {why}") from error
 
 
 def read_bundle(path: Path) -> Iterator[Artifact]:
@@ -84,6 +88,8 @@ def read_bundle(path: Path) -> Iterator[Artifact]:
                 yield _artifact(path, archive, entry)
     except CacheError:
         raise
+    except FileNotFoundError as error:
+        raise CacheError(f"{path} cannot be read as a bundle of kernels: there is no such file") from error
     except _UNREADABLE as error:
         raise CacheError(
             f"{path} cannot be read as a bundle of kernels: {error or type(error).__name__}. "

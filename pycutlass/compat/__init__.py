@@ -8,6 +8,7 @@ Nothing of the library depends on this room.
 """
 
 import importlib as _importlib
+import re as _re
 import sys as _sys
 from typing import Any as _Any
 
@@ -89,4 +90,6 @@ def _near_in_cutlass(module: _Any, name: str) -> str:
         for kind in owner.__all__:
             if name in getattr(getattr(owner, kind), "__members__", ()):
                 return f" Did you mean {path}.{kind}.{name}?"
+    if _re.fullmatch(r"(u?int|b?float|complex)\d+\w*", name):  # a type that it does not have: the nearest is another
+        return ""
     return _suggestion(name, module.__all__)

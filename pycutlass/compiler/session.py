@@ -323,7 +323,7 @@ class _Supply:
             raise ToolkitError(message, absent=True) from self._absence
         if config.flag("PYCUTLASS_NO_COMPILE"):
             raise _forbidden(missing, tools)
-        logger.info("compiling %d kernels", len(missing))
+        logger.info("compiling %s", counted(len(missing), "kernel"))
         sweep_scratch()
         return [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
 

@@ -89,9 +89,14 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
     if view.dtype_name is None or view.dtype_name == wanted:
         return
     raise ArgumentTypeError(
-        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
-        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted)}, or describe {name} with its type."
+        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} tensor "
+        f"of {view.dtype_name}. {converted(name, view.library, wanted)}, or describe {_whose(name)} with its type."
     )
+
+
+def _whose(name: str) -> str:
+    """Return whose description says what operand `name` is: D follows C unless it is described apart."""
+    return "C, and the functor's output," if name.startswith("D") else name
 
 
 class MisalignedError(AlignmentError):

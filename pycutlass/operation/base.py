@@ -11,7 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from pycutlass import _core
-from pycutlass.calls import meant, mistaken, no_such_field, public, shown, unknown_keywords
+from pycutlass.calls import (
+    counted,
+    meant,
+    mistaken,
+    no_attribute,
+    no_such_field,
+    public,
+    shown,
+    suggestion,
+    unknown_keywords,
+)
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
@@ -22,13 +32,22 @@ from pycutlass.source import KernelSource
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
-__all__ = ["MAX_UNBOUNDED_THREADS", "Operation", "check_capability"]
+__all__ = ["ARGUMENTS_OF", "MAX_UNBOUNDED_THREADS", "Operation", "check_capability"]
 
 #: Threads of a threadblock that may take 255 registers each, of the 65536 that all GPUs have for one.
 MAX_UNBOUNDED_THREADS = 256
 
 #: What to describe kernels with for newer GPUs, by the major part of theirs: the one with as much shared memory.
 _ON_NEWER = {10: 90, 11: 90, 12: 89}
+
+
+#: What each operation's arguments are.
+ARGUMENTS_OF = {
+    "Conv2dOperation": "Conv2dArguments",
+    "GemmOperationGrouped": "GemmGroupedArguments",
+    "GemmOperationUniversal": "GemmArguments",
+    "ReductionOperation": "ReductionArguments",
+}
 
 
 class _Artifacts(dict[str, "Artifact"]):
@@ -195,6 +214,12 @@ class Operation(ABC):
 
     def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
         """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""
+        if owner is None and further:
+            kind = ARGUMENTS_OF.get(type(self).__name__, "arguments")
+            raise ArgumentTypeError(
+                f"run takes arguments and a stream, and no tensors: make {kind} first, and call run(arguments); got "
+                f"{type(arguments).__name__} and {counted(len(further) + 1, 'argument')} more"
+            )
         if further or unknown:
             raise mistaken("run", further, unknown, ("arguments", "stream"))
         if owner is None:
@@ -222,6 +247,11 @@ class Operation(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(_spell, self._value()))})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise what Python raises for an attribute that operations lack, with what is near."""
+        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
+        raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._FIELDS and name in self.__dict__:

@@ -224,9 +224,10 @@ def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
     if not filters:  # the output is empty
         return ""
     if operation.group_mode is GroupMode.SingleGroup and filters % tile:
+        multiple = "" if tile % filters else "use MultipleGroup with the analytic algorithm, or "
         return (
             f"GroupMode.SingleGroup takes a number of filters in each group that is a multiple of the tile's N={tile}, "
-            f"got K / groups = {filters}: use MultipleGroup, or a narrower tile"
+            f"got K / groups = {filters}: {multiple}use a narrower tile"
         )
     if operation.group_mode is GroupMode.MultipleGroup and tile % filters:
         return (

@@ -221,6 +221,11 @@ def _check_grid(operation: Described, size: GemmProblemSize) -> None:
         if size.batch > GRID_LIMIT:
             raise ArgumentError(f"{what} has more batches than a grid has threadblocks along z, {GRID_LIMIT}")
         return
+    if size.batch > GRID_LIMIT and operation.swizzling_functor is not _core.BatchedIdentitySwizzle:
+        raise ArgumentError(
+            f"batch must be at most {GRID_LIMIT}, the extent of a grid along z, got {size.batch}: batches go along x "
+            f"with swizzling_functor=cutlass.BatchedIdentitySwizzle"
+        )
     extents = (n, m, k) if operation.C.layout is _core.ColumnMajor else (m, n, k)
     swizzle = operation.swizzling_functor
     tiled = swizzle.get_tiled_shape(_core.GemmCoord(*extents), _core.GemmCoord(*tile), count)

@@ -48,6 +48,11 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
     ArgumentError
         No problem at all, an extent out of range, or more tiles than a launch counts.
     """
+    if not isinstance(problem_sizes, np.ndarray) and (one := several(problem_sizes, 3)) is not None:
+        raise ArgumentTypeError(
+            f"problem_sizes must be a list with one size for each problem, got one size: pass a list of problem sizes, "
+            f"such as [{one}]"
+        )
     sizes = _array_of_sizes(as_sequence("problem_sizes", _host_array(problem_sizes)))
     if not len(sizes):
         A, B, C = (getattr(operation, name).type.dtype_name for name in "ABC")

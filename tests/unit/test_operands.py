@@ -114,7 +114,7 @@ def test_the_other_layout_is_refused_with_the_remedy(case, name):
     base = np.zeros(case.span, description.type.dtype)
     with pytest.raises(ArgumentError) as caught:
         matrix(name, description, case.view(base), case.rows, case.columns)
-    words = [f"operand {name}", description.order.name, str(case.strides), "To mend it, "]
+    words = [f"operand {name}", description.order.name, str(case.strides), "To fix it, "]
     words.append(f"describe {name} as {'RowMajor' if case.layout is ROW else 'ColumnMajor'}")
     assert all(word in str(caught.value) for word in words), str(caught.value)
 

@@ -135,7 +135,7 @@ def test_a_misaligned_slice_is_told_the_alignment_that_would_do(offset):
 
 CONV = conv(fprop, "optimized", (f32, f32, f32), opcode=SIMT)
 CONVOLVED = [
-    Remedy("numpy A", CONV, "numpy", "A", np.asfortranarray, r"To mend it, pass (np\.ascontiguousarray\(A\))\.$"),
+    Remedy("numpy A", CONV, "numpy", "A", np.asfortranarray, r"To fix it, pass (np\.ascontiguousarray\(A\))\.$"),
     Remedy("numpy D", CONV, "numpy", "D", np.asfortranarray, r"make D as (np\.empty\(.*?D\.dtype\)) and read"),
     Remedy("NCHW of numpy", CONV, "numpy", "A", lambda a: a.transpose(0, 3, 1, 2).copy(), r"pass (np\..*)\.$"),
     Remedy("torch A", CONV, "torch", "A", lambda t: t.contiguous(), r"Pass (A\.contiguous\(memory_.*last\))\."),

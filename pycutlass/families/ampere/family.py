@@ -46,6 +46,10 @@ class _Ampere(KernelFamily):
         if math.is_tensor_op and a == "f16" and math.instruction_shape == _VOLTA_SHAPE:
             reason = f": {shape} of {math.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
         sums, operation = math.accumulator.short, math.math_operation.name
+        if not math.is_tensor_op and any(
+            row.opcode_class == _core.OpClass.TensorOp and row.shape == math.instruction_shape for row in alike
+        ):
+            reason += ": opcode_class is Simt, its default; give cutlass.OpClass.TensorOp for tensor cores"
         wanted = f"{math.opcode_class.name} {a} x {b} -> {sums}, {shape}, {operation}"
         return f"there is no math instruction {wanted}{reason}. Nearest valid choices: {choices}"
 
@@ -96,8 +100,9 @@ class _Ampere(KernelFamily):
     def check_apart(self, C: Tensor, D: Tensor) -> None:
         """Refuse a D that is described apart from C."""
         raise DescriptionError(
-            f"D is described apart from C, {D.order} of {D.type} and {C.order} of {C.type}, and the epilogue of an "
-            f"Ampere-style kernel writes D as it reads C: leave out D, or describe a Hopper-native kernel"
+            f"D is described apart from C, as {D!r} where C is {C!r}, and the epilogue of an Ampere-style kernel "
+            f"writes D as it reads C: describe C so (and the functor's output and vector length) and leave out D, or "
+            f"describe a Hopper-native kernel"
         )
 
     def check_parts(self, kernel: Kernel) -> None:

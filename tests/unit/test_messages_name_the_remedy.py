@@ -1,0 +1,166 @@
+"""Messages that once told newcomers something that does not work: each says what does, and that is tried here."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from convolutions import conv, fprop
+from descriptions import COLUMN, ROW, ampere, hopper, native_parts, parts
+
+import pycutlass
+from pycutlass import (
+    GemmArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    GemmProblemSize,
+    MathInstruction,
+    TensorDescription,
+    TensorSpec,
+    cutlass,
+)
+from pycutlass.errors import ArgumentTypeError, CacheError, DescriptionError, PyCutlassError
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
+f16, f32 = cutlass.float16, cutlass.float32
+RCR = ampere("f16")
+
+
+def test_what_differs_of_a_d_described_apart_is_shown() -> None:
+    for D in (TensorDescription(f16, ROW, 2), TensorDescription(f32, ROW, 4), TensorDescription(f16, COLUMN, 8)):
+        described = parts()
+        described["epilogue_functor"] = pycutlass.LinearCombination(D.element, D.alignment, f32, f32)
+        with pytest.raises(DescriptionError) as caught:
+            GemmOperationUniversal(**described, D=D)
+        message = str(caught.value)
+        assert repr(D) in message and repr(described["C"]) in message and "describe C so" in message
+        made = GemmOperationUniversal(**{**described, "C": D})
+        assert made.D == D
+
+
+def test_a_d_of_another_type_names_the_description_of_c() -> None:
+    D = TensorSpec((64, 128), f32)
+    reason = RCR.supports((64, 128, 64), {"D": D}).reason
+    assert "Give a TensorSpec of float16, or describe C, and the functor's output, with its type" in reason
+    assert ampere("f16_out32").supports((64, 128, 64), {"D": D})
+    assert RCR.supports((64, 128, 64), {"D": TensorSpec((64, 128), "float16")})
+
+
+@pytest.mark.parametrize("name", ["A", "B", "D"])
+def test_a_spec_of_another_layout_is_told_shape_and_strides(name: str) -> None:
+    shape = {"A": (64, 32), "B": (32, 128), "D": (64, 128)}[name]
+    wrong = TensorSpec(shape, f16) if name == "B" else TensorSpec(shape, f16, (1, shape[0]))
+    reason = RCR.supports((64, 128, 32), {name: wrong}).reason
+    found = re.search(r"give a TensorSpec of shape (\(.*?\)) with strides (\(.*?\))", reason)
+    assert found is not None and "copy" not in reason, reason
+    assert RCR.supports((64, 128, 32), {name: TensorSpec(eval(found[1]), f16, eval(found[2]))})
+
+
+@pytest.mark.parametrize("name", ["A", "D"])
+def test_a_spec_of_a_convolution_is_told_shape_and_strides(name: str) -> None:
+    operation, p = conv(fprop, "optimized"), cutlass.conv.Conv2dProblemSize(2, 16, 16, 32, 32, 1, 1)
+    reason = operation.supports(p, {name: TensorSpec((2, 32, 16, 16), f16)}).reason
+    found = re.search(r"give a TensorSpec of shape (\(.*?\)) with strides (\(.*?\))", reason)
+    assert found is not None and "copy" not in reason, reason
+    assert operation.supports(p, {name: TensorSpec(eval(found[1]), f16, eval(found[2]))})
+
+
+def test_the_size_of_a_convolution_needs_no_memory() -> None:
+    x, w = TensorSpec((2, 16, 15, 32), f16), TensorSpec((64, 3, 3, 32), f16)
+    size = pycutlass.conv2d_problem_size(x, w, padding=1)
+    assert (size.N, size.H, size.W, size.C, size.K) == (2, 16, 15, 32, 64)
+    x_meta, w_meta = torch.empty(2, 32, 16, 15, device="meta"), torch.empty(64, 32, 3, 3, device="meta")
+    assert repr(pycutlass.conv2d_problem_size(x_meta, w_meta, padding=1)) == repr(size)
+    with pytest.raises(PyCutlassError, match=r"x was read as \(N, H, W, C\)"):
+        pycutlass.conv2d_problem_size(TensorSpec((2, 32, 16, 16), f16), w)
+
+
+def test_a_module_is_not_what_a_member_was_meant_to_be() -> None:
+    with pytest.raises(AttributeError, match=r"Did you mean Gemm\?"):
+        _ = cutlass.gemm.Mode.gemm
+    with pytest.raises(AttributeError, match=r"Write cutlass\.RowMajor\."):
+        _ = pycutlass.MathOperation.RowMajor
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3", "float8_e5m2", "uint8", "int16", "float8", "complex64"])
+def test_no_other_type_is_suggested(name: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(cutlass, name)
+    assert "Did you mean" not in str(caught.value)
+    with pytest.raises(AttributeError, match=r"Did you mean float16\?"):
+        _ = cutlass.flaot16
+
+
+def test_depthwise_is_told_group_mode_and_algorithm_at_once() -> None:
+    single = conv(fprop, "optimized", group_mode=pycutlass.GroupMode.SingleGroup)
+    p = cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=64, K=64, R=1, S=1, groups=8)
+    assert "use MultipleGroup with the analytic algorithm" in single.supports(p).reason
+    assert conv(fprop, "analytic", group_mode=pycutlass.GroupMode.MultipleGroup).supports(p)
+
+
+def test_a_batch_is_called_a_batch() -> None:
+    size = GemmProblemSize(8, 8, 8, cutlass.gemm.Mode.Batched, 70_000)
+    reason = RCR.supports(size).reason
+    assert "batch must be at most 65535" in reason and "split_k_slices" not in reason
+    assert ampere("f16", swizzle=cutlass.BatchedIdentitySwizzle).supports(size)
+
+
+def test_a_functor_without_tensors_says_so() -> None:
+    A, B = np.ones((8, 8), np.float16), np.ones((8, 8), np.float16).T
+    D = np.zeros((8, 8), np.float16)
+    with pytest.raises(ArgumentTypeError, match=r"LinearCombination has no tensors beside C and D.*got aux"):
+        GemmArguments(RCR, (8, 8, 8), A, B, None, D, epilogue={"aux": D})
+
+
+def test_bundles_are_named_and_not_the_hidden_file(tmp_path: Any) -> None:
+    from pycutlass.cache import bundle
+
+    with pytest.raises(CacheError) as caught:
+        bundle.write_bundle(tmp_path / "nowhere" / "k.zip", [])
+    assert "make it first" in str(caught.value) and ".pycutlass-export" not in str(caught.value)
+    with pytest.raises(CacheError, match="there is no such file") as caught:
+        list(bundle.read_bundle(tmp_path / "nothere.zip"))
+    assert "again" not in str(caught.value)
+
+
+def test_one_size_is_no_group() -> None:
+    described = parts()
+    described.pop("swizzling_functor")
+    group = GemmOperationGrouped(**described)
+    with pytest.raises(ArgumentTypeError, match=r"pass a list of problem sizes, such as \[\(256, 128, 64\)\]"):
+        group.supports((256, 128, 64))
+    assert group.supports([(256, 128, 64)])
+
+
+def test_an_instruction_of_tensor_cores_names_the_default_of_opcode_class() -> None:
+    with pytest.raises(DescriptionError, match=r"opcode_class is Simt, its default; give cutlass\.OpClass\.TensorOp"):
+        MathInstruction([16, 8, 16], f16, f16, f32)
+    assert MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
+
+
+def test_tensors_given_to_run_are_for_arguments() -> None:
+    A = np.ones((8, 8), np.float16)
+    with pytest.raises(ArgumentTypeError, match=r"make GemmArguments first, and call run\(arguments\)"):
+        RCR.run(A, A, A, A)
+
+
+def test_attributes_of_operations_are_suggested() -> None:
+    for operation in (RCR, hopper(), GemmOperationUniversal(**native_parts())):
+        with pytest.raises(AttributeError, match=r"Did you mean procedural_name\?"):
+            _ = operation.procedural_nam
+        assert not hasattr(operation, "_nothing")
+
+
+def test_spilling_kernels_of_hopper_have_no_warps_to_choose() -> None:
+    from pycutlass.report import BuildReport
+
+    given = {field: 1 if kind in ("int", "float") else () for field, kind in BuildReport.__annotations__.items()}
+    report = SimpleNamespace(**given, wgmma=False)
+    report.wgmma_serialized = False
+    [first, *_] = BuildReport.problems(report)  # type: ignore[arg-type]
+    assert "for an Ampere-style kernel more warps" in first
