@@ -89,8 +89,9 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
     if view.dtype_name is None or view.dtype_name == wanted:
         return
     raise ArgumentTypeError(
-        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} tensor "
-        f"of {view.dtype_name}. {converted(name, view.library, wanted)}, or describe {_whose(name)} with its type."
+        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
+        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted)}, or "
+        f"describe {_whose(name)} with its type."
     )
 
 

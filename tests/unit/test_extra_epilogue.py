@@ -126,7 +126,7 @@ def test_an_update_names_what_it_does_not_know() -> None:
     plain = pycutlass.LinearCombination(cutlass.float32, 4)
     operation = GemmOperationUniversal(**parts("f32") | {"epilogue_functor": plain})
     given = drawn()
-    with pytest.raises(ArgumentTypeError, match="epilogue of LinearCombination"):
+    with pytest.raises(ArgumentTypeError, match="the epilogue LinearCombination has no tensors"):
         pycutlass.GemmArguments(
             operation, (M, N, K), given["A"], given["B"], None, given["D"], epilogue={"bias": given["bias"]}
         )
