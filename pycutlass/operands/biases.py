@@ -101,6 +101,6 @@ def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Mat
             return replace(bias, batch_stride=vectors[0][1])
     or_many = f", or ({bias.batch}, {bias.line})" if bias.batch > 1 else ""
     raise ArgumentError(
-        f"a bias {bias.name} must be a contiguous vector of {bias.line} elements{or_many}; got shape {tuple(shape)} "
-        f"with strides {tuple(strides)}"
+        f"a bias {bias.name} must be a contiguous vector of {bias.line} elements{or_many}, {bias.bias_direction}; got "
+        f"shape {tuple(shape)} with strides {tuple(strides)}"
     )

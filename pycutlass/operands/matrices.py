@@ -119,7 +119,7 @@ def _flat(packed: Matrix) -> Matrix:
         times = f"{packed.batch} x " if packed.batch > 1 else ""
         is_bias = _is_bias(packed, view.shape[0])
         takes_bias = name[0] in "Cs" and packed.description.order.interleave == 1 and not is_bias
-        or_bias = f", or {packed.line} elements as a bias" if takes_bias else ""
+        or_bias = f", or {packed.line} elements as a bias, {packed.bias_direction}" if takes_bias else ""
         raise ArgumentError(
             f"a flat operand {name} must have exactly {times}{packed.rows} x {packed.columns} = {elements} elements, "
             f"packed in the declared layout{or_bias}; got {view.shape[0]}{_NO_BIAS if is_bias else ''}"

@@ -67,6 +67,14 @@ class Matrix:
         return extent * order.interleave
 
     @property
+    def bias_direction(self) -> str:
+        """What an element of a bias stands for, in words for messages: the layout of C decides, not that of D."""
+        if self.description.order.name.startswith("Tensor"):
+            return "one for each channel"
+        across, along = ("column", "row") if self.description.is_row_major else ("row", "column")
+        return f"one for each {across}, as {self.name} is {along}-major"
+
+    @property
     def lines(self) -> int:
         """Lines in memory, a leading dimension apart; one for a vector."""
         if self.ld == 0:

@@ -326,7 +326,8 @@ def test_a_column_as_long_as_a_bias_is_no_bias():
 def test_a_vector_of_another_length_is_told_of_both_forms():
     operation, A, D = SIMT[(ROW, ROW, ROW)], np.ones((4, 6), np.float32), np.empty((4, 5), np.float32)
     with pytest.raises(
-        ArgumentError, match=r"flat operand C must have exactly 4 x 5 = 20 .*or 5 elements as a bias; got 3"
+        ArgumentError,
+        match=r"exactly 4 x 5 = 20 .*or 5 elements as a bias, one for each column, as C is row-major; got 3",
     ):
         GemmArguments(
             operation,

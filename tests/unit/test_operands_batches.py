@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from placed import COLUMN, ROW, Case, addresses, at, cases, overlaps
 
 from pycutlass import TensorDescription, cutlass
+from pycutlass.conv_operands import channel_bias
 from pycutlass.errors import ArgumentError
 from pycutlass.operands import Matrix, is_vector, matrix, vector
 
@@ -201,5 +203,14 @@ def test_a_bias_of_another_length_is_refused():
     with pytest.raises(ArgumentError) as caught:
         vector("C", F16, np.zeros(7, np.float16), 3, 5)
     assert all(word in str(caught.value) for word in ("bias C", "5 elements", "(7,)"))
+    assert "one for each column, as C is row-major" in str(caught.value)
+    column = replace(F16, layout=cutlass.ColumnMajor)
+    with pytest.raises(ArgumentError, match="vector of 3 elements, one for each row, as C is column-major"):
+        vector("C", column, np.zeros(5, np.float16), 3, 5)
+    with pytest.raises(ArgumentError, match="or 3 elements as a bias, one for each row, as C is column-major; got 5"):
+        matrix("C", column, np.zeros(5, np.float16), 3, 5)
+    channels = TensorDescription(cutlass.float16, cutlass.TensorNHWC, 1)
+    with pytest.raises(ArgumentError, match="vector of 5 elements, one for each channel; got"):
+        channel_bias("C", channels, np.zeros(4, np.float16), (1, 2, 2, 5))
     with pytest.raises(ArgumentError, match="contiguous vector of 5"):
         vector("C", F16, np.zeros(10, np.float16)[::2], 3, 5)

@@ -28,6 +28,21 @@ def test_a_d_like_c_is_the_same_kernel_as_none() -> None:
     assert len(plain.__reduce__()[1]) == 7, "a pickle of before D could be described"
 
 
+@pytest.mark.usefixtures("without_gpu")
+def test_a_bias_goes_along_c_whatever_the_layout_of_d() -> None:
+    operation = APART["transposed"]  # C row-major, D column-major
+    A, B = random_matrix(operation.A, M, K, 0), random_matrix(operation.B, K, N, 1)
+    D, scalars = np.empty((M, N), np.float16, "F"), operation.epilogue_type(1.0, 1.0)
+    bias = np.arange(N, dtype=np.float16)
+    operation.run(pycutlass.GemmArguments(operation, (M, N, K), A, B, bias, D, output_op=scalars))
+    exact = np.asarray(A, np.float64) @ np.asarray(B, np.float64) + bias
+    np.testing.assert_allclose(D.astype(np.float64), exact, rtol=2e-3, atol=2e-2)
+    with pytest.raises(
+        ArgumentError, match=r"or 40 elements as a bias, one for each column, as C is row-major; got 24"
+    ):
+        pycutlass.GemmArguments(operation, (M, N, K), A, B, np.zeros(M, np.float16), D, output_op=scalars)
+
+
 def test_operations_are_told_apart_by_their_d() -> None:
     operations = {*APART.values(), hopper()}
     assert len(operations) == len(APART) + 1 == len({each.procedural_name() for each in operations})
