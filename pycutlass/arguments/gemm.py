@@ -95,7 +95,7 @@ class GemmArguments(Arguments):
         copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
         copy, which `update` renews.
     epilogue : mapping, optional
-        Tensors that the operation's epilogue has beside C and D, by their names.
+        Tensors that the operation's epilogue has beside C and D, by their names. Epilogue functors have none.
     split_k_splices : int, optional
         A keyword of the original's scripts, without effect there and here.
 
@@ -163,7 +163,7 @@ class GemmArguments(Arguments):
         self.gemm_mode, self.split_k_slices, self.batch_count = size.gemm_mode, size.split_k_slices, size.batch
         self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
-        self.raster_order = _check_raster_order(raster_order)
+        self.raster_order = _check_raster_order(raster_order, operation)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
@@ -187,6 +187,8 @@ class GemmArguments(Arguments):
         all else, and explain.
         """
         if type(operation) is not GemmOperationUniversal:
+            return False
+        if how[1] is not RasterOrder.Heuristic and not operation.is_sm90:
             return False
         if type(problem_size) is GemmProblemSize:
             if (gemm_mode, batch, split_k_slices) != (_GEMM, 1, 1):
@@ -392,8 +394,13 @@ def _partial(operation: GemmOperationUniversal) -> GemmOperationUniversal:
     return partial
 
 
-def _check_raster_order(order: Any) -> RasterOrder:
+def _check_raster_order(order: Any, operation: GemmOperationUniversal) -> RasterOrder:
     try:
+        if RasterOrder(order) is not RasterOrder.Heuristic and not operation.is_sm90:
+            say_once(
+                f"raster_order={RasterOrder(order)!r} is ignored: it is for Hopper-native kernels; an Ampere-style one "
+                f"goes through its tiles as the swizzling_functor of its description says"
+            )
         return RasterOrder(order)
     except ArgumentError:
         known, near = ", ".join(map(repr, RasterOrder)), member_meant(order, RasterOrder, "RasterOrder")

@@ -84,7 +84,7 @@ def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
         except ToolkitError as error:
             refusals.append(error)
     absent = all(error.absent for error in refusals)
-    raise ToolkitError("\n".join(["there is no device compiler.", *map(str, refusals)]), absent=absent)
+    raise ToolkitError("\n".join(["there is no device compiler.", *dict.fromkeys(map(str, refusals))]), absent=absent)
 
 
 def _named_device_compiler(named: str, memo: Memo) -> tuple[str, Toolkit]:
@@ -133,9 +133,18 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
             "headers": own_headers_digest(),
             "cutlass": f"{cutlass.version} {cutlass.digest(memo, states)}",
             "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo, cuda_states)}",
-            **host.signature(),
+            **_signature(host),
         }
     return Tools(device, host, fields, tuple(filter(None, (cutlass.note, toolkit.note))))
+
+
+def _signature(host: HostCompiler) -> dict[str, str]:
+    """Return what the host compiler is known by; where CXX named one that does not work, the message says so."""
+    if not config.text("CXX"):
+        return host.signature()
+    fields: dict[str, str] = {}
+    _works("CXX", lambda: fields.update(host.signature()))
+    return fields
 
 
 def _device(found: tuple[str, Toolkit], includes: tuple[Path, ...], host: tuple[str, ...], memo: Memo) -> Compiler:

@@ -164,3 +164,42 @@ def test_spilling_kernels_of_hopper_have_no_warps_to_choose() -> None:
     report.wgmma_serialized = False
     [first, *_] = BuildReport.problems(report)  # type: ignore[arg-type]
     assert "for an Ampere-style kernel more warps" in first
+
+
+def test_a_raster_order_that_does_nothing_is_said_once(caplog: Any) -> None:
+    from pycutlass import RasterOrder
+
+    A, B, D = np.ones((8, 8), np.float16), np.ones((8, 8), np.float16).T, np.zeros((8, 8), np.float16)
+    for operation, order, said in (
+        (hopper(), RasterOrder.AlongN, 0),
+        (RCR, RasterOrder.Heuristic, 0),
+        (RCR, RasterOrder.AlongN, 1),
+    ):
+        caplog.clear()
+        for _ in range(2):
+            GemmArguments(operation, (8, 8, 8), A, B, None, D, raster_order=order)
+        assert sum("is ignored: it is for Hopper-native kernels" in record.message for record in caplog.records) == said
+
+
+def test_a_variable_that_names_nothing_is_named_once(monkeypatch: Any) -> None:
+    from pycutlass.compiler.tools import find_device_compiler
+    from pycutlass.errors import ToolkitError
+    from pycutlass.toolkit.files import without_memo
+
+    monkeypatch.setenv("CUDA_HOME", "/nope")
+    monkeypatch.delenv("PYCUTLASS_BACKEND", raising=False)
+    with pytest.raises(ToolkitError) as caught:
+        find_device_compiler(None, without_memo)
+    assert str(caught.value).count("CUDA_HOME is /nope") == 1
+
+
+def test_a_host_compiler_that_does_not_work_is_said_to_be_named_by_cxx(monkeypatch: Any) -> None:
+    from pycutlass.compiler.tools import find_tools
+    from pycutlass.errors import ToolkitError
+    from pycutlass.toolkit.files import without_memo
+
+    monkeypatch.setenv("CXX", "/bin/false")
+    with pytest.raises(
+        ToolkitError, match=r"(?s)CXX is /bin/false, which does not work.*Correct the variable or unset it"
+    ):
+        find_tools(None, without_memo)
