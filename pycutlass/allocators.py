@@ -93,7 +93,9 @@ class TorchAllocator(_OfLibrary):
         try:
             with self._current(stream):  # which makes its GPU current for as long
                 memory = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", stream.ordinal))
-        except torch.cuda.OutOfMemoryError as error:
+        except (torch.cuda.OutOfMemoryError, torch.AcceleratorError) as error:
+            if not isinstance(error, torch.cuda.OutOfMemoryError) and "out of memory" not in str(error):
+                raise
             free, total = _core.memory_info(stream.ordinal)
             raise PoolError(size, total - free, total) from error
         return self._hold(memory, int(memory.data_ptr()), stream)

@@ -149,7 +149,11 @@ import sys
 from types import ModuleType
 class OutOfMemoryError(RuntimeError):
     pass
+class AcceleratorError(RuntimeError):
+    pass
 def give(size, device):
+    if size > 10**9:  # as torch says it where its own look at the memory fails
+        raise (AcceleratorError if name == "torch" else OutOfMemoryError)("CUDA error: out of memory")
     if size > 10**6:
         raise OutOfMemoryError("full")
     return Theirs(size, device)
@@ -163,7 +167,7 @@ def external(handle, device):
     return External(handle, device)
 class Tensor:
     pass
-torch.__dict__.update(Tensor=Tensor, uint8=None, is_grad_enabled=lambda: False, device=lambda kind, ordinal: ordinal,
+torch.__dict__.update(Tensor=Tensor, AcceleratorError=AcceleratorError, uint8=None, is_grad_enabled=lambda: False, device=lambda kind, ordinal: ordinal,
     empty=lambda size, dtype, device: give(size, device),
     cuda=SimpleNamespace(ExternalStream=external, stream=lambda stream: stream, OutOfMemoryError=OutOfMemoryError,
                          current_stream=lambda device: External(theirs.get(device, 7), device, "current"),
@@ -235,6 +239,7 @@ calls = [line for line in log() if line.startswith(("cuStreamWaitEvent", "cuEven
 assert calls == ["cuEventRecord 1", "cuStreamWaitEvent 1"], calls
 assert freed[-1] == pointer and not allocator._held
 assert refused(lambda: allocator.allocate(10**7, taken_on), "10,000,000") == "PoolError"
+assert refused(lambda: allocator.allocate(10**10, taken_on), "10,000,000,000") == "PoolError"
 """
     )
 
