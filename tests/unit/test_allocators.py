@@ -167,7 +167,8 @@ def external(handle, device):
     return External(handle, device)
 class Tensor:
     pass
-torch.__dict__.update(Tensor=Tensor, AcceleratorError=AcceleratorError, uint8=None, is_grad_enabled=lambda: False, device=lambda kind, ordinal: ordinal,
+torch.__dict__.update(Tensor=Tensor, AcceleratorError=AcceleratorError)
+torch.__dict__.update(uint8=None, is_grad_enabled=lambda: False, device=lambda kind, ordinal: ordinal,
     empty=lambda size, dtype, device: give(size, device),
     cuda=SimpleNamespace(ExternalStream=external, stream=lambda stream: stream, OutOfMemoryError=OutOfMemoryError,
                          current_stream=lambda device: External(theirs.get(device, 7), device, "current"),
