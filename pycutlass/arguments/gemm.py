@@ -240,8 +240,8 @@ class GemmArguments(Arguments):
     def _problem_size(self) -> GemmProblemSize:
         execution = self._execution
         assert isinstance(execution, DeviceLaunch)
-        extents: tuple[int, int, int] = execution.call.extents  # type: ignore[attr-defined]
-        return GemmProblemSize(*extents, self.gemm_mode, self.batch_count, self.split_k_slices)
+        assert isinstance(execution.call, _core.GemmCall)
+        return GemmProblemSize(*execution.call.extents, self.gemm_mode, self.batch_count, self.split_k_slices)
 
     # Checks
 
