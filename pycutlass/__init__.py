@@ -9,7 +9,6 @@ import typing as _typing
 from pycutlass import cutlass
 from pycutlass.allocators import CupyAllocator, TorchAllocator, allocating_with, set_allocator
 from pycutlass.arguments import GemmArguments
-from pycutlass.conv_operands import conv2d_problem_size, reorder_filter
 from pycutlass.device import device_cc
 from pycutlass.enums import GroupMode, KernelSchedule, MathOperation, RasterOrder, SchedulerMode, StrideSupport
 from pycutlass.epilogue import (
@@ -32,6 +31,7 @@ from pycutlass.instruction import MathInstruction
 from pycutlass.interleave import deinterleave_columns, interleave_columns, interleave_rows, reorder_column
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
+from pycutlass.operands.convolutions import conv2d_problem_size, reorder_filter
 from pycutlass.operation import (
     Conv2dOperation,
     GemmOperationGrouped,

@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from pycutlass import _core, device
-from pycutlass.arguments.ports import given_ports
-from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
-from pycutlass.epilogue import Epilogue, EpilogueScalars
-from pycutlass.epilogue.scalars import pack
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue.protocol import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import attribute, items_of
+from pycutlass.integers import items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.log import say_once
-from pycutlass.operands import Matrix, MisalignedError
+from pycutlass.operands import MisalignedError, say_without_gradient
+from pycutlass.operands.epilogue import given_ports
+from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import Operation
 from pycutlass.operation.base import ARGUMENTS_OF
 from pycutlass.operation.narrower import explained
@@ -31,12 +31,9 @@ __all__ = [
     "Arguments",
     "LaunchConfig",
     "check_operation",
-    "check_scalars",
     "check_source",
-    "check_writable",
     "kept",
     "refuse_unknown",
-    "say_without_gradient",
 ]
 
 _Operation = TypeVar("_Operation", bound=Operation)
@@ -302,67 +299,10 @@ def kept(tensors: Any) -> Any:
     return items_of(tensors, sys.maxsize - 1) if isinstance(tensors, list) else tensors
 
 
-def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
-    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
-    if scalars is None:
-        return functor.epilogue_type()
-    if not isinstance(scalars, EpilogueScalars):
-        raise ArgumentTypeError(
-            f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
-        )
-    if any(scalars.pointers) and scalars.compute is not functor.compute:
-        raise ArgumentError(
-            f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
-            f"{functor.compute}: make it with this operation's epilogue_type"
-        )
-    if scalars.names != functor.scalar_names:
-        raise ArgumentError(
-            f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
-            f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
-        )
-    if scalars.compute is functor.compute:
-        return scalars
-    # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
-    pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
-    return replace(scalars, compute=functor.compute)
-
-
 def check_source(source: Any) -> None:
     """Raise ArgumentError where the C that the scalars need is missing."""
     if source is None:
         raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
-
-
-def say_without_gradient(given: Mapping[str, Any]) -> None:
-    """Say that D has no gradient where an operand asks for one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
-    for name in ("A", "B", "C"):
-        tensors: Any = given.get(name)
-        for tensor in tensors if type(tensors) in (list, tuple) else (tensors,):
-            if attribute(tensor, "requires_grad") is True:
-                say_once(
-                    f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
-                    f"{name}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around the call.",
-                    cause="no gradient",
-                )
-                return
-
-
-def check_writable(target: Matrix) -> None:
-    """Raise ArgumentError where the result must not be written: to a read-only array, or to what autograd follows."""
-    name = target.name
-    if target.view.requires_grad:
-        raise ArgumentError(
-            f"operand {name} requires grad, and a launch is nothing that autograd could follow: the gradient of what "
-            f"{name} holds then would be wrong. Pass {name}.detach(), which has the same memory, or another tensor."
-        )
-    if not target.view.writable:
-        raise ArgumentError(
-            f"operand {target.name} is a read-only {target.view.library} array, and the result is written to it: pass "
-            f"np.empty(({target.rows}, {target.columns}), {target.description.type.dtype_name!r})"
-        )
 
 
 #: Keywords that belong to another call.

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.arguments.base import Arguments, check_operation, check_source, check_writable, refuse_unknown
-from pycutlass.arguments.overlaps import check_overlaps
-from pycutlass.arguments.reordered import UNCHANGED, Reordering
+from pycutlass.arguments.base import Arguments, check_operation, check_source, refuse_unknown
 from pycutlass.arguments.split_k import new_planes
-from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import member_meant, public, shown
-from pycutlass.conv_operands import (
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.launch.conv2d import Conv2dProblem
+from pycutlass.log import say_once
+from pycutlass.operands import Matrix, check_bias, check_count, check_writable
+from pycutlass.operands.convolutions import (
     channel_bias,
     conv_tensor,
     empty_conv_tensor,
     is_channel_bias,
-    logical,
 )
-from pycutlass.epilogue import EpilogueScalars
-from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.launch import Problem
-from pycutlass.log import say_once
-from pycutlass.operands import Matrix, check_bias, check_count
+from pycutlass.operands.epilogue import check_sums
+from pycutlass.operands.overlaps import check_overlaps
+from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.conv2d_support import (
     ROLES,
@@ -41,10 +39,9 @@ from pycutlass.operation.conv2d_support import (
     why_never,
 )
 from pycutlass.operation.support import check_serial_sums
-from pycutlass.reference.conv2d import conv2d
 from pycutlass.tensor import TensorView
 
-__all__ = ["Conv2dArguments", "Conv2dProblem"]
+__all__ = ["Conv2dArguments"]
 
 _Mode, _Operator = _core.SplitKMode, _core.ConvOperator
 _KEYWORDS = (
@@ -52,57 +49,6 @@ _KEYWORDS = (
     "bias",
     "reordered",
 )
-
-
-@dataclass(frozen=True)
-class Conv2dProblem(Problem):
-    """One convolution, checked.
-
-    Attributes
-    ----------
-    operation : Conv2dOperation
-        What to compute.
-    size : cutlass.conv.Conv2dProblemSize
-        A copy of the user's, with the slices of split-K.
-    split_k_mode : cutlass.conv.SplitKMode
-        How the slices are put together.
-    """
-
-    operation: Conv2dOperation
-    size: _core.Conv2dProblemSize
-    split_k_mode: _core.SplitKMode
-    operands: Mapping[str, Matrix]
-    scalars: EpilogueScalars
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether D has no elements."""
-        return 0 in extent_of("D", self.operation, self.size)
-
-    @property
-    def what(self) -> str:
-        """The problem in words, for messages."""
-        return f"{self.operation.conv_kind.name} of {self.size!r} with {self.split_k_mode} split-K"
-
-    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
-        """Return a call for one convolution kernel."""
-        return _core.Conv2dCall(loaded)
-
-    def configure(self, call: _core.Conv2dCall) -> None:
-        """Fill in the problem's size and the split-K."""
-        call.set_problem(self.size, self.split_k_mode, self.size.split_k_slices)
-
-    def compute(self) -> None:
-        """Execute the reference on the host."""
-        arrays = {
-            name: logical(operand, extent_of(name, self.operation, self.size))
-            for name, operand in self.operands.items()
-            if name != "D"
-        }
-        serial = self.split_k_mode is not _Mode.Parallel
-        A, B, C = arrays["A"], arrays["B"], arrays.get("C")
-        result = conv2d(self.operation, self.size, A, B, C, *self.scalars.values, serial=serial)
-        self.operands["D"].store(result)
 
 
 @partial(public, but=("update",))

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import (
-    Arguments,
-    check_operation,
-    check_source,
-    check_writable,
-    kept,
-    refuse_unknown,
-)
-from pycutlass.arguments.gemm_problem import GemmProblem
-from pycutlass.arguments.overlaps import check_many_overlaps, check_overlaps
-from pycutlass.arguments.pointers import PointerArray, PointerTable, pointer_operand
-from pycutlass.arguments.ports import given_ports, port_operand
+from pycutlass.arguments.base import Arguments, check_operation, check_source, kept, refuse_unknown
 from pycutlass.arguments.prepared import prepare
-from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.arguments.split_k import new_planes
-from pycutlass.arguments.sums import check_sums
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
-from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Operand
+from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch
+from pycutlass.launch.gemm import GemmProblem
 from pycutlass.log import say_once
-from pycutlass.operands import (
-    Matrix,
-    check_bias,
-    check_listed,
-    empty_matrix,
-    is_vector,
-    matrix,
-    vector,
-)
+from pycutlass.operands import Matrix, Operand, check_bias, check_listed, empty_matrix, is_vector, matrix, vector
+from pycutlass.operands.epilogue import check_sums, given_ports, port_operand
+from pycutlass.operands.overlaps import check_target
+from pycutlass.operands.pointers import PointerArray, PointerTable, pointer_operand
+from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.operation.gemm_support import check_size, launched_k
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
@@ -268,7 +252,7 @@ class GemmArguments(Arguments):
         for port in functor.ports:
             written = port in functor.outputs
             operands[port.name] = port_operand(port, given.get(port.name), m, n, self.batch_count, written=written)
-        _check_target(operands, [port.name for port in functor.outputs])
+        check_target(operands, [port.name for port in functor.outputs])
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
 
@@ -366,21 +350,8 @@ class GemmArguments(Arguments):
 
 
 _KEYWORDS = (
-    "operation",
-    "problem_size",
-    "A",
-    "B",
-    "C",
-    "D",
-    "gemm_mode",
-    "output_op",
-    "split_k_slices",
-    "batch",
-    "bias",
-    "raster_order",
-    "launch_with_pdl",
-    "reordered",
-    "epilogue",
+    *("operation", "problem_size", "A", "B", "C", "D", "gemm_mode", "output_op", "split_k_slices", "batch", "bias"),
+    *("raster_order", "launch_with_pdl", "reordered", "epilogue"),
 )
 
 
@@ -411,18 +382,3 @@ def _check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
     return value
-
-
-def _check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> None:
-    """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
-    target = operands["D"]
-    if isinstance(target, Matrix):
-        written = ("D", *outputs)
-        for name in written:
-            check_writable(cast("Matrix", operands[name]))
-        check_overlaps({name: each for name, each in operands.items() if isinstance(each, Matrix)}, written)
-    elif isinstance(target, PointerArray):
-        for each in target.matrices:
-            check_writable(each)
-        lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
-        check_many_overlaps(lists, "an array")

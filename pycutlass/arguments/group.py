@@ -1,85 +1,26 @@
-"""The problems of a grouped GEMM: a list of tensors for each operand, checked."""
+"""The problems of a grouped GEMM, checked: a list of tensors for each operand, or tables that are on the device."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pycutlass import _core, reference
-from pycutlass.arguments.base import check_source, check_writable
-from pycutlass.arguments.overlaps import check_many_overlaps
-from pycutlass.arguments.reordered import UNCHANGED, Reordering
-from pycutlass.arguments.sums import check_sums
+from pycutlass.arguments.base import check_source
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of, shape_of
-from pycutlass.launch import Problem
+from pycutlass.launch.grouped import TABLES, GroupProblem, Table, TableProblem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, empty_matrix, is_vector, matrix, vector
+from pycutlass.operands import Matrix, check_writable, empty_matrix, is_vector, matrix, vector
+from pycutlass.operands.epilogue import check_sums
+from pycutlass.operands.overlaps import check_many_overlaps
+from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation.group_support import EXTENTS, Sizes, as_sequence, check_count_of
 from pycutlass.operation.grouped import GemmOperationGrouped
+from pycutlass.tensor import wrap
 
-__all__ = ["GroupProblem", "exceeds", "group_problem", "listed", "values_of"]
-
-
-@dataclass(frozen=True)
-class GroupProblem(Problem):
-    """The problems of a group, checked.
-
-    Attributes
-    ----------
-    operation : GemmOperationGrouped
-        What to compute.
-    sizes : int32 array of shape (problems, 3)
-        M, N, K of each.
-    groups : dict
-        The operands of all problems, by letter; C is absent where it is not read.
-    operands : dict
-        The same one by one, by name: ``A[0]``, ``A[1]``, ...
-    bias : bool or None
-        Whether every C is a bias; None where each tells.
-    """
-
-    operation: GemmOperationGrouped
-    sizes: Sizes
-    groups: Mapping[str, tuple[Matrix, ...]]
-    operands: dict[str, Matrix]
-    scalars: EpilogueScalars
-    bias: bool | None
-
-    @property
-    def what(self) -> str:
-        """The problem in words, for messages."""
-        m, n, k = (int(extent) for extent in self.sizes.max(axis=0))
-        return f"a group of {len(self.sizes)} GEMMs of at most M={m}, N={n}, K={k}"
-
-    def make_call(self, loaded: _core.DeviceKernel) -> _core.GroupedCall:
-        """Return a call for one grouped kernel."""
-        return _core.GroupedCall(loaded)
-
-    def configure(self, call: _core.GroupedCall) -> None:
-        """Give the record the sizes of all problems; their operands follow."""
-        call.set_sizes(self.sizes)
-
-    def compute(self) -> None:
-        """Execute the meaning on the host."""
-        A, B, D = (self.groups[name] for name in "ABD")
-        C = self.groups.get("C")
-        results = reference.gemm_grouped(
-            self.operation,
-            [values_of(each) for each in A],
-            [values_of(each) for each in B],
-            None if C is None else [values_of(each) for each in C],
-            *self.scalars.values,
-        )
-        for target, values in zip(D, results, strict=True):
-            if target.bytes:
-                target.store(values)
+__all__ = ["exceeds", "group_problem", "listed", "table_problem"]
 
 
 def group_problem(
@@ -148,13 +89,6 @@ def listed(name: str, tensors: Any) -> Any:
     return items_of(tensors, sys.maxsize - 1)
 
 
-def values_of(operand: Matrix) -> NDArray[Any]:
-    """Return an operand in host memory as an array, also where it has no elements."""
-    if operand.rows and operand.columns:
-        return operand.host_array()
-    return np.empty((operand.rows, operand.columns), operand.description.type.dtype)
-
-
 def _operands(
     operation: GemmOperationGrouped,
     name: str,
@@ -205,3 +139,45 @@ def _check_place(groups: Iterable[tuple[Matrix, ...]]) -> None:
                 f"all operands of a group must be on one GPU, got {first.name} on GPU {first.view.device} and "
                 f"{each.name} on GPU {each.view.device}; move them with .to()"
             )
+
+
+def table_problem(
+    operation: GemmOperationGrouped, given: Mapping[str, Any], scalars: EpilogueScalars, count: int, most_tiles: int
+) -> TableProblem:
+    """Return the problem with every table checked: element type, shape, contiguity, and that all are on one GPU.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A table is missing or does not fit.
+    """
+    names = [name for name in TABLES if name not in ("C", "ldc") or scalars.needs_source]
+    operands = {name: _table(name, given[name], count) for name in names}
+    places = {table.view.device: table.name for table in operands.values()}
+    if None in places:
+        raise ArgumentError(
+            f"{places[None]} is in host memory, and the kernel reads it on the GPU: move it there. Where the host "
+            f"knows sizes and tensors, pass them to GemmGroupedArguments"
+        )
+    if len(places) > 1:
+        listed = ", ".join(f"{name} on GPU {place}" for place, name in places.items())
+        raise ArgumentError(f"all tables of a group must be on one GPU, got {listed}")
+    return TableProblem(operation, count, most_tiles, operands, scalars)
+
+
+def _table(key: str, tensor: Any, count: int) -> Table:
+    name = TABLES[key]
+    if tensor is None:
+        raise ArgumentError(f"{name} is missing: a group on the device needs a table with one entry for each problem")
+    view = wrap(name, tensor)
+    wanted = ("int32",) if key == "problem_sizes" else ("int64", "uint64") if key in "ABCD" else ("int64",)
+    shape = (count, 3) if key == "problem_sizes" else (count,)
+    if view.dtype_name not in wanted:
+        raise ArgumentTypeError(f"{name} must be a device tensor of {wanted[0]}, got {view.dtype_name or 'an address'}")
+    if view.shape != shape:
+        raise ArgumentError(
+            f"{name} must have shape {shape}, an entry for each of problem_count={count} problems; got {view.shape}"
+        )
+    if view.strides != ((3, 1) if len(shape) == 2 else (1,)) and count > 1:
+        raise ArgumentError(f"{name} must be contiguous, got strides {view.strides}; pass {name}.contiguous()")
+    return Table(name, view)

@@ -8,16 +8,15 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
-from pycutlass.arguments.group import GroupProblem, exceeds, group_problem, listed
-from pycutlass.arguments.grouped_launch import GroupedLaunch
-from pycutlass.arguments.reordered import Reordering
-from pycutlass.arguments.tables import TableProblem, table_problem
+from pycutlass.arguments.group import exceeds, group_problem, listed, table_problem
 from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
+from pycutlass.launch.grouped import GroupedLaunch, GroupProblem, TableProblem
 from pycutlass.operands import check_bias, check_count
+from pycutlass.operands.reordered import Reordering
 from pycutlass.operation.group_support import check_sizes, count_tiles
 from pycutlass.operation.grouped import GemmOperationGrouped
 

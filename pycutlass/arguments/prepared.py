@@ -6,14 +6,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, kernel
-from pycutlass.arguments.base import check_scalars, say_without_gradient
-from pycutlass.arguments.gemm_problem import GemmProblem
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue.protocol import check_scalars
 from pycutlass.errors import PyCutlassError
 from pycutlass.launch import DeviceLaunch
+from pycutlass.launch.gemm import GemmProblem
 from pycutlass.library import TensorDescription
-from pycutlass.operands import LARGEST_EXTENT
+from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.operation.support import GRID_LIMIT
 

@@ -2,79 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_operation, check_writable, refuse_unknown
-from pycutlass.arguments.overlaps import check_overlap
+from pycutlass import device
+from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
 from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.launch import Operand, Problem
+from pycutlass.launch.reduction import ReductionProblem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import (
     Matrix,
+    Operand,
     check_bias,
     check_dtype,
+    check_writable,
     empty_matrix,
     is_vector,
     matrix,
     vector,
 )
+from pycutlass.operands.overlaps import check_overlap
 from pycutlass.operation import ReductionOperation
 from pycutlass.operation.problems import reduction_size
 from pycutlass.operation.reduction import check_size
 from pycutlass.tensor import wrap
 from pycutlass.types import element
 
-__all__ = ["ReductionArguments", "ReductionProblem"]
-
-
-@dataclass(frozen=True)
-class ReductionProblem(Problem):
-    """One reduction, checked: A is the workspace, C the source, D the destination."""
-
-    operation: ReductionOperation
-    rows: int
-    columns: int
-    partitions: int
-    operands: dict[str, Operand]
-    scalars: EpilogueScalars
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the destination has no elements."""
-        return 0 in (self.rows, self.columns)
-
-    @property
-    def what(self) -> str:
-        """The problem in words, for messages."""
-        return f"a reduction of {self.partitions} partial sums of {self.rows} x {self.columns}"
-
-    def make_call(self, loaded: _core.DeviceKernel) -> _core.Call:
-        """Return a call for one reduction kernel."""
-        return _core.ReductionCall(loaded)
-
-    def configure(self, call: _core.ReductionCall) -> None:
-        """Fill in the sizes as the kernel sees them: lines of adjacent elements."""
-        target = self.operands["D"]
-        assert isinstance(target, Matrix)
-        call.set_problem(target.lines, target.line, self.partitions)
-
-    def compute(self) -> None:
-        """Add up the planes on the host, and apply the epilogue."""
-        planes = self.operands["A"].host_array().reshape(self.partitions, self.rows, self.columns)
-        functor = self.operation.epilogue_functor
-        source = self.operands["C"].host_array() if "C" in self.operands else None
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = planes.sum(axis=0, dtype=planes.dtype)
-            result = functor.output.round(functor.reference(np.asarray(total), source, self.scalars.values))
-        self.operands["D"].store(result)
+__all__ = ["ReductionArguments"]
 
 
 @partial(public, but=("update",))

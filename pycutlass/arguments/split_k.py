@@ -13,10 +13,10 @@ import numpy as np
 from pycutlass import _core, device
 from pycutlass.allocators import chosen
 from pycutlass.errors import PoolError
-from pycutlass.launch import Operand, ordinal_of
+from pycutlass.launch import ordinal_of
 from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer
-from pycutlass.operands import Matrix
+from pycutlass.operands import Matrix, Operand
 from pycutlass.tensor import TensorView, current_stream_source
 
 __all__ = ["Planes", "new_planes", "planes_at"]

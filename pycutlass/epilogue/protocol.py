@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ from pycutlass import _core
 from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.families import Family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.types import Element, element
@@ -23,7 +23,7 @@ from pycutlass.types import Element, element
 if TYPE_CHECKING:
     from pycutlass.epilogue.activations import Activation
 
-__all__ = ["Epilogue", "Family", "Port", "Scalar"]
+__all__ = ["Epilogue", "Family", "Port", "Scalar", "check_scalars"]
 
 Array = NDArray[Any]
 
@@ -259,3 +259,28 @@ class Epilogue(ABC):
         compute : dtype, optional
             Type to compute in; by default the epilogue's own.
         """
+
+
+def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
+    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
+    if scalars is None:
+        return functor.epilogue_type()
+    if not isinstance(scalars, EpilogueScalars):
+        raise ArgumentTypeError(
+            f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
+        )
+    if any(scalars.pointers) and scalars.compute is not functor.compute:
+        raise ArgumentError(
+            f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
+            f"{functor.compute}: make it with this operation's epilogue_type"
+        )
+    if scalars.names != functor.scalar_names:
+        raise ArgumentError(
+            f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
+            f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
+        )
+    if scalars.compute is functor.compute:
+        return scalars
+    # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
+    pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
+    return replace(scalars, compute=functor.compute)

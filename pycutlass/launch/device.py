@@ -14,9 +14,10 @@ from pycutlass.allocators import chosen
 from pycutlass.deferred_release import release_after
 from pycutlass.errors import ArgumentError, PoolError
 from pycutlass.launch.prepared import Inputs, Prepared
-from pycutlass.launch.problem import Operand, Problem, guards, libraries_of
+from pycutlass.launch.problem import Problem, guards, libraries_of
 from pycutlass.launch.streams import follow_streams, run_joined, run_with_buffers
 from pycutlass.memory import DeviceBuffer
+from pycutlass.operands import Operand
 from pycutlass.operation import Operation
 from pycutlass.operation.support import check_grid
 from pycutlass.tensor import Guard

@@ -4,80 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Any
 
 from pycutlass import _core, device
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, DeviceError
-from pycutlass.library import TensorDescription
-from pycutlass.tensor import Guard, TensorView, guard
+from pycutlass.operands import Operand
+from pycutlass.tensor import Guard, guard
 
-__all__ = ["Operand", "Problem", "check_on_host", "guards", "libraries_of", "ordinal_of"]
-
-
-class Operand(Protocol):
-    """A checked tensor: what the user gave as A, B, C or D."""
-
-    @property
-    def name(self) -> str:
-        """A, B, C or D."""
-
-    @property
-    def description(self) -> TensorDescription:
-        """Element type, layout and alignment."""
-
-    @property
-    def view(self) -> TensorView:
-        """The memory."""
-
-    @property
-    def parts(self) -> Sequence[Operand]:
-        """What it is made of, with a tensor each."""
-
-    @property
-    def ld(self) -> int:
-        """Leading dimension in elements."""
-
-    @property
-    def batch_stride(self) -> int:
-        """Step between matrices of a batch in elements."""
-
-    @property
-    def form(self) -> int:
-        """What it is in a call record: one of `_core.FORMS`."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes from the first element to the end of the last."""
-
-    @property
-    def packed_ld(self) -> int:
-        """Leading dimension of a contiguous copy."""
-
-    @property
-    def packed_batch_stride(self) -> int:
-        """Batch stride of a contiguous copy."""
-
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of a contiguous copy."""
-
-    def packed(self) -> NDArray[Any]:
-        """Return host memory as contiguous bytes in the declared layout."""
-
-    def unpack(self, packed: NDArray[Any]) -> None:
-        """Write contiguous bytes in the declared layout into host memory."""
-
-    def addresses(self, base: int) -> list[int] | None:
-        """Return the table of addresses that the kernel wants, given that of a packed copy; None for plain operands."""
-
-    def host_array(self) -> NDArray[Any]:
-        """Return host memory as an array of matrices."""
-
-    def store(self, values: NDArray[Any]) -> None:
-        """Write an array of the shape of `host_array` to host memory."""
+__all__ = ["Problem", "check_on_host", "guards", "libraries_of", "ordinal_of"]
 
 
 class Problem(ABC):

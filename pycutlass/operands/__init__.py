@@ -10,14 +10,17 @@ from pycutlass.operands.checks import (
     check_dtype,
     check_extents,
     check_listed,
+    check_writable,
+    say_without_gradient,
 )
 from pycutlass.operands.matrices import empty_matrix, empty_matrix_of, matrix, matrix_of
-from pycutlass.operands.operand import Matrix
+from pycutlass.operands.operand import Matrix, Operand
 
 __all__ = [
     "LARGEST_EXTENT",
     "Matrix",
     "MisalignedError",
+    "Operand",
     "check_alignment",
     "check_alike",
     "check_bias",
@@ -25,11 +28,13 @@ __all__ = [
     "check_dtype",
     "check_extents",
     "check_listed",
+    "check_writable",
     "empty_matrix",
     "empty_matrix_of",
     "is_vector",
     "matrix",
     "matrix_of",
+    "say_without_gradient",
     "vector",
     "vector_of",
 ]

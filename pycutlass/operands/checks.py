@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
-from pycutlass.integers import as_int
+from pycutlass.integers import as_int, attribute
 from pycutlass.library import TensorDescription
+from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import alignment_of, converted
 from pycutlass.tensor import TensorView
@@ -25,6 +27,8 @@ __all__ = [
     "check_dtype",
     "check_extents",
     "check_listed",
+    "check_writable",
+    "say_without_gradient",
 ]
 
 LARGEST_EXTENT = 2**31 - 1  # CUTLASS keeps coordinates in 32 bits
@@ -76,6 +80,38 @@ def check_alike(name: str, matrices: Sequence[Matrix]) -> None:
                 f"all tensors of operand {name} must have one {what} in Mode.Array, got "
                 f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
             )
+
+
+def check_writable(target: Matrix) -> None:
+    """Raise ArgumentError where the result must not be written: to a read-only array, or to what autograd follows."""
+    name = target.name
+    if target.view.requires_grad:
+        raise ArgumentError(
+            f"operand {name} requires grad, and a launch is nothing that autograd could follow: the gradient of what "
+            f"{name} holds then would be wrong. Pass {name}.detach(), which has the same memory, or another tensor."
+        )
+    if not target.view.writable:
+        raise ArgumentError(
+            f"operand {target.name} is a read-only {target.view.library} array, and the result is written to it: pass "
+            f"np.empty(({target.rows}, {target.columns}), {target.description.type.dtype_name!r})"
+        )
+
+
+def say_without_gradient(given: Mapping[str, Any]) -> None:
+    """Say that D has no gradient where an operand asks for one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name in ("A", "B", "C"):
+        tensors: Any = given.get(name)
+        for tensor in tensors if type(tensors) in (list, tuple) else (tensors,):
+            if attribute(tensor, "requires_grad") is True:
+                say_once(
+                    f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
+                    f"{name}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around the call.",
+                    cause="no gradient",
+                )
+                return
 
 
 def check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:

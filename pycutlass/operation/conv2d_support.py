@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pycutlass import _core
-from pycutlass.conv_operands import (
+from pycutlass.enums import GroupMode, StrideSupport
+from pycutlass.epilogue import Epilogue
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operands import Matrix
+from pycutlass.operands.convolutions import (
     Extent,
     channel_bias_of,
     conv_tensor_of,
     empty_conv_tensor_of,
     is_channel_bias,
 )
-from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import Epilogue
-from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operands import Matrix
 from pycutlass.operation.narrower import narrower
 from pycutlass.operation.support import Support
 from pycutlass.spec import TensorSpec, view_of

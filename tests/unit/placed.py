@@ -12,9 +12,9 @@ from descriptions import TAG
 from hypothesis import strategies as st
 
 from pycutlass import TensorDescription, cutlass
-from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.errors import ArgumentError
 from pycutlass.operands import Matrix
+from pycutlass.operands.overlaps import check_overlap
 from pycutlass.tensor import TensorView
 
 __all__ = [

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycutlass import TensorDescription, _core, cutlass
-from pycutlass.arguments.grouped_launch import operand_rule
-from pycutlass.arguments.overlaps import span
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
+from pycutlass.launch.grouped import operand_rule
 from pycutlass.operands import Matrix, is_vector, matrix, vector
+from pycutlass.operands.overlaps import span
 
 TYPES = {torch.float16: cutlass.float16, torch.float32: cutlass.float32, torch.int8: cutlass.int8}
 extents = st.integers(0, 40) | st.sampled_from([8, 16, 32, 64])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from placed import COLUMN, ROW, Case, addresses, at, cases, extents, layouts, numpy_of, overlaps, shorts, torch_of
 
 from pycutlass import TensorDescription, cutlass
-from pycutlass.arguments.overlaps import check_overlap
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.operands import matrix
+from pycutlass.operands.overlaps import check_overlap
 from pycutlass.tensor import TensorView
 
 NAMES = ["A", "B", "C", "D"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from placed import COLUMN, ROW, Case, addresses, at, cases, overlaps
 
 from pycutlass import TensorDescription, cutlass
-from pycutlass.conv_operands import channel_bias
 from pycutlass.errors import ArgumentError
 from pycutlass.operands import Matrix, is_vector, matrix, vector
+from pycutlass.operands.convolutions import channel_bias
 
 NAMES = ["A", "B", "C", "D"]
 F16 = TensorDescription(cutlass.float16, ROW, 1)

@@ -24,8 +24,8 @@ from pycutlass import (
     interleave_rows,
     reorder_column,
 )
-from pycutlass.arguments.reordered import Reordering
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.operands.reordered import Reordering
 
 pytestmark = pytest.mark.usefixtures("without_gpu", "nothing_reordered")
 

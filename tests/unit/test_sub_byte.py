@@ -22,12 +22,12 @@ from pycutlass import (
     TileDescription,
     cutlass,
 )
-from pycutlass.arguments.grouped_launch import operand_rule
-from pycutlass.arguments.overlaps import span
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import AMPERE, SM90, Product
 from pycutlass.families.ampere import memory
+from pycutlass.launch.grouped import operand_rule
 from pycutlass.operands import matrix_of
+from pycutlass.operands.overlaps import span
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENT_OF_TAG, ELEMENTS, Element
 

@@ -1,26 +1,149 @@
-"""A grouped GEMM on a GPU: many operands, and a table of them all."""
+"""Grouped GEMMs: checked groups, of the host's lists or the device's tables, and how they are launched on a GPU."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pycutlass import _core
-from pycutlass.arguments.group import GroupProblem
-from pycutlass.arguments.overlaps import span
+from pycutlass import _core, device, reference
+from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError
-from pycutlass.launch import DeviceLaunch, Prepared, guards, run_joined
+from pycutlass.launch.device import DeviceLaunch
+from pycutlass.launch.prepared import Prepared
+from pycutlass.launch.problem import Problem, guards
+from pycutlass.launch.streams import run_joined
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix
+from pycutlass.operands.overlaps import span
 from pycutlass.operation.group_support import Sizes
+from pycutlass.operation.grouped import GemmOperationGrouped
+from pycutlass.tensor import TensorView
 
-__all__ = ["GroupedLaunch", "operand_rule"]
+__all__ = ["TABLES", "GroupProblem", "GroupedLaunch", "Table", "TableProblem", "operand_rule"]
 
 _LETTERS = "ABCD"
+#: What users call the table that is given under a name.
+TABLES = {
+    **{"problem_sizes": "problem_sizes", "A": "ptr_A", "B": "ptr_B", "C": "ptr_C", "D": "ptr_D"},
+    **{"lda": "lda", "ldb": "ldb", "ldc": "ldc", "ldd": "ldd"},
+}
 _ALIGNMENT = 256  # of each host operand's place in the buffer that all share; more than any kernel asks for
+
+
+@dataclass(frozen=True)
+class GroupProblem(Problem):
+    """The problems of a group, checked.
+
+    Attributes
+    ----------
+    operation : GemmOperationGrouped
+        What to compute.
+    sizes : int32 array of shape (problems, 3)
+        M, N, K of each.
+    groups : dict
+        The operands of all problems, by letter; C is absent where it is not read.
+    operands : dict
+        The same one by one, by name: ``A[0]``, ``A[1]``, ...
+    bias : bool or None
+        Whether every C is a bias; None where each tells.
+    """
+
+    operation: GemmOperationGrouped
+    sizes: Sizes
+    groups: Mapping[str, tuple[Matrix, ...]]
+    operands: dict[str, Matrix]
+    scalars: EpilogueScalars
+    bias: bool | None
+
+    @property
+    def what(self) -> str:
+        """The problem in words, for messages."""
+        m, n, k = (int(extent) for extent in self.sizes.max(axis=0))
+        return f"a group of {len(self.sizes)} GEMMs of at most M={m}, N={n}, K={k}"
+
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.GroupedCall:
+        """Return a call for one grouped kernel."""
+        return _core.GroupedCall(loaded)
+
+    def configure(self, call: _core.GroupedCall) -> None:
+        """Give the record the sizes of all problems; their operands follow."""
+        call.set_sizes(self.sizes)
+
+    def compute(self) -> None:
+        """Execute the meaning on the host."""
+        A, B, D = (self.groups[name] for name in "ABD")
+        C = self.groups.get("C")
+        results = reference.gemm_grouped(
+            self.operation,
+            [_values(each) for each in A],
+            [_values(each) for each in B],
+            None if C is None else [_values(each) for each in C],
+            *self.scalars.values,
+        )
+        for target, values in zip(D, results, strict=True):
+            if target.bytes:
+                target.store(values)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A checked table."""
+
+    name: str
+    view: TensorView
+
+    @property
+    def parts(self) -> tuple[Table, ...]:
+        """The table itself."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class TableProblem(Problem):
+    """A group that its tables describe. What they hold is the user's word.
+
+    Attributes
+    ----------
+    operation : GemmOperationGrouped
+        What to compute, with the scheduler on the device.
+    count : int
+        Number of problems.
+    most_tiles : int
+        Output tiles that there are at most; 0 where nobody knows.
+    operands : dict
+        The tables, by name.
+    """
+
+    operation: GemmOperationGrouped
+    count: int
+    most_tiles: int
+    operands: dict[str, Any]
+    scalars: EpilogueScalars
+
+    @property
+    def what(self) -> str:
+        """The problem in words, for messages."""
+        return f"a group of {self.count} GEMMs whose sizes are on the device"
+
+    def make_call(self, loaded: _core.DeviceKernel) -> _core.GroupedCall:
+        """Return a call for one grouped kernel."""
+        return _core.GroupedCall(loaded)
+
+    def configure(self, call: _core.GroupedCall) -> None:
+        """Give the record the addresses of all tables."""
+        # The kernel looks C's address up whether it reads C or not; D's will do where there is none.
+        stand_in = {"C": "D", "ldc": "ldd"}
+        tables = [self.operands.get(name) or self.operands[stand_in[name]] for name in TABLES]
+        call.set_device_tables(self.count, self.most_tiles, [table.view.pointer for table in tables])
+
+    def compute(self) -> None:
+        """Raise DeviceError: the host cannot read what the tables hold."""
+        device.require()
 
 
 class GroupedLaunch(DeviceLaunch):
@@ -147,6 +270,13 @@ def operand_rule(letter: str, matrix: Matrix, bias: bool | None) -> _core.Operan
     return _core.OperandRule(
         described.is_row_major, described.type.bytes_of(1), described.alignment, may_be_matrix, may_be_bias
     )
+
+
+def _values(operand: Matrix) -> NDArray[Any]:
+    """Return an operand in host memory as an array, also where it has no elements."""
+    if operand.rows and operand.columns:
+        return operand.host_array()
+    return np.empty((operand.rows, operand.columns), operand.description.type.dtype)
 
 
 class _Share:

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError
-from pycutlass.operands import Matrix
+from pycutlass.operands.checks import check_writable
+from pycutlass.operands.operand import Matrix, Operand
+from pycutlass.operands.pointers import PointerArray
 
-__all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "span"]
+__all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "check_target", "span"]
 
 _MOST_WORK = 100_000  # in NumPy's count, of a search for a common byte: some milliseconds
+
+
+def check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> None:
+    """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
+    target = operands["D"]
+    if isinstance(target, Matrix):
+        written = ("D", *outputs)
+        for name in written:
+            check_writable(cast("Matrix", operands[name]))
+        check_overlaps({name: each for name, each in operands.items() if isinstance(each, Matrix)}, written)
+    elif isinstance(target, PointerArray):
+        for each in target.matrices:
+            check_writable(each)
+        lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
+        check_many_overlaps(lists, "an array")
 
 
 def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D",)) -> None:

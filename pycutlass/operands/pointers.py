@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
-from pycutlass.arguments.reordered import UNCHANGED, Reordering
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_alike, check_listed, is_vector, matrix, vector
+from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["PointerArray", "PointerTable", "pointer_operand"]

@@ -8,7 +8,8 @@ from typing import Any
 from pycutlass import _core, reference
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.launch import Operand, Problem
+from pycutlass.launch.problem import Problem
+from pycutlass.operands import Operand
 from pycutlass.operation import GemmOperationUniversal
 
 __all__ = ["GemmProblem"]
