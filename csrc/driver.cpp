@@ -110,10 +110,13 @@ CUdevice device_handle(int ordinal) {
 
 std::string const& driver_problem() { return loaded().problem; }
 
-Driver const& driver() {
+std::atomic<Driver const*> loaded_driver{nullptr};
+
+Driver const& load_driver() {
   if (!driver_problem().empty()) {
     raise_error("DeviceError", driver_problem() + ". Install an NVIDIA driver of release 580 or later for CUDA 13.");
   }
+  loaded_driver.store(&loaded().driver, std::memory_order_release);  // several threads store the same
   return loaded().driver;
 }
 
@@ -123,8 +126,7 @@ void raise_error(char const* type, std::string const& message) {
   throw py::error_already_set();
 }
 
-void check(CUresult code, char const* call) {
-  if (code == CUDA_SUCCESS) return;
+void raise_failed(CUresult code, char const* call) {
   char const* meaning = nullptr;
   loaded().driver.cuGetErrorString(code, &meaning);
   py::object error = py::module_::import("pycutlass.errors").attr("DriverError");

@@ -14,6 +14,7 @@
 #include <cuda.h>
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <new>
 #include <string>
 
@@ -64,14 +65,28 @@ struct Driver {
   decltype(&::cuLaunchHostFunc) cuLaunchHostFunc;
 };
 
+/// The driver once it is loaded, null before: what every launch asks for several times needs no call.
+extern std::atomic<Driver const*> loaded_driver;
+
+/// Loads the driver; throws pycutlass.errors.DeviceError where there is none.
+Driver const& load_driver();
+
 /// The driver; throws pycutlass.errors.DeviceError where there is none.
-Driver const& driver();
+inline Driver const& driver() {
+  Driver const* const loaded = loaded_driver.load(std::memory_order_acquire);
+  return loaded ? *loaded : load_driver();
+}
 
 /// Why there is no driver, or an empty string where there is one.
 std::string const& driver_problem();
 
+/// Throws pycutlass.errors.DriverError for `code`.
+[[noreturn]] void raise_failed(CUresult code, char const* call);
+
 /// Throws pycutlass.errors.DriverError unless `code` is CUDA_SUCCESS.
-void check(CUresult code, char const* call);
+inline void check(CUresult code, char const* call) {
+  if (code != CUDA_SUCCESS) raise_failed(code, call);
+}
 
 /// Throws pycutlass.errors.<type>(message).
 [[noreturn]] void raise_error(char const* type, std::string const& message);

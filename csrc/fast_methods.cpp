@@ -20,21 +20,37 @@ Method& method_of(PyObject* self) { return *reinterpret_cast<Method*>(self); }
 
 PyObject* interned(char const* name) { return PyUnicode_InternFromString(name); }
 
-/// An attribute that is in the object or its class, null without an exception where there is none: Arguments have a
-/// __getattr__ for the names that the original had, and Python looks for that first.
-py::object plain_attribute(PyObject* object, PyObject* name) {
-  PyObject* value = PyObject_GenericGetAttr(object, name);
-  if (!value) PyErr_Clear();  // the function asks again
-  return py::reinterpret_steal<py::object>(value);
+/// Where arguments have what is looked at in each launch: in slots of their class, which lie at the same place in every
+/// object. The class is made once, and lives as long as the process.
+struct {
+  PyTypeObject* type = nullptr;
+  Py_ssize_t operation = 0, run = 0, try_exchange = 0;
+} slots;
+
+/// What a slot holds, null where it is empty. Whoever calls it keeps it alive: others may fill the slot anew meanwhile.
+py::object in_slot(PyObject* arguments, Py_ssize_t offset) {
+  return py::reinterpret_borrow<py::object>(*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(arguments) + offset));
+}
+
+bool are_arguments(PyObject* object) { return slots.type && PyObject_TypeCheck(object, slots.type); }
+
+Py_ssize_t offset_of(py::handle type, char const* name) {
+  py::object const slot = type.attr(name);
+  if (Py_TYPE(slot.ptr()) != &PyMemberDescr_Type) throw py::type_error(std::string(name) + " is no slot");
+  return reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member->offset;
+}
+
+void set_arguments_type(py::type const& type) {
+  slots = {nullptr, offset_of(type, "operation"), offset_of(type, "_run"), offset_of(type, "_try_exchange")};
+  slots.type = reinterpret_cast<PyTypeObject*>(type.inc_ref().ptr());
 }
 
 /// operation.run(arguments) and operation.run(arguments, stream), of arguments that were made for that very operation.
 PyObject* serve_run(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
-  static PyObject *const operation = interned("operation"), *const run = interned("_run");
-  if (keywords || count < 2 || count > 3) return nullptr;
-  if (plain_attribute(given[1], operation).ptr() != given[0]) return nullptr;
-  py::object const launch = plain_attribute(given[1], run);
-  if (!launch) return nullptr;
+  if (keywords || count < 2 || count > 3 || !are_arguments(given[1])) return nullptr;
+  if (in_slot(given[1], slots.operation).ptr() != given[0]) return nullptr;
+  py::object const launch = in_slot(given[1], slots.run);
+  if (!launch) return nullptr;  // a reduction finds out first what it is to read
   PyObject* stream = count == 3 ? given[2] : Py_None;
   return PyObject_Vectorcall(launch.ptr(), &stream, 1, nullptr);
 }
@@ -42,15 +58,17 @@ PyObject* serve_run(PyObject* const* given, Py_ssize_t count, PyObject* keywords
 /// arguments.update(A=..., D=...) and the like, of tensors that simply take the place of others.
 PyObject* serve_update(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
   static std::array<PyObject*, 4> const names = {interned("A"), interned("B"), interned("C"), interned("D")};
-  static PyObject *const try_exchange = interned("_try_exchange"), *const present = interned("_given");
-  if (count != 1 || !keywords) return nullptr;
+  static PyObject* const present = interned("_given");
+  if (count != 1 || !keywords || !are_arguments(given[0])) return nullptr;
   std::array<PyObject*, 4> tensors = {Py_None, Py_None, Py_None, Py_None};
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i) {
     auto const* found = std::find(names.begin(), names.end(), PyTuple_GET_ITEM(keywords, i));
     if (found == names.end()) return nullptr;
     tensors[static_cast<size_t>(found - names.begin())] = given[1 + i];
   }
-  py::object const exchange = plain_attribute(given[0], try_exchange), kept = plain_attribute(given[0], present);
+  py::object const exchange = in_slot(given[0], slots.try_exchange);
+  auto const kept = py::reinterpret_steal<py::object>(PyObject_GenericGetAttr(given[0], present));
+  if (!kept) PyErr_Clear();  // the function asks again
   if (!exchange || !kept || !PyDict_CheckExact(kept.ptr())) return nullptr;
   auto const fits =
       py::reinterpret_steal<py::object>(PyObject_Vectorcall(exchange.ptr(), tensors.data(), tensors.size(), nullptr));
@@ -142,4 +160,6 @@ void bind_fast_methods(py::module_& m) {
   m.def(
       "fast_update", [](py::object const& function) { return make(function, serve_update); }, py::arg("function"),
       "Arguments.update, written in Python as `function`.");
+  m.def("set_arguments_type", set_arguments_type, py::arg("type"),
+        "Say which class has the slots that launches look at.");
 }

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from pycutlass import _core, device
-from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
+from pycutlass.calls import mistaken, no_such_field, public, unknown_keywords
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.epilogue.protocol import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -48,6 +48,16 @@ class LaunchConfig:
     shared_memory_capacity: int
 
 
+# What the original had as attributes. They are properties, since a class with __getattr__ has slower methods: Python
+# would look for `operation.run` and `arguments.update` anew at each call.
+def _address_of(operand: str) -> property:
+    return property(lambda self: self._addresses(operand), doc=f"Where operand {operand} is.")
+
+
+def _leading_dimension_of(operand: str) -> property:
+    return property(lambda self: self._leading_dimensions(operand), doc=f"Leading dimension of {operand} in elements.")
+
+
 @partial(public, but=("update",))
 class Arguments(ABC):
     """Checked and packed arguments of one launch, which ``operation.run`` may use any number of times.
@@ -55,6 +65,9 @@ class Arguments(ABC):
     A family's class checks what it was given in `_problem`. The tensors are kept alive as long as the arguments, and
     until the last launch with them has finished.
     """
+
+    # What every launch and every update look at is where C++ finds it without asking the dictionary.
+    __slots__ = ("_run", "_try_exchange", "operation")
 
     operation: Operation
     output_op: EpilogueScalars
@@ -228,18 +241,22 @@ class Arguments(ABC):
         call = self._execution.call
         return LaunchConfig(call.grid, call.block, call.shared_bytes)
 
-    def __getattr__(self, name: str) -> int:
-        """Return ptr_A ... ptr_D and lda ... ldd, as the original had them."""
-        operand = name[4:] if name.startswith("ptr_") else name[2:].upper() if name.startswith("ld") else ""
-        if operand not in ("A", "B", "C", "D") or "_execution" not in self.__dict__:
-            raise self._lacks(name)
-        pointer, ld = self._execution.operand(operand)
-        return pointer if name.startswith("ptr_") else ld
+    ptr_A, ptr_B, ptr_C, ptr_D = map(_address_of, "ABCD")  # noqa: N815 (as the original wrote them)
+    lda, ldb, ldc, ldd = map(_leading_dimension_of, "ABCD")
 
-    def _lacks(self, name: str) -> AttributeError:
-        """Return Python's exception for an attribute that these arguments do not have."""
-        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
-        return no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+    def _addresses(self, operand: str) -> Any:
+        """Return where an operand is."""
+        return self._placed().operand(operand)[0]
+
+    def _leading_dimensions(self, operand: str) -> Any:
+        """Return its leading dimension in elements."""
+        return self._placed().operand(operand)[1]
+
+    def _placed(self) -> Any:
+        """Return the execution, or raise what Python raises for an attribute that is not there yet."""
+        if "_execution" not in self.__dict__:
+            raise AttributeError(f"operands of {type(self).__name__} are placed once all of them are checked")
+        return self._execution
 
     def __repr__(self) -> str:
         if "_execution" not in self.__dict__:
@@ -292,6 +309,9 @@ class Arguments(ABC):
                 f"these arguments were made for GPU {execution.ordinal}, the tensors are on GPU {ordinal}: make new "
                 f"arguments"
             )
+
+
+_core.set_arguments_type(Arguments)
 
 
 def kept(tensors: Any) -> Any:

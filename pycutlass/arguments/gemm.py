@@ -34,6 +34,10 @@ __all__ = ["GemmArguments"]
 _Mode = _core.GemmMode
 _GEMM = _Mode.Gemm
 _LETTERS = ("A", "B", "C", "D")
+# Arguments that C++ has checked are filled here and there, past the check of each attribute that is set.
+_set_operation, _set_run, _set_exchange = (
+    vars(Arguments)[name].__set__ for name in ("operation", "_run", "_try_exchange")
+)
 
 
 @partial(public, but=("update",))
@@ -191,8 +195,10 @@ class GemmArguments(Arguments):
             call = prepared.make(problem_size, *tensors, gemm_mode, split_k_slices, batch, *how, packed, reads_source)
             if call is None or operation._artifacts != prepared.artifacts:
                 continue
+            _set_operation(self, operation)
+            _set_run(self, call.bound_run)
+            _set_exchange(self, call.bound_update)
             self.__dict__.update(
-                operation=operation,
                 gemm_mode=gemm_mode,
                 split_k_slices=split_k_slices,
                 batch_count=batch,
@@ -203,8 +209,6 @@ class GemmArguments(Arguments):
                 output_op=scalars,
                 _given=dict(zip(_LETTERS, tensors, strict=True)),
                 _execution=DeviceLaunch.of(operation, call, prepared.ordinal, {"torch": type(tensors[3])}),
-                _run=call.bound_run,
-                _try_exchange=call.bound_update,
             )
             return True
         return False

@@ -259,15 +259,17 @@ class GemmGroupedArguments(Arguments):
         """Output tiles of all problems; for arguments made `from_device`, the bound that was given."""
         return count_tiles(self.operation.single, self.problem_sizes) if self._most_tiles is None else self._most_tiles
 
-    def __getattr__(self, name: str) -> Any:
-        """Return ptr_A ... ptr_D and lda ... ldd: a list with one of each problem, or the table on the device."""
-        letter = name[4:] if name.startswith("ptr_") else name[2:].upper() if name.startswith("ld") else ""
-        if letter not in ("A", "B", "C", "D") or "_execution" not in self.__dict__:
-            raise self._lacks(name)
-        if self._most_tiles is not None:
-            return self._given[letter if name.startswith("ptr_") else name]
-        entries = [self._execution.operand(f"{letter}[{number}]") for number in range(self.problem_count)]
-        return [entry[0 if name.startswith("ptr_") else 1] for entry in entries]
+    def _addresses(self, operand: str) -> Any:
+        """Return where an operand is: a list with one entry for each problem, or the table on the device."""
+        return self._entries(operand, 0) if self._most_tiles is None else self._given[operand]
+
+    def _leading_dimensions(self, operand: str) -> Any:
+        """Return its leading dimensions in elements, likewise."""
+        return self._entries(operand, 1) if self._most_tiles is None else self._given[f"ld{operand.lower()}"]
+
+    def _entries(self, operand: str, which: int) -> list[int]:
+        placed = self._placed()
+        return [placed.operand(f"{operand}[{number}]")[which] for number in range(self.problem_count)]
 
     def _problem(self, given: Mapping[str, Any], scalars: EpilogueScalars) -> GroupProblem | TableProblem:
         """Return the problems with every operand checked."""

@@ -15,11 +15,9 @@ from pycutlass.calls import (
     counted,
     meant,
     mistaken,
-    no_attribute,
     no_such_field,
     public,
     shown,
-    suggestion,
     unknown_keywords,
 )
 from pycutlass.epilogue import Epilogue, EpilogueScalars
@@ -247,11 +245,6 @@ class Operation(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(_spell, self._value()))})"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise what Python raises for an attribute that operations lack, with what is near."""
-        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
-        raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._FIELDS and name in self.__dict__:

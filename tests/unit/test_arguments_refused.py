@@ -275,7 +275,7 @@ def test_update_may_bring_c_and_beta_or_leave_both():
 
 def state(arguments: GemmArguments) -> Any:
     """Return everything that a launch reads of its arguments."""
-    places = [getattr(arguments, f"{word}{name}") for name in OPERANDS for word in ("ptr_", "ld")]
+    places = [getattr(arguments, word) for name in OPERANDS for word in (f"ptr_{name}", f"ld{name.lower()}")]
     return places, arguments.output_op, arguments.problem_size
 
 
