@@ -123,7 +123,7 @@ def member_meant(value: Any, kind: Iterable[Any], owner: str) -> str:
     return meant(value, {member.name: f"{owner}.{member.name}" for member in kind})
 
 
-def public(target: _Target, *, but: tuple[str, ...] = ()) -> _Target:
+def public(target: _Target, *, but: tuple[str, ...] = (), also: Mapping[str, str] = MappingProxyType({})) -> _Target:
     """Let a function, or the constructor and the methods of a class, raise ArgumentTypeError for arguments it lacks.
 
     Without it Python raises a TypeError of its own for a missing argument, one too many or a misspelt keyword.
@@ -134,6 +134,8 @@ def public(target: _Target, *, but: tuple[str, ...] = ()) -> _Target:
         What users call.
     but : tuple of str
         Methods that are left as they are, since they are called once for each launch.
+    also : mapping
+        Keywords of earlier scripts that a constructor takes for parameters of its own.
     """
     if not isinstance(target, type):
         checked: _Target = _checked(target, target.__name__)
@@ -143,35 +145,53 @@ def public(target: _Target, *, but: tuple[str, ...] = ()) -> _Target:
         plain = member.__func__ if binding else member
         is_public = name == "__init__" or not name.startswith("_")
         if is_public and name not in but and isinstance(plain, FunctionType):
-            call = _checked(plain, None if name == "__init__" else f"{target.__name__}.{name}")
+            call = _checked(plain, None, also) if name == "__init__" else _checked(plain, f"{target.__name__}.{name}")
             setattr(target, name, binding(call) if binding else call)
     return target
 
 
-def _checked(function: Any, name: str | None) -> Any:
+def _checked(function: Any, name: str | None, also: Mapping[str, str] = MappingProxyType({})) -> Any:
     """Return `function` with a TypeError of its call made ours; without a `name` it is a constructor."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        for earlier, present in also.items():
+            if earlier in kwargs:
+                if present in kwargs:
+                    raise _twice(present, earlier)
+                kwargs[present] = kwargs.pop(earlier)
         try:
             return function(*args, **kwargs)
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from inside: the call itself was right
-            raise _mistake(function, name or type(args[0]).__name__, kwargs, error) from None
+            raise _mistake(function, name or type(args[0]).__name__, kwargs, error, also) from None
 
     return call
 
 
-def _mistake(function: Any, who: str, kwargs: dict[str, Any], error: TypeError) -> ArgumentTypeError:
+def _mistake(
+    function: Any, who: str, kwargs: dict[str, Any], error: TypeError, also: Mapping[str, str]
+) -> ArgumentTypeError:
     """Return our exception for a call that does not fit the parameters of `function`."""
+    for earlier, present in also.items():
+        if f"multiple values for argument '{present}'" in str(error):
+            return _twice(present, earlier)
     known = [each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")]
     names = [each.name for each in known if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     unknown = [name for name in kwargs if name not in names]
     if unknown:
         return unknown_keywords(who, unknown, names)
     said = re.sub(r"^\S+\(\)", who, str(error))
-    return ArgumentTypeError(f"{said}; it takes {', '.join(map(str, known)) or 'none'}")
+    optional = [each.name for each in known if each.default is not each.empty]
+    required = [name for name in names if name not in optional]
+    takes = ", ".join([*required, f"optionally {', '.join(optional)}"] if optional else required)
+    return ArgumentTypeError(f"{said}; it takes {takes or 'none'}")
+
+
+def _twice(name: str, earlier: str) -> ArgumentTypeError:
+    """Return the exception for a parameter that is given under both of its names."""
+    return ArgumentTypeError(f"give {name} or {earlier}, which are the same thing, not both")
 
 
 def refused(error: Exception, args: tuple[Any, ...], keywords: tuple[str, ...]) -> PyCutlassError:

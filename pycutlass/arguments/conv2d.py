@@ -125,14 +125,14 @@ class Conv2dArguments(Arguments):
 
     def __init__(
         self,
-        operation: Conv2dOperation | None = None,
-        problem_size: _core.Conv2dProblemSize | None = None,
-        A: Any = None,
-        B: Any = None,
-        C: Any = None,
-        D: Any = None,
+        operation: Conv2dOperation,
+        problem_size: _core.Conv2dProblemSize,
+        A: Any,
+        B: Any,
+        C: Any = None,  # which no launch reads where beta is 0
+        D: Any = None,  # which partial sums of parallel split-K leave to their reduction
         output_op: EpilogueScalars | None = None,
-        split_k_mode: Any = _Mode.Serial,
+        split_k_mode: _core.SplitKMode = _Mode.Serial,
         split_k_slices: int | None = None,
         *,
         bias: bool | None = None,

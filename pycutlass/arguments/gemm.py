@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -119,13 +119,13 @@ class GemmArguments(Arguments):
 
     def __init__(
         self,
-        operation: GemmOperationUniversal | None = None,
-        problem_size: Any = None,
-        A: Any = None,
-        B: Any = None,
-        C: Any = None,
-        D: Any = None,
-        gemm_mode: Any = _GEMM,
+        operation: GemmOperationUniversal,
+        problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int],
+        A: Any,
+        B: Any,
+        C: Any = None,  # which no launch reads where beta is 0
+        D: Any = None,  # which partial sums of parallel split-K leave to their reduction
+        gemm_mode: _core.GemmMode = _GEMM,
         *,
         output_op: EpilogueScalars | None = None,
         split_k_slices: int = 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from pycutlass import device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
@@ -88,14 +88,44 @@ class GemmGroupedArguments(Arguments):
     _SIZE = "problem_sizes"
     _SHOWN = ("problem_count",)
 
+    @overload
     def __init__(
         self,
-        operation: GemmOperationGrouped | None = None,
-        problem_sizes: Any = None,
-        A: Any = None,
-        B: Any = None,
+        operation: GemmOperationGrouped,
+        problem_sizes: Any,
+        A: Any,
+        B: Any,
+        C: Any,
+        D: Any,
+        *,
+        output_op: EpilogueScalars | None = None,
+        bias: bool | None = None,
+        reordered: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        operation: GemmOperationGrouped,
+        problem_sizes: Any,
+        A: Any,
+        B: Any,
         C: Any = None,
-        D: Any = None,
+        *,
+        D: Any,
+        output_op: EpilogueScalars | None = None,
+        bias: bool | None = None,
+        reordered: bool | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        operation: GemmOperationGrouped,
+        problem_sizes: Any,
+        A: Any,
+        B: Any,
+        C: Any = None,  # which no launch reads where beta is 0
+        D: Any = None,  # required, as the two forms above say: Python asks for a default behind that of C
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,

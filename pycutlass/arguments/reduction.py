@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from pycutlass import device
+from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
 from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public
@@ -28,7 +29,7 @@ from pycutlass.operands import (
 )
 from pycutlass.operands.overlaps import check_overlap
 from pycutlass.operation import ReductionOperation
-from pycutlass.operation.problems import reduction_size
+from pycutlass.operation.problems import ReductionProblemSize, reduction_size
 from pycutlass.operation.reduction import check_size
 from pycutlass.tensor import wrap
 from pycutlass.types import element
@@ -91,13 +92,41 @@ class ReductionArguments(Arguments):
     _SOURCE = "source"
     _SHOWN = ("problem_size", "partitions")
 
+    @overload
     def __init__(
         self,
-        operation: ReductionOperation | None = None,
-        problem_size: Any = None,
+        operation: ReductionOperation,
+        problem_size: _core.MatrixCoord | Sequence[int],
+        partitions: int,
+        workspace: Any,
+        destination: Any,
+        source: Any = None,
+        *,
+        output_op: EpilogueScalars | None = None,
+        bias: bool | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        operation: ReductionOperation,
+        problem_size: ReductionProblemSize | _core.MatrixCoord | Sequence[int],
         partitions: int = 1,
-        workspace: Any = None,
-        destination: Any = None,
+        *,
+        workspace: Any,
+        destination: Any,
+        source: Any = None,
+        output_op: EpilogueScalars | None = None,
+        bias: bool | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        operation: ReductionOperation,
+        problem_size: ReductionProblemSize | _core.MatrixCoord | Sequence[int],
+        partitions: int = 1,
+        workspace: Any = None,  # both are required, as the two forms above say: Python asks for a default behind
+        destination: Any = None,  # that of `partitions`
         source: Any = None,
         *,
         output_op: EpilogueScalars | None = None,

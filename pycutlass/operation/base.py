@@ -30,7 +30,7 @@ from pycutlass.source import KernelSource
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
-__all__ = ["ARGUMENTS_OF", "MAX_UNBOUNDED_THREADS", "Operation", "check_capability"]
+__all__ = ["ARGUMENTS_OF", "EARLIER", "MAX_UNBOUNDED_THREADS", "Operation", "check_capability"]
 
 #: Threads of a threadblock that may take 255 registers each, of the 65536 that all GPUs have for one.
 MAX_UNBOUNDED_THREADS = 256
@@ -38,6 +38,8 @@ MAX_UNBOUNDED_THREADS = 256
 #: What to describe kernels with for newer GPUs, by the major part of theirs: the one with as much shared memory.
 _ON_NEWER = {10: 90, 11: 90, 12: 89}
 
+#: Keywords of earlier scripts, and what they are called now.
+EARLIER = {"arch": "compute_capability"}
 
 #: What each operation's arguments are.
 ARGUMENTS_OF = {
@@ -254,11 +256,8 @@ class Operation(ABC):
         object.__setattr__(self, name, value)
 
 
-def check_capability(compute_capability: Any, arch: Any = None) -> int:
-    """Return the compute capability, under either of its names, or raise with the ones that exist."""
-    if arch is not None and compute_capability is not None:
-        raise ArgumentTypeError("give compute_capability or arch, which are the same thing, not both")
-    value = arch if compute_capability is None else compute_capability
+def check_capability(value: Any) -> int:
+    """Return a compute capability that kernels are described with, or raise with the ones that exist."""
     capability = as_int(value)
     if capability in SHARED_MEMORY_LIMIT:
         return capability

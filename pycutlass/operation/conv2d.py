@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar, overload
 
 from pycutlass import _core
 from pycutlass.calls import meant, member_meant, public, shown
@@ -15,7 +16,7 @@ from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import conv2d_rules, parts
-from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import named_operands, supported
@@ -58,7 +59,7 @@ _STRIDED_DGRAD_SWIZZLES: tuple[type[Any], ...] = (
 )
 
 
-@public
+@partial(public, also=EARLIER)
 class Conv2dOperation(Operation):
     """A convolution kernel: D = epilogue(convolution of A and B, C).
 
@@ -139,21 +140,54 @@ class Conv2dOperation(Operation):
         "group_mode",
     )
 
+    @overload
     def __init__(
         self,
-        conv_kind: Any = None,
-        iterator_algorithm: Any = None,
-        compute_capability: int | None = None,
-        tile_description: TileDescription | None = None,
-        A: TensorDescription | None = None,
-        B: TensorDescription | None = None,
-        C: TensorDescription | None = None,
-        stride_support: Any = StrideSupport.Strided,
+        conv_kind: _core.ConvOperator,
+        iterator_algorithm: _core.IteratorAlgorithm,
+        compute_capability: int,
+        tile_description: TileDescription,
+        A: TensorDescription,
+        B: TensorDescription,
+        C: TensorDescription,
+        stride_support: StrideSupport | _core.StrideSupport,
+        epilogue_functor: EpilogueFunctor,
+        swizzling_functor: Any = None,
+        group_mode: GroupMode | None = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        conv_kind: _core.ConvOperator,
+        iterator_algorithm: _core.IteratorAlgorithm,
+        compute_capability: int,
+        tile_description: TileDescription,
+        A: TensorDescription,
+        B: TensorDescription,
+        C: TensorDescription,
+        stride_support: StrideSupport | _core.StrideSupport = StrideSupport.Strided,
+        *,
+        epilogue_functor: EpilogueFunctor,
+        swizzling_functor: Any = None,
+        group_mode: GroupMode | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        conv_kind: _core.ConvOperator,
+        iterator_algorithm: _core.IteratorAlgorithm,
+        compute_capability: int,
+        tile_description: TileDescription,
+        A: TensorDescription,
+        B: TensorDescription,
+        C: TensorDescription,
+        stride_support: StrideSupport | _core.StrideSupport = StrideSupport.Strided,
+        # Required, as the two forms above say: Python asks for a default behind that of `stride_support`.
         epilogue_functor: EpilogueFunctor | None = None,
         swizzling_functor: Any = None,
         group_mode: GroupMode | None = None,
         *,
-        arch: int | None = None,
         element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
@@ -162,7 +196,7 @@ class Conv2dOperation(Operation):
             self._refuse(unknown, "arch", "element_epilogue")
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
-        self.compute_capability = check_capability(compute_capability, arch)
+        self.compute_capability = check_capability(compute_capability)
         tile = parts.expect("tile_description", tile_description, TileDescription)
         A, B = parts.expect("A", A, TensorDescription), parts.expect("B", B, TensorDescription)
         self.tile_description = parts.over_f32(tile, A, B)

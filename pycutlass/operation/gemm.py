@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from pycutlass import _core
@@ -14,7 +14,7 @@ from pycutlass.families import KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import parts
-from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.gemm_support import check_operands, check_size, output, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
@@ -34,7 +34,7 @@ _SIZES: dict[type[Any], int] = {
 }
 
 
-@public
+@partial(public, also=EARLIER)
 class GemmOperationUniversal(Operation):
     """A GEMM kernel: D = alpha * A x B + beta * C, with A of (M, K), B of (K, N), C and D of (M, N).
 
@@ -94,16 +94,15 @@ class GemmOperationUniversal(Operation):
 
     def __init__(
         self,
-        compute_capability: int | None = None,
-        tile_description: TileDescription | None = None,
-        A: TensorDescription | None = None,
-        B: TensorDescription | None = None,
-        C: TensorDescription | None = None,
-        epilogue_functor: Epilogue | None = None,
+        compute_capability: int,
+        tile_description: TileDescription,
+        A: TensorDescription,
+        B: TensorDescription,
+        C: TensorDescription,
+        epilogue_functor: Epilogue,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         D: TensorDescription | None = None,
         *,
-        arch: int | None = None,
         visitor: bool = False,
         direct_store: bool = False,
         element_epilogue: Any = None,
@@ -116,7 +115,7 @@ class GemmOperationUniversal(Operation):
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
             )
-        self.compute_capability = check_capability(compute_capability, arch)
+        self.compute_capability = check_capability(compute_capability)
         tile = parts.expect("tile_description", tile_description, TileDescription)
         A, B = parts.expect("A", A, TensorDescription), parts.expect("B", B, TensorDescription)
         self.tile_description = parts.over_f32(tile, A, B)

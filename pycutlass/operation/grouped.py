@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from pycutlass import _core
@@ -13,7 +14,7 @@ from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import KernelFamily
 from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation.base import Operation
+from pycutlass.operation.base import EARLIER, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.group_support import check_operands, check_sizes, outputs
 from pycutlass.operation.support import Support, named_operands, supported
@@ -33,7 +34,7 @@ _SWIZZLES = (
 )
 
 
-@public
+@partial(public, also=EARLIER)
 class GemmOperationGrouped(Operation):
     """A kernel for a group of GEMMs: D[i] = epilogue(A[i] x B[i], C[i]), each with its own M, N and K.
 
@@ -84,16 +85,15 @@ class GemmOperationGrouped(Operation):
 
     def __init__(
         self,
-        compute_capability: int | None = None,
-        tile_description: TileDescription | None = None,
-        A: TensorDescription | None = None,
-        B: TensorDescription | None = None,
-        C: TensorDescription | None = None,
-        epilogue_functor: Epilogue | None = None,
+        compute_capability: int,
+        tile_description: TileDescription,
+        A: TensorDescription,
+        B: TensorDescription,
+        C: TensorDescription,
+        epilogue_functor: Epilogue,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         precompute_mode: SchedulerMode = SchedulerMode.Device,
         *,
-        arch: int | None = None,
         element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
@@ -103,7 +103,6 @@ class GemmOperationGrouped(Operation):
         #: The GEMM that each problem of a group is.
         self.single = GemmOperationUniversal(
             *(compute_capability, tile_description, A, B, C, epilogue_functor, swizzling_functor),
-            arch=arch,
             element_epilogue=element_epilogue,
         )
         self.compute_capability = self.single.compute_capability

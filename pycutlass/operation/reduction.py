@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pycutlass import _core
@@ -86,9 +86,9 @@ class ReductionOperation(Operation):
 
     def __init__(
         self,
-        shape: Any = None,
-        C: TensorDescription | None = None,
-        element_accumulator: Any = None,
+        shape: _core.MatrixCoord | Sequence[int],
+        C: TensorDescription,
+        element_accumulator: Any,
         element_workspace: Any = None,
         element_compute: Any = None,
         epilogue_functor: Epilogue | None = None,

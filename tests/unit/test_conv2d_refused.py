@@ -121,6 +121,6 @@ def test_the_output_overlaps_nothing_that_is_read():
 
 def test_what_is_no_operation_or_problem_is_refused():
     with pytest.raises(ArgumentTypeError, match="operation is missing: give a Conv2dOperation"):
-        Conv2dArguments()
+        Conv2dArguments(None, None, None, None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="Conv2dProblemSize, got NoneType"):
-        Conv2dArguments(SIMT[fprop])
+        Conv2dArguments(SIMT[fprop], None, None, None)  # type: ignore[arg-type]

@@ -153,13 +153,13 @@ def test_a_class_in_place_of_an_object() -> None:
     with pytest.raises(DescriptionError, match=r"is the class LinearCombination; call it: LinearCombination\(\.\.\.\)"):
         described(epilogue_functor=LinearCombination)
     with pytest.raises(ArgumentTypeError, match="got the class GemmOperationUniversal: make an operation of it first"):
-        GemmArguments(GemmOperationUniversal)  # type: ignore[arg-type]
+        GemmArguments(GemmOperationUniversal, (4, 4, 4), None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [GemmArguments, GemmGroupedArguments, Conv2dArguments, pycutlass.ReductionArguments])
 def test_operations_of_other_arguments(kind: Any) -> None:
     with pytest.raises(ArgumentTypeError, match=r"^operation is missing: give a "):
-        kind()
+        kind(None, None, None, None)
     for operation, fitting in (
         (OPERATION, GemmArguments),
         (GROUPED, GemmGroupedArguments),
@@ -167,7 +167,7 @@ def test_operations_of_other_arguments(kind: Any) -> None:
     ):
         if fitting is not kind:
             with pytest.raises(ArgumentTypeError, match=rf"its arguments are {fitting.__name__}$"):
-                kind(operation)
+                kind(operation, None, None, None)
 
 
 def test_one_bias_of_an_array() -> None:

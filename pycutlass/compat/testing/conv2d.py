@@ -7,11 +7,12 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
+from pycutlass.arguments.base import check_operation
 from pycutlass.compat.reference_modules import Conv2dReferenceModule
 from pycutlass.compat.testing.launcher import Launcher
 from pycutlass.compat.testing.operands import nothing_left
 from pycutlass.enums import StrideSupport
-from pycutlass.operation import Conv2dOperation
+from pycutlass.operation import Conv2dOperation, ReductionOperation
 
 __all__ = ["Conv2dLauncher", "test_all_conv2d"]
 
@@ -87,9 +88,8 @@ class Conv2dLauncher(Launcher):
         if mode == _SplitK.Parallel:
             product = _core.implicit_gemm_problem_size(kind, problem_size)
             extents, slices = [product.m(), product.n()], problem_size.split_k_slices
-            sums = ReductionArguments(
-                self.reduction_operation, extents, slices, arguments.ptr_D, D, C, output_op=scalars
-            )
+            reduction = check_operation(self.reduction_operation, ReductionOperation)
+            sums = ReductionArguments(reduction, extents, slices, arguments.ptr_D, D, C, output_op=scalars)
 
         def expected() -> Any:
             reference = Conv2dReferenceModule(operation.A, operation.B, operation.C, kind)

@@ -7,11 +7,12 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.arguments import GemmArguments, ReductionArguments
+from pycutlass.arguments.base import check_operation
 from pycutlass.compat.reference_modules import ReferenceModule
 from pycutlass.compat.testing.launcher import Launcher
 from pycutlass.compat.testing.operands import nothing_left
 from pycutlass.errors import ArgumentError
-from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation import GemmOperationUniversal, ReductionOperation
 
 __all__ = ["GemmUniversalLauncher", "test_all_gemm"]
 
@@ -56,9 +57,8 @@ class GemmUniversalLauncher(Launcher):
         arguments = GemmArguments(operation, problem_size, A, B, C, D, mode, output_op=scalars, split_k_slices=slices)
         sums = None
         if mode == _Mode.GemmSplitKParallel:
-            sums = ReductionArguments(
-                self.reduction_operation, [m, n], slices, arguments.ptr_D, D, C, output_op=scalars
-            )
+            reduction = check_operation(self.reduction_operation, ReductionOperation)
+            sums = ReductionArguments(reduction, [m, n], slices, arguments.ptr_D, D, C, output_op=scalars)
 
         def expected() -> Any:
             reference = ReferenceModule(operation.A, operation.B, operation.C)
