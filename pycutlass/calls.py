@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
@@ -217,8 +218,55 @@ def refused(error: Exception, args: tuple[Any, ...], keywords: tuple[str, ...]) 
     if unknown and known:
         return unknown_keywords(forms[0].split("(")[0], unknown, known)
     first = len(given) - len(keywords)
-    texts = [*map(shown, given[:first]), *(f"{k}={shown(v)}" for k, v in zip(keywords, given[first:], strict=True))]
-    return ArgumentTypeError(f"the call must be {' or '.join(forms)}, got ({', '.join(texts)})")
+    named = dict(zip(keywords, given[first:], strict=True))
+    got = ", ".join([*map(shown, given[:first]), *(f"{name}={shown(value)}" for name, value in named.items())])
+    if len(forms) == 1:
+        return ArgumentTypeError(f"the call must be {forms[0]}, got ({got})")
+    several = list(map(_Form.of, forms))
+    wrong = min((form.misfits(given[:first], named) for form in several), key=lambda each: tuple(map(len, each)))
+    text = "; ".join([*wrong[0], *([f"{', '.join(wrong[1])} missing"] if wrong[1] else [])]) or "no form fits"
+    who = forms[0].split("(")[0]
+    return ArgumentTypeError(f"{who}({got}): {text}. It takes {'; or '.join(map(str, several))}")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One of several forms of a call: types by name of what it needs, and of what may be left out."""
+
+    required: dict[str, str]
+    optional: dict[str, str]
+
+    @classmethod
+    def of(cls, text: str) -> _Form:
+        """Return what the signature `text` says."""
+        found = re.findall(r"(?:\(|, )(\w+): ([\w| ]+?)( =|(?=, |\)))", text)
+        return cls(
+            {name: kind for name, kind, default in found if not default},
+            {name: kind for name, kind, default in found if default},
+        )
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.required)} and optionally {', '.join(self.optional)}"
+
+    def misfits(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """Return what is wrong with a call of this form, and what it lacks."""
+        kinds = {**self.required, **self.optional}
+        values = {**dict(zip(kinds, given, strict=False)), **named}
+        wrong = [f"{name} belongs to another form" for name in named if name not in kinds]
+        wrong += [
+            f"{name} must be {kind}, got {shown(value)}"
+            for name, value in values.items()
+            if (kind := kinds.get(name)) and not any(_is_a(value, each) for each in kind.split(" | "))
+        ]
+        wrong += [f"{len(given) - len(kinds)} too many"] if len(given) > len(kinds) else []
+        return wrong, [name for name in self.required if name not in values]
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    """Return whether a value has the type that pybind11 calls `kind`."""
+    if kind == "int":
+        return hasattr(type(value), "__index__")
+    return type(value).__name__ == ("NoneType" if kind == "None" else kind)
 
 
 def _form(name: str, line: str) -> str:

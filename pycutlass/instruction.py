@@ -74,7 +74,7 @@ MathOperation.multiply_add)
     element_a: Any
     element_b: Any
     element_accumulator: Any
-    opcode_class: Any = _SIMT
+    opcode_class: _core.OpClass = _SIMT
     math_operation: MathOperation = MathOperation.multiply_add
     #: What follows from them: types of operands and accumulator, who multiplies, and the row of the family's table.
     a: Element = field(init=False, repr=False, compare=False)

@@ -188,7 +188,9 @@ class GemmOperationUniversal(Operation):
         """Return the accumulator's element type."""
         return self.tile_description.math_instruction.accumulator
 
-    def supports(self, problem_size: Any, operands: Mapping[str, Any] | None = None) -> Support:
+    def supports(
+        self, problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int], operands: Mapping[str, Any] | None = None
+    ) -> Support:
         """Return whether the kernel can compute `problem_size`: something true, or something false with a `reason`.
 
         Nothing has to be compiled for that, and no memory is needed. What only memory tells is looked at when arguments
@@ -243,7 +245,7 @@ class GemmOperationUniversal(Operation):
         """
         return size_of(A, B)
 
-    def output(self, problem_size: Any) -> TensorSpec:
+    def output(self, problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int]) -> TensorSpec:
         """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
         return output(self, gemm_size(problem_size))
 

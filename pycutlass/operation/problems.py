@@ -49,7 +49,7 @@ class GemmProblemSize:
     m: int
     n: int
     k: int
-    gemm_mode: Any = _Mode.Gemm
+    gemm_mode: _core.GemmMode = _Mode.Gemm
     batch: int = 1
     split_k_slices: int = 1
 

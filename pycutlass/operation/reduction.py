@@ -117,7 +117,11 @@ class ReductionOperation(Operation):
         self.element_compute = self.epilogue_functor.compute.tag
         self._check(element_compute)
 
-    def supports(self, problem_size: Any, operands: Mapping[str, Any] | None = None) -> Support:
+    def supports(
+        self,
+        problem_size: ReductionProblemSize | _core.MatrixCoord | Sequence[int],
+        operands: Mapping[str, Any] | None = None,
+    ) -> Support:
         """Return whether the kernel can compute `problem_size`: something true, or something false with a `reason`.
 
         Nothing has to be compiled for that, and no memory is needed.
@@ -148,7 +152,7 @@ class ReductionOperation(Operation):
 
         return supported(self, check)
 
-    def output(self, problem_size: Any) -> TensorSpec:
+    def output(self, problem_size: ReductionProblemSize | _core.MatrixCoord | Sequence[int]) -> TensorSpec:
         """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
         size = reduction_size(problem_size)
         strides = (size.columns, 1) if self.C.order.is_row_major else (1, size.rows)

@@ -113,7 +113,10 @@ def test_the_partial_kernel():
 
 REFUSED: list[tuple[Any, list[str]]] = [
     (lambda: conv(None, "optimized"), ["conv_kind", "cutlass.conv.Operator.fprop", "None"]),
-    (lambda: Conv2dOperation(fprop, "optimized", 80, None, None, None, None), ["iterator_algorithm", "analytic", "'optimized'"]),
+    (
+        lambda: Conv2dOperation(fprop, "optimized", 80, None, None, None, None),
+        ["iterator_algorithm", "analytic", "'optimized'"],
+    ),
     (lambda: conv(fprop, "optimized", stride="strided"), ["stride_support", "Strided", "unity"]),
     (lambda: conv(dgrad, "few_channels"), ["few_channels", "fprop", "dgrad"]),
     (lambda: conv(fprop, "fixed_channels", (f32,) * 3, opcode=cutlass.OpClass.Simt), ["fixed_channels", "Simt"]),

@@ -70,6 +70,33 @@ class _Own:
         raise RuntimeError("my own")
 
 
+EXTENTS = cutlass.Tensor4DCoord(1, 8, 8, 4), cutlass.Tensor4DCoord(8, 3, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "wrong"),
+    [
+        ((), {"stride": 2}, "stride must be MatrixCoord, got 2; input_size, filter_size missing"),
+        ((), {}, "input_size, filter_size missing"),
+        ((1, 2, 3), {}, "C, K, R, S missing"),
+        ((1, 8, 8, 4.5, 8, 3, 3), {}, "C must be int, got 4.5"),
+        ((1, 8, 8, 4, 8, 3, 3), {"mode": "convolution"}, "mode must be Mode, got 'convolution'"),
+        ((1, 8, 8, 4, 8, 3, 3), {"stride": 2}, "stride belongs to another form"),
+        ((1,) * 30, {}, "mode must be Mode, got 1; 12 too many"),
+        (EXTENTS, {"stride": (2, 2)}, "stride must be MatrixCoord, got (2, 2)"),
+        (EXTENTS[:1], {}, "filter_size missing"),
+    ],
+)
+def test_of_several_forms_the_nearest_says_what_is_wrong(given, named, wrong):
+    with pytest.raises(ArgumentTypeError) as caught:
+        cutlass.conv.Conv2dProblemSize(*given, **named)
+    message = str(caught.value)
+    texts = [*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())]
+    assert message.startswith(f"Conv2dProblemSize({', '.join(texts)}): {wrong}. It takes N, H, W, C, K, R, S and ")
+    assert "; or input_size, filter_size and optionally padding, stride, " in message
+    assert ": int" not in message and "None" not in message
+
+
 def test_refusals_of_the_extension():
     size = cutlass.conv.Conv2dProblemSize(1, 8, 8, 16, 32, 3, 3)
     with pytest.raises(ArgumentTypeError, match=r"the call must be GemmCoord\(m: int, n: int, k: int\), got \('x'\)"):
