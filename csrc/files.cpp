@@ -123,6 +123,7 @@ class States {
   };
 
   void join() {
+    std::lock_guard const lock(joining_);  // a thread may be joined once, and `finish` be called by many
     for (std::thread& helper : helpers_) helper.join();
     helpers_.clear();
   }
@@ -217,6 +218,7 @@ class States {
   std::map<std::string, std::string> found_;
   std::set<std::pair<dev_t, ino_t>> followed_;
   std::exception_ptr failure_;
+  std::mutex joining_;
   std::vector<std::thread> helpers_;  // last: they use all of the above
 };
 

@@ -114,8 +114,8 @@ class BuildReport:
         if self.spill_store_bytes or self.spill_load_bytes:
             found.append(
                 f"registers spill to memory ({self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of "
-                f"loads per thread, with {self.registers} registers): choose a smaller tile, or for an "
-                f"Ampere-style kernel more warps"
+                f"loads per thread, with {self.registers} registers): choose a smaller tile. An "
+                f"Ampere-style kernel can divide its tile among more warps instead (warp_count)"
             )
         if self.stack_bytes:
             found.append(f"each thread has a stack frame of {self.stack_bytes} bytes: an array is not in registers")

@@ -99,6 +99,25 @@ def test_the_answer_may_be_left(tree):
     assert threads() == before
 
 
+def test_many_threads_may_ask_at_once(tree):
+    """In a process of its own: where one of them hangs, it cannot be stopped."""
+    program = f"""
+import threading
+from pycutlass import _core
+for _ in range(300):
+    asked, answers = _core.FileStates([{os.fsencode(tree)!r}]), []
+    asking = [threading.Thread(target=lambda: answers.append(asked.finish()), daemon=True) for _ in range(8)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join(20)
+    assert len(answers) == 8 and len(set(answers)) == 1, len(answers)
+print(answers[0].hex())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == states(tree).hex()
+
+
 def threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
