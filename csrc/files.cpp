@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
@@ -81,12 +82,20 @@ void append(std::string& text, std::string const& name, std::initializer_list<st
 
 std::int64_t nanoseconds(timespec const& time) { return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec; }
 
+// What is kept of a file: all that no edit leaves as it is, since anyone can set a modification time, and nobody the
+// time of the change.
+void append_state(std::string& text, std::string const& name, struct stat const& status) {
+  append(text, name,
+         {status.st_size, nanoseconds(status.st_mtim), nanoseconds(status.st_ctim),
+          static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino)});
+}
+
 // The states of files, and of all files below directories. Links are followed, those to directories once each, under
 // the name of the directory that they lead to: so the text is the same whichever thread comes first.
 class States {
  public:
   // Begins on other threads: what the caller does meanwhile costs no time.
-  explicit States(std::vector<std::string> const& places) {
+  explicit States(std::vector<std::string> const& places) : places(places) {
     for (std::string const& place : places) waiting_.push_back({place, place, false});
     try {
       for (unsigned count = std::min(kThreads, std::thread::hardware_concurrency()); count > 1; --count) {
@@ -114,6 +123,8 @@ class States {
     if (failure_) std::rethrow_exception(failure_);
     return text();
   }
+
+  std::vector<std::string> const places;
 
  private:
   struct Place {
@@ -195,12 +206,7 @@ class States {
       if (S_ISDIR(status.st_mode)) return follow(entry, place, status, states, deeper);
     }
     if (S_ISDIR(status.st_mode)) deeper.push_back({place.path, place.name, true});
-    // What no edit leaves as it is: anyone can set a modification time, and nobody the time of the change.
-    if (S_ISREG(status.st_mode)) {
-      append(states, entry,
-             {status.st_size, nanoseconds(status.st_mtim), nanoseconds(status.st_ctim),
-              static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino)});
-    }
+    if (S_ISREG(status.st_mode)) append_state(states, entry, status);
   }
 
   void follow(std::string const& entry, Place const& link, struct stat const& target, std::string& states,
@@ -222,10 +228,59 @@ class States {
   std::vector<std::thread> helpers_;  // last: they use all of the above
 };
 
+// One look at one place, after which nothing about it that was asked for can change without changing the answer. The
+// place begins with what is asked for.
+std::string glance(std::string const& place) {
+  char const question = place.empty() ? '\0' : place[0];
+  std::string const path = place.substr(place.empty() ? 0 : 1);
+  std::string answer;
+  struct stat status;
+  if (path.find('\0') != std::string::npos) return "-";  // which no file's name has
+  if (question == 'k') {                                 // what kind of thing it is, and of a file its state
+    if (stat(path.c_str(), &status)) return "-";
+    if (!S_ISREG(status.st_mode)) return S_ISDIR(status.st_mode) ? "d" : "o";
+    append_state(answer, "f", status);
+  } else if (question == 'n') {  // the names in a directory, each with its kind
+    try {
+      Descriptor const directory(path);
+      for (Entry const& entry : entries_of(directory, path)) {
+        unsigned char kind = entry.kind;
+        if (kind == DT_UNKNOWN && !fstatat(directory, entry.name.c_str(), &status, AT_SYMLINK_NOFOLLOW))
+          kind = IFTODT(status.st_mode);
+        append(answer, entry.name, {kind});
+      }
+    } catch (Unreadable const&) {
+      return "-";
+    }
+  } else if (question == 'r') {  // where it leads
+    std::unique_ptr<char, decltype(&std::free)> const real(realpath(path.c_str(), nullptr), &std::free);
+    answer = real ? real.get() : "-";
+  } else {
+    throw py::value_error("a place begins with k, n or r");
+  }
+  return answer;
+}
+
+py::bytes glances(py::typing::List<py::bytes> const& places) {
+  std::string text;
+  for (py::handle place : places) {
+    std::string const answer = glance(place.cast<std::string>());
+    append(text, "", {static_cast<std::int64_t>(answer.size())});
+    text += answer;
+  }
+  return text;
+}
+
 std::unique_ptr<States> begin(py::typing::List<py::bytes> const& places) {
   std::vector<std::string> paths;
   for (py::handle place : places) paths.push_back(place.cast<std::string>());
   return std::make_unique<States>(paths);
+}
+
+py::typing::List<py::bytes> places_of(States const& states) {
+  py::typing::List<py::bytes> places;
+  for (std::string const& place : states.places) places.append(py::bytes(place));
+  return places;
 }
 
 py::bytes finish(States& states) {
@@ -248,11 +303,16 @@ py::bytes finish(States& states) {
 }  // namespace
 
 void bind_files(py::module_& m) {
+  m.def(
+      "glances", &glances, py::arg("places"),
+      "Return bytes that differ whenever what is asked for does: of ``k`` and a path the kind of thing there, with the "
+      "state of a file; of ``n`` and a path the names in a directory; of ``r`` and a path where it leads.");
   py::class_<States>(
       m, "FileStates", py::is_final(),
       "The states of files, and of all files below directories, which other threads look at from now on. "
       "The places are paths as bytes.")
       .def(py::init(&begin), py::arg("places"))
+      .def_property_readonly("places", &places_of)
       .def("finish", &finish,
            "Return bytes that differ whenever the size, a time of modification or of change, the device, the inode or "
            "the name of a file does. Raises OSError.");

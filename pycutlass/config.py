@@ -9,7 +9,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["VARIABLES", "Variable", "cache_directory", "compiler_environment", "flag", "path", "text"]
+__all__ = [
+    "VARIABLES",
+    "Variable",
+    "cache_directory",
+    "compiler_environment",
+    "flag",
+    "of_the_search",
+    "path",
+    "search_path",
+    "text",
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,8 @@ _PASSED_ON = (
     *("ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS"),  # a preloaded sanitizer would end the compiler
     *("CCACHE_DIR", "CCACHE_DISABLE", "SCCACHE_DIR", "DISTCC_DIR", "DISTCC_HOSTS"),  # where launchers keep things
 )
+_PATHS = ("CUTLASS_PATH", "CUDA_INSTALL_PATH", "CUDA_HOME")
+_OF_THE_SEARCH = (*_PATHS, "PYCUTLASS_BACKEND", "CXX", "PATH", "HOME")
 _KNOWN = frozenset(variable.name for variable in VARIABLES)
 
 
@@ -82,6 +94,22 @@ def cache_directory() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("pycutlass", appauthor=False))
+
+
+def of_the_search() -> tuple[str | None, ...] | None:
+    """Return all variables that decide which compilers and headers are found.
+
+    None where one of them means something else elsewhere: in another working directory, or in another list of users.
+    """
+    values = tuple(map(os.environ.get, _OF_THE_SEARCH))
+    paths = [value for name, value in zip(_OF_THE_SEARCH, values, strict=True) if value and name in _PATHS]
+    at_home = values[-1] is not None
+    return values if all(path[0] == "/" or (at_home and f"{path}/"[:2] == "~/") for path in paths) else None
+
+
+def search_path() -> str:
+    """Return where programs are looked for."""
+    return os.environ.get("PATH", os.defpath)
 
 
 def compiler_environment() -> dict[str, str]:

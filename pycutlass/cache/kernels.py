@@ -111,12 +111,20 @@ class KernelCache:
         compute : Callable[[], str]
             Called without any lock.
         """
-        known = self._first(lambda store: store.recall(kind, subject, fingerprint))
+        known = self.recall(kind, subject, fingerprint)
         if known is not None:
             return known
         value = compute()
         self._keep(lambda store: store.remember(kind, subject, fingerprint, value))
         return value
+
+    def recall(self, kind: str, subject: str, fingerprint: str = "") -> str | None:
+        """Return what `memo` or `remember` have kept of `subject`, if its fingerprint is still this one, or None."""
+        return self._first(lambda store: store.recall(kind, subject, fingerprint))
+
+    def remember(self, kind: str, subject: str, value: str, *, most: int) -> None:
+        """Keep a text of `subject`, and of all texts of this `kind` the `most` that were kept last."""
+        self._keep(lambda store: store.remember(kind, subject, "", value, most=most))
 
     def entries(self) -> list[Entry]:
         """Return what is in the cache, on disk and in memory, the most recently used first."""

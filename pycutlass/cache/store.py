@@ -52,7 +52,6 @@ class Store:
 
     def __init__(self, database: str, *, writable: bool = True) -> None:
         self.writable = writable
-        self._recalled: dict[tuple[str, ...], tuple[Any, ...]] = {}  # memos, as they were read last
         import sqlite3  # for those who ask the cache for something
 
         try:
@@ -142,21 +141,21 @@ class Store:
 
     def recall(self, kind: str, subject: str, fingerprint: str) -> str | None:
         """Return the text that was remembered of `subject`, if its fingerprint is still this one."""
-        asked = tuple(map(_storable, (kind, subject, fingerprint)))
-        if asked not in self._recalled:  # one look-up wants several, and there are few
-            rows = self._run(f"SELECT kind, subject, fingerprint, value, digest FROM {MEMOS}")
-            self._recalled = {row[:3]: row[3:] for row in rows}
-        value, digest = self._recalled.get(asked, (None, None))
-        if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
-            return value
+        asked = f"SELECT value, digest FROM {MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
+        for value, digest in self._run(asked, *map(_storable, (kind, subject, fingerprint))):
+            if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
+                return value
         return None
 
-    def remember(self, kind: str, subject: str, fingerprint: str, value: str) -> bool:
-        """Keep the text `value` of `subject`; return False where nothing can be written."""
+    def remember(self, kind: str, subject: str, fingerprint: str, value: str, *, most: int | None = None) -> bool:
+        """Keep the text `value` of `subject`, and of its `kind` at most so many; return False where that cannot be."""
         if self.writable:
             texts = (kind, subject, fingerprint, value)
             row = (*map(_storable, texts), _memo_digest(*texts))
             self._run(f"INSERT OR REPLACE INTO {MEMOS} VALUES (?, ?, ?, ?, ?)", *row)
+            if most is not None:  # SQLite numbers rows as they come
+                kept = f"SELECT rowid FROM {MEMOS} WHERE kind = ? ORDER BY rowid DESC LIMIT ?"
+                self._run(f"DELETE FROM {MEMOS} WHERE kind = ? AND rowid NOT IN ({kept})", kind, kind, most)
         return self.writable
 
     def entries(self) -> list[Entry]:

@@ -17,7 +17,7 @@ from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
 from pycutlass.compiler.schedule import Job, make_processes, run_all, run_each
-from pycutlass.compiler.tools import Tools, find_device_compiler, find_tools, portable_fields
+from pycutlass.compiler.tools import Choice, Tools, find_device_compiler, portable_fields, recall, search
 from pycutlass.compiler.verdict import judge, warn
 from pycutlass.compiler.wanted import Request, Wanted, checked, requests
 from pycutlass.errors import ArgumentTypeError, BuildReportError, CompileError, NotCompiledError, ToolkitError
@@ -256,6 +256,7 @@ def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, 
     if not wanted:
         return
     supply, missing = _Supply(), []
+    supply.confirmed()
     for want in wanted:
         artifact = supply.look_up(want)
         if artifact is None:
@@ -280,30 +281,57 @@ def _obtain(wanted: Sequence[Wanted]) -> dict[Wanted, Artifact]:
     """Return every kernel that is wanted: from the cache, and what it lacks from the compilers."""
     supply = _Supply()
     found = {want: supply.look_up(want) for want in wanted}
+    if not supply.confirmed():
+        found = {want: supply.look_up(want) for want in wanted}
     missing = [want for want, artifact in found.items() if artifact is None]
     built = dict(zip(missing, run_all(supply.jobs(missing), make_processes()), strict=True)) if missing else {}
     return {want: artifact or built[want] for want, artifact in found.items()}
 
 
 class _Supply:
-    """Where the kernels of one call come from: the cache and, where there are any, the compilers."""
+    """Where the kernels of one call come from: the cache and, where there are any, the compilers.
+
+    What another search has found is taken at first, while other threads look whether that still holds; so what
+    `look_up` returns is only to be used once it is `confirmed`.
+    """
 
     def __init__(self) -> None:
         self._cache = _session.cache()
         self._tools: Tools | None = None
+        self._recalled = recall(_session.backend, self._cache)
+        if self._recalled:
+            self._choice: Choice | None = self._recalled.choice
+        else:
+            self._search()
+
+    def _search(self) -> None:
+        self._recalled = self._choice = None
         try:
-            self._tools = _find_tools(self._cache)
+            self._choice = self._tools = _find_tools(self._cache)
         except ToolkitError as error:
             if not error.absent:  # something that was named, or that is installed, does not work
                 raise
             self._absence, self._headers = error, own_headers_digest()
             say_once(f"kernels come from the cache alone. {error}", logging.INFO)
+        else:
+            _say_who_compiles(self._choice)
 
     def look_up(self, want: Wanted) -> Artifact | None:
         """Return what the cache has; without compilers, what was built elsewhere from the same text and headers."""
-        if self._tools is None:
+        if self._choice is None:
             return self._cache.find(**portable_fields(want.source, want.target, self._headers))
-        return self._cache.get(make_key(self._tools.key_fields(want.source, want.target)))
+        return self._cache.get(make_key(self._choice.key_fields(want.source, want.target)))
+
+    def confirmed(self) -> bool:
+        """Return whether what was looked up is right; else search anew, for everything to be looked up once more."""
+        if self._recalled is None:
+            return True
+        if self._recalled.still_holds():
+            _say_who_compiles(self._recalled.choice)
+            self._recalled = None
+            return True
+        self._search()
+        return False
 
     def jobs(self, missing: Sequence[Wanted]) -> list[Job[Artifact]]:
         """Return what builds the kernels that the cache lacks.
@@ -315,27 +343,31 @@ class _Supply:
         ToolkitError
             There is no compiler.
         """
-        cache, tools = self._cache, self._tools
-        if tools is None:
+        if self._choice and not self._tools and not config.flag("PYCUTLASS_NO_COMPILE"):
+            self._search()  # for the compilers themselves
+        cache, choice, tools = self._cache, self._choice, self._tools
+        if choice is None:
             names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
             at_hand = _at_hand(cache, missing, self._headers)
             message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}.{at_hand}"
             raise ToolkitError(message, absent=True) from self._absence
-        if config.flag("PYCUTLASS_NO_COMPILE"):
-            raise _forbidden(missing, tools)
+        if tools is None or config.flag("PYCUTLASS_NO_COMPILE"):
+            raise _forbidden(missing, choice)
         logger.info("compiling %s", counted(len(missing), "kernel"))
         sweep_scratch()
         return [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
 
 
 def _find_tools(cache: KernelCache) -> Tools:
-    tools = find_tools(_session.backend, cache.memo)
+    return search(_session.backend, cache)
+
+
+def _say_who_compiles(choice: Choice) -> None:
     say_once(
-        f"kernels are compiled by {tools.fields['device_compiler']} and {tools.fields['host_compiler']}", logging.INFO
+        f"kernels are compiled by {choice.fields['device_compiler']} and {choice.fields['host_compiler']}", logging.INFO
     )
-    for note in tools.notes:
+    for note in choice.notes:
         say_once(note)
-    return tools
 
 
 def _build_once(want: Wanted, tools: Tools, cache: KernelCache, processes: Processes) -> Artifact:
@@ -365,9 +397,9 @@ def _at_hand(cache: KernelCache, missing: Sequence[Wanted], headers: str) -> str
     return "".join(sentences)
 
 
-def _forbidden(missing: Sequence[Wanted], tools: Tools) -> NotCompiledError:
+def _forbidden(missing: Sequence[Wanted], choice: Choice) -> NotCompiledError:
     first, cache = missing[0], _session.cache()
-    fields = tools.key_fields(first.source, first.target)
+    fields = choice.key_fields(first.source, first.target)
     listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
     names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
     return NotCompiledError(

@@ -4,54 +4,133 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
+import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
+from pycutlass.cache import KernelCache
 from pycutlass.calls import suggestion
 from pycutlass.errors import ArgumentError, ToolkitError
 from pycutlass.source import KernelSource
 from pycutlass.toolchain import Compiler, HostCompiler, Nvcc, Nvrtc
 from pycutlass.toolkit import (
     Cutlass,
+    Glimpse,
     Memo,
     Toolkit,
+    Trace,
     find_cutlass,
     find_host_compiler,
     find_nvcc,
     find_nvrtc,
+    look,
     own_headers_digest,
     own_include,
+    packages,
+    recorded,
+    unrecorded,
 )
 
-__all__ = ["Tools", "find_device_compiler", "find_tools", "portable_fields"]
+__all__ = ["Choice", "Recalled", "Tools", "find_device_compiler", "find_tools", "portable_fields", "recall", "search"]
 
 _Found = TypeVar("_Found")
 
 # Raise it when the same fields come to mean another build, or a build report another set of fields.
 _SCHEMA = "1"
+# Raise it when what is kept of a search changes.
+_KIND = "tools 1"
+_MOST_ENVIRONMENTS = 50  # a few kilobytes each
+_TARGET = "@target@"  # in flags, a name that a shell takes as it is
+# Whoever works on these has other rules at the next moment.
+_DECIDING = (
+    *("pycutlass.config", "pycutlass.toolkit.find", "pycutlass.toolkit.models", "pycutlass.toolkit.files"),
+    *("pycutlass.toolkit.trace", "pycutlass.toolchain.compilers", __name__),
+)
 
 
 @dataclass(frozen=True)
-class Tools:
-    """The two compilers of a kernel, and the fields of the key that do not depend on the kernel."""
+class Choice:
+    """Which compilers and headers a kernel goes through, as far as its key must know of them.
 
-    device: Compiler
-    host: HostCompiler
+    Attributes
+    ----------
+    fields : Mapping[str, str]
+        The fields of the key that do not depend on the kernel; in the flags, the target is left open.
+    notes : tuple[str, ...]
+        What to know about the versions that were found.
+    """
+
     fields: Mapping[str, str]
     notes: tuple[str, ...]
 
     def key_fields(self, source: KernelSource, target: str) -> dict[str, str]:
         """Return everything that decides what `source` becomes when it is built for `target`."""
-        return {
-            **self.fields,
-            **portable_fields(source, target, self.fields["headers"]),
-            "device_flags": shlex.join(self.device.flags(target)),
-            "host_flags": shlex.join(self.host.flags(target)),
-        }
+        device_flags = self.fields["device_flags"].replace(_TARGET, target)
+        kernel = portable_fields(source, target, self.fields["headers"])
+        return {**self.fields, **kernel, "device_flags": device_flags}
+
+
+@dataclass(frozen=True)
+class Tools(Choice):
+    """The two compilers themselves, and what keys must know of them."""
+
+    device: Compiler
+    host: HostCompiler
+
+
+class Recalled:
+    """A choice that another search has made, and another look at all that it was made from, which goes on meanwhile."""
+
+    def __init__(self, text: str) -> None:
+        kept = json.loads(text)
+        self.choice = Choice(kept["fields"], tuple(kept["notes"]))
+        self._glimpse = Glimpse(kept["trace"])
+
+    def still_holds(self) -> bool:
+        """Return whether a search would choose the same, since nothing that it looks at has changed."""
+        return self._glimpse.is_the_same()
+
+
+def recall(wanted: str | None, cache: KernelCache) -> Recalled | None:
+    """Return what a search has chosen before in this environment; None where that is not known.
+
+    It may be used for whatever can be undone, until `Recalled.still_holds` has said whether it is right.
+    """
+    subject = _environment(wanted)
+    text = cache.recall(_KIND, subject) if subject else None
+    try:
+        return Recalled(text) if text else None
+    except (KeyError, TypeError, ValueError):  # another version of PyCUTLASS has its own idea of it
+        return None
+
+
+def search(wanted: str | None, cache: KernelCache) -> Tools:
+    """Return the compilers, as `find_tools` does, and let `recall` know what was chosen and why."""
+    trace = Trace()
+    subject = _environment(wanted)
+    with recorded(trace):
+        for module in _DECIDING:
+            look("kind", str(sys.modules[module].__file__))
+        tools = find_tools(wanted, lambda kind, of, state, compute: cache.memo(kind, of, state, unrecorded(compute)))
+    if subject and trace.repeatable and subject == _environment(wanted):
+        kept = {"fields": tools.fields, "notes": tools.notes, "trace": trace.as_json()}
+        cache.remember(_KIND, subject, json.dumps(kept, separators=(",", ":")), most=_MOST_ENVIRONMENTS)
+    return tools
+
+
+def _environment(wanted: str | None) -> str | None:
+    """Return a digest of all beside files that decides what a search finds; None where that cannot be said."""
+    variables = config.of_the_search()
+    if variables is None:
+        return None
+    described = [wanted, variables, packages(), str(own_include()), os.uname().nodename]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def portable_fields(source: KernelSource, target: str, headers: str) -> dict[str, str]:
@@ -99,7 +178,7 @@ def _named_device_compiler(named: str, memo: Memo) -> tuple[str, Toolkit]:
 
 
 def find_tools(wanted: str | None, memo: Memo) -> Tools:
-    """Return the compilers; they are looked for anew each time, which costs 5 ms, since an old answer can be wrong.
+    """Return the compilers; they are looked for anew each time, since an old answer can be wrong.
 
     Raises
     ------
@@ -134,8 +213,10 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
             "cutlass": f"{cutlass.version} {cutlass.digest(memo, states)}",
             "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo, cuda_states)}",
             **_signature(host),
+            "device_flags": shlex.join(device.flags(_TARGET)),
+            "host_flags": shlex.join(host.flags(_TARGET)),
         }
-    return Tools(device, host, fields, tuple(filter(None, (cutlass.note, toolkit.note))))
+    return Tools(fields, tuple(filter(None, (cutlass.note, toolkit.note))), device, host)
 
 
 def _signature(host: HostCompiler) -> dict[str, str]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import os
 import re
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -31,9 +29,12 @@ from pycutlass.toolkit import (
     cuda_release,
     file_fingerprint,
     is_file,
+    on_path,
     read_bytes,
+    real_path,
     run_quietly,
     scratch_directory,
+    unrepeatable,
     without_memo,
 )
 
@@ -140,7 +141,7 @@ class Nvcc(Compiler):
 
         So does what nvcc reads its own flags from.
         """
-        root = Path(os.path.realpath(self._program)).parents[1]
+        root = real_path(self._program).parents[1]
         assembler, profile = root / "bin" / "ptxas", root / "bin" / "nvcc.profile"
         parts = [self._program, *filter(is_file, (assembler, root / "nvvm" / "bin" / "cicc"))]
 
@@ -242,18 +243,22 @@ class HostCompiler(Compiler):
     def signature(self) -> dict[str, str]:
         """Return the first line that the compiler says about its version, and digests of the files that its words name.
 
-        It is remembered for a compiler alone: what a script or a launcher runs may change while they do not.
+        Among these are launchers before the compiler, and scripts. The line is remembered for a compiler alone: what a
+        script or a launcher runs may change while they do not.
         """
         programs = [Path(program) for program in _programs(self._program)]
-        scripts = [program for program in programs if _is_script(program)]
-        files = sorted({*map(str, scripts), *_files_named(self._program[1:])})
+        beside = [program for program in programs if program is not programs[-1] or _is_script(program)]
+        files = sorted({*map(str, beside), *_files_named(self._program[1:])})
 
         def ask() -> str:
             with self._answer or Answer(self._version_command()) as answer:
                 self._answer = None
                 return answer.text().strip().splitlines()[0]
 
-        memo = without_memo if self._has_launcher() else self._memo
+        memo = self._memo
+        if self._has_launcher():
+            memo = without_memo
+            unrepeatable()
         fingerprint = " ".join(map(file_fingerprint, programs))
         version = memo("compiler version", shlex.join(self._program), fingerprint, ask)
         digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
@@ -265,7 +270,7 @@ class HostCompiler(Compiler):
     def _has_launcher(self) -> bool:
         """Whether something stands before the compiler, which may run another one at another time."""
         programs = _programs(self._program)
-        return any(map(_is_script, map(Path, programs))) or not _ITSELF.search(os.path.realpath(programs[-1]))
+        return len(programs) > 1 or _is_script(Path(programs[-1])) or not _ITSELF.search(str(real_path(programs[-1])))
 
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the shared object, the words after the program included; the target does not.
@@ -305,7 +310,7 @@ def _write_source(folder: Path, source: KernelSource) -> None:
 def _programs(command: Sequence[str]) -> list[str]:
     """Return the programs of `command`, a launcher before the compiler: what stands before the first option."""
     words = itertools.takewhile(lambda word: not word.startswith("-"), command)
-    return [found for word in words if (found := shutil.which(word))] or [command[0]]
+    return [found for word in words if (found := on_path(word))] or [command[0]]
 
 
 def _is_script(program: Path) -> bool:

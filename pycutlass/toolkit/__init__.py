@@ -13,7 +13,9 @@ from pycutlass.toolkit.files import (
     cuda_release,
     file_fingerprint,
     is_file,
+    on_path,
     read_bytes,
+    real_path,
     run_quietly,
     without_memo,
 )
@@ -27,9 +29,11 @@ from pycutlass.toolkit.find import (
     find_tool,
     own_headers_digest,
     own_include,
+    packages,
 )
 from pycutlass.toolkit.models import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 from pycutlass.toolkit.scratch import scratch_directory, sweep_scratch
+from pycutlass.toolkit.trace import Glimpse, Trace, look, recorded, unrecorded, unrepeatable
 
 __all__ = [
     "KNOWN_CUDA",
@@ -37,8 +41,10 @@ __all__ = [
     "Answer",
     "Cutlass",
     "Finding",
+    "Glimpse",
     "Memo",
     "Toolkit",
+    "Trace",
     "bindings_directory",
     "compiler_options",
     "cuda_release",
@@ -51,12 +57,19 @@ __all__ = [
     "findings",
     "instruction_mix",
     "is_file",
+    "look",
+    "on_path",
     "own_headers_digest",
     "own_include",
+    "packages",
     "read_bytes",
+    "real_path",
+    "recorded",
     "run_quietly",
     "safely",
     "scratch_directory",
     "sweep_scratch",
+    "unrecorded",
+    "unrepeatable",
     "without_memo",
 ]

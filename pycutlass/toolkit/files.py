@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from pycutlass import config
 from pycutlass.errors import ToolkitError
+from pycutlass.toolkit.trace import look
 
 __all__ = [
     "Answer",
@@ -22,7 +24,9 @@ __all__ = [
     "file_fingerprint",
     "is_directory",
     "is_file",
+    "on_path",
     "read_bytes",
+    "real_path",
     "run_quietly",
     "without_memo",
 ]
@@ -40,18 +44,35 @@ def without_memo(kind: str, subject: str, fingerprint: str, compute: Callable[[]
 
 def file_fingerprint(path: Path) -> str:
     """Return what no edit leaves as it is: anyone can set a modification time, and nobody the time of the change."""
+    look("kind", path)
     status = path.stat()
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
 
 
 def is_file(path: Path) -> bool:
     """Return whether `path` is a file; `Path.is_file` raises where a directory may not be searched."""
+    look("kind", path)
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_directory(path: Path) -> bool:
     """Return whether `path` is a directory; `Path.is_dir` raises where one above may not be searched."""
+    look("kind", path)
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def real_path(path: str | Path) -> Path:
+    """Return where `path` leads, behind all links."""
+    look("real", path)
+    return Path(os.path.realpath(path))
+
+
+def on_path(name: str) -> str | None:
+    """Return the file of program `name`, as a shell would find it."""
+    directories = config.search_path().split(os.pathsep)
+    for place in [name] if os.path.dirname(name) else [os.path.join(each, name) for each in directories]:  # noqa: PTH118, PTH120
+        look("kind", place)
+    return shutil.which(name, path=config.search_path())
 
 
 def content_digest(places: Sequence[Path]) -> str:
@@ -70,6 +91,7 @@ def content_digest(places: Sequence[Path]) -> str:
 
 def read_bytes(path: str | Path) -> bytes:
     """Return the content of a file, in half of the system calls of `Path.read_bytes`: with many files they add up."""
+    look("kind", path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
@@ -168,6 +190,7 @@ def _files(folders: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
     pending = [str(folder) for folder in reversed(folders)]
     followed: set[str] = set()  # a link may lead back up
     while pending:
+        look("names", pending[-1])
         with os.scandir(pending.pop()) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.is_symlink() and not _leads_on(entry, followed):
@@ -181,12 +204,13 @@ def _files(folders: Sequence[Path]) -> Iterator[os.DirEntry[str]]:
 
 def _leads_on(link: os.DirEntry[str], followed: set[str]) -> bool:
     """Return whether `link` leads to a file, or to a directory that no link in `followed` has led to."""
+    look("kind", link.path)
     try:
         kind = link.stat().st_mode
     except OSError:  # to nothing, or to itself
         return False
     if stat.S_ISDIR(kind):
-        real = os.path.realpath(link.path)
+        real = str(real_path(link.path))
         if real in followed:
             return False
         followed.add(real)

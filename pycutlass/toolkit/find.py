@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -23,11 +22,14 @@ from pycutlass.toolkit.files import (
     file_fingerprint,
     is_directory,
     is_file,
+    on_path,
     read_bytes,
+    real_path,
     run_quietly,
     without_memo,
 )
 from pycutlass.toolkit.models import Cutlass, Toolkit, numbers_defined
+from pycutlass.toolkit.trace import look, unrepeatable
 
 __all__ = [
     "GET_CUTLASS",
@@ -43,6 +45,7 @@ __all__ = [
     "find_tool",
     "own_headers_digest",
     "own_include",
+    "packages",
     "search_cutlass",
     "search_host_compiler",
     "search_nvcc",
@@ -131,7 +134,7 @@ def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
     from cuda.pathfinder import find_nvidia_binary_utility
 
     named = [toolkit.root / "bin" / name for toolkit in _toolkits(memo, []) if toolkit.found_via in _VARIABLES]
-    found = next(map(str, filter(is_file, named)), None) or shutil.which(name) or find_nvidia_binary_utility(name)
+    found = next(map(str, filter(is_file, named)), None) or on_path(name) or find_nvidia_binary_utility(name)
     return Path(found) if found else None
 
 
@@ -156,6 +159,11 @@ def own_include() -> Path:
 def own_headers_digest() -> str:
     """Return the SHA-256 of the headers that come with PyCUTLASS."""
     return content_digest([own_include()])
+
+
+def packages() -> dict[str, list[str]]:
+    """Return the directories of all packages that a search may lead to, as Python finds them now."""
+    return {name: [str(directory) for directory in _package_directories(name)] for name in (_CUTLASS, _CUDA)}
 
 
 def search_cutlass() -> tuple[Cutlass | None, list[str]]:
@@ -212,13 +220,14 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     named = config.text("CXX")
     command = _words("CXX", named) if named else ["g++"]
     _refuse_what_no_key_knows(named or "", command)
-    program = shutil.which(command[0])
+    program = on_path(command[0])
     tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
 
 
 _CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
 _CUTLASS_HAS = {"include/cutlass/cutlass.h": is_file, "include/cute": is_directory}  # older ones have no cute
+_CUTLASS, _CUDA = "cutlass_library", "nvidia.cu13"  # packages
 _VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
 _ADDS_DIRECTORY = (
     *("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory", "-isysroot"),
@@ -294,9 +303,9 @@ def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:
         tried.append("$CUTLASS_PATH (not set)")
     if is_file(_CHECKOUT / "setup.py"):
         yield _CHECKOUT / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
-    packages = _package_directories("cutlass_library")
-    yield from ((package / "source", "package nvidia-cutlass") for package in packages)
-    if not packages:
+    installed = _package_directories(_CUTLASS)
+    yield from ((package / "source", "package nvidia-cutlass") for package in installed)
+    if not installed:
         tried.append("package nvidia-cutlass (not installed)")
 
 
@@ -319,7 +328,7 @@ def _cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
     """Yield the roots to look in and what led to them, each once; note in `tried` what leads nowhere."""
     yielded: list[Path] = []
     for root, via in _all_cuda_roots(memo, tried):
-        if not yielded or os.path.realpath(root) not in map(os.path.realpath, yielded):
+        if not yielded or real_path(root) not in map(real_path, yielded):
             yield root, via
             yielded.append(root)
 
@@ -331,21 +340,21 @@ def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
             yield chosen, variable
         else:
             tried.append(f"${variable} (not set)")
-    on_path = shutil.which("nvcc")
-    if on_path:
-        yield _root_of_nvcc(Path(on_path), memo), f"{on_path} on PATH"
+    nvcc = on_path("nvcc")
+    if nvcc:
+        yield _root_of_nvcc(Path(nvcc), memo), f"{nvcc} on PATH"
     else:
         tried.append("nvcc on PATH (there is none)")
-    packages = _package_directories("nvidia.cu13")
-    yield from ((package, "package nvidia.cu13") for package in packages)
-    if not packages:
-        tried.append("package nvidia.cu13 (not installed)")
+    installed = _package_directories(_CUDA)
+    yield from ((package, f"package {_CUDA}") for package in installed)
+    if not installed:
+        tried.append(f"package {_CUDA} (not installed)")
     yield Path("/usr/local/cuda"), "the usual place"
 
 
 def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
     """Return the root of the toolkit of an nvcc; where that is a script in front of the real one, it is asked."""
-    root = Path(os.path.realpath(nvcc)).parent.parent
+    root = real_path(nvcc).parent.parent
     if any(is_file(root / place / "cuda_runtime.h") for place in _HEADER_PLACES):
         return root
 
@@ -357,6 +366,7 @@ def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
     try:
         return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
     except (OSError, ToolkitError):  # not remembered: it may work the next time
+        unrepeatable()
         return root
 
 
@@ -376,7 +386,9 @@ def _nvrtc_library(root: Path) -> Path | None:
 
 def _library_version(library: Path) -> str:
     """Return the version of an NVRTC library, for example ``13.0``; the library beside it has it in its name."""
-    beside = sorted(Path(os.path.realpath(library)).parent.glob("libnvrtc-builtins.so.*.*"))
+    folder = real_path(library).parent
+    look("names", folder)
+    beside = sorted(folder.glob("libnvrtc-builtins.so.*.*"))
     match = re.search(r"\.so\.(\d+\.\d+)", beside[0].name) if beside else None
     return match[1] if match else "unknown"
 

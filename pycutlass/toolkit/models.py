@@ -11,6 +11,7 @@ from pathlib import Path
 from pycutlass import _core
 from pycutlass.errors import ToolkitError
 from pycutlass.toolkit.files import Memo, content_digest, is_directory, is_file, without_memo
+from pycutlass.toolkit.trace import look, look_at_trees
 
 __all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
 
@@ -114,6 +115,7 @@ class Toolkit:
 
         Libraries of which kernels include nothing have theirs beside them, and change more often.
         """
+        look("names", self.include)
         try:
             with os.scandir(self.include) as entries:
                 own = [
@@ -154,6 +156,7 @@ class Toolkit:
 
 def numbers_defined(header: Path) -> dict[str, str]:
     """Return what `header` defines as plain numbers near its top, by macro; nothing if it cannot be read."""
+    look("kind", header)
     try:
         descriptor = os.open(header, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe by this name would not end
     except OSError:
@@ -183,6 +186,7 @@ def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, variable
 
     try:
         fingerprint = hashlib.sha256(states.finish()).hexdigest()
+        look_at_trees(list(map(os.fsdecode, states.places)), fingerprint)
         return memo(kind, str(found.root), fingerprint, read)
     except OSError as error:
         raise _unreadable(found, error, variable) from error

@@ -150,8 +150,10 @@ def test_key_follows_the_flags(side, monkeypatch):
     found = tools.find_tools("nvrtc", toolkit.without_memo)
     source = Operation("kernel_a").source()
     before = key_of(source, "sm_80", found)
-    monkeypatch.setattr(getattr(found, side), "flags", lambda target: ("-O0",))
-    assert key_of(source, "sm_80", found) != before
+    kind = type(getattr(found, side))
+    flags = kind.flags
+    monkeypatch.setattr(kind, "flags", lambda self, target: (*flags(self, target), "-DANOTHER"))
+    assert key_of(source, "sm_80", tools.find_tools("nvrtc", toolkit.without_memo)) != before
     assert "-DNDEBUG" in tools.find_tools("nvrtc", toolkit.without_memo).device.flags("sm_80")
 
 

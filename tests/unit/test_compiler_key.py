@@ -58,6 +58,15 @@ def test_a_script_that_stands_for_the_compiler_is_in_the_key(monkeypatch, tmp_pa
     assert len({before, one, key_now()}) == 3
 
 
+def test_a_launcher_before_the_compiler_is_in_the_key(monkeypatch, tmp_path):
+    signatures = [HostCompiler(("/usr/bin/g++",), ()).signature()["host_compiler"]]
+    for name, text in (("one", ""), ("two", ""), ("two", "# another")):
+        launcher = script(tmp_path / name, f'exec "$@" {text}')
+        signatures.append(HostCompiler((str(launcher), "g++"), ()).signature()["host_compiler"])
+    signatures.append(HostCompiler(("/usr/bin/env", "g++"), ()).signature()["host_compiler"])
+    assert len(set(signatures)) == len(signatures) and len({each.split(" one ")[0] for each in signatures[:2]}) == 1
+
+
 def test_files_that_the_host_command_names_are_in_the_key(monkeypatch, tmp_path):
     (tmp_path / "words").write_text(f"-include {tmp_path / 'named'}")
     for words in (
@@ -195,6 +204,7 @@ def test_only_the_version_of_a_compiler_itself_is_remembered(tmp_path):
     assert asked == ["/usr/bin/g++"]
     HostCompiler((str(tmp_path / "launcher" / "g++"),), (), memo).signature()
     HostCompiler((str(script(tmp_path / "g++", "echo 'g++ 12'")),), (), memo).signature()
+    HostCompiler(("/usr/bin/env", "g++"), (), memo).signature()
     assert asked == ["/usr/bin/g++"]
 
 
