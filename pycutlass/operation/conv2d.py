@@ -127,17 +127,8 @@ class Conv2dOperation(Operation):
     """
 
     _FIELDS: ClassVar[tuple[str, ...]] = (
-        "conv_kind",
-        "iterator_algorithm",
-        "compute_capability",
-        "tile_description",
-        "A",
-        "B",
-        "C",
-        "stride_support",
-        "epilogue_functor",
-        "swizzling_functor",
-        "group_mode",
+        *("conv_kind", "iterator_algorithm", "compute_capability", "tile_description", "A", "B", "C"),
+        *("stride_support", "epilogue_functor", "swizzling_functor", "group_mode"),
     )
 
     @overload
@@ -243,7 +234,16 @@ class Conv2dOperation(Operation):
         return Conv2dSupport(reason)
 
     def output(self, problem_size: _core.Conv2dProblemSize) -> TensorSpec:
-        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
+        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it.
+
+        Raises
+        ------
+        ArgumentError
+            `supports` refuses the problem; the message is its reason.
+        ArgumentTypeError
+            `problem_size` is something else.
+        """
+        self.supports(problem_size).require()
         return output(self, problem_size)
 
     @property

@@ -246,7 +246,16 @@ class GemmOperationUniversal(Operation):
         return size_of(A, B)
 
     def output(self, problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int]) -> TensorSpec:
-        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
+        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it.
+
+        Raises
+        ------
+        ArgumentError
+            `supports` refuses the problem; the message is its reason.
+        ArgumentTypeError
+            `problem_size` is something else.
+        """
+        self.supports(problem_size).require()
         return output(self, gemm_size(problem_size))
 
     # Text

@@ -149,7 +149,16 @@ class GemmOperationGrouped(Operation):
         return supported(self, lambda: check_operands(self.single, sizes, given))
 
     def outputs(self, problem_sizes: Any) -> list[TensorSpec]:
-        """Return the shape, type and strides of D for each problem, packed, without memory for it."""
+        """Return the shape, type and strides of D for each problem, packed, without memory for it.
+
+        Raises
+        ------
+        ArgumentError
+            `supports` refuses the problems; the message is its reason.
+        ArgumentTypeError
+            `problem_sizes` is something else.
+        """
+        self.supports(problem_sizes).require()
         return outputs(self.single, check_sizes(self.single, problem_sizes))
 
     def accumulator_type(self) -> Element:

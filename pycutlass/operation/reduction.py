@@ -153,7 +153,16 @@ class ReductionOperation(Operation):
         return supported(self, check)
 
     def output(self, problem_size: ReductionProblemSize | _core.MatrixCoord | Sequence[int]) -> TensorSpec:
-        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it."""
+        """Return the shape, type and strides of D for `problem_size`, packed, without memory for it.
+
+        Raises
+        ------
+        ArgumentError
+            `supports` refuses the problem; the message is its reason.
+        ArgumentTypeError
+            `problem_size` is something else.
+        """
+        self.supports(problem_size).require()
         size = reduction_size(problem_size)
         strides = (size.columns, 1) if self.C.order.is_row_major else (1, size.rows)
         return TensorSpec((size.rows, size.columns), self.C.type.dtype_name, strides)

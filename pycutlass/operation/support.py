@@ -40,6 +40,11 @@ class Support:
     def __str__(self) -> str:
         return f"no: {self.reason}" if self.reason else "yes"
 
+    def require(self) -> None:
+        """Raise ArgumentError with the reason where the answer is no."""
+        if self.reason:
+            raise ArgumentError(self.reason)
+
 
 def supported(operation: Any, check: Callable[[], object]) -> Support:
     """Return what `check`, which raises where something does not fit `operation`, says."""

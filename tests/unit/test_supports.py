@@ -142,6 +142,7 @@ def test_without_operands_it_says_whether_any_would_fit(seed: int) -> None:
     refused = accepts(lambda: GemmArguments(operation, size, **given))
     found = operation.supports(size)
     assert bool(found) == (not refused), (size, found, refused)
+    assert accepts(lambda: operation.output(size)) == found.reason
     if found and mode != Mode.GemmSplitKParallel:
         assert operation.output(size) == spec_of(D) or 0 in (m, n) or 1 in (m, n)
         assert operation.supports(size, {"D": operation.output(size)})
