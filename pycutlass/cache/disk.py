@@ -7,12 +7,12 @@ the caller learns that the disk does not have the answer.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from pycutlass.cache.store import Store, StoreError
 from pycutlass.errors import CacheError
 from pycutlass.log import logger
 
-__all__ = ["Disk", "once"]
+__all__ = ["Disk"]
 
 _T = TypeVar("_T")
 _DATABASE = "kernels.db"
@@ -37,6 +37,8 @@ class Disk:
     ----------
     lock : RLock
         Held while the store is in use; it guards the caller's store in memory as well.
+    path : Path
+        The database's file; it need not exist.
     refusal : str or None
         Why there is no store on disk and will be none in this process.
     """
@@ -44,19 +46,14 @@ class Disk:
     def __init__(self, directory: Path | None) -> None:
         self.lock = threading.RLock()
         self.refusal: str | None = None
-        self._given = directory
+        self.path = (config.cache_directory() if directory is None else directory) / _DATABASE
         self._store: Store | None = None
-        self._file: Path | None = None  # the database by its real path, once that was found to be ours alone
+        self._real = self.path  # the database by its real path, once that was found to be ours alone
         self._opened: os.stat_result | None = None  # of the file that is open
+        # One process at a time opens, makes or sets aside the database.
+        self._opening = ("open", f"waiting for another process to open {self.path}")
         self._said: set[str] = set()
         _close_around_forks(self)
-
-    @cached_property
-    def path(self) -> Path:
-        """The database's file; it need not exist."""
-        if self._given is not None:
-            return self._given / _DATABASE
-        return config.cache_directory() / _DATABASE
 
     def run(self, action: Callable[[Store], _T]) -> _T | None:
         """Return what `action` gives on the store, or None where the store cannot be used."""
@@ -74,12 +71,15 @@ class Disk:
                     self._begin_anew(error)
             return None
 
-    def exclusive(self, name: str, waiting: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Hold the lock `name` alone among the threads of all processes that share this directory."""
-        lock = self._real().parent / _LOCKS / name
+    def exclusive(self, name: str, waiting_for: str) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock `name` alone among the threads of all processes that share this directory.
+
+        What is `waiting_for` another process is said in the log.
+        """
+        lock = self._real.parent / _LOCKS / name
 
         def still_waiting() -> None:
-            waiting()
+            self.say(f"waiting {name}", waiting_for, logging.INFO)
             holder = stopped_holder(lock)
             if holder is not None:
                 self.say(
@@ -94,7 +94,7 @@ class Disk:
         """Write down that `key` is used now: in the time of an empty file, for which no disk is waited."""
         if self._store is None or not self._store.writable:
             return
-        mark, now = self._real().parent / _USES / key, time.time()
+        mark, now = self._real.parent / _USES / key, time.time()
         with contextlib.suppress(OSError):
             try:
                 os.utime(mark, (now, now))
@@ -105,7 +105,7 @@ class Disk:
 
     def uses(self) -> dict[str, float]:
         """Return when each kernel was last used, as far as that was written down."""
-        with contextlib.suppress(OSError), os.scandir(self._real().parent / _USES) as marks:
+        with contextlib.suppress(OSError), os.scandir(self._real.parent / _USES) as marks:
             return {mark.name: mark.stat(follow_symlinks=False).st_mtime for mark in marks}
         return {}
 
@@ -113,7 +113,7 @@ class Disk:
         """Delete what was written down of the use of `keys`."""
         for key in keys:
             with contextlib.suppress(OSError):
-                (self._real().parent / _USES / key).unlink()
+                (self._real.parent / _USES / key).unlink()
 
     def close(self) -> None:
         """Close the store; the next use opens it again."""
@@ -125,7 +125,7 @@ class Disk:
     def file_bytes(self) -> int:
         """Return the size of the database and of the files that SQLite keeps beside it."""
         sizes = []
-        for path in (self._real(), *self._companions()):
+        for path in (self._real, *self._companions()):
             with contextlib.suppress(OSError):
                 sizes.append(path.stat().st_size)
         return sum(sizes)
@@ -136,11 +136,11 @@ class Disk:
             return tuple(sorted(self.path.parent.glob(f"{_DATABASE}.corrupt-*[0-9]")))  # without their -wal and -shm
         return ()
 
-    def say(self, topic: str, message: str) -> None:
+    def say(self, topic: str, message: str, level: int = logging.WARNING) -> None:
         """Log `message`, once per topic."""
         if topic not in self._said:
             self._said.add(topic)
-            logger.warning("%s", message)
+            logger.log(level, "%s", message)
 
     def _usable(self) -> Store | None:
         """Return the store, opened if need be, or None if that cannot be."""
@@ -159,41 +159,37 @@ class Disk:
                 f"the cache's directory must be an absolute path, not {self.path.parent}; set PYCUTLASS_CACHE_DIR"
             )
         names = (_DATABASE, *(_DATABASE + suffix for suffix in _COMPANIONS), _LOCKS, _USES)
-        self._file = private_directory(self.path.parent, *names) / _DATABASE
+        self._real = private_directory(self.path.parent, *names) / _DATABASE
         try:
-            with self._opening():
-                return self._open_to_write()
+            with self.exclusive(*self._opening):
+                try:
+                    return self._in_file()
+                except StoreError as error:
+                    if not error.damaged:
+                        raise
+                    self._put_aside(error)
+                return self._in_file()
         except (OSError, StoreError) as error:
             try:
-                self._opened = self._file.stat()
-                store = Store.read_only(self._file)
+                self._opened = self._real.stat()
+                store = Store.read_only(self._real)
             except (OSError, StoreError):
                 raise error from None  # why it cannot be written tells more than that there is nothing to read
             self.say("open", f"the kernel cache {self.path} cannot be written, so new kernels stay in memory: {error}")
             return store
 
-    def _open_to_write(self) -> Store:
-        try:
-            self._make_file()
-            return Store.in_file(self._real())
-        except StoreError as error:
-            if not error.damaged:
-                raise
-            self._put_aside(error)
-        self._make_file()
-        return Store.in_file(self._real())
-
-    def _make_file(self) -> None:
-        """Make the file, if there is none, for this user alone: SQLite would let others read it."""
-        descriptor = os.open(self._real(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    def _in_file(self) -> Store:
+        """Return the store in the file, which is made for this user alone: SQLite would let others read it."""
+        descriptor = os.open(self._real, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._opened = os.fstat(descriptor)
         os.close(descriptor)
+        return Store.in_file(self._real)
 
     def _begin_anew(self, error: StoreError) -> None:
         """Close the store, whose file is damaged, and have it set aside."""
         self.close()
         try:
-            with self._opening():
+            with self.exclusive(*self._opening):
                 self._put_aside(error)
         except OSError as failure:
             self._give_up(f"{self.path} is damaged, so kernels stay in memory: {error}", str(failure))
@@ -202,13 +198,13 @@ class Disk:
         """Rename the damaged file, unless another process has done so since it was opened here."""
         if not self._is_in_place():
             return
-        names = (self._real().with_name(f"{_DATABASE}.corrupt-{number}") for number in range(1, 1_000_000))
+        names = (self._real.with_name(f"{_DATABASE}.corrupt-{number}") for number in range(1, 1_000_000))
         aside = next(name for name in names if not name.exists())
         # Its log goes first: SQLite would replay it into the new file.
         for companion in self._companions():
             with contextlib.suppress(FileNotFoundError):
                 companion.rename(aside.with_name(aside.name + companion.name.removeprefix(_DATABASE)))
-        self._real().rename(aside)
+        self._real.rename(aside)
         logger.warning(
             "the kernel cache %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
         )
@@ -216,36 +212,16 @@ class Disk:
     def _is_in_place(self) -> bool:
         """Return whether the file that was opened still has its name."""
         try:
-            return self._opened is not None and os.path.samestat(self._real().stat(), self._opened)
+            return self._opened is not None and os.path.samestat(self._real.stat(), self._opened)
         except OSError:
             return False
 
-    def _real(self) -> Path:
-        """Return the database's real path, or its configured one before it was opened."""
-        return self._file or self.path
-
     def _companions(self) -> list[Path]:
-        return [self._real().with_name(_DATABASE + suffix) for suffix in _COMPANIONS]
-
-    def _opening(self) -> contextlib.AbstractContextManager[None]:
-        """Let one process at a time open, make or set aside the database."""
-        return self.exclusive("open", once(lambda: logger.info("waiting for another process to open %s", self.path)))
+        return [self._real.with_name(_DATABASE + suffix) for suffix in _COMPANIONS]
 
     def _give_up(self, message: str, reason: str) -> None:
         self.refusal = reason
         self.say("open", message)
-
-
-def once(function: Callable[[], None]) -> Callable[[], None]:
-    """Return what calls `function` the first time and does nothing from then on."""
-    called: list[None] = []
-
-    def first_time() -> None:
-        if not called:
-            called.append(None)
-            function()
-
-    return first_time
 
 
 def _close_around_forks(disk: Disk) -> None:

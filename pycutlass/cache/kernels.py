@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -13,14 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.bundle import read_bundle, write_bundle
-from pycutlass.cache.disk import Disk, once
+from pycutlass.cache.disk import Disk
 from pycutlass.cache.locking import wait_for
 from pycutlass.cache.selection import narrowed, selected
 from pycutlass.cache.store import Entry, Store
 from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.integers import as_int
-from pycutlass.log import logger
 
 __all__ = ["Imported", "Info", "KernelCache"]
 
@@ -86,9 +86,9 @@ class KernelCache:
         if not key.isalnum():
             raise ArgumentError(f"a key is made of hexadecimal digits, and {key!r} is not")
 
-        waiting = once(lambda: logger.info("waiting for another builder of kernel %s", key[:12]))
+        waiting = f"waiting for another builder of kernel {key[:12]}"
         with contextlib.ExitStack() as held:
-            held.enter_context(self._only_thread(key, waiting))
+            held.enter_context(self._only_thread(key, lambda: self._disk.say(f"waiting {key}", waiting, logging.INFO)))
             try:
                 if self._disk.run(lambda store: store.writable):
                     held.enter_context(self._disk.exclusive(key, waiting))

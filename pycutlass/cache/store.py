@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,15 +68,22 @@ class Store:
     def in_file(cls, path: Path) -> Store:
         """Open the database `path` for reading and writing and bring its tables up to date."""
         store = cls(path.as_uri())
-        with store._closed_on_failure():
-            behind = schema.version(store._run) < schema.VERSION
-            if behind and not store._run("SELECT 1 FROM sqlite_master LIMIT 1"):
+        try:
+            ((version,),) = store._run("PRAGMA user_version")
+            if version < schema.VERSION and not store._run("SELECT 1 FROM sqlite_master LIMIT 1"):
                 store._run("PRAGMA auto_vacuum = FULL")  # SQLite writes and syncs all but an empty file for nothing
-            store._set_journal(journal_for(path))
+            journal = journal_for(path)
+            if store._run("PRAGMA journal_mode") != [(journal.lower(),)]:
+                with contextlib.suppress(StoreError):  # where that cannot be, SQLite's own choice is right as well
+                    store._run(f"PRAGMA journal_mode = {journal}")
             store._run("PRAGMA synchronous = NORMAL")
-            if behind:
+            if version < schema.VERSION:
                 schema.bring_up(store._run)
-            store._probe()
+            for probe in _PROBES:
+                store._run(probe)
+        except StoreError:
+            store.close()
+            raise
         return store
 
     @classmethod
@@ -85,12 +92,14 @@ class Store:
         for last, how in ((False, "mode=ro"), (True, "mode=ro&immutable=1")):
             store = cls(f"{path.as_uri()}?{how}", writable=False)
             try:
-                with store._closed_on_failure():
-                    store._probe()
-                return store
+                for probe in _PROBES:
+                    store._run(probe)
             except StoreError:
+                store.close()
                 if last:
                     raise
+            else:
+                return store
         raise AssertionError("the second round returns or raises")
 
     @classmethod
@@ -192,30 +201,12 @@ class Store:
         """Close the database; the last one to close it writes the log back into the file."""
         self._finalizer()
 
-    def _set_journal(self, journal: str) -> None:
-        """Set the journal unless the file has it; where that cannot be, SQLite's own choice is right as well."""
-        if self.journal.upper() != journal:
-            with contextlib.suppress(StoreError):
-                self._run(f"PRAGMA journal_mode = {journal}")
-
-    def _probe(self) -> None:
-        for statement in _PROBES:
-            self._run(statement)
-
     def _run(self, statement: str, *values: object) -> list[Any]:
         """Return the rows of `statement`: all that SQLite does goes through here, and so do its errors."""
         try:
             return self._connection.execute(statement, values).fetchall()
         except (self._connection.Error, UnicodeDecodeError) as error:  # the latter from quoting a damaged file
             raise StoreError(error) from error
-
-    @contextlib.contextmanager
-    def _closed_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except StoreError:
-            self.close()
-            raise
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ def judge(artifacts: Iterable[Artifact], strict: bool) -> None:
             + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
         )
     for artifact, problems in judged:
-        warn(artifact, problems)
+        if problems:
+            warn(artifact, problems)
 
 
 def warn(artifact: Artifact, problems: Iterable[str]) -> None:

@@ -77,6 +77,8 @@ class Operation(ABC):
     #: Attributes that follow from them.
     _FURTHER: ClassVar[tuple[str, ...]] = ()
 
+    #: Whether the kernel is built for what the others of a call are built for.
+    follows: ClassVar[bool] = False
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
     epilogue_functor: Epilogue

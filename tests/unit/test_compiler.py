@@ -152,7 +152,7 @@ def test_a_reduction_is_built_for_what_its_gemms_are_built_for(monkeypatch):
         behind.follows = True
         return behind
 
-    assert pycutlass.ReductionOperation.follows and not hasattr(pycutlass.GemmOperationUniversal, "follows")
+    assert pycutlass.ReductionOperation.follows and not pycutlass.GemmOperationUniversal.follows
     alone, behind, hopper = reduction(), reduction(), Operation("hopper", compute_capability=90, native=True)
     assert [artifact.target for artifact in compiler.add_module([alone])] == ["sm_75"]
     gemm = Operation("gemm")
