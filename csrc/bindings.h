@@ -40,3 +40,11 @@ inline void publish_enum(py::module_& m, char const* home, char const* name_here
   cls.attr("__name__") = name;
   cls.attr("__qualname__") = name;
 }
+
+// A module that has been imported; null where it has not, and none is imported for that.
+inline py::object imported_module(char const* name) {
+  auto const key = py::str(name);
+  auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(key.ptr()));
+  if (!module && PyErr_Occurred()) throw py::error_already_set();
+  return module;
+}

@@ -32,6 +32,14 @@ inline bool read_integer(py::handle source, AnyInt& value) {
   throw py::error_already_set();
 }
 
+// Reads what is a Python int itself, of 64 bits at most.
+inline bool read_plain_integer(py::handle source, std::int64_t& value) {
+  if (!PyLong_CheckExact(source.ptr())) return false;
+  int overflow = 0;
+  value = PyLong_AsLongLongAndOverflow(source.ptr(), &overflow);
+  return overflow == 0;
+}
+
 // A real number of any library: complex ones and text are none.
 struct AnyReal {
   double value;

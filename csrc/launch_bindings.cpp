@@ -8,6 +8,7 @@
 #include "bound_call.h"
 #include "fast_methods.h"
 #include "gate.h"
+#include "given_tensor.h"
 #include "launch.h"
 
 namespace pycutlass {
@@ -92,6 +93,7 @@ void bind_launch(py::module_& m) {
   bind_tensor_signature(m);
   bind_tensor_guard(m);
   bind_torch_kind(m);
+  bind_given_tensor(m);
   bind_call(m);
   bind_fast_methods(m);
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;

@@ -2,6 +2,8 @@
 
 #include <deque>
 
+#include "bindings.h"
+
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -16,25 +18,23 @@ std::deque<TorchKind>& kinds() {
   return kinds;
 }
 
-/// Whether a type is one of torch's own, whose tensors are what they say in their objects. A class of the user's may
-/// answer otherwise through Python.
-bool is_of_torch(py::handle type) {
-  static py::handle const tensor = py::object(py::module_::import("torch").attr("Tensor")).release();
-  static py::handle const parameter = py::object(py::module_::import("torch.nn").attr("Parameter")).release();
-  return type.is(tensor) || type.is(parameter);
-}
-
 }  // namespace
 
-void TorchKind::learn(py::handle tensor, int element, int ordinal) {
+bool TorchKind::is_of_torch(py::handle tensor) {
+  py::object const torch = imported_module("torch");  // without which there are none
+  if (!torch) return false;
   py::handle const type = py::type::handle_of(tensor);
+  return type.is(torch.attr("Tensor")) || type.is(torch.attr("nn").attr("Parameter"));
+}
+
+void TorchKind::learn(py::handle tensor, int element, int ordinal) {
   TensorView view;
-  if (!is_of_torch(type) || kinds().size() >= kMost || find(tensor, element, ordinal, view)) return;
+  if (!is_of_torch(tensor) || kinds().size() >= kMost || find(tensor, element, ordinal, view)) return;
   TorchKind kind;
   kind.form_.remember(tensor);
   kind.read_.watch(tensor, /*written=*/false);
   kind.written_.watch(tensor, /*written=*/true);
-  kind.api_ = exchange_api(type);
+  kind.api_ = exchange_api(py::type::handle_of(tensor));
   kind.element_ = element;
   kind.ordinal_ = ordinal;
   if (!kind.form_.view_plainly(tensor, view) || !kind.read_.direct() || !kind.api_) return;
@@ -50,9 +50,18 @@ TorchKind const* TorchKind::find(py::handle tensor, int element, int ordinal, Te
   return nullptr;
 }
 
+std::optional<int> TorchKind::gpu_of(py::handle tensor) {
+  TensorView view;
+  for (TorchKind const& kind : kinds()) {
+    if (kind.form_.view_plainly(tensor, view)) return kind.ordinal_;
+  }
+  return std::nullopt;
+}
+
+void TorchKind::forget() { kinds().clear(); }
+
 void bind_torch_kind(py::module_& m) {
-  m.def("learn_tensor", &TorchKind::learn, py::arg("tensor"), py::arg("element"), py::arg("ordinal"),
-        "Know tensors of torch that are like this one, which has elements of that type on that GPU.");
+  m.def("forget_tensors", &TorchKind::forget, "Forget what tensors of torch are like. For tests.");
 }
 
 }  // namespace pycutlass

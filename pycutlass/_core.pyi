@@ -700,7 +700,8 @@ class TensorGuard:
     def direct(self) -> bool: ...
     def count_write(self) -> None: ...
 
-def learn_tensor(tensor: Any, element: SupportsIndex, ordinal: SupportsIndex) -> None: ...
+def forget_tensors() -> None: ...
+def gpu_of(tensor: Any, wrap: Any) -> int | None: ...
 
 class Call:
     def set_operand(
@@ -841,19 +842,20 @@ class PreparedGemm:
         *,
         kernel: DeviceKernel,
         operands: tuple[
-            tuple[OperandRule, SupportsIndex],
-            tuple[OperandRule, SupportsIndex],
-            tuple[OperandRule, SupportsIndex],
-            tuple[OperandRule, SupportsIndex],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
         ],
         most: tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex],
         steps: tuple[SupportsIndex, SupportsIndex],
+        slice: SupportsIndex,
         in_place: bool,
         swizzle: SupportsIndex,
-        epilogue: bytes | None,
-        reads_source: bool,
+        wrap: Any,
+        stream_source: Any,
         raster_type: type,
-        say_followed: Callable[[Any, Any, Any], None],
+        say_followed: Any,
     ) -> None: ...
     def make(
         self,
@@ -868,9 +870,9 @@ class PreparedGemm:
         bias: Any,
         raster_order: Any,
         launch_with_pdl: Any,
-        epilogue: Any,
+        epilogue: bytes,
         reads_source: bool,
-    ) -> GemmCall | None: ...
+    ) -> tuple[GemmCall, dict[str, type]] | None: ...
 
 def glances(places: list[bytes]) -> bytes: ...
 

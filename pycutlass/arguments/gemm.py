@@ -10,13 +10,13 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, check_source, kept, refuse_unknown
-from pycutlass.arguments.prepared import prepare
+from pycutlass.arguments.prepared import PreparedGemm, prepare
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
-from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch
+from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.gemm import GemmProblem
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, Operand, check_bias, check_listed, empty_matrix, is_vector, matrix, vector
@@ -183,41 +183,52 @@ class GemmArguments(Arguments):
                 return False
             gemm_mode, batch = problem_size.gemm_mode, problem_size.batch
             split_k_slices, problem_size = problem_size.split_k_slices, problem_size.extents
-        for prepared in operation._prepared:
-            scalars, packed, reads_source = prepared.scalars, None, False
-            if output_op is not None:
-                known = prepared.packed(output_op)
-                if known is None:
-                    return False
-                scalars, packed, reads_source = known
-                if tensors[2] is not None and scalars.drops_source:
-                    return False
-            call = prepared.make(problem_size, *tensors, gemm_mode, split_k_slices, batch, *how, packed, reads_source)
-            if call is None or operation._artifacts != prepared.artifacts:
-                continue
-            _set_operation(self, operation)
-            _set_run(self, call.bound_run)
-            _set_exchange(self, call.bound_update)
-            self.__dict__.update(
-                gemm_mode=gemm_mode,
-                split_k_slices=split_k_slices,
-                batch_count=batch,
-                _bias=how[0],
-                raster_order=how[1],
-                launch_with_pdl=how[2],
-                _launched=operation,
-                output_op=scalars,
-                _given=dict(zip(_LETTERS, tensors, strict=True)),
-                _execution=DeviceLaunch.of(operation, call, prepared.ordinal, {"torch": type(tensors[3])}),
-            )
-            return True
-        return False
+        if gemm_mode is not _GEMM and gemm_mode is not _Mode.Batched:
+            return False
+        size = problem_size, gemm_mode, split_k_slices, batch
+        known: tuple[PreparedGemm, ...] = operation._prepared
+        for each in known:
+            if self._start_prepared(each, operation, tensors, output_op, size, how):
+                return True
+        prepared = prepare(operation, tensors[3], known)
+        return prepared is not None and self._start_prepared(prepared, operation, tensors, output_op, size, how)
 
-    def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch | NoLaunch:
-        execution = super()._prepare(problem)
-        if isinstance(execution, DeviceLaunch):
-            prepare(problem, execution)
-        return execution
+    def _start_prepared(
+        self,
+        prepared: PreparedGemm,
+        operation: GemmOperationUniversal,
+        tensors: tuple[Any, Any, Any, Any],
+        output_op: Any,
+        size: tuple[Any, Any, Any, Any],
+        how: tuple[Any, Any, Any],
+    ) -> bool:
+        packed = prepared.packed(output_op)
+        if packed is None or operation._artifacts != prepared.artifacts:
+            return False
+        scalars, epilogue, reads_source = packed
+        if tensors[2] is not None and (output_op is None or scalars.drops_source):
+            return False
+        extents, gemm_mode, split_k_slices, batch = size
+        made = prepared.make(extents, *tensors, gemm_mode, split_k_slices, batch, *how, epilogue, reads_source)
+        execution = None if made is None else DeviceLaunch.of(operation, *made, prepared.ordinal)
+        if execution is None:
+            return False
+        _set_operation(self, operation)
+        _set_run(self, execution.run)
+        _set_exchange(self, execution.try_exchange)
+        self.__dict__.update(
+            gemm_mode=gemm_mode,
+            split_k_slices=split_k_slices,
+            batch_count=batch,
+            _bias=how[0],
+            raster_order=how[1],
+            launch_with_pdl=how[2],
+            _launched=operation,
+            output_op=scalars,
+            _given=dict(zip(_LETTERS, tensors, strict=True)),
+            _execution=execution,
+        )
+        return True
 
     @cached_property
     def problem_size(self) -> _core.GemmCoord:

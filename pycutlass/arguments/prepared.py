@@ -5,24 +5,27 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pycutlass import _core, kernel
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.epilogue.protocol import check_scalars
-from pycutlass.errors import PyCutlassError
-from pycutlass.launch import DeviceLaunch
-from pycutlass.launch.gemm import GemmProblem
+from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
 from pycutlass.operation import GemmOperationUniversal
-from pycutlass.operation.support import GRID_LIMIT
+from pycutlass.operation.gemm_support import slice_step
+from pycutlass.operation.support import GRID_LIMIT, check_serial_sums
+from pycutlass.tensor import current_stream_source, wrap
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
 __all__ = ["PreparedGemm", "prepare"]
 
-_MODES = (_core.GemmMode.Gemm, _core.GemmMode.Batched)
+#: Scalars as an operation takes them, as bytes, and whether C is read.
+Packed = tuple[EpilogueScalars, bytes, bool]
 
 
 class PreparedGemm:
@@ -39,77 +42,91 @@ class PreparedGemm:
         The GPU.
     make : callable
         Makes a call for ordinary tensors, or returns None (`_core.PreparedGemm.make`).
-    scalars : EpilogueScalars or None
-        Those of a launch without an output_op; None where some have no default.
+
+    Raises
+    ------
+    NotCompiledError, CacheError, DeviceError
+        The operation has no kernel that runs on the GPU.
     """
 
-    def __init__(self, operation: GemmOperationUniversal, loaded: _core.DeviceKernel) -> None:
-        functor = self._functor = operation.epilogue_functor
+    def __init__(self, operation: GemmOperationUniversal, ordinal: int) -> None:
         self.artifacts: dict[str, Artifact] = dict(operation.artifacts)
-        self.ordinal = loaded.ordinal
-        self._layout = kernel.epilogue_layout(loaded)
-        self.scalars: EpilogueScalars | None = None
-        epilogue = None
-        if all(scalar.default is not None for scalar in functor.scalar_table):
-            self.scalars = functor.epilogue_type()
-            epilogue = functor.pack(self._layout, self.scalars)
-        # What the same scalars were found to be before. They are values, which many launches share.
+        self.ordinal = ordinal
+        loaded = kernel.load(operation, ordinal)
+        self._functor, self._layout = operation.epilogue_functor, kernel.epilogue_layout(loaded)
+        # What scalars were found to be before, and those of no output_op. They are values, which many launches share.
         self._known: weakref.WeakKeyDictionary[EpilogueScalars, tuple[EpilogueScalars | None, bytes, bool]]
         self._known = weakref.WeakKeyDictionary()
+        self._default: Packed | None = None
         self.make = _core.PreparedGemm(
             kernel=loaded,
-            operands=(_rule(operation.A), _rule(operation.B), _rule(operation.C), _rule(operation.D)),
+            operands=(_operand(operation.A), _operand(operation.B), _operand(operation.C), _operand(operation.D)),
             most=_most(operation),
             steps=_steps(operation),
+            slice=_slice(operation),
             in_place=not operation.is_apart,
             swizzle=operation.swizzle_size,
-            epilogue=epilogue,
-            reads_source=self.scalars is not None and self.scalars.needs_source,
+            wrap=wrap,
+            stream_source=current_stream_source,
             raster_type=RasterOrder,
             say_followed=lambda *tensors: say_without_gradient(dict(zip("ABC", tensors, strict=True))),
         ).make
 
-    def packed(self, output_op: Any) -> tuple[EpilogueScalars, bytes, bool] | None:
-        """Return scalars as the operation takes them, as bytes, and whether C is read; None where they need a look."""
+    def packed(self, output_op: Any) -> Packed | None:
+        """Return what is known of the scalars that were given; None where they need a look."""
+        if output_op is None:
+            self._default = self._default or self._pack(None)
+            return self._default
         if type(output_op) is not EpilogueScalars:
             return None
         known = self._known.get(output_op)
-        if known is None:
-            try:
-                scalars = check_scalars(self._functor, output_op)
-            except PyCutlassError:  # which is raised again, where it is its turn
-                return None
+        if known is not None:
+            return known[0] or output_op, known[1], known[2]
+        packed = self._pack(output_op)
+        if packed is not None:  # an entry must not keep its own key
+            self._known[output_op] = (None if packed[0] is output_op else packed[0], *packed[1:])
+        return packed
+
+    def _pack(self, output_op: EpilogueScalars | None) -> Packed | None:
+        try:
+            scalars = check_scalars(self._functor, output_op)
             if any(scalars.pointers):  # memory that is watched
                 return None
-            same = None if scalars is output_op else scalars  # an entry must not keep its own key
-            known = same, self._functor.pack(self._layout, scalars), scalars.needs_source
-            self._known[output_op] = known
-        return known[0] or output_op, known[1], known[2]
+            return scalars, self._functor.pack(self._layout, scalars), scalars.needs_source
+        except PyCutlassError:  # which is raised again, where it is its turn
+            return None
 
 
-def prepare(problem: GemmProblem, launch: DeviceLaunch) -> None:
-    """Have an operation know what a launch has shown to be right, for others like it."""
-    operation = problem.operation
+def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm, ...]) -> PreparedGemm | None:
+    """Return what is prepared for launches that write `D`, for the operation to keep.
+
+    None where that has been `tried`, or Python has to look.
+    """
+    ordinal = _core.gpu_of(D, wrap)
     described = (operation.A, operation.B, operation.C, operation.D)
-    if (
-        problem.mode not in _MODES
-        or operation.epilogue_functor.ports
-        or any(each.order.interleave > 1 for each in described)
-    ):
-        return
-    for operand in problem.operands.values():
-        if operand.view.library == "torch" and operand.view.device is not None:
-            _core.learn_tensor(operand.view.owner, operand.description.type.code, operand.view.device)
-    known: tuple[PreparedGemm, ...] = operation._prepared
-    others = tuple(each for each in known if each.ordinal != launch.ordinal)
-    if len(others) < len(known) and all(each.artifacts == operation.artifacts for each in known):
-        return
-    operation._prepared = (PreparedGemm(operation, kernel.load(operation, launch.ordinal)), *others)
+    if ordinal is None or operation.epilogue_functor.ports or not all(map(_is_plain, described)):
+        return None
+    present: tuple[PreparedGemm, ...] = operation._prepared
+    for each in present:
+        if each.ordinal == ordinal and each.artifacts == operation.artifacts:
+            return None if each in tried else each  # which another thread has prepared meanwhile
+    try:
+        prepared = PreparedGemm(operation, ordinal)
+    except PyCutlassError:  # which is raised again, behind what else is wrong
+        return None
+    operation._prepared = (prepared, *(each for each in present if each.ordinal != ordinal))
+    return prepared
 
 
-def _rule(described: TensorDescription) -> tuple[_core.OperandRule, int]:
-    size = described.type.bits // 8
-    return _core.OperandRule(described.is_row_major, size, described.alignment, True, False), described.type.code
+def _is_plain(described: TensorDescription) -> bool:
+    return described.order.interleave == 1 and described.type.bits >= 8
+
+
+def _operand(described: TensorDescription) -> tuple[_core.OperandRule, int, str, Any]:
+    """Return the rule of an operand, and its type: as a number, as tensors say it, and NumPy's where there is one."""
+    element = described.type
+    rule = _core.OperandRule(described.is_row_major, element.bits // 8, described.alignment, True, False)
+    return rule, element.code, element.dtype_name, element.dtype if hasattr(np, element.dtype_name) else None
 
 
 def _most(operation: GemmOperationUniversal) -> tuple[int, int, int, int]:
@@ -123,7 +140,16 @@ def _most(operation: GemmOperationUniversal) -> tuple[int, int, int, int]:
 
 
 def _steps(operation: GemmOperationUniversal) -> tuple[int, int]:
-    """Return what M and N must be multiples of, whatever the tensors are."""
+    """Return what M and N must be multiples of, whatever the tensors are: a tensor map of C asks for it."""
     if not operation.is_apart:
         return 1, 1
     return (1, operation.C.alignment) if operation.C.is_row_major else (operation.C.alignment, 1)
+
+
+def _slice(operation: GemmOperationUniversal) -> int:
+    """Return the least of K that a slice takes; 0 where K is not split, or sums would be clamped on the way."""
+    try:
+        check_serial_sums(operation, 2)
+    except ArgumentError:
+        return 0
+    return slice_step(operation) if operation.family.splits_k else 0

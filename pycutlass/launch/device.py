@@ -47,12 +47,28 @@ class DeviceLaunch:
         self.update(problem)
 
     @classmethod
-    def of(cls, operation: Operation, call: _core.Call, ordinal: int, libraries: Mapping[str, type]) -> DeviceLaunch:
-        """Return the launch of a call that is complete: its tensors are on the GPU, and it needs no workspace."""
+    def of(
+        cls, operation: Operation, call: _core.Call, libraries: Mapping[str, type], ordinal: int
+    ) -> DeviceLaunch | None:
+        """Return the launch of a call that lacks a workspace at most: its tensors are on the GPU, and of one library.
+
+        None where it cannot be launched so, which `update` explains.
+
+        Raises
+        ------
+        PoolError
+            No memory for the workspace.
+        """
         launch = object.__new__(cls)
         launch.__dict__.update(
             ordinal=ordinal, _operation=operation, _allocator=chosen(), call=call, _libraries=libraries
         )
+        if call.workspace_bytes:
+            workspace = launch._new_workspace(call.workspace_bytes, call.current_stream)
+            call.set_workspace(workspace.pointer)
+            launch._buffers = {"workspace": workspace}
+            if call.plan() != 0:
+                return None
         return launch
 
     @property
@@ -285,10 +301,15 @@ class DeviceLaunch:
         check_grid(problem.what, call.grid)
 
     def _make_workspace(self, prepared: Prepared, size: int) -> None:
+        held = self._buffers.get("workspace")
+        if held is None or held.size < size:
+            held = prepared.buffers["workspace"] = self._new_workspace(size, prepared.stream)
+        prepared.call.set_workspace(held.pointer)
+
+    def _new_workspace(self, size: int, stream: _core.Stream) -> DeviceBuffer:
         free, total = _core.memory_info(self.ordinal)
         if size > total:
             raise PoolError(size, total - free, total)
-        pointer = self._buffer(prepared, "workspace", size)
-        if "workspace" in prepared.buffers:
-            _core.fill(pointer, 0, size, prepared.stream)
-        prepared.call.set_workspace(pointer)
+        workspace = self._take(size, stream)
+        _core.fill(workspace.pointer, 0, size, stream)
+        return workspace

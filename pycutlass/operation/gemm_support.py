@@ -38,6 +38,7 @@ __all__ = [
     "least_k",
     "output",
     "size_of",
+    "slice_step",
 ]
 
 _Mode = _core.GemmMode
@@ -129,7 +130,7 @@ def check_slices(operation: Described, k: int, slices: int) -> None:
             f"kernels of {operation.A.order} write cutlass.int8 alone and do not split K; got split_k_slices={slices}: "
             f"leave out split_k_slices"
         )
-    step = max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
+    step = slice_step(operation)
     most = -(-k // step)
     if slices > most:
         raise ArgumentError(
@@ -138,6 +139,11 @@ def check_slices(operation: Described, k: int, slices: int) -> None:
         )
     if slices > GRID_LIMIT:
         raise ArgumentError(f"split_k_slices must be at most {GRID_LIMIT}, the extent of a grid along z; got {slices}")
+
+
+def slice_step(operation: Described) -> int:
+    """Return how many elements of K a slice takes at least."""
+    return max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
 
 
 def least_k(operation: Described) -> int:

@@ -18,11 +18,13 @@ from pycutlass.operation.gemm_support import check_size
 
 #: Tensors of torch in host memory that pass for some of GPU 0, and arguments made with and without what is prepared.
 _TORCH = """
-import dataclasses, logging, random, sys
+import copy, dataclasses, logging, random, sys
 import torch
-from pycutlass import kernel, log
+from pycutlass import _core, kernel, log
 from pycutlass.errors import PyCutlassError
+from pycutlass.arguments import split_k
 from pycutlass.launch import device
+from pycutlass.operands import reordered
 from pycutlass.tensor import adapters
 from descriptions import COLUMN, ROW
 from fake_gpu.inside import _load
@@ -36,6 +38,7 @@ def on_gpu(name, tensor):
 for name, value in list(vars(adapters).items()):
     if name == "_ADAPTERS":
         adapters._ADAPTERS = tuple((matches, on_gpu if adapt is original else adapt) for matches, adapt in value)
+reordered.current_stream_source = split_k.current_stream_source = lambda library, ordinal: lambda: 0
 device.follow_streams = lambda call, libraries, ordinal: (call.follow_callable(lambda: 0), [])[1]
 
 said = []
@@ -53,11 +56,12 @@ def is_ordinary(arguments):
 
 def looked_at(operation, *given, **named):
     # by Python alone
-    prepared, operation._prepared = operation._prepared, ()
+    ordinary = pycutlass.GemmArguments._start_ordinary
+    pycutlass.GemmArguments._start_ordinary = lambda *given: False
     try:
         return made(operation, *given, **named)
     finally:
-        operation._prepared = prepared or operation._prepared
+        pycutlass.GemmArguments._start_ordinary = ordinary
 """
 
 _PROPERTY = """
@@ -67,17 +71,48 @@ operations = [
     for kind in ("f32", "f32_simt")
     for layouts in ((ROW, COLUMN, ROW), (ROW, ROW, ROW), (COLUMN, ROW, COLUMN))
 ]
+operations += [
+    _load(ampere("f32", swizzle=pycutlass.cutlass.ThreadblockSwizzleStreamK), "stream_k"),
+    _load(ampere("f16"), "gemm_f16"),
+    _load(hopper(), "gemm_f16"),
+    _load(APART["transposed"], "gemm_f16"),
+    _load(INTERLEAVED8, "gemm_s8"),
+]
 Mode = pycutlass.cutlass.gemm.Mode
+TYPES = {"f32": torch.float32, "f16": torch.float16, "s8": torch.int8}
 
 class Own(torch.Tensor):
     pass
 
+class Cupy:
+    # An array of cupy on GPU 0, in the memory of a tensor.
+    __cuda_array_interface__ = {}
+
+    def __init__(self, tensor, device=0):
+        array = tensor.numpy()
+        self.shape, self.strides, self.dtype, self.tensor = array.shape, array.strides, array.dtype, tensor
+        self.data = SimpleNamespace(ptr=tensor.data_ptr(), device_id=device)
+
+class OwnCupy(Cupy):
+    pass
+
+sys.modules["cupy"].ndarray = Cupy
+
+def cupy_with(**attributes):
+    def changed(tensor):
+        array = Cupy(tensor)
+        vars(array).update({name: value(array) for name, value in attributes.items()})
+        return array
+    return changed
+
 def tensor(described, rows, columns, batch, memory=None, offset=0, slack=0):
     line, lines = (columns, rows) if described.is_row_major else (rows, columns)
+    if described.order.interleave > 1:
+        return torch.zeros(max(batch, 1) * rows * columns, dtype=torch.int8)
     ld = line + slack
     extent = lines * ld + draw.choice([0, 0, 4]) * (slack > 0)
     if memory is None:
-        memory = torch.zeros(max(batch, 1) * extent + offset + 64)
+        memory = torch.zeros(max(batch, 1) * extent + offset + 64, dtype=TYPES[described.type.short])
     strides = (ld, 1) if described.is_row_major else (1, ld)
     if batch:
         return memory.as_strided((batch, rows, columns), (extent, *strides), offset)
@@ -93,7 +128,7 @@ def cut_short(tensor):
     return tensor
 
 def negated(tensor):
-    return torch.complex(torch.zeros_like(tensor), tensor).conj().imag
+    return torch.complex(torch.zeros_like(tensor.float()), tensor.float()).conj().imag
 
 def made_in_inference(tensor):
     with torch.inference_mode():
@@ -128,6 +163,17 @@ ODD = {
     "address": lambda t: t.data_ptr(),
     "a list": lambda t: [t],
     "half": lambda t: t.half(),
+    "float": lambda t: t.float(),
+    "cupy": Cupy,
+    "cupy elsewhere": lambda t: Cupy(t, device=1),
+    "own cupy": OwnCupy,
+    "cupy of integers": lambda t: Cupy(t.int()),
+    "cupy backwards": cupy_with(strides=lambda array: tuple(-step for step in array.strides)),
+    "cupy between elements": cupy_with(strides=lambda array: (array.strides[0] + 1, *array.strides[1:])),
+    "cupy of lists": cupy_with(shape=lambda array: list(array.shape)),
+    "cupy without memory": cupy_with(data=lambda array: SimpleNamespace(ptr=0, device_id=0)),
+    "cupy misplaced": cupy_with(data=lambda array: SimpleNamespace(ptr=array.data.ptr + 2, device_id=0)),
+    "cupy unlike itself": cupy_with(data=lambda array: None),
 }
 
 SIZES = {
@@ -144,9 +190,19 @@ SIZES = {
     "no k": lambda size: (*size[:2], 0),
 }
 
+def as_cupy(given):
+    if type(given) is not torch.Tensor or given.layout is not torch.strided or given.device.type != "cpu":
+        return given
+    if given.is_neg() or given.requires_grad or not given.untyped_storage().nbytes():
+        return given
+    return Cupy(given)
+
+def copied(given):
+    return Cupy(given.tensor.clone()) if isinstance(given, Cupy) else given.clone()
+
 def case():
     operation = draw.choice(operations)
-    step = operation.C.alignment
+    step = max(operation.C.alignment, operation.A.order.interleave)
     m, n, k = (step * draw.randint(1, 6) for _ in "mnk")
     if draw.random() < 0.1:
         m, n, k = (draw.randint(1, 20) for _ in "mnk")
@@ -155,16 +211,17 @@ def case():
     how = {}
     if batch:
         how |= {"gemm_mode": Mode.Batched, "batch": batch}
-    described = {"A": (operation.A, m, k), "B": (operation.B, k, n), "C": (operation.C, m, n), "D": (operation.C, m, n)}
-    slack = {name: draw.choice([0, 0, 4, 8, 3 if step == 1 else 4]) for name in described}
-    given = {name: tensor(*of, batch, slack=slack[name], offset=draw.choice([0, 4])) for name, of in described.items()}
+    described = {"A": (operation.A, m, k), "B": (operation.B, k, n), "C": (operation.C, m, n), "D": (operation.D, m, n)}
+    slack = {name: draw.choice([0, 0, step, 8, 3 if step == 1 else 4]) for name in described}
+    given = {name: tensor(*of, batch, slack=slack[name], offset=draw.choice([0, 0, step, 4])) for name, of in described.items()}
     scalars = draw.choice([None, None, (1.0, 0.0), (0.5, 2.0), (2.0, 1e-60), (2.0,)])
     if scalars is not None:
         how["output_op"] = draw.choice(operation._seen)(*scalars)
     if scalars is None or draw.random() < 0.2:
         given["C"] = None
     elif draw.random() < 0.3:
-        given["C"] = torch.zeros(n if operation.C.is_row_major else m)
+        line = n if operation.C.is_row_major else m
+        given["C"] = torch.zeros(line, dtype=TYPES[operation.C.type.short])
     elif draw.random() < 0.3:
         given["D"] = given["C"]
     size = (m, n, k)
@@ -177,7 +234,8 @@ def case():
         size = SIZES[odd](size)
     elif odd == "keyword":
         further = draw.choice([
-            {"split_k_slices": 2}, {"split_k_slices": True}, {"batch": 2}, {"batch": "2"}, {"bias": True},
+            {"split_k_slices": 2}, {"split_k_slices": True}, {"split_k_slices": 0}, {"split_k_slices": 70_000},
+            {"gemm_mode": Mode.GemmSplitKParallel}, {"gemm_mode": Mode.GemmSplitKParallel, "split_k_slices": 2}, {"batch": 2}, {"batch": "2"}, {"bias": True},
             {"bias": False}, {"bias": np.True_}, {"bias": 1}, {"raster_order": 0}, {"raster_order": "AlongM"},
             {"raster_order": pycutlass.RasterOrder.AlongN}, {"launch_with_pdl": False}, {"launch_with_pdl": 1},
             {"reordered": True}, {"gemm_mode": Mode.Array}, {"gemm_mode": 0}, {"output_op": 1.0}, {"epilogue": {}},
@@ -186,16 +244,30 @@ def case():
         ])
         odd, how = str(further), how | further
     elif odd == "overlap":
-        memory = torch.zeros(100_000)
+        memory = torch.zeros(100_000, dtype=TYPES[operation.C.type.short])
         name, other = draw.choice(["AD", "BD", "CD", "AB"])
         slack = {each: 4 * draw.randint(0, 20) for each in "ABCD"}
         for each in (name, other):
             given[each] = tensor(*described[each], batch, memory, 4 * draw.randint(0, 30), slack[each])
+    if not batch and odd is None and draw.random() < 0.2:
+        how["split_k_slices"] = draw.choice([2, 2, 3, 17])
+        odd = "slices"
+    if draw.random() < 0.3 and operation.B.order.interleave == 1:  # what reorders B asks more of an array
+        given = {name: as_cupy(each) for name, each in given.items()}
+        odd = odd if odd is None or odd.startswith("cupy") else f"{odd}, cupy"
+        odd = odd or "arrays of cupy"
     if draw.random() < 0.1 and odd is None:
         size, how = pycutlass.GemmProblemSize(*size, how.pop("gemm_mode", Mode.Gemm), how.pop("batch", 1)), how
     return odd, operation, (size, *(given[each] for each in "ABCD")), how
 
 NAMES = ("gemm_mode", "batch_count", "split_k_slices", "raster_order", "launch_with_pdl", "bias", "launch_config")
+
+def odd_memory(odd):
+    return odd is not None and odd.partition(", ")[0] in ("cut short", "freed", "cupy misplaced", "cupy of lists")
+
+def without_workspace(execution):
+    pointer = getattr(execution._buffers.get("workspace"), "pointer", 0)  # each has its own
+    return execution.call.record_bytes.replace(pointer.to_bytes(8, "little"), bytes(8))
 
 def state(arguments):
     execution = arguments._execution
@@ -204,10 +276,11 @@ def state(arguments):
     pointers = [getattr(arguments, f"{kind}{name}") for kind, name in zip(["ptr_"] * 4 + ["ld"] * 4, "ABCDabcd")]
     scalars = arguments.output_op
     return (
-        execution.call.record_bytes, execution.call.operands, execution.call.launches_with_pdl, pointers,
+        without_workspace(execution), list(execution._buffers), execution.call.operands, execution.call.launches_with_pdl, pointers,
         repr(arguments), [getattr(arguments, name) for name in NAMES], tuple(arguments.problem_size),
         (scalars.values, scalars.compute, scalars.names), list(map(id, arguments._given.values())),
         arguments._problem_size, scalars.beta_is_given, execution.ordinal, execution.launched,
+        execution._libraries.keys(), type(arguments._run),
     )
 
 def outcome(make, operation, given, how):
@@ -219,49 +292,70 @@ def outcome(make, operation, given, how):
         return None, (type(error), str(error), list(said))
     return arguments, (state(arguments), list(said))
 
-for operation in operations:  # what is like these is known from here on
+for operation in operations:
     scalars = operation.epilogue_type(0.5, 2.0)
     operation._seen = [operation.epilogue_type, lambda alpha, beta=0.0, same=scalars: same]
-    looked_at(operation, (8, 8, 8), tensor(operation.A, 8, 8, 0), tensor(operation.B, 8, 8, 0), None,
-              tensor(operation.C, 8, 8, 0))
-    assert len(operation._prepared) == 1
 
 counts = {}
 for number in range(COUNT):
     odd, operation, given, how = case()
-    other, expected = outcome(looked_at, operation, given, how)
-    arguments, got = outcome(made, operation, given, how)
-    if other is not None and arguments is not None and getattr(other._execution, "_buffers", None):  # one for each
-        assert not is_ordinary(arguments)
-        continue
+    first = draw.random() < 0.5
+    if first:  # nothing is prepared, and perhaps nothing is known of tensors either
+        operation._prepared = ()
+        if draw.random() < 0.5:
+            _core.forget_tensors()
+    if draw.random() < 0.5:  # what looks may change how others find it: a lazy copy gets memory of its own
+        other, expected = outcome(looked_at, operation, given, how)
+        arguments, got = outcome(made, operation, given, how)
+    else:
+        arguments, got = outcome(made, operation, given, how)
+        other, expected = outcome(looked_at, operation, given, how)
+    taken, all_of_them, right = counts.get((odd, first), (0, 0, 0))
+    ordinary = arguments is not None and is_ordinary(arguments)
+    if other is not None and arguments is not None and not ordinary:
+        if getattr(other._execution, "_buffers", None) or operation.B.order.interleave > 1 or other._partials:
+            continue  # each has its own copies, or partial sums
     different = [pair for pair in zip(expected, got) if pair[0] != pair[1]]
     assert not different, (odd, operation, [t if not hasattr(t, "shape") else t.shape for t in given], how, different)
-    ordinary = arguments is not None and is_ordinary(arguments)
-    taken, all_of_them, right = counts.get(odd, (0, 0, 0))
-    counts[odd] = taken + ordinary, all_of_them + 1, right + (arguments is not None)
+    counts[odd, first] = taken + ordinary, all_of_them + 1, right + (arguments is not None)
     launched = arguments is not None and isinstance(arguments._execution, device.DeviceLaunch)
-    if launched and odd not in ("cut short", "freed"):
-        fresh = [None if draw.random() < 0.5 or not isinstance(t, torch.Tensor) else t.clone() for t in given[1:]]
+    if launched and not odd_memory(odd):
+        fresh = [None if draw.random() < 0.5 or not isinstance(t, (torch.Tensor, Cupy)) else copied(t) for t in given[1:]]
         assert arguments._try_exchange(*fresh) == other._try_exchange(*fresh)
-        assert arguments._execution.call.record_bytes == other._execution.call.record_bytes
-for odd, (taken, all_of_them, right) in counts.items():
-    print(odd, taken, all_of_them, right, sep="|")
+        assert without_workspace(arguments._execution) == without_workspace(other._execution)
+for (odd, first), (taken, all_of_them, right) in counts.items():
+    print(odd, first, taken, all_of_them, right, sep="|")
 """
 
 
-def counts(seed: int, count: int) -> dict[str, tuple[int, int, int]]:
-    program = f"{_TORCH}\nfrom descriptions import ampere\nSEED, COUNT = {seed}, {count}\n{_PROPERTY}"
+def counts(seed: int, count: int) -> dict[tuple[str, bool], tuple[int, int, int]]:
+    """Return how many cases of each kind were taken, how many there were, and how many were right at all."""
+    program = f"{_TORCH}\n{_DESCRIBED}\nSEED, COUNT = {seed}, {count}\n{_PROPERTY}"
     rows = [line.split("|") for line in fake_gpu.run(program, seconds=300).splitlines()]
-    return {odd: (int(taken), int(of), int(right)) for odd, taken, of, right in rows}
+    return {(odd, first == "True"): (int(taken), int(of), int(right)) for odd, first, taken, of, right in rows}
+
+
+_DESCRIBED = """
+from apart import APART
+from descriptions import ampere, hopper
+from test_gemm_modes_refused import INTERLEAVED8
+"""
 
 
 def test_what_is_made_at_once_is_what_the_closer_look_makes() -> None:
-    seen = counts(seed=1, count=1500)
-    taken, all_of_them, right = seen["None"]
-    assert taken > 0.75 * right > 0.5 * all_of_them
-    assert len(seen) > 50
-    for never in ("transposed", "f64", "sparse", "meta", "freed", "negated", "subclass", "huge", "no k"):
-        assert seen[never][0] == 0, never
+    """Of an operation that has been launched, and of one that meets its first tensors."""
+    seen = counts(seed=1, count=2000)
+    for first in (False, True):
+        for usual in ("None", "arrays of cupy"):
+            taken, all_of_them, right = seen[usual, first]
+            assert taken > 0.6 * right > 0.2 * all_of_them, (usual, first)
+        assert seen["slices", first][0] > 0
+    assert len(seen) > 150
+    never = ["transposed", "f64", "sparse", "meta", "freed", "negated", "subclass", "huge", "no k", "own cupy"]
+    never += ["cupy elsewhere", "cupy of integers", "cupy backwards", "cupy between elements", "cupy unlike itself"]
+    for odd in never:
+        for first in (False, True):
+            assert seen.get((odd, first), (0,))[0] == 0, odd
 
 
 _LAUNCHES = f"""{_TORCH}
@@ -293,7 +387,7 @@ def check(given, arguments, stream):
     A, B, C, D = given
     assert torch.equal(D, A @ B + (0 if C is None else C)), (D, A @ B)
 
-looked_at(operation, (M, N, K), *drawn())
+assert operation._prepared == ()
 stream = Stream(0)
 """
 
@@ -333,7 +427,8 @@ def test_threads_share_what_is_prepared() -> None:
     """Two threads make calls of one prepared kernel and launch them, each on its own stream, at the same time."""
     program = """
 import threading
-(prepared,) = operation._prepared
+here()  # while one thread searches what tensors of this torch are like, others do without
+operation._prepared = ()
 streams, errors = [Stream(0), Stream(0)], []
 sys.setswitchinterval(1e-5)
 
@@ -354,6 +449,8 @@ for thread in threads:
 for thread in threads:
     thread.join()
 assert not errors, errors
+(prepared,) = operation._prepared
+here()
 assert operation._prepared == (prepared,)
 """
     fake_gpu.run(_LAUNCHES + program)
@@ -365,10 +462,10 @@ given, arguments = here()
 before = operation.artifacts["sm_80"]
 operation.artifacts["sm_80"] = dataclasses.replace(before, key="another" + before.key)
 arguments = made(operation, (M, N, K), *given)
-assert not is_ordinary(arguments)
+assert is_ordinary(arguments)
 assert [key for key, _ in kernel._loaded] == ["another" + before.key]  # that of before has gone
 check(given, arguments, stream)
-assert is_ordinary(made(operation, (M, N, K), *given)) and len(operation._prepared) == 1
+assert len(operation._prepared) == 1
 
 operation.artifacts.clear()
 try:
@@ -400,8 +497,6 @@ def test_a_gradient_that_is_asked_for_is_said_and_d_may_not_ask_for_one() -> Non
     program = """
 A, B, C, D = drawn()
 weights = torch.nn.Parameter(B)
-looked_at(operation, (M, N, K), A, weights, C, D)
-log._said.clear(), said.clear()
 with torch.no_grad():
     assert is_ordinary(made(operation, (M, N, K), A, weights, C, D)) and not said
 assert is_ordinary(made(operation, (M, N, K), A, weights, C, D))
@@ -419,6 +514,7 @@ KNOWN = [
     ampere("f16", swizzle=cutlass.HorizontalSwizzle),
     ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK),
     hopper(),
+    ampere("f16", types=("s8", "s32", "s32"), instruction=(16, 8, 32), tile=(128, 128, 64)),
     *APART.values(),
 ]
 
@@ -432,6 +528,9 @@ def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) 
         for limit, step in zip(most, steps, strict=True)
     ]
     m, n, k, batch = (data.draw(extent) for extent in near)
+    step = prepared._slice(operation)
+    slices = data.draw(st.integers(1, min(-(-k // step), 65535))) if step else 1
+    check_size(operation, GemmProblemSize(m, n, k, split_k_slices=slices))
     check_size(operation, GemmProblemSize(m, n, k))
     check_size(operation, GemmProblemSize(m, n, k, cutlass.gemm.Mode.Batched, batch=batch))
 

@@ -22,7 +22,7 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
 _DRIVER = ("driver", "faults", "memory", "modules", "streams")
 # In the order of kernels.cpp.
-FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop", "scaled")
+FAMILIES = ("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop", "scaled", "gemm_f16", "gemm_s8")
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 //
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has), 2
 // reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6 GEMM with
-// scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64.
+// scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs of f16 and s8,
+// which are never run.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -27,7 +28,16 @@ void fake_violation(char const* text);
 
 namespace {
 
-#if FAMILY <= 1 || FAMILY == 6
+#define IS_GEMM (FAMILY <= 1 || FAMILY >= 7)
+#if FAMILY == 7
+constexpr int kElement = PYCUTLASS_F16;
+#elif FAMILY == 8
+constexpr int kElement = PYCUTLASS_S8;
+#else
+constexpr int kElement = PYCUTLASS_F32;
+#endif
+
+#if IS_GEMM || FAMILY == 6
 using Record = pycutlass_gemm_call;
 #elif FAMILY == 2
 using Record = pycutlass_reduction_call;
@@ -122,7 +132,7 @@ constexpr size_t kWorkspace = 256;
   std::memset(semaphores, left, kWorkspace);  // those of serial split-K are zero again at its end
 }
 
-#if FAMILY <= 1
+#if IS_GEMM
 
 bool has_workspace(Record const& of) { return FAMILY == 1 || (of.mode == 0 && of.batch_count > 1); }
 
@@ -320,7 +330,7 @@ __attribute__((visibility("default"))) void pycutlass_bind(pycutlass_driver cons
 __attribute__((visibility("default"))) int pycutlass_describe(pycutlass_kernel_info* info) {
   *info = {PYCUTLASS_ABI_VERSION, sizeof(Params), 0, {128, 1}, {1, 1, 1}, sizeof(Record), sizeof(Epilogue), {}};
   for (int role = 0; role <= (FAMILY == 6 ? PYCUTLASS_SCALE_B : PYCUTLASS_D); ++role) {
-    if (FAMILY != 2 || role != PYCUTLASS_B) info->elements[role] = PYCUTLASS_F32;
+    if (FAMILY != 2 || role != PYCUTLASS_B) info->elements[role] = kElement;
   }
   return 0;
 }
