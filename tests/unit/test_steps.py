@@ -81,9 +81,9 @@ print(json.dumps(counts))
 CEILINGS = {
     "description": (52, 15, 115),
     "add_module": (106, 27, 196),
-    "arguments": (160, 36, 480),
+    "arguments": (57, 19, 76),
     "run": (0, 0, 0),
-    "all": (304, 59, 760),
+    "all": (216, 45, 376),
 }
 
 
