@@ -189,8 +189,10 @@ class KernelCache:
         """
         return self._delete(self.select(selectors))
 
-    def prune(self, max_bytes: int) -> list[Entry]:
+    def prune(self, max_bytes: int, *, dry_run: bool = False) -> list[Entry]:
         """Delete kernels, the least recently used first, until the rest take at most `max_bytes`; return the deleted.
+
+        With `dry_run` nothing is deleted: what would be is returned.
 
         Raises
         ------
@@ -215,7 +217,7 @@ class KernelCache:
         while total > most:
             excess.append(entries.pop())
             total -= excess[-1].size
-        return self._delete(excess)
+        return excess if dry_run else self._delete(excess)
 
     def verify(self) -> list[str]:
         """Load every kernel and return a sentence for all that is not as it was put there; [] if all is well."""

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -23,6 +23,7 @@ from pycutlass import __version__, config, toolkit
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
 from pycutlass.cli.inspection import facts_of, printed
+from pycutlass.cli.stale import has_our_headers, stale
 from pycutlass.cli.table import table
 from pycutlass.compiler.schedule import make_processes
 from pycutlass.compiler.target import check_target
@@ -88,15 +89,22 @@ def _fail(message: str) -> NoReturn:
 
 @cache.command()
 def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) -> None:
-    """List the kernels, the most recently used first."""
-    entries = KernelCache().select(**_filters(prefix, target))
+    """List the kernels, the most recently used first.
+
+    A kernel is stale if it was built from other headers than those that are here: it is not found any more.
+    """
+    store = KernelCache()
+    entries = store.select(**_filters(prefix, target))
+    why = stale(store.memo)
+    said = {entry.key: why(entry) for entry in entries}
     if as_json:
-        _print_json([asdict(entry) for entry in entries])
+        _print_json([{**asdict(entry), "stale": said[entry.key]} for entry in entries])
         return
     rows = [
-        (e.key[:12], e.name, e.target, _compiler(e), _size(e.size), _ago(e.created), _ago(e.last_used)) for e in entries
+        (e.key[:12], e.name, e.target, _compiler(e), _size(e.size), _ago(e.created), _ago(e.last_used), said[e.key])
+        for e in entries
     ]
-    _print_table(("key", "kernel", "target", "compiler", "size", "built", "used"), rows)
+    _print_table(("key", "kernel", "target", "compiler", "size", "built", "used", "stale"), rows)
 
 
 @cache.command()
@@ -131,11 +139,13 @@ def rm(
 @cache.command()
 def prune(
     max_size: Annotated[list[str], typer.Option(help="Keep at most this much, for example 2GiB, 500MB or 0.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing: show what would be deleted.")] = False,
 ) -> None:
     """Delete kernels, the least recently used first, until the rest fit."""
     if len(max_size) > 1:
         raise typer.BadParameter(f"--max-size is given {len(max_size)} times: give it once")
-    _report("deleted", KernelCache().prune(_bytes(max_size[0])))
+    entries = KernelCache().prune(_bytes(max_size[0]), dry_run=dry_run)
+    _report("would be deleted" if dry_run else "deleted", entries)
 
 
 @cache.command()
@@ -202,18 +212,25 @@ def inspect(
 def doctor(as_json: AsJson = False) -> None:
     """Show what kernels need and whether it is here.
 
-    Exits with 1 if kernels cannot be built.
+    Exits with 1 if kernels cannot be built, unless PYCUTLASS_NO_COMPILE says that none are.
     """
     found = [
-        *toolkit.findings(),
+        *map(_needed, toolkit.findings()),
         *_chosen(),
         toolkit.safely(_cache_finding, "kernel cache", _GET_CACHE, required=False),
     ]
+    missing = [finding for finding in found if finding.required and not finding.ok]
     if as_json:
         _print_json([asdict(finding) for finding in found])
     else:
-        _print_table(("", "what", "found", "remedy"), [_diagnosis(finding) for finding in found])
-    if any(finding.required and not finding.ok for finding in found):
+        _print_table(("", "what", "found", "remedy"), _diagnoses(found))
+        if missing and not any(map(_is_wrong, missing)) and (built := _built()):
+            usable = counted(built, "kernel")
+            typer.echo(
+                f"\n{usable} in the cache can be used without a compiler. To build no others, set "
+                f"PYCUTLASS_NO_COMPILE=1."
+            )
+    if missing:
         raise typer.Exit(1)
 
 
@@ -273,10 +290,40 @@ def _cache_finding() -> toolkit.Finding:
     )
 
 
-def _diagnosis(finding: toolkit.Finding) -> tuple[str, str, str, str]:
-    verdict = "ok" if finding.ok else "MISSING" if finding.required else "absent"
-    tried = "" if finding.ok or not finding.tried else "\ntried: " + ", ".join(finding.tried)
-    return verdict, finding.name, finding.value + tried, finding.remedy
+def _needed(finding: toolkit.Finding) -> toolkit.Finding:
+    """Return what was looked for as nothing that is needed, where nothing is compiled."""
+    if finding.ok or not finding.required or _is_wrong(finding) or not config.flag("PYCUTLASS_NO_COMPILE"):
+        return finding
+    remedy = "not needed: PYCUTLASS_NO_COMPILE is set, kernels are built elsewhere"
+    return replace(finding, required=False, remedy=remedy)
+
+
+def _is_wrong(finding: toolkit.Finding) -> bool:
+    """Return whether a variable names what is not there: then kernels of the cache are not used either."""
+    return finding.remedy.startswith("correct ")
+
+
+def _built() -> int:
+    """Return how many kernels of the cache this PyCUTLASS finds without a compiler."""
+    try:
+        return sum(map(has_our_headers, KernelCache().entries()))
+    except PyCutlassError:  # which the row of the cache says
+        return 0
+
+
+def _diagnoses(found: Iterable[toolkit.Finding]) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a table of what was looked for; what stopped several is said once."""
+    rows, said = [], dict[str, toolkit.Finding]()
+    for finding in found:
+        verdict = "ok" if finding.ok else "MISSING" if finding.required else "absent"
+        value, remedy = finding.value, finding.remedy
+        if not finding.ok and not finding.tried and said.setdefault(value, finding) is not finding:
+            before = said[value]
+            value, remedy = f"as {before.name}", "" if remedy == before.remedy else remedy
+        elif not finding.ok and finding.tried:
+            value += "\ntried: " + ", ".join(finding.tried)
+        rows.append((verdict, finding.name, value, remedy))
+    return rows
 
 
 def _print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

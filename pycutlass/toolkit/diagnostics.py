@@ -12,6 +12,7 @@ from pycutlass import _core, config
 from pycutlass.errors import PyCutlassError
 from pycutlass.toolkit.files import Memo, cuda_release, run_quietly, without_memo
 from pycutlass.toolkit.find import (
+    CORRECT,
     GET_CUTLASS,
     GET_CXX,
     GET_NVCC,
@@ -107,7 +108,9 @@ def safely(look: Callable[[], Finding], name: str, remedy: str, *, required: boo
     try:
         return look()
     except PyCutlassError as error:
-        return Finding(name, False, str(error), (), remedy, required)
+        return Finding(
+            name, False, str(error).removesuffix(f" {CORRECT}"), (), remedy, required
+        )  # which the remedy says
     except Exception as error:
         return Finding(name, False, f"{type(error).__name__}: {error}", (), remedy, required)
 

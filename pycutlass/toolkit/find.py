@@ -55,6 +55,8 @@ __all__ = [
 GET_CUTLASS = "pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_PATH to a checkout of CUTLASS 4.2"
 GET_NVCC = "pip install 'pycutlass[nvcc]', or install the CUDA 13.0 toolkit and set CUDA_HOME to its root"
 GET_NVRTC = "pip install " + " ".join(f"nvidia-cuda-{part}==13.0.*" for part in ("nvrtc", "runtime", "crt", "cccl"))
+#: How messages about a variable that is wrong end.
+CORRECT = "Correct the variable or unset it."
 GET_CXX = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one"
 
 
@@ -251,7 +253,7 @@ def _missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoRet
 
 
 def _refuse_variable(variable: str, root: Path, needed: str) -> NoReturn:
-    raise ToolkitError(f"{variable} is {root}, and there is no {needed} in it. Correct the variable or unset it.")
+    raise ToolkitError(f"{variable} is {root}, and there is no {needed} in it. {CORRECT}")
 
 
 def _words(variable: str, text: str) -> list[str]:
@@ -259,11 +261,9 @@ def _words(variable: str, text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ToolkitError(
-            f"{variable} is {text!r}, which a shell cannot read: {error}. Correct the variable or unset it."
-        ) from error
+        raise ToolkitError(f"{variable} is {text!r}, which a shell cannot read: {error}. {CORRECT}") from error
     if not words or not words[0]:
-        raise ToolkitError(f"{variable} is {text!r}, which names no program. Correct the variable or unset it.")
+        raise ToolkitError(f"{variable} is {text!r}, which names no program. {CORRECT}")
     return words
 
 

@@ -16,7 +16,7 @@ from command_line import Result, Run
 
 from pycutlass import __version__, config
 from pycutlass.cache import Artifact, KernelCache, make_key
-from pycutlass.toolkit import Finding
+from pycutlass.toolkit import Finding, own_headers_digest
 
 
 def finding(name: str, *, ok: bool, required: bool = True) -> Finding:
@@ -53,7 +53,8 @@ def test_doctor_never_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KernelCache, "info", refuse)
     result = run("doctor")
     assert result.code == 1
-    assert result.out.count("RuntimeError: something that nobody thought of") == 8
+    assert result.out.count("RuntimeError: something that nobody thought of") == 1
+    assert result.out.count("  as CUTLASS headers") == 7
     assert "Traceback" not in result.out + result.err
 
 
@@ -110,6 +111,39 @@ def test_doctor_fails_if_something_required_is_missing(run: Run, monkeypatch: py
     result = doctor(run, monkeypatch, finding("nvcc", ok=True), finding("g++", ok=False))
     assert result.code == 1
     assert result.out.splitlines()[2].split() == ["MISSING", "g++", "not", "found", "install", "[g++]"]
+
+
+def test_doctor_says_that_kernels_of_the_cache_need_no_compiler(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kernels: list[Artifact]
+) -> None:
+    """As on a machine that serves kernels from a bundle."""
+    said = "in the cache can be used without a compiler"
+    assert said not in doctor(run, monkeypatch, finding("g++", ok=False)).out  # they are of another PyCUTLASS
+    fields = {"headers": own_headers_digest(), "target": "sm_80"}
+    KernelCache().put(Artifact(make_key(fields), "ours", "sm_80", fields, b"x", b"", REPORT))
+    result = doctor(run, monkeypatch, finding("nvcc", ok=True), finding("g++", ok=False))
+    assert result.code == 1 and result.out.splitlines()[2].startswith("MISSING")
+    assert result.out.splitlines()[-1].startswith("1 kernel in the cache can be used without a compiler. ")
+    assert said not in doctor(run, monkeypatch, finding("g++", ok=True)).out
+    wrong = Finding("NVRTC", False, "CUDA_HOME is /none", (), "correct CUDA_HOME or unset it", required=True)
+    assert said not in doctor(run, monkeypatch, wrong).out  # with which none is used
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")
+    result = doctor(run, monkeypatch, finding("g++", ok=False))
+    assert result.code == 0 and result.out.splitlines()[1].split()[:2] == ["absent", "g++"]
+    assert "not needed: PYCUTLASS_NO_COMPILE is set" in result.out and said not in result.out
+    assert doctor(run, monkeypatch, wrong).code == 1
+
+
+def test_doctor_says_once_what_stops_several(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/opt/none")
+    result = run("doctor")
+    assert result.code == 1
+    assert result.out.count("/opt/none") == 1 and result.out.count("orrect ") == 1
+    rows = {line.split()[1]: line for line in result.out.splitlines() if line.startswith(("absent", "MISSING"))}
+    assert "correct CUDA_HOME or unset it" in rows["nvcc"]
+    assert rows["NVRTC"].split() == ["MISSING", "NVRTC", "as", "nvcc"]
+    found = {entry["name"]: entry["value"] for entry in json.loads(run("doctor", "--json").out)}
+    assert found["nvcc"] == found["NVRTC"]
 
 
 def test_doctor_speaks_of_a_cache_in_memory(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from command_line import Result, Run
 
 from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.errors import ArgumentTypeError
+from pycutlass.toolkit import find_cutlass, own_headers_digest
 
 
 def test_ls_lists_kernels(run: Run, kernels: list[Artifact]) -> None:
     result = run("cache", "ls")
     assert result.code == 0
     header, *lines = result.out.splitlines()
-    assert header.split() == ["key", "kernel", "target", "compiler", "size", "built", "used"]
+    assert header.split() == ["key", "kernel", "target", "compiler", "size", "built", "used", "stale"]
     assert len(lines) == 3
     for line, kernel in zip(lines, reversed(kernels), strict=True):
         assert line.split()[:5] == [kernel.key[:12], kernel.name, kernel.target, "39.1", "KiB"]
@@ -32,6 +33,37 @@ def test_ls_says_which_compiler_made_a_kernel(run: Run, kernels: list[Artifact])
     lines = run("cache", "ls").out.splitlines()
     assert [line.split()[3:5] for line in lines if "nvcc" in line] == [["nvcc", "13.0.88"]]
     assert len(lines) == 5
+
+
+def test_ls_marks_kernels_whose_headers_have_changed(
+    run: Run, kernels: list[Artifact], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cutlass = find_cutlass()
+    here = {"headers": own_headers_digest(), "cutlass": f"{cutlass.version} {cutlass.digest()}"}
+    made = {
+        "here": (here, ""),
+        "ours": ({**here, "headers": "0" * 64}, "other PyCUTLASS"),
+        "theirs": ({**here, "cutlass": "4.1.0 " + "0" * 64}, "other CUTLASS"),
+        "both": ({"headers": "0" * 64, "cutlass": "4.1.0 " + "0" * 64}, "other PyCUTLASS, CUTLASS"),
+        "cuda": ({**here, "cuda_headers": "12.0 " + "0" * 64}, "other CUDA"),
+        "bare": ({"kernel": "with no headers in its key"}, ""),
+    }
+    for name, (fields, _) in made.items():
+        KernelCache().put(Artifact(make_key(fields), name, "sm_80", fields, b"x", b"", REPORT))
+
+    def said() -> dict[str, str]:
+        listed = json.loads(run("cache", "ls", "--json").out)
+        printed = run("cache", "ls").out.splitlines()
+        stale = {entry["name"]: entry["stale"] for entry in listed if entry["name"] in made}
+        for name, words in stale.items():
+            [line] = [line for line in printed if line.split()[1] == name]
+            assert line.endswith(words or "ago")
+        return stale
+
+    assert said() == {name: words for name, (_, words) in made.items()}
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert said() == dict.fromkeys(made, "") | {"ours": "other PyCUTLASS", "both": "other PyCUTLASS"}
 
 
 def test_ls_takes_prefix_and_target(run: Run, kernels: list[Artifact]) -> None:
@@ -115,6 +147,16 @@ def test_prune_keeps_what_fits(run: Run, kernels: list[Artifact], size: str, lef
     result = run("cache", "prune", "--max-size", size)
     assert result.code == 0
     assert f"{3 - left} kernel{'s' * (left != 2)} deleted" in result.out
+    assert len(KernelCache().entries()) == left
+
+
+@pytest.mark.parametrize(("size", "left"), [("1GiB", 3), ("80kib", 2), ("0", 0)])
+def test_prune_shows_what_it_would_delete(run: Run, kernels: list[Artifact], size: str, left: int) -> None:
+    shown = run("cache", "prune", "--max-size", size, "--dry-run")
+    assert shown.code == 0 and f"{3 - left} kernel{'s' * (left != 2)} would be deleted" in shown.out
+    assert len(KernelCache().entries()) == 3
+    done = run("cache", "prune", "--max-size", size)
+    assert done.out == shown.out.replace("would be deleted", "deleted")
     assert len(KernelCache().entries()) == left
 
 

@@ -87,7 +87,7 @@ def test_a_host_compiler_that_is_no_command_is_refused(monkeypatch, command, wor
     words = [f"CXX is {command!r}", "Correct the variable or unset it", *words]
     assert all(word in str(caught.value) for word in words), str(caught.value)
     finding = next(finding for finding in toolkit.findings() if finding.name == "host compiler")
-    assert not finding.ok and finding.value == str(caught.value)
+    assert not finding.ok and f"{finding.value} Correct the variable or unset it." == str(caught.value)
 
 
 def test_a_home_of_nobody_is_refused(monkeypatch):
