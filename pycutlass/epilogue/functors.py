@@ -182,11 +182,7 @@ class EpilogueFunctor(Value, Epilogue):
         return super().epilogue_type(alpha, beta, *extra[: len(wanted)], **named)
 
     def reference(
-        self,
-        accumulator: Array,
-        source: Array | None,
-        scalars: tuple[float, ...],
-        compute: np.dtype[Any] | None = None,
+        self, accumulator: Array, source: Array | None, scalars: tuple[float, ...], compute: np.dtype[Any] | None = None
     ) -> Array:
         """Return D before it is rounded to the output type.
 

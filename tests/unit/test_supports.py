@@ -397,11 +397,3 @@ def test_tensors_without_memory():
         GemmArguments(operation, size, TensorSpec((16, 8), "float16"), B, None, D)
     sparse = operation.supports(size, {"A": torch.zeros(16, 8, dtype=torch.float16).to_sparse()})
     assert not sparse and "must be a dense tensor" in sparse.reason
-
-
-def test_outputs_of_groups_and_columns():
-    assert GROUPS[1].outputs([(8, 16, 4), (4, 4, 4)]) == [
-        TensorSpec((8, 16), "float16", (1, 8)),
-        TensorSpec((4, 4), "float16", (1, 4)),
-    ]
-    assert GEMMS[1].output((8, 16, 8)) == TensorSpec((8, 16), "float16", (1, 8))

@@ -26,13 +26,7 @@ _QUARTER_LINE = 32
 _HALVED = (MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16)
 
 
-def check_mainloop(
-    compute_capability: int,
-    tile: Tile,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-) -> None:
+def check_mainloop(compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
     """Check that an Ampere-style (or Turing) kernel can load and multiply its tiles.
 
     Raises

@@ -1,4 +1,4 @@
-"""There is no output of a problem that `supports` refuses: `output` gives the same reason."""
+"""What D is for a problem, without memory for it; where `supports` refuses the problem, `output` gives its reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from convolutions import conv, fprop
-from descriptions import ampere, hopper
+from descriptions import ampere, hopper, parts
 
 import pycutlass
 from pycutlass import GemmOperationGrouped, cutlass
@@ -42,3 +42,12 @@ def test_there_are_no_outputs_of_a_group_that_is_not_supported() -> None:
     with pytest.raises(ArgumentError) as caught:
         GROUP.outputs(sizes)
     assert not support and str(caught.value) == support.reason
+
+
+def test_outputs_of_groups_and_columns() -> None:
+    column = (cutlass.ColumnMajor, cutlass.RowMajor, cutlass.ColumnMajor)
+    assert GemmOperationGrouped(**parts("f16", column, alignment=4)).outputs([(8, 16, 4), (4, 4, 4)]) == [
+        pycutlass.TensorSpec((8, 16), "float16", (1, 8)),
+        pycutlass.TensorSpec((4, 4), "float16", (1, 4)),
+    ]
+    assert ampere("f16", column).output((8, 16, 8)) == pycutlass.TensorSpec((8, 16), "float16", (1, 8))
