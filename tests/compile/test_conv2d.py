@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from typing import Any
 
 import pytest
@@ -35,10 +36,10 @@ class Call(ctypes.Structure):
 
 
 @pytest.fixture(scope="module", params=KERNELS)
-def kernel(request, tmp_path_factory) -> tuple[Any, Any, Any]:
+def kernel(request, tmp_path_factory, host_compiler) -> tuple[Any, Any, Any]:
     """An operation, its artifact for sm_80, and its host library."""
     operation = OPERATIONS[request.param]
-    tools = find_tools(KERNELS[request.param], toolkit.without_memo)
+    tools = dataclasses.replace(find_tools(KERNELS[request.param], toolkit.without_memo), host=host_compiler)
     artifact = build(operation.source(), "sm_80", tools, Processes(2, 8 << 30))
     path = tmp_path_factory.mktemp("host") / "host.so"
     path.write_bytes(artifact.host)

@@ -9,11 +9,10 @@ from convolutions import OPERATIONS
 from descriptions import ROW, TAG, native_parts, parts
 
 import pycutlass
-from pycutlass import _core, cutlass, toolkit
-from pycutlass.compiler.tools import find_tools
+from pycutlass import _core, cutlass
 from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.operation import GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
-from pycutlass.toolchain import Processes
+from pycutlass.toolchain import HostCompiler, Processes
 
 pytestmark = pytest.mark.compile
 
@@ -51,12 +50,11 @@ DESCRIBED = {
 
 
 @pytest.fixture(scope="module", params=DESCRIBED)
-def described(request: pytest.FixtureRequest) -> tuple[Any, _core.HostLibrary]:
+def described(request: pytest.FixtureRequest, host_compiler: HostCompiler) -> tuple[Any, _core.HostLibrary]:
     """An operation and its host side."""
     operation = DESCRIBED[request.param]
     target = "sm_90a" if operation.is_sm90 else "sm_80"
-    compiler = find_tools("nvcc", toolkit.without_memo).host
-    return operation, _core.HostLibrary(compiler.compile(operation.source(), target, Processes(1, 8 << 30)).binary)
+    return operation, _core.HostLibrary(host_compiler.compile(operation.source(), target, Processes(1, 8 << 30)).binary)
 
 
 def test_a_kernel_knows_the_types_of_its_operands(described: Any) -> None:

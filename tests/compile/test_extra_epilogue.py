@@ -15,7 +15,7 @@ from pycutlass.epilogue import Family
 from pycutlass.epilogue.layout import EpilogueLayout
 from pycutlass.families import sm90
 from pycutlass.report import BuildReport
-from pycutlass.toolchain import Processes
+from pycutlass.toolchain import HostCompiler, Processes
 
 pytestmark = pytest.mark.compile
 
@@ -25,11 +25,10 @@ def target(operation: Any) -> str:
 
 
 @pytest.mark.parametrize("name", EXTRA)
-def test_the_host_side_knows_its_tensors_and_scalars(name: str) -> None:
+def test_the_host_side_knows_its_tensors_and_scalars(name: str, host_compiler: HostCompiler) -> None:
     operation = EXTRA[name]
     functor = operation.epilogue_functor
-    compiler = find_tools("nvcc", toolkit.without_memo).host
-    host = _core.HostLibrary(compiler.compile(operation.source(), target(operation), Processes(1, 8 << 30)).binary)
+    host = _core.HostLibrary(host_compiler.compile(operation.source(), target(operation), Processes(1, 8 << 30)).binary)
     layout = EpilogueLayout(host.epilogue_bytes, host.epilogue_fields)
     assert layout.scalars == {*SCALARS}
     assert layout.tensors.keys() == {"extra", "bias", "second"}

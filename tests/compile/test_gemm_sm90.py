@@ -9,9 +9,8 @@ import pytest
 from descriptions import native_parts
 from records import Common, Result, describe, set_epilogue
 
-from pycutlass import GemmOperationUniversal, toolkit
-from pycutlass.compiler.tools import find_tools
-from pycutlass.toolchain import Processes
+from pycutlass import GemmOperationUniversal
+from pycutlass.toolchain import HostCompiler, Processes
 
 pytestmark = pytest.mark.compile
 
@@ -67,10 +66,10 @@ DRIVER = Driver(device, attribute, entry_point)
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def host(tmp_path_factory: pytest.TempPathFactory, host_compiler: HostCompiler) -> Any:
     """The host library of a kernel with tiles of 128x128."""
     operation = GemmOperationUniversal(**native_parts((128, 128, 64), (1, 1)))
-    product = find_tools("nvcc", toolkit.without_memo).host.compile(operation.source(), "sm_90a", Processes(1, 8 << 30))
+    product = host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30))
     path = tmp_path_factory.mktemp("host") / "kernel.so"
     path.write_bytes(product.binary)
     library = ctypes.CDLL(str(path))

@@ -16,10 +16,9 @@ pytestmark = pytest.mark.compile
 
 
 @pytest.mark.parametrize("name", APART)
-def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name):
+def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(name, host_compiler):
     operation = APART[name]
-    compiler = find_tools("nvcc", toolkit.without_memo).host
-    host = _core.HostLibrary(compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
+    host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
     assert host.elements == {letter: getattr(operation, letter).type.short for letter in "ABCD"}
     tile = operation.tile_description
     stages = sm90.stages_of(tile, operation.C, grouped=False, D=operation.D)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from descriptions import native_parts, parts
 from wide_parameters import BALLAST, WideParameters
@@ -24,20 +26,20 @@ pytestmark = pytest.mark.compile
         ("nvrtc", "sm_90a", native_parts((128, 128, 64), (1, 1))),
     ],
 )
-def test_both_sides_of_a_kernel_with_many_parameters_agree(backend, target, described):
+def test_both_sides_of_a_kernel_with_many_parameters_agree(backend, target, described, host_compiler):
     operation = WideParameters(**described)
-    artifact = build(operation.source(), target, find_tools(backend, toolkit.without_memo), Processes(2, 8 << 30))
+    tools = dataclasses.replace(find_tools(backend, toolkit.without_memo), host=host_compiler)
+    artifact = build(operation.source(), target, tools, Processes(2, 8 << 30))
     made = _core.HostLibrary(artifact.host).params_bytes
     assert BALLAST < made < 8192
     assert cubin.kernel_parameter_bytes(artifact.cubin, operation.procedural_name()) == made
     assert BuildReport.from_json(artifact.report).problems() == []
 
 
-def test_more_parameters_than_a_launch_can_pass_do_not_compile():
+def test_more_parameters_than_a_launch_can_pass_do_not_compile(host_compiler):
     operation = WideParameters(**parts("f32_simt"))
     source = operation.source()
     text = source.text.replace(f"ballast[{BALLAST // 4}]", "ballast[9000]")
     assert text != source.text
-    tools = find_tools("nvcc", toolkit.without_memo)
     with pytest.raises(CompileError, match="the kernel's parameters are too large"):
-        tools.host.compile(type(source)(source.name, text, 80, False), "sm_80", Processes(1, 8 << 30))
+        host_compiler.compile(type(source)(source.name, text, 80, False), "sm_80", Processes(1, 8 << 30))

@@ -66,8 +66,11 @@ def text_section(image: bytes, kernel: str) -> bytes:
 
 
 def test_a_real_kernel_by_both_backends(found):
+    """By NVRTC for a newer GPU than it was written for; the next test compiles it by NVRTC for its own."""
     source = KernelSource("ampere_gemm", AMPERE, 80, native=False)
-    artifact = build(source, "sm_80", found, processes())
+    target = "sm_80" if found.device.name == "nvcc" else "sm_90"
+    artifact = build(source, target, found, processes())
+    assert artifact.fields["target"] == artifact.target == target
     report = BuildReport.from_json(artifact.report)
     assert report.problems() == []
     assert 128 <= report.registers <= 255
@@ -89,12 +92,6 @@ def test_dropping_symbols_leaves_a_real_kernel_alone(tmp_path):
     assert len(unused) > 1000 and len(smaller) < len(whole) / 5
     assert text_section(smaller, "ampere_gemm") == text_section(whole, "ampere_gemm")
     assert cubin.kernel_parameter_bytes(smaller, "ampere_gemm") == cubin.kernel_parameter_bytes(whole, "ampere_gemm")
-
-
-def test_an_ampere_kernel_for_a_newer_gpu():
-    tools = find_tools("nvrtc", toolkit.without_memo)
-    artifact = build(KernelSource("ampere_gemm", AMPERE, 80, native=False), "sm_90", tools, processes())
-    assert artifact.fields["target"] == artifact.target == "sm_90"
 
 
 def test_signatures_name_the_release(found):

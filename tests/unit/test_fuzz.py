@@ -66,7 +66,7 @@ def launched(family: str, **wanted: Any) -> tuple[list[Any], dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def drawn() -> list[kernels.Kernel]:
-    return [draw_kernel(3, index) for index in range(1500)]
+    return [draw_kernel(7, index) for index in range(600)]
 
 
 def test_every_family_is_drawn(drawn: list[kernels.Kernel]) -> None:
