@@ -83,6 +83,8 @@ MathOperation.multiply_add)
     is_tensor_op: bool = field(init=False, repr=False, compare=False)
     family: KernelFamily = field(init=False, repr=False, compare=False)
     product: Product = field(init=False, repr=False, compare=False)
+    #: The math operator's tag in C++.
+    operator_cpp: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.instruction_shape is not None:
@@ -108,17 +110,13 @@ MathOperation.multiply_add)
         if of_tensor_cores and a.is_integer and self.math_operation is MathOperation.multiply_add:
             # Tensor cores have one way to add up integers; the original's scripts call it by either name.
             object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
+        self.__dict__["operator_cpp"] = _OPERATION_CPP[self.math_operation]
         object.__setattr__(self, "product", self.family.product_of(self))
 
     @property
     def is_over_f32(self) -> bool:
         """Whether tensors of f32 may be described with this instruction, which rounds them to its own type."""
         return self.math_operation in self.product.over_f32
-
-    @property
-    def operator_cpp(self) -> str:
-        """The math operator's tag in C++."""
-        return _OPERATION_CPP[self.math_operation]
 
     def __repr__(self) -> str:
         shape = None if self.instruction_shape is None else list(self.instruction_shape)

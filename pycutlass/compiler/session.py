@@ -74,7 +74,7 @@ def add_module(
     """
     asked = requests(checked(operations, "add_module"), target, "add_module")
     strictly = _strictly(strict)
-    artifacts = _obtain(_kernels(request for each in asked for request in each))
+    artifacts = _obtain({want: None for each in asked for request in each for _, want in request.kernels})
     judge(artifacts.values(), strictly)
     for each in asked:
         for request in each:
@@ -210,11 +210,6 @@ def _strictly(strict: bool | None) -> bool:
     return config.flag("PYCUTLASS_STRICT") if strict is None else strict
 
 
-def _kernels(asked: Iterable[Request]) -> list[Wanted]:
-    """Return every kernel that is wanted, once."""
-    return list(dict.fromkeys(want for request in asked for _, want in request.kernels))
-
-
 def _hand_over(request: Request, artifacts: Mapping[Wanted, Artifact]) -> None:
     """Give an operation its kernels."""
     for operation, want in request.kernels:
@@ -277,7 +272,7 @@ def _judged(artifact: Artifact, strict: bool) -> Artifact | CompileError:
     return artifact
 
 
-def _obtain(wanted: Sequence[Wanted]) -> dict[Wanted, Artifact]:
+def _obtain(wanted: Iterable[Wanted]) -> dict[Wanted, Artifact]:
     """Return every kernel that is wanted: from the cache, and what it lacks from the compilers."""
     supply = _Supply()
     found = {want: supply.look_up(want) for want in wanted}

@@ -72,9 +72,12 @@ def requests(operations: Sequence[Compilable], target: str | Sequence[str] | Non
     ArgumentTypeError
         `target` is neither a string nor a list of them.
     """
-    each_parts = [_parts(operation, operations) for operation in operations]
-    parts = checked([part for group in each_parts for part in group], who)
-    built_for = iter(wanted(parts, target))
+    # What each needs compiled beside the others: itself, and kernels that it launches besides.
+    each_parts = [
+        [operation] if (parts := getattr(operation, "parts", None)) is None else parts(operations)
+        for operation in operations
+    ]
+    built_for = iter(wanted(checked([part for group in each_parts for part in group], who), target))
     made = []
     for position, (operation, group) in enumerate(zip(operations, each_parts, strict=True)):
         rows = [[(part, want) for want in next(built_for)] for part in group]
@@ -109,12 +112,6 @@ def _walk(operations: Iterable[Any], who: str) -> Iterator[Any]:
         yield from operations
     except Exception as error:
         raise ArgumentTypeError(f"{who} takes a list of operations, got {shown(operations)}") from error
-
-
-def _parts(operation: Compilable, operations: Sequence[Compilable]) -> Sequence[Compilable]:
-    """Return what `operation` needs compiled beside the others: itself, and kernels that it launches besides."""
-    parts = getattr(operation, "parts", None)
-    return [operation] if parts is None else parts(operations)
 
 
 def _listed(targets: Sequence[str]) -> list[str]:

@@ -41,10 +41,9 @@ class Family(enum.Enum):
     SM90_GROUP = "Hopper-native groups"
     REDUCTION = "reductions"
 
-    @property
-    def is_sm90(self) -> bool:
-        """Whether its kernels are of CUTLASS's 3.x API."""
-        return self in (Family.SM90_GEMM, Family.SM90_GROUP)
+    def __init__(self, called: str) -> None:
+        #: Whether its kernels are of CUTLASS's 3.x API.
+        self.is_sm90 = called.startswith("Hopper-native")
 
 
 @dataclass(frozen=True, eq=False)

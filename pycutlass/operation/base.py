@@ -82,13 +82,13 @@ class Operation(ABC):
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
     epilogue_functor: Epilogue
-    _name: str | None
+    _source: KernelSource | None
     _artifacts: _Artifacts | None
     #: What arguments have prepared for the launches to come, one for each GPU.
     _prepared: tuple[Any, ...] = ()
 
     def __init__(self) -> None:
-        object.__setattr__(self, "_name", None)
+        object.__setattr__(self, "_source", None)
         object.__setattr__(self, "_artifacts", None)
 
     @abstractmethod
@@ -120,12 +120,7 @@ class Operation(ABC):
         The readable part follows CUTLASS's names; the digest at the end covers the generated text, but for the line
         that has the name and follows from the rest, so that no two different operations share a name.
         """
-        name = self._name
-        if name is None:
-            digest = hashlib.sha256(self.body().encode()).hexdigest()[:12]
-            name = f"{self.configuration_name()}_{digest}"
-            object.__setattr__(self, "_name", name)
-        return name
+        return self.source().name
 
     @property
     def artifacts(self) -> dict[str, Artifact]:
@@ -139,7 +134,7 @@ class Operation(ABC):
 
     def _shared(self) -> _Artifacts:
         if self._artifacts is None:
-            name = self.procedural_name()
+            name = self.source().name
             with _lock:
                 object.__setattr__(self, "_artifacts", _artifacts.setdefault(name, _Artifacts()))
         assert self._artifacts is not None
@@ -147,12 +142,19 @@ class Operation(ABC):
 
     def emit(self) -> str:
         """Return the whole generated C++ text."""
-        macro = "PYCUTLASS_BOUNDED_KERNEL" if self.is_bounded else "PYCUTLASS_KERNEL"
-        return f"{self.body()}\n{macro}({self.procedural_name()}, Operation)\n"
+        return self.source().text
 
     def source(self) -> KernelSource:
         """Return what the compiler needs: name, text and what the text may be compiled for."""
-        return KernelSource(self.procedural_name(), self.emit(), self.compute_capability, self.is_sm90)
+        source = self._source
+        if source is None:  # made once: it follows from fields that do not change
+            body = self.body()
+            name = f"{self.configuration_name()}_{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+            macro = "PYCUTLASS_BOUNDED_KERNEL" if self.is_bounded else "PYCUTLASS_KERNEL"
+            text = f"{body}\n{macro}({name}, Operation)\n"
+            source = KernelSource(name, text, self.compute_capability, self.is_sm90)
+            object.__setattr__(self, "_source", source)
+        return source
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled so that this operation can run beside the other `operations` of one call."""
@@ -251,7 +253,7 @@ class Operation(ABC):
         return f"{type(self).__name__}({', '.join(map(_spell, self._value()))})"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._FIELDS and name in self.__dict__:
+        if name in self.__dict__ and (name in self._FIELDS or name in self._FURTHER):
             raise AttributeError(f"{name} of an operation cannot change: describe another operation")
         if name[0] != "_" and name not in self._FIELDS and not hasattr(type(self), name) and name not in self._FURTHER:
             raise no_such_field(self, name, self._FIELDS)

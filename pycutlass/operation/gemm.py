@@ -10,7 +10,7 @@ from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
-from pycutlass.families import KernelFamily
+from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import parts
@@ -91,6 +91,12 @@ class GemmOperationUniversal(Operation):
         "swizzling_functor",
         "D",
     )
+    _FURTHER: ClassVar[tuple[str, ...]] = ("family", "is_apart")
+
+    #: The family of kernels, with its rules.
+    family: KernelFamily
+    #: Whether D is described apart from C.
+    is_apart: bool
 
     def __init__(
         self,
@@ -131,24 +137,15 @@ class GemmOperationUniversal(Operation):
         self.swizzling_functor: Any = (
             swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
         )
+        self.family, self.is_apart = tile.family, self.D != self.C
         tile.family.check_gemm(self)
 
     # What users ask of a description
 
     @property
-    def family(self) -> KernelFamily:
-        """The family of kernels, with its rules."""
-        return self.tile_description.family
-
-    @property
     def is_sm90(self) -> bool:
         """Whether this is a Hopper-native kernel."""
-        return self.tile_description.is_sm90
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether D is described apart from C."""
-        return self.D != self.C
+        return self.family is SM90
 
     @property
     def swizzle_size(self) -> int:
@@ -279,9 +276,7 @@ class GemmOperationUniversal(Operation):
             f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
         )
 
-    def body(self) -> str:
-        """Return the generated C++ without the line that names the kernel."""
-        return gemm_text(self)
+    body = gemm_text
 
     def _value(self) -> tuple[Any, ...]:
         value = super()._value()
