@@ -57,9 +57,10 @@ def describe(ordinal: int = 0) -> Device:
     DeviceError
         There is no driver or no such GPU.
     """
-    require()
-    if not 0 <= ordinal < count():
-        raise DeviceError(f"there is no GPU {ordinal}: this machine has {count()}, numbered from 0")
+    present = _core.device_count()
+    if not 0 <= ordinal < present:
+        require()
+        raise DeviceError(f"there is no GPU {ordinal}: this machine has {present}, numbered from 0")
     major = _core.device_attribute(ordinal, "compute_capability_major")
     minor = _core.device_attribute(ordinal, "compute_capability_minor")
     sm_count = _core.device_attribute(ordinal, "multiprocessor_count")

@@ -45,7 +45,7 @@ def load(operation: Operation, ordinal: int) -> _core.DeviceKernel:
         # When the kernel goes its code does, in the thread that lets go of things: unloading waits for the GPU.
         weakref.finalize(made, later, made.library.unload).atexit = False
         kernel = _loaded.setdefault((artifact.key, ordinal), made)
-    operation.loaded[ordinal] = kernel
+    operation.artifacts.loaded[ordinal] = kernel
     return kernel
 
 

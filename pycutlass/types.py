@@ -48,6 +48,8 @@ class Element:
         Explicit mantissa bits; -1 for integers.
     is_integer : bool
         Whether this is an integer type.
+    code : int
+        Number of the type in call records and compiled kernels.
     """
 
     tag: Any
@@ -59,9 +61,11 @@ class Element:
     letter: str
     mantissa: int
     is_integer: bool = field(init=False, repr=False, compare=False)
+    code: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_integer", self.mantissa < 0)
+        object.__setattr__(self, "code", _core.ELEMENTS[self.short])
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -76,11 +80,6 @@ class Element:
     def bytes_of(self, count: int) -> int:
         """Return the bytes that `count` packed elements take; the last byte may be used in part."""
         return (count * self.bits + 7) // 8
-
-    @property
-    def code(self) -> int:
-        """Number of the type in call records and compiled kernels."""
-        return _core.ELEMENTS[self.short]
 
     @property
     def epsilon(self) -> float:

@@ -210,12 +210,15 @@ class GemmArguments(Arguments):
             return False
         extents, gemm_mode, split_k_slices, batch = size
         made = prepared.make(extents, *tensors, gemm_mode, split_k_slices, batch, *how, epilogue, reads_source)
-        execution = None if made is None else DeviceLaunch.of(operation, *made, prepared.ordinal)
+        if made is None:
+            return False
+        call, libraries = made
+        execution = DeviceLaunch.of(operation, call, libraries, prepared.ordinal)
         if execution is None:
             return False
         _set_operation(self, operation)
         _set_run(self, execution.run)
-        _set_exchange(self, execution.try_exchange)
+        _set_exchange(self, call.bound_update)
         self.__dict__.update(
             gemm_mode=gemm_mode,
             split_k_slices=split_k_slices,

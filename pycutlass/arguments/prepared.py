@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,12 +11,11 @@ from pycutlass import _core, kernel
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.epilogue.protocol import check_scalars
-from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.errors import PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
 from pycutlass.operation import GemmOperationUniversal
-from pycutlass.operation.gemm_support import slice_step
-from pycutlass.operation.support import GRID_LIMIT, check_serial_sums
+from pycutlass.operation.support import GRID_LIMIT, clamps_sums, slice_step
 from pycutlass.tensor import current_stream_source, wrap
 
 if TYPE_CHECKING:
@@ -58,12 +57,13 @@ class PreparedGemm:
         self._known: weakref.WeakKeyDictionary[EpilogueScalars, tuple[EpilogueScalars | None, bytes, bool]]
         self._known = weakref.WeakKeyDictionary()
         self._default: Packed | None = None
+        sizes = _Sizes.of(operation)
         self.make = _core.PreparedGemm(
             kernel=loaded,
             operands=(_operand(operation.A), _operand(operation.B), _operand(operation.C), _operand(operation.D)),
-            most=_most(operation),
-            steps=_steps(operation),
-            slice=_slice(operation),
+            most=sizes.most,
+            steps=sizes.steps,
+            slice=sizes.slice,
             in_place=not operation.is_apart,
             swizzle=operation.swizzle_size,
             wrap=wrap,
@@ -104,7 +104,8 @@ def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm
     """
     ordinal = _core.gpu_of(D, wrap)
     described = (operation.A, operation.B, operation.C, operation.D)
-    if ordinal is None or operation.epilogue_functor.ports or not all(map(_is_plain, described)):
+    needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
+    if ordinal is None or needs_look or operation.epilogue_functor.ports:
         return None
     present: tuple[PreparedGemm, ...] = operation._prepared
     for each in present:
@@ -114,12 +115,8 @@ def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm
         prepared = PreparedGemm(operation, ordinal)
     except PyCutlassError:  # which is raised again, behind what else is wrong
         return None
-    operation._prepared = (prepared, *(each for each in present if each.ordinal != ordinal))
+    object.__setattr__(operation, "_prepared", (prepared, *(each for each in present if each.ordinal != ordinal)))
     return prepared
-
-
-def _is_plain(described: TensorDescription) -> bool:
-    return described.order.interleave == 1 and described.type.bits >= 8
 
 
 def _operand(described: TensorDescription) -> tuple[_core.OperandRule, int, str, Any]:
@@ -129,27 +126,35 @@ def _operand(described: TensorDescription) -> tuple[_core.OperandRule, int, str,
     return rule, element.code, element.dtype_name, element.dtype if hasattr(np, element.dtype_name) else None
 
 
-def _most(operation: GemmOperationUniversal) -> tuple[int, int, int, int]:
-    """Return the largest M, N, K and batch that need no look at the grid, nor at what the operands hold."""
-    tile = operation.tile_description.threadblock_shape
-    extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], LARGEST_EXTENT
-    if not operation.is_sm90:
-        extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
-    max_k = operation.epilogue_functor.max_k
-    return extent, extent, k if max_k is None else min(k, max_k), batch
+class _Sizes(NamedTuple):
+    """What sizes need no look: `check_size` accepts those within these limits, whatever else a launch is given.
 
+    Attributes
+    ----------
+    most : tuple of 4 int
+        The largest M, N, K and batch that need no look at the grid, nor at what the operands hold.
+    steps : tuple of 2 int
+        What M and N must be multiples of: a tensor map of C asks for it, where D is described apart.
+    slice : int
+        The least of K that a slice takes; 0 where K is not split, or sums would be clamped on the way.
+    """
 
-def _steps(operation: GemmOperationUniversal) -> tuple[int, int]:
-    """Return what M and N must be multiples of, whatever the tensors are: a tensor map of C asks for it."""
-    if not operation.is_apart:
-        return 1, 1
-    return (1, operation.C.alignment) if operation.C.is_row_major else (operation.C.alignment, 1)
+    most: tuple[int, int, int, int]
+    steps: tuple[int, int]
+    slice: int
 
-
-def _slice(operation: GemmOperationUniversal) -> int:
-    """Return the least of K that a slice takes; 0 where K is not split, or sums would be clamped on the way."""
-    try:
-        check_serial_sums(operation, 2)
-    except ArgumentError:
-        return 0
-    return slice_step(operation) if operation.family.splits_k else 0
+    @classmethod
+    def of(cls, operation: GemmOperationUniversal) -> _Sizes:
+        """Return the limits of an operation."""
+        family, described, C = operation.family, operation.tile_description, operation.C
+        tile, max_k = described.threadblock_shape, operation.epilogue_functor.max_k
+        extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], LARGEST_EXTENT
+        if not family.is_persistent:
+            extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
+        steps = (1, C.alignment) if C.is_row_major else (C.alignment, 1)
+        splits = family.splits_k and not clamps_sums(C.type, described.math_instruction.accumulator)
+        return cls(
+            (extent, extent, k if max_k is None else min(k, max_k), batch),
+            steps if operation.is_apart else (1, 1),
+            slice_step(operation) if splits else 0,
+        )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.epilogue.protocol import Epilogue, Family, Scalar
+from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
 from pycutlass.instruction import Value
@@ -75,6 +75,10 @@ class EpilogueFunctor(Value, Epilogue):
     #: Whether it is a tree of visitors, which CUTLASS has no functor for, and whether it limits narrow integers.
     is_tree: ClassVar[bool] = False
     saturates: ClassVar[bool] = False
+    #: CUTLASS's functors have no tensors beside C and D.
+    inputs: ClassVar[tuple[Port, ...]] = ()
+    outputs: ClassVar[tuple[Port, ...]] = ()
+    ports: ClassVar[tuple[Port, ...]] = ()
     #: Whether CUTLASS's 3.x API has it as a fusion.
     _is_fusion: ClassVar[bool] = False
 

@@ -60,7 +60,11 @@ class EpilogueLayout:
     def __init__(self, size: int, fields: Any) -> None:
         self.size = size
         self.fields = tuple(sorted(itertools.starmap(Field, fields), key=lambda field: field.offset))
-        self._struct = struct.Struct(_format(size, self.fields))
+        text, end = "<", 0  # every field in its place
+        for field in self.fields:
+            text += "x" * (field.offset - end) + ("Q" if field.kind == "address" else _FORMATS[field.element])
+            end = field.offset + field.bytes
+        self._struct = struct.Struct(text + "x" * (size - end))
         #: Names of values, of which some may be in device memory.
         self.scalars = frozenset(field.name for field in self.fields if field.kind == "value")
         self._addressed = {field.name for field in self.fields if field.kind == "address"}
@@ -117,15 +121,6 @@ class EpilogueLayout:
                 f"{name} is described as {kinds[0]} {element}, and to the kernel it is {kinds[1]} {field.element}: "
                 f"description and kernel do not belong together"
             )
-
-
-def _format(size: int, fields: tuple[Field, ...]) -> str:
-    """Return the format of `struct` that has every field in its place."""
-    text, end = "<", 0
-    for field in fields:
-        text += "x" * (field.offset - end) + ("Q" if field.kind == "address" else _FORMATS[field.element])
-        end = field.offset + field.bytes
-    return text + "x" * (size - end)
 
 
 def _converted(element: str, number: float) -> float | int:

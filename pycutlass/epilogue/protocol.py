@@ -129,7 +129,7 @@ class Epilogue(ABC):
     def scalar_table(self) -> tuple[Scalar, ...]:
         """The scalars of a launch, in order."""
 
-    @property
+    @cached_property
     def scalar_names(self) -> tuple[str, ...]:
         """Names of the scalars of a launch, in order."""
         return tuple(scalar.name for scalar in self.scalar_table)

@@ -51,7 +51,13 @@ ARGUMENTS_OF = {
 
 
 class _Artifacts(dict[str, "Artifact"]):
-    """What the compiler has made of one text, by target, and what is loaded of it, by GPU."""
+    """What the compiler has made of one text, by target.
+
+    Attributes
+    ----------
+    loaded : dict
+        What was loaded last on each GPU. It stays there as long as an operation with this text does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,16 +129,8 @@ class Operation(ABC):
         return self.source().name
 
     @property
-    def artifacts(self) -> dict[str, Artifact]:
+    def artifacts(self) -> _Artifacts:
         """What has been compiled, by target: this operation's, and that of every other with the same text."""
-        return self._shared()
-
-    @property
-    def loaded(self) -> dict[int, _core.DeviceKernel]:
-        """What was loaded last on each GPU. It stays there as long as an operation with this text does."""
-        return self._shared().loaded
-
-    def _shared(self) -> _Artifacts:
         if self._artifacts is None:
             name = self.source().name
             with _lock:

@@ -23,7 +23,7 @@ from pycutlass.operands import (
 )
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
-from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
+from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums, slice_step
 from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -38,7 +38,6 @@ __all__ = [
     "least_k",
     "output",
     "size_of",
-    "slice_step",
 ]
 
 _Mode = _core.GemmMode
@@ -139,11 +138,6 @@ def check_slices(operation: Described, k: int, slices: int) -> None:
         )
     if slices > GRID_LIMIT:
         raise ArgumentError(f"split_k_slices must be at most {GRID_LIMIT}, the extent of a grid along z; got {slices}")
-
-
-def slice_step(operation: Described) -> int:
-    """Return how many elements of K a slice takes at least."""
-    return max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
 
 
 def least_k(operation: Described) -> int:

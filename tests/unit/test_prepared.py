@@ -181,14 +181,14 @@ KNOWN = [
 @given(st.sampled_from(KNOWN), st.data())
 def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) -> None:
     """What C++ compares sizes with leaves nothing for the checks to refuse."""
-    most, steps = prepared._most(operation), (*prepared._steps(operation), 1, 1)
+    most, (rows, columns), least = prepared._Sizes.of(operation)
+    steps = (rows, columns, 1, 1)
     near = [
         st.sampled_from([step, limit // step * step, limit // step // 2 * step])
         for limit, step in zip(most, steps, strict=True)
     ]
     m, n, k, batch = (data.draw(extent) for extent in near)
-    step = prepared._slice(operation)
-    slices = data.draw(st.integers(1, min(-(-k // step), 65535))) if step else 1
+    slices = data.draw(st.integers(1, min(-(-k // least), 65535))) if least else 1
     check_size(operation, GemmProblemSize(m, n, k, split_k_slices=slices))
     check_size(operation, GemmProblemSize(m, n, k))
     check_size(operation, GemmProblemSize(m, n, k, cutlass.gemm.Mode.Batched, batch=batch))
@@ -196,14 +196,14 @@ def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) 
 
 def test_sizes_beyond_need_one() -> None:
     operation = ampere("f16")
-    _, n, k, batch = prepared._most(operation)
+    _, n, k, batch = prepared._Sizes.of(operation).most
     for size in ((1, n + 128, 1), (1, 1, k + 1)):  # rows go along x, where a grid has room
         with pytest.raises(ArgumentError):
             check_size(operation, GemmProblemSize(*size))
     with pytest.raises(ArgumentError):
         check_size(operation, GemmProblemSize(1, 1, 1, cutlass.gemm.Mode.Batched, batch=batch + 1))
     for operation in APART.values():
-        m, n = prepared._steps(operation)
+        m, n = prepared._Sizes.of(operation).steps
         assert m * n == operation.C.alignment > 1
         with pytest.raises(ArgumentError, match="the alignment of C"):
             check_size(operation, GemmProblemSize(m + 1, n + 1, 8))

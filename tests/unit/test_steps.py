@@ -81,9 +81,9 @@ print(json.dumps(counts))
 CEILINGS = {
     "description": (52, 15, 115),
     "add_module": (96, 25, 160),
-    "arguments": (57, 19, 76),
+    "arguments": (33, 15, 41),
     "run": (0, 0, 0),
-    "all": (206, 45, 340),
+    "all": (175, 42, 308),
 }
 
 
