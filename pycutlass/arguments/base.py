@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from pycutlass import _core, device
-from pycutlass.calls import mistaken, no_such_field, public, unknown_keywords
+from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.epilogue.protocol import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
@@ -48,8 +48,7 @@ class LaunchConfig:
     shared_memory_capacity: int
 
 
-# What the original had as attributes. They are properties, since a class with __getattr__ has slower methods: Python
-# would look for `operation.run` and `arguments.update` anew at each call.
+# What the original had as attributes.
 def _address_of(operand: str) -> property:
     return property(lambda self: self._addresses(operand), doc=f"Where operand {operand} is.")
 
@@ -255,8 +254,13 @@ class Arguments(ABC):
     def _placed(self) -> Any:
         """Return the execution, or raise what Python raises for an attribute that is not there yet."""
         if "_execution" not in self.__dict__:
-            raise AttributeError(f"operands of {type(self).__name__} are placed once all of them are checked")
+            raise AttributeError("operands have no place yet")  # Python asks __getattr__ next
         return self._execution
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise what Python raises for an attribute that arguments lack, with what is near."""
+        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
+        raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
 
     def __repr__(self) -> str:
         if "_execution" not in self.__dict__:

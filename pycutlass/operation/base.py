@@ -15,9 +15,11 @@ from pycutlass.calls import (
     counted,
     meant,
     mistaken,
+    no_attribute,
     no_such_field,
     public,
     shown,
+    suggestion,
     unknown_keywords,
 )
 from pycutlass.epilogue import Epilogue, EpilogueScalars
@@ -250,9 +252,19 @@ class Operation(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(_spell, self._value()))})"
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise what Python raises for an attribute that operations lack, with what is near."""
+        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
+        raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__ and (name in self._FIELDS or name in self._FURTHER):
-            raise AttributeError(f"{name} of an operation cannot change: describe another operation")
+        if name in self._FIELDS or name in self._FURTHER:
+            try:  # not __dict__: Python 3.12 finds `run` more slowly once that has been made
+                object.__getattribute__(self, name)
+            except AttributeError:
+                pass  # it is described now
+            else:
+                raise AttributeError(f"{name} of an operation cannot change: describe another operation")
         if name[0] != "_" and name not in self._FIELDS and not hasattr(type(self), name) and name not in self._FURTHER:
             raise no_such_field(self, name, self._FIELDS)
         object.__setattr__(self, name, value)

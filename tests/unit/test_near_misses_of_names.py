@@ -62,6 +62,8 @@ NAMES: list[tuple[Callable[[], Any], str]] = [
     (lambda: pycutlass.GemmOperation, "GemmOperationUniversal"),
     (lambda: pycutlass.gemm_operatio, "gemm_operation"),
     (lambda: pycutlass.compiler.add_modul, "add_module"),
+    (lambda: arguments().snyc(), "sync"),
+    (lambda: arguments().ptr_E, "ptr_D"),
     (lambda: cutlass.gemm.GemmCoord(1, 2, 3).M, "m"),
     (lambda: cutlass.MatrixCoord(1, 2).rows, "row"),
     (lambda: cutlass.conv.Conv2dProblemSize(1, 8, 8, 8, 8, 3, 3).padh, "pad_h"),
