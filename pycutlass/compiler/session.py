@@ -321,7 +321,7 @@ class _Supply:
         """Return whether what was looked up is right; else search anew, for everything to be looked up once more."""
         if self._recalled is None:
             return True
-        if self._recalled.still_holds():
+        if self._recalled.glimpse.is_the_same():
             _say_who_compiles(self._recalled.choice)
             self._recalled = None
             return True

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pycutlass import config
 from pycutlass.cache import KernelCache
@@ -84,28 +84,26 @@ class Tools(Choice):
     host: HostCompiler
 
 
-class Recalled:
-    """A choice that another search has made, and another look at all that it was made from, which goes on meanwhile."""
+class Recalled(NamedTuple):
+    """A choice that another search has made, and another look at all that it was made from, which goes on meanwhile.
 
-    def __init__(self, text: str) -> None:
-        kept = json.loads(text)
-        self.choice = Choice(kept["fields"], tuple(kept["notes"]))
-        self._glimpse = Glimpse(kept["trace"])
+    A search would choose the same as long as ``glimpse.is_the_same()``.
+    """
 
-    def still_holds(self) -> bool:
-        """Return whether a search would choose the same, since nothing that it looks at has changed."""
-        return self._glimpse.is_the_same()
+    choice: Choice
+    glimpse: Glimpse
 
 
 def recall(wanted: str | None, cache: KernelCache) -> Recalled | None:
     """Return what a search has chosen before in this environment; None where that is not known.
 
-    It may be used for whatever can be undone, until `Recalled.still_holds` has said whether it is right.
+    It may be used for whatever can be undone, until the glimpse has said whether it is right.
     """
     subject = _environment(wanted)
     text = cache.recall(_KIND, subject) if subject else None
     try:
-        return Recalled(text) if text else None
+        kept = json.loads(text) if text else None
+        return kept and Recalled(Choice(kept["fields"], tuple(kept["notes"])), Glimpse(kept["trace"]))
     except (KeyError, TypeError, ValueError):  # another version of PyCUTLASS has its own idea of it
         return None
 
@@ -129,7 +127,7 @@ def _environment(wanted: str | None) -> str | None:
     variables = config.of_the_search()
     if variables is None:
         return None
-    described = [wanted, variables, packages(), str(own_include()), os.uname().nodename]
+    described = [wanted, variables, packages(), os.uname().nodename]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 

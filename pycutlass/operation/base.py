@@ -140,6 +140,11 @@ class Operation(ABC):
         assert self._artifacts is not None
         return self._artifacts
 
+    @property
+    def loaded(self) -> dict[int, _core.DeviceKernel]:
+        """What was loaded last on each GPU. It stays there as long as an operation with this text does."""
+        return self.artifacts.loaded
+
     def emit(self) -> str:
         """Return the whole generated C++ text."""
         return self.source().text

@@ -164,8 +164,9 @@ def own_headers_digest() -> str:
 
 
 def packages() -> dict[str, list[str]]:
-    """Return the directories of all packages that a search may lead to, as Python finds them now."""
-    return {name: [str(directory) for directory in _package_directories(name)] for name in (_CUTLASS, _CUDA)}
+    """Return where all packages are that a search may lead to, as Python finds them now, and this one itself."""
+    found = {name: [str(directory) for directory in _package_directories(name)] for name in (_CUTLASS, _CUDA)}
+    return {**found, "pycutlass": [str(_CHECKOUT)]}
 
 
 def search_cutlass() -> tuple[Cutlass | None, list[str]]:

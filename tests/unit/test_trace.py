@@ -85,7 +85,7 @@ class Machine:
     def recalled(self, wanted: str | None = None) -> dict[str, str] | None:
         """Return what is known from before, where it still holds."""
         recalled = tools.recall(wanted, self.cache)
-        return dict(recalled.choice.fields) if recalled and recalled.still_holds() else None
+        return dict(recalled.choice.fields) if recalled and recalled.glimpse.is_the_same() else None
 
     def learned(self) -> dict[str, str]:
         """Search, and return what is known from then on."""
