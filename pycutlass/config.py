@@ -87,10 +87,9 @@ def cache_directory() -> Path:
     A relative ``PYCUTLASS_CACHE_DIR`` stays relative, and the cache refuses it: every working directory would have a
     cache of its own.
     """
-    chosen = path("PYCUTLASS_CACHE_DIR")
-    if chosen is not None:
-        value = text("PYCUTLASS_CACHE_DIR") or ""
-        return chosen if value.startswith(("/", "~")) else Path(value)
+    value = text("PYCUTLASS_CACHE_DIR")
+    if value is not None:
+        return (path("PYCUTLASS_CACHE_DIR") if value[0] == "~" else None) or Path(value)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("pycutlass", appauthor=False))

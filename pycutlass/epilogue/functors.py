@@ -264,7 +264,7 @@ class LinearCombination(EpilogueFunctor):
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
-        return super().emit() if self._clamped is None else self._clamped.emit()
+        return self._clamped.emit() if self.output.short == "s8" else super().emit()
 
     def emit_fusion(self, source: Element | None = None) -> str:
         """Return the fusion's C++ type for kernels of CUTLASS's 3.x API."""
@@ -272,13 +272,11 @@ class LinearCombination(EpilogueFunctor):
 
     def finish(self, values: Array, *extra: float) -> Array:
         """Return `values`, limited to the range of int8 where that is written."""
-        return values if self._clamped is None else self._clamped.finish(values)
+        return self._clamped.finish(values) if self.output.short == "s8" else values
 
     @property
-    def _clamped(self) -> LinearCombinationClamp | None:
-        """The functor that this one stands for: of narrow integers none but those in range would be right."""
-        if self.output.short != "s8":
-            return None
+    def _clamped(self) -> LinearCombinationClamp:
+        """The functor that this one stands for where it writes s8: none but values in range would be right."""
         return LinearCombinationClamp(
             self.element_output, self.epilogue_vector_length, self.element_accumulator, self.element_epilogue
         )

@@ -90,14 +90,10 @@ class Operation(ABC):
     #: The oldest GPU that the kernel runs on: 80, 90, ...
     compute_capability: int
     epilogue_functor: Epilogue
-    _source: KernelSource | None
-    _artifacts: _Artifacts | None
+    _source: KernelSource | None = None
+    _artifacts: _Artifacts | None = None
     #: What arguments have prepared for the launches to come, one for each GPU.
     _prepared: tuple[Any, ...] = ()
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "_source", None)
-        object.__setattr__(self, "_artifacts", None)
 
     @abstractmethod
     def body(self) -> str:

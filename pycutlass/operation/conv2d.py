@@ -182,7 +182,6 @@ class Conv2dOperation(Operation):
         element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
-        super().__init__()
         if unknown:
             self._refuse(unknown, "arch", "element_epilogue")
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)

@@ -114,7 +114,6 @@ class GemmOperationUniversal(Operation):
         element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
-        super().__init__()
         if unknown:
             self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
         if parts.expect("visitor", visitor, bool):

@@ -97,7 +97,6 @@ class GemmOperationGrouped(Operation):
         element_epilogue: Any = None,
         **unknown: Any,
     ) -> None:
-        super().__init__()
         if unknown:
             self._refuse(unknown, "arch", "element_epilogue")
         #: The GEMM that each problem of a group is.

@@ -96,7 +96,6 @@ class ReductionOperation(Operation):
         partitions_per_stage: int = 4,
         **unknown: Any,
     ) -> None:
-        super().__init__()
         if unknown:
             self._refuse(unknown)
         self.shape = _shape(shape)
