@@ -49,7 +49,7 @@ class Element:
     is_integer : bool
         Whether this is an integer type.
     code : int
-        Number of the type in call records and compiled kernels.
+        Number of the type in call records and compiled kernels; -1 where no kernel has it.
     """
 
     tag: Any
@@ -65,7 +65,7 @@ class Element:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_integer", self.mantissa < 0)
-        object.__setattr__(self, "code", _core.ELEMENTS[self.short])
+        object.__setattr__(self, "code", _core.ELEMENTS.get(self.short, -1))
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
