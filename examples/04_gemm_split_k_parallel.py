@@ -67,7 +67,7 @@ def describe() -> tuple[GemmOperationUniversal, ReductionOperation]:
     """Describe the product, and what becomes of its sums: the activation belongs to the reduction."""
     f16, f32 = cutlass.float16, cutlass.float32
     instruction = MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
-    tile = TileDescription([128, 64, 64], 3, [2, 2, 1], instruction)
+    tile = TileDescription([128, 128, 32], 3, [2, 2, 1], instruction)
     row_major = TensorDescription(f16, cutlass.RowMajor, 8)
     column_major = TensorDescription(f16, cutlass.ColumnMajor, 8)
     gemm = GemmOperationUniversal(80, tile, row_major, column_major, row_major, LinearCombination(f16, 8, f32, f32))

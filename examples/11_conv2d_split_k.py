@@ -43,7 +43,7 @@ def main() -> None:
         cutlass.conv.Operator.wgrad,
         cutlass.conv.IteratorAlgorithm.optimized,
         80,
-        TileDescription([64, 64, 64], 4, [2, 2, 1], instruction),
+        TileDescription([128, 64, 64], 3, [2, 2, 1], instruction),
         nhwc,
         nhwc,
         nhwc,
