@@ -20,6 +20,8 @@ SEED ?= 1
 OUT ?= results
 # Files of tests are shared out one by one, in their order, where those that compile come first.
 IN_PARALLEL := -n $(shell nproc) --dist loadfile --no-loadscope-reorder
+# Those of tests/gpu are not collected by every worker, only to be left out: tests/unit/test_gpu_shards.py collects them.
+WITHOUT_GPU := --ignore=tests/gpu
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -39,7 +41,7 @@ demo: $(VENV)/.base
 	$(BIN)/python examples/03_inspect_kernel.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not gpu and not thorough" $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WITHOUT_GPU) -m "not gpu and not thorough" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 thorough: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py tests/unit/test_misuse.py $(PYTEST_ARGS)

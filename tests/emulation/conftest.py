@@ -14,7 +14,9 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent / "unit")]  # for emulator.py, and 
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What compiles kernels for the host and runs them, with its headers compiled once."""
-    from emulator import Emulator  # which is only found with the path above
+    """What compiles kernels for the host and runs them, with its headers compiled once for all workers."""
+    from emulator import Emulator  # which are only found with the path above
+    from run_wide import made_once
 
-    return Emulator(tmp_path_factory.mktemp("emulation"))
+    common = made_once(tmp_path_factory, "emulated-headers", lambda directory: Emulator(directory).prepare())
+    return Emulator(tmp_path_factory.mktemp("emulation"), common)

@@ -136,35 +136,41 @@ CHANGES: dict[str, Callable[[str], str]] = {
 
 
 class Emulator:
-    """Compiles kernels for the host, into `directory`, and runs them."""
+    """Compiles kernels for the host, into `directory`, and runs them.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    What does not depend on the kernel is made in `common`, by `prepare`, and several emulators may share it.
+    """
+
+    def __init__(self, directory: Path, common: Path | None = None) -> None:
+        self.directory, self._common = directory, common or directory
         includes = [Path(path) for path in find_tools("nvcc", toolkit.without_memo).host.includes]
         cutlass = next(path for path in includes if (path / "cutlass" / "cutlass.h").exists())
-        changed = directory / "include"  # of links, so that what is included from beside a header is found here as well
-        shutil.copytree(cutlass, changed, copy_function=os.symlink)
-        for name, change in CHANGES.items():
-            path = changed / "cutlass" / name
-            text = change(path.read_text()).replace("#pragma once\n", "#pragma once\n" + INCLUDE, 1)
-            path.unlink()
-            path.write_text(text)
+        changed = self._common / "include"
+        if not changed.exists():
+            _change_headers(cutlass, changed)
         flags = ["-std=c++17", "-O1", "-w", "-fpermissive"]
         self._compile = [*toolkit.find_host_compiler(), *flags]
         self._compile += [f"-I{changed if path == cutlass else path}" for path in includes]
 
+    def prepare(self) -> None:
+        """Compile what all kernels share, for emulators to come."""
+        assert self._threads and self._headers
+
     @functools.cached_property
     def _threads(self) -> Path:
-        path = self.directory / "threads.o"
-        subprocess.run([*self._compile, "-c", str(HERE / "threads.cpp"), "-o", str(path)], check=True)
+        path = self._common / "threads.o"
+        if not path.exists():
+            subprocess.run([*self._compile, "-c", str(HERE / "threads.cpp"), "-o", str(path)], check=True)
         return path
 
     @functools.cached_property
     def _headers(self) -> str:
         """What a program begins with: what kernels include takes longer than the rest, and is compiled once."""
-        directory = self.directory / "headers"
-        directory.mkdir()
+        directory = self._common / "headers"
         header = directory / "kernels.h"
+        if header.exists():
+            return _include(self._common / header.name)
+        directory.mkdir()
         names = [f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "conv2d")]
         names += ["algorithm", "array", "random", "tuple", "vector"]
         header.write_text("".join(f"#include <{name}>\n" for name in names))
@@ -172,11 +178,11 @@ class Emulator:
 
     def precompile(self, header: Path, *flags: str) -> str:
         """Return what a program of the same flags begins with, to have the header compiled once for all of them."""
-        include = self.directory / header.name
+        include = self._common / header.name
         include.write_text(f'#include "{header}"\n')
         command = [*self._compile, *flags, "-x", "c++-header", str(include), "-o", f"{include}.gch"]
         subprocess.run(command, check=True)
-        return f'#include "{include}"\n'
+        return _include(include)
 
     def build(self, text: str, *flags: str) -> Path:
         """Return a program that runs threads, made from `text`."""
@@ -216,6 +222,21 @@ class Emulator:
         words = [str(number) for problem in problems for number in problem]
         ended = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def _change_headers(cutlass: Path, changed: Path) -> None:
+    """Make a folder of CUTLASS's headers with those changed that have instructions of a GPU."""
+    # Of links, so that what is included from beside a header is found here as well.
+    shutil.copytree(cutlass, changed, copy_function=os.symlink)
+    for name, change in CHANGES.items():
+        path = changed / "cutlass" / name
+        text = change(path.read_text()).replace("#pragma once\n", "#pragma once\n" + INCLUDE, 1)
+        path.unlink()
+        path.write_text(text)
+
+
+def _include(path: Path) -> str:
+    return f'#include "{path}"\n'
 
 
 def _is_by_rows(operand: TensorDescription) -> bool:
