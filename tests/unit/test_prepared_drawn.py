@@ -195,7 +195,8 @@ def case():
     if not batch and odd is None and draw.random() < 0.2:
         how["split_k_slices"] = draw.choice([2, 2, 3, 17])
         odd = "slices"
-    if draw.random() < 0.3 and operation.B.order.interleave == 1:  # what reorders B asks more of an array
+    often = 0.8 if odd is not None and "cupy" in odd else 0.3  # so that one array alone is odd
+    if draw.random() < often and operation.B.order.interleave == 1:  # what reorders B asks more of an array
         given = {name: as_cupy(each) for name, each in given.items()}
         odd = odd if odd is None or odd.startswith("cupy") else f"{odd}, cupy"
         odd = odd or "arrays of cupy"
