@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch_programs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,7 +88,7 @@ tensor = torch.zeros(4, 6)
 with torch.{mode}:
     assert TensorGuard(tensor, True).direct
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = torch_programs.run(program)
     assert done.returncode == 0, done.stderr
 
 
@@ -107,7 +106,8 @@ for each in threads: each.join()
 assert TensorGuard(tensor, False).direct
 """
     for _ in range(3):
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+        done = torch_programs.run(program)
+        assert done.returncode == 0, done.stderr
 
 
 MODES = {
@@ -136,7 +136,7 @@ with Mode():
         pass
 assert TensorGuard(tensor, False).direct
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = torch_programs.run(program)
     assert done.returncode == 0, done.stderr
 
 

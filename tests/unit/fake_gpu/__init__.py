@@ -6,19 +6,16 @@ in `fake_gpu.inside`.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import json
 import os
 import re
-import select
-import signal
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import torch_programs
 
 from pycutlass import toolkit
 
@@ -64,7 +61,7 @@ def run(program: str, gpus: int = 2, seconds: float = 60) -> str:
     environment = _environment() | {"FAKE_GPUS": str(gpus)}
     whole = f"from fake_gpu.inside import *\n{program}\nfinish()"
     if re.search(r"^import torch$", program, re.MULTILINE):
-        done = _TorchPrograms.of_this_process().run(whole, environment, seconds)
+        done = torch_programs.run(whole, environment, seconds)
     else:
         command = [sys.executable, "-X", "faulthandler", "-c", whole]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
@@ -80,50 +77,3 @@ def _environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join((str(_ROOT), str(_HERE.parent))),
         "PYTHONWARNINGS": "error",
     }
-
-
-class _TorchPrograms:
-    """A process that has imported torch, and processes made of it (torch_programs.py)."""
-
-    def __init__(self) -> None:
-        text = (_HERE / "torch_programs.py").read_text()
-        environment = _environment() | {
-            "OPENBLAS_NUM_THREADS": "1"
-        }  # others would be there before a fork, and end in it
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", text],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        atexit.register(self._end)
-
-    @classmethod
-    @functools.cache
-    def of_this_process(cls) -> _TorchPrograms:
-        return cls()
-
-    def run(self, program: str, environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-        """Run `program` as ``python -c`` does."""
-        with tempfile.TemporaryDirectory() as folder:
-            said = [Path(folder) / name for name in ("stdout", "stderr")]
-            wanted = {"program": program, "environment": environment, "stdout": str(said[0]), "stderr": str(said[1])}
-            for path in said:
-                path.touch()
-            assert self._process.stdin and self._process.stdout
-            self._process.stdin.write(json.dumps(wanted) + "\n")
-            self._process.stdin.flush()
-            if not select.select([self._process.stdout], [], [], seconds)[0]:
-                self._end()
-                type(self).of_this_process.cache_clear()
-                raise subprocess.TimeoutExpired(program, seconds, *(path.read_text() for path in said))
-            status = self._process.stdout.readline()
-            assert status, "the process that starts programs has ended"
-            return subprocess.CompletedProcess(program, int(status), *(path.read_text() for path in said))
-
-    def _end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
