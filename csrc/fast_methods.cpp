@@ -132,10 +132,10 @@ PyTypeObject* method_type() {
       {Py_tp_methods, methods},           {},
   };
   // As a method descriptor it is called with the instance, and nothing is made to bind the two. One that is made from
-  // Python would have no function.
+  // Python would have no function. Of a type that could change, Python would look for the method anew at each call.
   static PyType_Spec spec = {"pycutlass._core.Method", sizeof(Method), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR |
-                                 Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                 Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
                              slots};
   static auto* const type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (!type) throw py::error_already_set();

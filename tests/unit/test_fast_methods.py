@@ -186,3 +186,10 @@ def test_they_are_copied_and_pickled_as_functions_are_and_only_made_with_one() -
         assert repr(method).startswith("<function ")
         with pytest.raises(TypeError, match="cannot create"):
             type(method)()
+
+
+def test_python_may_remember_where_the_methods_are() -> None:
+    """It does so only of a type that cannot change, and finds the methods anew at each call otherwise."""
+    for owner, name in ((Operation, "run"), (Arguments, "update")):
+        with pytest.raises(TypeError, match="immutable"):
+            type(vars(owner)[name]).another = None
