@@ -50,6 +50,9 @@ def settled() -> None:
     assert soon(lambda: not (deferred_release._keeper.deferred or deferred_release._keeper.attempts))
 
 
+# Under memcheck torch keeps no pools, so that each tensor is an allocation of its own: it does not count them, a graph
+# has no pool, and what torch allocates while one is captured ends the capture. So sanitizers leave these out.
+@pytest.mark.slow
 def test_a_workspace_from_torch() -> None:
     import torch
 
@@ -117,8 +120,6 @@ def test_copies_of_numpy_arrays_from_torch() -> None:
     np.testing.assert_allclose(D, A.astype(np.float64) @ B.astype(np.float64), rtol=2e-2, atol=0.2)
 
 
-# Under memcheck torch keeps no pools, so that each tensor is an allocation of its own: a graph has none either, and
-# what torch allocates while one is captured ends the capture. So sanitizers leave these two out.
 @pytest.mark.slow
 def test_a_workspace_from_the_pool_of_a_graph() -> None:
     """The proof of the seam: made while a graph is captured, from the graph's own pool, and zeroed by the graph."""
