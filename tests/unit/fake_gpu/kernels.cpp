@@ -3,8 +3,8 @@
 //
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has), 2
 // reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6 GEMM with
-// scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs of f16 and s8,
-// which are never run.
+// scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs of f16 and
+// s8, which are never run.
 #include <dlfcn.h>
 
 #include <cstddef>
