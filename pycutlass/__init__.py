@@ -27,9 +27,8 @@ from pycutlass.epilogue import (
     tanh,
 )
 from pycutlass.errors import PyCutlassError
-from pycutlass.instruction import MathInstruction
 from pycutlass.interleave import deinterleave_columns, interleave_columns, interleave_rows, reorder_column
-from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.memory import get_allocated_size, get_memory_pool, share_with_cupy, share_with_torch
 from pycutlass.operands.convolutions import conv2d_problem_size, reorder_filter
 from pycutlass.operation import (

@@ -17,8 +17,8 @@ from pycutlass.calls import public, shown
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
-from pycutlass.instruction import Value
 from pycutlass.integers import as_int
+from pycutlass.library import Value
 from pycutlass.log import say_once
 from pycutlass.types import Element, element
 

@@ -15,7 +15,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import conv2d_rules, parts
+from pycutlass.operation import base, conv2d_rules
 from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
 from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
@@ -187,25 +187,25 @@ class Conv2dOperation(Operation):
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
         self.compute_capability = check_capability(compute_capability)
-        tile = parts.expect("tile_description", tile_description, TileDescription)
-        A, B = parts.expect("A", A, TensorDescription), parts.expect("B", B, TensorDescription)
-        self.tile_description = parts.over_f32(tile, A, B)
-        self.A = parts.single_loads(tile.math_instruction, "A", A)
-        self.B = parts.single_loads(tile.math_instruction, "B", B)
-        C = parts.expect("C", C, TensorDescription)
+        tile = base.expect("tile_description", tile_description, TileDescription)
+        A, B = base.expect("A", A, TensorDescription), base.expect("B", B, TensorDescription)
+        self.tile_description = base.over_f32(tile, A, B)
+        self.A = base.single_loads(tile.math_instruction, "A", A)
+        self.B = base.single_loads(tile.math_instruction, "B", B)
+        C = base.expect("C", C, TensorDescription)
         if isinstance(epilogue_functor, Epilogue):
             check_family(epilogue_functor, Family.AMPERE_CONV)
-        functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+        functor = base.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         if element_epilogue is not None:
-            parts.take_further(type(self).__name__, functor, False, element_epilogue)
+            base.take_further(type(self).__name__, functor, False, element_epilogue)
         # Fprop and wgrad have one kernel each, for any stride.
         support = _stride_support(stride_support)
         self.stride_support = support if self.conv_kind is _Operator.dgrad else StrideSupport.Strided
         if self.conv_kind is _Operator.wgrad:
-            C, functor = parts.single_stores(tile.math_instruction, B, C, functor)
+            C, functor = base.single_stores(tile.math_instruction, B, C, functor)
         self.C, self.epilogue_functor = C, functor
         self.swizzling_functor = self._swizzle(swizzling_functor)
-        self.group_mode = None if group_mode is None else parts.expect("group_mode", group_mode, GroupMode)
+        self.group_mode = None if group_mode is None else base.expect("group_mode", group_mode, GroupMode)
         self._partial: Conv2dOperation | None = None
         self._check()
 

@@ -13,8 +13,16 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import parts
-from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation.base import (
+    EARLIER,
+    MAX_UNBOUNDED_THREADS,
+    Operation,
+    check_capability,
+    expect,
+    over_f32,
+    single_loads,
+    take_further,
+)
 from pycutlass.operation.gemm_support import check_operands, check_size, output, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
@@ -116,23 +124,23 @@ class GemmOperationUniversal(Operation):
     ) -> None:
         if unknown:
             self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
-        if parts.expect("visitor", visitor, bool):
+        if expect("visitor", visitor, bool):
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
             )
         self.compute_capability = check_capability(compute_capability)
-        tile = parts.expect("tile_description", tile_description, TileDescription)
-        A, B = parts.expect("A", A, TensorDescription), parts.expect("B", B, TensorDescription)
-        self.tile_description = parts.over_f32(tile, A, B)
-        self.A = parts.single_loads(tile.math_instruction, "A", A)
-        self.B = parts.single_loads(tile.math_instruction, "B", B)
-        self.C = parts.expect("C", C, TensorDescription)
-        self.D = self.C if D is None else parts.expect("D", D, TensorDescription)
+        tile = expect("tile_description", tile_description, TileDescription)
+        A, B = expect("A", A, TensorDescription), expect("B", B, TensorDescription)
+        self.tile_description = over_f32(tile, A, B)
+        self.A = single_loads(tile.math_instruction, "A", A)
+        self.B = single_loads(tile.math_instruction, "B", B)
+        self.C = expect("C", C, TensorDescription)
+        self.D = self.C if D is None else expect("D", D, TensorDescription)
         if not isinstance(epilogue_functor, Epilogue):
-            epilogue_functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+            epilogue_functor = expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         self.epilogue_functor: Epilogue = epilogue_functor
         if direct_store or element_epilogue is not None:
-            parts.take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
+            take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
         self.swizzling_functor: Any = (
             swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
         )

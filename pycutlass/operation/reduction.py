@@ -14,8 +14,7 @@ from pycutlass.families.table import check_family
 from pycutlass.integers import as_int, several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of
-from pycutlass.operation import parts
-from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation, expect
 from pycutlass.operation.problems import ReductionProblemSize, reduction_size
 from pycutlass.operation.support import GRID_LIMIT, Support, named_operands, supported
 from pycutlass.spec import TensorSpec, nowhere, view_of
@@ -99,7 +98,7 @@ class ReductionOperation(Operation):
         if unknown:
             self._refuse(unknown)
         self.shape = _shape(shape)
-        self.C = parts.expect("C", C, TensorDescription)
+        self.C = expect("C", C, TensorDescription)
         self.count = count = _positive("count", count)
         self.partitions_per_stage = _positive("partitions_per_stage", partitions_per_stage)
         self.element_accumulator = element(element_accumulator).tag
@@ -110,7 +109,7 @@ class ReductionOperation(Operation):
             compute = element_accumulator if element_compute is None else element_compute
             epilogue_functor = LinearCombination(self.C.element, count, element_accumulator, compute)
         if not isinstance(epilogue_functor, Epilogue):
-            epilogue_functor = parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+            epilogue_functor = expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         self.epilogue_functor: Epilogue = epilogue_functor
         check_family(self.epilogue_functor, Family.REDUCTION)
         self.element_compute = self.epilogue_functor.compute.tag

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.enums import MathOperation
 from pycutlass.epilogue import Epilogue
-from pycutlass.instruction import MathInstruction
+from pycutlass.library import MathInstruction
 from pycutlass.types import ELEMENTS, Element
 
 if TYPE_CHECKING:

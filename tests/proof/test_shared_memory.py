@@ -11,10 +11,10 @@ from descriptions import COLUMN, ROW, ampere, hopper
 from host import WHOLE, constants
 from kernels import draw_ampere, draw_convolution, text_of
 
-from pycutlass import GemmOperationGrouped, KernelSchedule, SchedulerMode
+from pycutlass import GemmOperationGrouped, KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, sm90
-from pycutlass.families.ampere import memory
+from pycutlass.families.ampere.family import AMPERE, epilogue_bytes, mainloop_bytes
 
 pytestmark = pytest.mark.compile
 
@@ -30,11 +30,8 @@ def counted(operation: Any) -> list[int]:
         stages = sm90.stages_of(tile, operation.C, grouped=grouped)
         return [sm90.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
     A, B, C = operation._product() if hasattr(operation, "_product") else (operation.A, operation.B, operation.C)
-    kernel = memory.kernel_bytes(tile, A, B, C)
-    if grouped:
-        scheduled = operation.precompute_mode is SchedulerMode.Host
-        kernel = memory.grouped_bytes(kernel, tile.num_threads, scheduled)
-    return [memory.mainloop_bytes(tile, A, B), memory.epilogue_bytes(tile, C), kernel]
+    kernel = AMPERE.shared_bytes(tile, A, B, C, group=operation.precompute_mode if grouped else None)
+    return [mainloop_bytes(tile, A, B), epilogue_bytes(tile, C), kernel]
 
 
 def compare(operations: list[Any]) -> None:

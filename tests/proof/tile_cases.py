@@ -13,8 +13,7 @@ from emulator import SPELLED
 from pycutlass import MathInstruction, MathOperation, TensorDescription, TileDescription, cutlass
 from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere.mainloop import check_mainloop
-from pycutlass.families.ampere.memory import simt_threads
-from pycutlass.families.ampere.outputs import check_output
+from pycutlass.families.ampere.outputs import check_output, simt_threads
 from pycutlass.types import element
 
 ROWS32, COLUMNS32 = cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32

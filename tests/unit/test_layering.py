@@ -23,7 +23,7 @@ FLOORS: tuple[str, ...] = (
     "integers calls",
     "types cutlass device enums tensor cache toolkit cubin interleave deferred_release allocators",
     "families source memory",
-    "instruction spec timing",
+    "spec timing",
     "library",
     "epilogue toolchain",
     "compiler operands",

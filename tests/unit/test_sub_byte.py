@@ -24,7 +24,8 @@ from pycutlass import (
 )
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import AMPERE, SM90, Product
-from pycutlass.families.ampere import memory
+from pycutlass.families.ampere.family import mainloop_bytes
+from pycutlass.families.ampere.mainloop import simt_padding
 from pycutlass.launch.grouped import operand_rule
 from pycutlass.operands import matrix_of
 from pycutlass.operands.overlaps import span
@@ -95,10 +96,10 @@ def test_a_stage_has_operands_of_two_sizes() -> None:
     native = TileDescription([128, 64, 64], 3, None, instruction(None), [1, 1])
     assert native.stage_bytes() == tile.stage_bytes()
     A, B = TensorDescription(Int4, ROW, 32), TensorDescription(cutlass.int8, COLUMN, 16)
-    assert memory.mainloop_bytes(tile, A, B) == 3 * tile.stage_bytes()
+    assert mainloop_bytes(tile, A, B) == 3 * tile.stage_bytes()
     turned = TileDescription([64, 64, 32], 2, [2, 2, 1], instruction((1, 1, 4), SIMT))
-    padding = memory.simt_padding(turned) * 32
-    assert padding and memory.mainloop_bytes(turned, A, B) == 2 * (64 * 32 // 2 + 64 * 32 + padding // 2 + padding)
+    padding = simt_padding(turned) * 32
+    assert padding and mainloop_bytes(turned, A, B) == 2 * (64 * 32 // 2 + 64 * 32 + padding // 2 + padding)
 
 
 @pytest.mark.usefixtures("four_bits")

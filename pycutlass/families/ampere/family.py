@@ -1,4 +1,7 @@
-"""The table of Ampere-style kernels, and what their parts must be to each other."""
+"""The table of Ampere-style kernels, what their parts must be to each other, and how much shared memory they take.
+
+That is to the byte what CUTLASS's headers lay out, in numbers; the tests compare it with the structures themselves.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,14 @@ from pycutlass import _core
 from pycutlass.calls import shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere import memory
-from pycutlass.families.ampere.mainloop import check_mainloop
-from pycutlass.families.ampere.outputs import check_output, with_other_warps, writes
+from pycutlass.families.ampere.mainloop import check_mainloop, simt_padding
+from pycutlass.families.ampere.outputs import check_output, simt_threads, with_other_warps, writes
 from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near
 from pycutlass.families.parts import Epilogue, Kernel, Math, Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
-__all__ = ["AMPERE", "NO_VOLTA"]
+__all__ = ["AMPERE", "NO_VOLTA", "epilogue_bytes", "mainloop_bytes"]
 
 #: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
 NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
@@ -28,6 +30,8 @@ _VOLTA_SHAPE = (8, 8, 4)
 _WGMMA_ROWS = 64
 _Mode = _core.GemmMode
 _MAX_THREADS = 1024
+#: C that is written by epilogues of two fragments at once, by accumulator (default_epilogue_tensor_op.h).
+_TWO_FRAGMENTS = {("f32", "f32", 4), ("f32", "f16", 8), ("s32", "f16", 8), ("s32", "bf16", 8)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +133,7 @@ class _Ampere(KernelFamily):
                 check_mainloop(compute_capability, other, A, B, C)
             except DescriptionError:
                 return False
-            return memory.kernel_bytes(other, A, B, C) <= limit
+            return self.shared_bytes(other, A, B, C) <= limit
 
         def works(other: Tile) -> bool:
             return loads(other) and writes(other, C)
@@ -156,14 +160,18 @@ class _Ampere(KernelFamily):
         epilogue: Epilogue | None = None,
     ) -> int:
         """Return the bytes of shared memory of a kernel with its epilogue."""
-        needed = memory.kernel_bytes(tile, A, B, C)
+        # First the mainloop has it, then the epilogue.
+        needed = -(-max(mainloop_bytes(tile, A, B), epilogue_bytes(tile, C)) // 16) * 16
         if epilogue is not None and epilogue.is_tree:
             needed += epilogue.shared_bytes(self.gemm, tile)
-        return needed if group is None else memory.grouped_bytes(needed, tile.num_threads, group is SchedulerMode.Host)
+        if group is None:
+            return needed
+        # Where the host has scheduled the tiles, each thread looks one up, of 8 bytes (grouped_problem_visitor.h).
+        return -(-(needed + (8 * tile.num_threads if group is SchedulerMode.Host else 1)) // 16) * 16
 
     def largest_part(self, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> str:
         """Return what takes most of it, the mainloop or the epilogue after it."""
-        if memory.epilogue_bytes(tile, C) <= memory.mainloop_bytes(tile, A, B):
+        if epilogue_bytes(tile, C) <= mainloop_bytes(tile, A, B):
             return super().largest_part(tile, A, B, C)
         shape, warps = list(tile.threadblock_shape), list(tile.warp_count or ())
         return f"the epilogue of threadblock_shape {shape}, warp_count {warps}, needs"
@@ -183,6 +191,36 @@ class _Ampere(KernelFamily):
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 75 or 80."""
         return min(compute_capability, 80)
+
+
+def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor) -> int:
+    """Return the bytes of an Ampere-style pipeline: its stages, with room between lines that SIMT kernels turn."""
+    stage = tile.stage_bytes()
+    if not tile.math_instruction.is_tensor_op:
+        padding = simt_padding(tile) * tile.threadblock_shape[2]
+        turned = [*([A] if A.is_row_major else []), *([] if B.is_row_major else [B])]
+        stage += sum(operand.type.bytes_of(padding) for operand in turned)
+    return (tile.stages or 2) * stage
+
+
+def epilogue_bytes(tile: Tile, C: Tensor) -> int:
+    """Return the bytes through which accumulators go to other threads (epilogue/threadblock/epilogue_base.h)."""
+    if C.order.interleave > 1:
+        return 1  # they don't
+    instruction = tile.math_instruction
+    accumulator = instruction.accumulator
+    columns = tile.threadblock_shape[1]
+    m, _, k = tile.warp_count or (1, 1, 1)
+    fragments = 1
+    if instruction.is_tensor_op:
+        rows, padding = 8, 256 // accumulator.bits
+        if k == 1 and (accumulator.short, C.type.short, C.alignment) in _TWO_FRAGMENTS:
+            fragments = 2
+    else:
+        threads = simt_threads(tile)
+        most = 4 if instruction.a.is_integer else 128 // instruction.a.bits
+        rows, padding = threads[0], 4 * min(most, tile.warp_shape[1] // threads[1]) + 1
+    return accumulator.bytes_of(rows * m * k * fragments * (columns + padding))
 
 
 AMPERE = _Ampere(

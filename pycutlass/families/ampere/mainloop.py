@@ -10,11 +10,11 @@ from pycutlass import _core
 from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere.memory import simt_padding, simt_threads
+from pycutlass.families.ampere.outputs import simt_threads
 from pycutlass.families.ampere.products import INTERLEAVED
 from pycutlass.families.parts import Math, Tensor, Tile
 
-__all__ = ["check_mainloop", "shares_evenly"]
+__all__ = ["check_mainloop", "shares_evenly", "simt_padding"]
 
 #: What has been proven (tests/proof): tiles of up to so many elements along M, N and K, and so many warps.
 _MAX_ELEMENTS, _MAX_WARPS = 256, 16
@@ -148,8 +148,7 @@ def _check_integer_layouts(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tens
         if k > 32 * warps:  # the transposed map of default_mma_core_sm80.h has one line of 32 for each warp
             raise DescriptionError(
                 f"each warp loads 32 of an interleaved tile's K: threadblock_shape K={k} needs "
-                f"{counted(k // 32, 'warp')}, "
-                f"warp_count makes {warps}"
+                f"{counted(k // 32, 'warp')}, warp_count makes {warps}"
             )
         return
     if layouts[:2] not in allowed:
@@ -175,33 +174,30 @@ def _check_simt(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None
     _check_steps(tile)
     if C.alignment != 1:
         raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
-    lanes = _simt_lanes(math, tile)
-    for name, operand, axis, along_k in _sides(A, B, C):
-        _check_simt_loads(name, operand, tile, axis, along_k)
-        _check_accesses(name, operand, tile, axis)
-        if along_k and not math.a.is_integer:
-            _check_simt_transpose(name, operand, tile, lanes[axis])
-
-
-def _simt_lanes(math: Math, tile: Tile) -> tuple[int, int]:
-    """Return how many elements along M and N a thread takes at once, after checking that they divide its tile.
-
-    The iterators of a warp assert that (gemm/warp/mma_simt_tile_iterator.h).
-    """
     m, n, _ = tile.warp_shape
-    threads = simt_threads(tile)
-    most = 4 if math.a.is_integer else 128 // math.a.bits
-    lanes = []
-    for axis, extent, along in zip("MN", (m, n), threads, strict=True):
+    lanes, most = [], 4 if math.a.is_integer else 128 // math.a.bits  # that a thread takes at once
+    for axis, extent, along in zip("MN", (m, n), simt_threads(tile), strict=True):
         of_thread = extent // along
         lanes.append(min(most, of_thread))
-        if of_thread % lanes[-1]:
+        if of_thread % lanes[-1]:  # as the iterators of a warp assert (gemm/warp/mma_simt_tile_iterator.h)
             raise DescriptionError(
                 f"each thread of a SIMT warp tile of {m}x{n} has {of_thread} elements along {axis}, which it takes "
                 f"{lanes[-1]} at a time: make the warp tile's {axis}={extent} a multiple of {along * lanes[-1]} by "
                 f"another threadblock_shape or warp_count"
             )
-    return lanes[0], lanes[1]
+    for name, operand, side, along_k in _sides(A, B, C):
+        _check_simt_loads(name, operand, tile, side, along_k)
+        _check_accesses(name, operand, tile, side)
+        if along_k and not math.a.is_integer:
+            _check_simt_transpose(name, operand, tile, lanes[side])
+
+
+def simt_padding(tile: Tile) -> int:
+    """Return the elements between the lines of an operand that a SIMT kernel turns in shared memory."""
+    k, bits = tile.threadblock_shape[2], tile.math_instruction.a.bits
+    if tile.stages != 2:
+        return k // 32  # default_mma_core_sm80.h
+    return 32 // k // (bits // 32) if bits >= 32 else 32 // k * (32 // bits)  # default_mma_core_simt.h
 
 
 def _check_simt_loads(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:

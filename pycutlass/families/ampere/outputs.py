@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 
 from pycutlass.calls import counted
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere.memory import simt_threads
 from pycutlass.families.parts import Tensor, Tile, changed
 
-__all__ = ["check_output", "with_other_warps", "writes"]
+__all__ = ["check_output", "simt_threads", "with_other_warps", "writes"]
 
 _LANES = 32
 #: Adjacent rows of a warp's tile that are written at a time: half of an instruction's 16.
@@ -43,6 +42,15 @@ def check_output(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> None:
     reason = _why_not(tile, C)
     if reason:
         raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C, loads))}")
+
+
+def simt_threads(tile: Tile) -> tuple[int, int]:
+    """Return how the 32 threads of a SIMT warp divide its tile along M and N.
+
+    Those of a tall tile lie the other way in kernels of two stages (default_mma_core_simt.h, default_mma_core_sm80.h).
+    """
+    m, n, _ = tile.warp_shape
+    return (8, 4) if tile.stages == 2 and m > n else (4, 8)
 
 
 def writes(tile: Tile, C: Tensor) -> bool:
@@ -72,15 +80,15 @@ def _why_not_interleaved(tile: Tile, columns: int) -> str:
 
 def _why_not_simt(tile: Tile) -> str:
     """Each warp writes whole rows, single elements side by side (default_thread_map_simt.h)."""
-    rows, _ = simt_threads(tile)
+    (rows, _), (_, n, k) = simt_threads(tile), tile.warp_count or (1, 1, 1)
     if tile.threadblock_shape[1] % _LANES:
         return (
             f"the warps of a SIMT kernel write {_LANES} adjacent elements of operand C at a time, and N must be a "
             f"multiple of that: {_described(tile)}"
         )
-    if rows % _sharing(tile):
+    if rows % (n * k):
         return (
-            f"the warps of a SIMT kernel write {rows} rows of operand C at a time, which {_sharing(tile)} warps along "
+            f"the warps of a SIMT kernel write {rows} rows of operand C at a time, which {n * k} warps along "
             f"N and K cannot share evenly: {_described(tile)}"
         )
     return ""
@@ -100,7 +108,8 @@ def _why_not_vectors(tile: Tile, C: Tensor) -> str:
 
 def _why_not_shared(tile: Tile, C: Tensor) -> str:
     """All lanes must have work, and no two the same (output_tile_thread_map.h, OutputTileOptimalThreadMap)."""
-    columns, sharing = tile.threadblock_shape[1], _sharing(tile)
+    columns, (_, n, k) = tile.threadblock_shape[1], tile.warp_count or (1, 1, 1)
+    sharing = n * k  # warps that write the same rows
     if columns % C.alignment == 0 and _covers(columns // C.alignment, C.alignment_bytes, sharing):
         return ""
     return (
@@ -197,12 +206,6 @@ def _with_other_columns(tile: Tile) -> Iterator[Tile]:
             yield changed(tile, threadblock_shape=(m, columns, k), warp_count=warps)
         except DescriptionError:
             continue
-
-
-def _sharing(tile: Tile) -> int:
-    """Return how many warps share the writing of the same rows: those beside each other, and those that share K."""
-    _, n, k = tile.warp_count or (1, 1, 1)
-    return n * k
 
 
 def _described(tile: Tile) -> str:
