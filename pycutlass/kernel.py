@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pycutlass import _core, device
 from pycutlass.deferred_release import later
-from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueLayout
 from pycutlass.errors import NotCompiledError
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ def select(operation: Operation, ordinal: int) -> Artifact:
         There is none.
     """
     present = device.describe(ordinal)
-    candidates = [target for target in operation.artifacts if _runs(target, present.compute_capability)]
+    # Same major version, minor not above; "a" targets on exactly their GPU.
+    here = present.compute_capability
+    running = {f"sm_{here}a", *(f"sm_{number}" for number in range(here - here % 10, here + 1))}
+    candidates = running.intersection(operation.artifacts)
     if candidates:
         # Of two, the later target is the better match; sm_90a sorts behind sm_90 and is made for this GPU alone.
         return operation.artifacts[max(candidates)]
@@ -79,12 +82,3 @@ def select(operation: Operation, ordinal: int) -> Artifact:
             f"that with pycutlass.compiler.add_module([operation])"
         )
     raise NotCompiledError(f"{name} has not been compiled: call pycutlass.compiler.add_module([operation]) first")
-
-
-def _runs(target: str, compute_capability: int) -> bool:
-    """Whether a cubin for `target` runs: same major version, minor not above; "a" targets on exactly their GPU."""
-    number = target.removeprefix("sm_")
-    if number.endswith("a"):
-        return int(number[:-1]) == compute_capability
-    made_for = int(number)
-    return made_for // 10 == compute_capability // 10 and made_for <= compute_capability

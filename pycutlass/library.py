@@ -49,6 +49,90 @@ class Value:
 
 @public
 @dataclass(frozen=True)
+class MathInstruction(Value):
+    """The instruction that one warp (or, for SIMT, one thread) executes.
+
+    Parameters
+    ----------
+    instruction_shape : sequence of 3 int, or None
+        M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
+    element_a, element_b, element_accumulator : element types of ``cutlass``
+        Types of the operands and of the accumulator. No kernel multiplies operands of two types.
+    opcode_class : cutlass.OpClass
+        TensorOp or Simt.
+    math_operation : MathOperation
+        What one multiply-add does. Tensor cores saturate int8, also where it is called ``multiply_add``.
+
+    Raises
+    ------
+    DescriptionError
+        The combination is not one that CUTLASS has; the message lists the nearest ones.
+
+    Examples
+    --------
+    >>> from pycutlass import MathInstruction, cutlass
+    >>> MathInstruction([16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp)
+    MathInstruction([16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp, \
+MathOperation.multiply_add)
+    """
+
+    instruction_shape: tuple[int, int, int] | None
+    element_a: Any
+    element_b: Any
+    element_accumulator: Any
+    opcode_class: _core.OpClass = _SIMT
+    math_operation: MathOperation = MathOperation.multiply_add
+    #: What follows from them: types of operands and accumulator, who multiplies, and the row of the family's table.
+    a: Element = field(init=False, repr=False, compare=False)
+    b: Element = field(init=False, repr=False, compare=False)
+    accumulator: Element = field(init=False, repr=False, compare=False)
+    is_tensor_op: bool = field(init=False, repr=False, compare=False)
+    family: KernelFamily = field(init=False, repr=False, compare=False)
+    product: Product = field(init=False, repr=False, compare=False)
+    #: The math operator's tag in C++.
+    operator_cpp: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.instruction_shape is not None:
+            object.__setattr__(self, "instruction_shape", _triple("instruction_shape", self.instruction_shape))
+        if not isinstance(self.opcode_class, _core.OpClass):
+            near = meant(self.opcode_class, {each.name: f"cutlass.OpClass.{each.name}" for each in _core.OpClass})
+            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {shown(self.opcode_class)}{near}")
+        if not isinstance(self.math_operation, MathOperation):
+            near = meant(self.math_operation, {each.name: f"MathOperation.{each.name}" for each in MathOperation})
+            raise DescriptionError(f"math_operation must be a MathOperation, got {shown(self.math_operation)}{near}")
+        a, b, accumulator = element(self.element_a), element(self.element_b), element(self.element_accumulator)
+        of_tensor_cores = self.opcode_class == _TENSOR_OP
+        self.__dict__.update(
+            a=a,
+            b=b,
+            accumulator=accumulator,
+            element_a=a.tag,
+            element_b=b.tag,
+            element_accumulator=accumulator.tag,
+            is_tensor_op=of_tensor_cores,
+            family=SM90 if self.instruction_shape is None else AMPERE,
+        )
+        if of_tensor_cores and a.is_integer and self.math_operation is MathOperation.multiply_add:
+            # Tensor cores have one way to add up integers; the original's scripts call it by either name.
+            object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
+        self.__dict__["operator_cpp"] = _OPERATION_CPP[self.math_operation]
+        object.__setattr__(self, "product", self.family.product_of(self))
+
+    @property
+    def is_over_f32(self) -> bool:
+        """Whether tensors of f32 may be described with this instruction, which rounds them to its own type."""
+        return self.math_operation in self.product.over_f32
+
+    def __repr__(self) -> str:
+        shape = None if self.instruction_shape is None else list(self.instruction_shape)
+        elements = ", ".join(str(element(e)) for e in (self.element_a, self.element_b, self.element_accumulator))
+        opcode = f"cutlass.OpClass.{self.opcode_class.name}"
+        return f"MathInstruction({shape}, {elements}, {opcode}, {self.math_operation!r})"
+
+
+@public
+@dataclass(frozen=True)
 class TileDescription(Value):
     """How a threadblock and its warps divide the problem.
 
@@ -206,90 +290,6 @@ class TensorDescription(Value):
 
     def __repr__(self) -> str:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"
-
-
-@public
-@dataclass(frozen=True)
-class MathInstruction(Value):
-    """The instruction that one warp (or, for SIMT, one thread) executes.
-
-    Parameters
-    ----------
-    instruction_shape : sequence of 3 int, or None
-        M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
-    element_a, element_b, element_accumulator : element types of ``cutlass``
-        Types of the operands and of the accumulator. No kernel multiplies operands of two types.
-    opcode_class : cutlass.OpClass
-        TensorOp or Simt.
-    math_operation : MathOperation
-        What one multiply-add does. Tensor cores saturate int8, also where it is called ``multiply_add``.
-
-    Raises
-    ------
-    DescriptionError
-        The combination is not one that CUTLASS has; the message lists the nearest ones.
-
-    Examples
-    --------
-    >>> from pycutlass import MathInstruction, cutlass
-    >>> MathInstruction([16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp)
-    MathInstruction([16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp, \
-MathOperation.multiply_add)
-    """
-
-    instruction_shape: tuple[int, int, int] | None
-    element_a: Any
-    element_b: Any
-    element_accumulator: Any
-    opcode_class: _core.OpClass = _SIMT
-    math_operation: MathOperation = MathOperation.multiply_add
-    #: What follows from them: types of operands and accumulator, who multiplies, and the row of the family's table.
-    a: Element = field(init=False, repr=False, compare=False)
-    b: Element = field(init=False, repr=False, compare=False)
-    accumulator: Element = field(init=False, repr=False, compare=False)
-    is_tensor_op: bool = field(init=False, repr=False, compare=False)
-    family: KernelFamily = field(init=False, repr=False, compare=False)
-    product: Product = field(init=False, repr=False, compare=False)
-    #: The math operator's tag in C++.
-    operator_cpp: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.instruction_shape is not None:
-            object.__setattr__(self, "instruction_shape", _triple("instruction_shape", self.instruction_shape))
-        if not isinstance(self.opcode_class, _core.OpClass):
-            near = meant(self.opcode_class, {each.name: f"cutlass.OpClass.{each.name}" for each in _core.OpClass})
-            raise DescriptionError(f"opcode_class must be a cutlass.OpClass, got {shown(self.opcode_class)}{near}")
-        if not isinstance(self.math_operation, MathOperation):
-            near = meant(self.math_operation, {each.name: f"MathOperation.{each.name}" for each in MathOperation})
-            raise DescriptionError(f"math_operation must be a MathOperation, got {shown(self.math_operation)}{near}")
-        a, b, accumulator = element(self.element_a), element(self.element_b), element(self.element_accumulator)
-        of_tensor_cores = self.opcode_class == _TENSOR_OP
-        self.__dict__.update(
-            a=a,
-            b=b,
-            accumulator=accumulator,
-            element_a=a.tag,
-            element_b=b.tag,
-            element_accumulator=accumulator.tag,
-            is_tensor_op=of_tensor_cores,
-            family=SM90 if self.instruction_shape is None else AMPERE,
-        )
-        if of_tensor_cores and a.is_integer and self.math_operation is MathOperation.multiply_add:
-            # Tensor cores have one way to add up integers; the original's scripts call it by either name.
-            object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
-        self.__dict__["operator_cpp"] = _OPERATION_CPP[self.math_operation]
-        object.__setattr__(self, "product", self.family.product_of(self))
-
-    @property
-    def is_over_f32(self) -> bool:
-        """Whether tensors of f32 may be described with this instruction, which rounds them to its own type."""
-        return self.math_operation in self.product.over_f32
-
-    def __repr__(self) -> str:
-        shape = None if self.instruction_shape is None else list(self.instruction_shape)
-        elements = ", ".join(str(element(e)) for e in (self.element_a, self.element_b, self.element_accumulator))
-        opcode = f"cutlass.OpClass.{self.opcode_class.name}"
-        return f"MathInstruction({shape}, {elements}, {opcode}, {self.math_operation!r})"
 
 
 def _triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:

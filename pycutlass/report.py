@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,10 @@ class BuildReport:
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             if field.name in mapping:
-                values[field.name] = _checked(field.name, str(field.type), mapping[field.name])
+                value = mapping[field.name]
+                if not _FITS[str(field.type)](value):
+                    raise ValueError(f"{field.name} is {value!r}")
+                values[field.name] = tuple(value) if isinstance(value, list) else value
             elif field.default is dataclasses.MISSING:  # kernels in a cache may be older than what has a default
                 raise ValueError(f"{field.name} is missing")
         return cls(**values)
@@ -132,16 +135,14 @@ class BuildReport:
         )
 
 
-def _checked(name: str, kind: str, value: Any) -> Any:
-    """Return a field of a report as it is kept, if JSON gave the `kind` of value that it holds."""
-    if kind == "tuple[str, ...]" and isinstance(value, list) and all(isinstance(text, str) for text in value):
-        return tuple(value)
-    if kind in ("int", "float") and not isinstance(value, bool) and isinstance(value, int | float) and value >= 0:
-        if kind == "float" or isinstance(value, int):
-            return value
-    elif kind in ("bool", "str") and type(value).__name__ == kind:
-        return value
-    raise ValueError(f"{name} is {value!r}")
+# Whether what JSON gave for a field is what a field of that type holds.
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "int": lambda value: type(value) is int and value >= 0,
+    "float": lambda value: type(value) in (int, float) and value >= 0,
+    "bool": lambda value: type(value) is bool,
+    "str": lambda value: type(value) is str,
+    "tuple[str, ...]": lambda value: type(value) is list and all(type(text) is str for text in value),
+}
 
 
 # Both nvcc and NVRTC pass on what ptxas prints; a line may begin with blanks or with "ptxas   .".

@@ -81,6 +81,10 @@ class Element:
         """Return the bytes that `count` packed elements take; the last byte may be used in part."""
         return (count * self.bits + 7) // 8
 
+    def clamps(self, accumulator: Element) -> bool:
+        """Return whether sums of type `accumulator` are clamped in memory of this type, a narrower integer."""
+        return self.is_integer and self.bits < accumulator.bits
+
     @property
     def epsilon(self) -> float:
         """Distance from 1 to the next value; 0 for integers."""

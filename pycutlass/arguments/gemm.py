@@ -206,7 +206,7 @@ class GemmArguments(Arguments):
         if packed is None or operation._artifacts != prepared.artifacts:
             return False
         scalars, epilogue, reads_source = packed
-        if tensors[2] is not None and (output_op is None or scalars.drops_source):
+        if tensors[2] is not None and (output_op is None or (not reads_source and scalars.drops_source)):
             return False
         extents, gemm_mode, split_k_slices, batch = size
         made = prepared.make(extents, *tensors, gemm_mode, split_k_slices, batch, *how, epilogue, reads_source)

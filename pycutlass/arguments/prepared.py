@@ -15,7 +15,7 @@ from pycutlass.errors import PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
 from pycutlass.operation import GemmOperationUniversal
-from pycutlass.operation.support import GRID_LIMIT, clamps_sums, slice_step
+from pycutlass.operation.support import GRID_LIMIT
 from pycutlass.tensor import current_stream_source, wrap
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ class _Sizes(NamedTuple):
         if not family.is_persistent:
             extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
         steps = (1, C.alignment) if C.is_row_major else (C.alignment, 1)
-        splits = family.splits_k and not clamps_sums(C.type, described.math_instruction.accumulator)
+        splits = family.splits_k and not C.type.clamps(described.math_instruction.accumulator)
         return cls(
             (extent, extent, k if max_k is None else min(k, max_k), batch),
             steps if operation.is_apart else (1, 1),
-            slice_step(operation) if splits else 0,
+            family.slice_step(operation.A, operation.B) if splits else 0,
         )

@@ -79,8 +79,7 @@ def make_key(fields: Mapping[str, str]) -> str:
         if not isinstance(label, str) or not isinstance(text, str):
             raise ArgumentTypeError(f"a key is made from strings by label, but field {label!r} is {text!r}; use str()")
     parts = ["pycutlass", _KEY_VERSION, *(part for label in sorted(fields) for part in (label, fields[label]))]
-    # Paths that are not UTF-8 reach Python as lone surrogates; they pass as they are.
-    return hashed(part.encode(errors="surrogatepass") for part in parts)
+    return hashed(parts)
 
 
 def canonical(mapping: Mapping[str, Any]) -> str:
@@ -91,10 +90,12 @@ def canonical(mapping: Mapping[str, Any]) -> str:
         raise ArgumentTypeError(f"an artifact's fields and report are JSON, but {mapping!r} is not: {error}") from error
 
 
-def hashed(parts: Iterable[bytes]) -> str:
+def hashed(parts: Iterable[str | bytes]) -> str:
     """Return the SHA-256 of `parts`, each with its length before it, so that no boundary between them can move."""
     digest = hashlib.sha256()
-    for part in parts:
+    for each in parts:
+        # Paths that are not UTF-8 reach Python as lone surrogates; they pass as they are.
+        part = each.encode(errors="surrogatepass") if isinstance(each, str) else each
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()

@@ -59,11 +59,17 @@ class Disk:
         """Return what `action` gives on the store, or None where the store cannot be used."""
         with self.lock:
             for _ in range(2):
-                store = self._usable()
-                if store is None:
+                if self._store is not None and not self._is_in_place():
+                    self.close()  # deleted, or set aside by another process: what is written now would be lost
+                try:
+                    if self._store is None and self.refusal is None:
+                        self._store = self._open()
+                except (CacheError, OSError) as error:
+                    self._give_up(f"there is no kernel cache on disk, so kernels stay in memory: {error}", str(error))
+                if self._store is None:
                     break
                 try:
-                    return action(store)
+                    return action(self._store)
                 except StoreError as error:
                     if not error.damaged:
                         self.say("use", f"{self.path} does not work, so kernels stay in memory: {error}")
@@ -141,17 +147,6 @@ class Disk:
         if topic not in self._said:
             self._said.add(topic)
             logger.log(level, "%s", message)
-
-    def _usable(self) -> Store | None:
-        """Return the store, opened if need be, or None if that cannot be."""
-        if self._store is not None and not self._is_in_place():
-            self.close()  # deleted, or set aside by another process: what is written to it now would be lost
-        if self._store is None and self.refusal is None:
-            try:
-                self._store = self._open()
-            except (CacheError, OSError) as error:
-                self._give_up(f"there is no kernel cache on disk, so kernels stay in memory: {error}", str(error))
-        return self._store
 
     def _open(self) -> Store:
         if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory

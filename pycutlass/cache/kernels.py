@@ -55,14 +55,14 @@ class KernelCache:
 
     def get(self, key: str) -> Artifact | None:
         """Return the artifact under `key`, or None. A damaged one is deleted with a line in the log."""
-        return self._used(lambda store: store.get(key))
+        return self._first(lambda store: store.get(key), is_use=True)
 
     def find(self, /, **fields: str) -> Artifact | None:
         """Return the newest artifact whose fields have all of these values, or None.
 
         So a machine without a compiler, which cannot make the key, finds a kernel that was imported.
         """
-        return self._used(lambda store: store.find(fields))
+        return self._first(lambda store: store.find(fields), is_use=True)
 
     def put(self, artifact: Artifact) -> None:
         """Keep `artifact`: on disk, or in memory for this process where the disk does not take it.
@@ -306,15 +306,14 @@ class KernelCache:
         """Return the artifact under `key` without calling that a use."""
         return self._first(lambda store: store.get(key))
 
-    def _used(self, ask: Callable[[Store], Artifact | None]) -> Artifact | None:
-        artifact = self._first(ask)
-        if artifact is not None:
-            self._disk.note_use(artifact.key)
-        return artifact
-
-    def _first(self, ask: Callable[[Store], _T | None]) -> _T | None:
+    def _first(self, ask: Callable[[Store], _T | None], *, is_use: bool = False) -> _T | None:
+        """Return what the disk has, or else memory; an artifact that `is_use` is noted as used."""
         answer = self._disk.run(ask)
-        return self._in_memory(ask) if answer is None and self._memory else answer
+        if answer is None and self._memory:
+            answer = self._in_memory(ask)
+        if is_use and isinstance(answer, Artifact):
+            self._disk.note_use(answer.key)
+        return answer
 
     def _put(self, artifact: Artifact) -> bool:
         return self._keep(lambda store: store.put(artifact))

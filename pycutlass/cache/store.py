@@ -152,7 +152,7 @@ class Store:
         """Return the text that was remembered of `subject`, if its fingerprint is still this one."""
         asked = f"SELECT value, digest FROM {MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
         for value, digest in self._run(asked, *map(_storable, (kind, subject, fingerprint))):
-            if isinstance(value, str) and digest == _memo_digest(kind, subject, fingerprint, value):
+            if isinstance(value, str) and digest == hashed((kind, subject, fingerprint, value)):
                 return value
         return None
 
@@ -160,7 +160,7 @@ class Store:
         """Keep the text `value` of `subject`, and of its `kind` at most so many; return False where that cannot be."""
         if self.writable:
             texts = (kind, subject, fingerprint, value)
-            row = (*map(_storable, texts), _memo_digest(*texts))
+            row = (*map(_storable, texts), hashed(texts))
             self._run(f"INSERT OR REPLACE INTO {MEMOS} VALUES (?, ?, ?, ?, ?)", *row)
             if most is not None:  # SQLite numbers rows as they come
                 kept = f"SELECT rowid FROM {MEMOS} WHERE kind = ? ORDER BY rowid DESC LIMIT ?"
@@ -276,7 +276,3 @@ def _mapping(text: str) -> Mapping[str, Any]:
 def _storable(text: str) -> str:
     """Return `text` as SQLite can hold it: a path that is not UTF-8 is escaped, and the digest tells it from others."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _memo_digest(*texts: str) -> str:
-    return hashed(text.encode(errors="surrogatepass") for text in texts)

@@ -2,9 +2,9 @@
 
 `compile_many` does so one by one, as they get done, and takes failures as results.
 
-Read in this order: ``session`` (the story of one call), ``wanted`` (what it asks for), ``target`` (what a kernel is
-built for), ``tools`` (which compilers, and the fields of the cache key), ``build`` (one kernel, both sides),
-``schedule`` (many at once) and ``verdict`` (kernels that are not as fast as they should be).
+Read in this order: ``session`` (the story of one call), ``wanted`` (what it asks for, and what that is built for),
+``tools`` (which compilers, and the fields of the cache key), ``build`` (one kernel, both sides), ``schedule`` (many at
+once) and ``missing`` (kernels that can be neither found nor made).
 """
 
 from typing import NoReturn as _NoReturn

@@ -16,11 +16,11 @@ from pycutlass import config
 from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
+from pycutlass.compiler.missing import at_hand, forbidden
 from pycutlass.compiler.schedule import Job, make_processes, run_all, run_each
 from pycutlass.compiler.tools import Choice, Tools, find_device_compiler, portable_fields, recall, search
-from pycutlass.compiler.verdict import judge, warn
 from pycutlass.compiler.wanted import Request, Wanted, checked, requests
-from pycutlass.errors import ArgumentTypeError, BuildReportError, CompileError, NotCompiledError, ToolkitError
+from pycutlass.errors import ArgumentTypeError, BuildReportError, CompileError, ToolkitError
 from pycutlass.log import logger, say_once
 from pycutlass.report import BuildReport
 from pycutlass.source import Compilable
@@ -78,7 +78,8 @@ def add_module(
     judge(artifacts.values(), strictly)
     for each in asked:
         for request in each:
-            _hand_over(request, artifacts)
+            for operation, want in request.kernels:
+                operation.artifacts[want.target] = artifacts[want]
     several = target is not None and not isinstance(target, str)
     return [artifacts[request.kernels[0][1]] for each in asked for request in each[0 if several else -1 :]]
 
@@ -210,12 +211,6 @@ def _strictly(strict: bool | None) -> bool:
     return config.flag("PYCUTLASS_STRICT") if strict is None else strict
 
 
-def _hand_over(request: Request, artifacts: Mapping[Wanted, Artifact]) -> None:
-    """Give an operation its kernels."""
-    for operation, want in request.kernels:
-        operation.artifacts[want.target] = artifacts[want]
-
-
 def _stream(asked: Sequence[Request], strict: bool) -> Generator[Compiled, None, None]:
     """Yield the result of every request when all of its kernels are done."""
     waiting: dict[Wanted, list[Request]] = {}
@@ -232,18 +227,15 @@ def _stream(asked: Sequence[Request], strict: bool) -> Generator[Compiled, None,
 
 
 def _compiled(request: Request, results: Mapping[Wanted, Artifact | CompileError]) -> Compiled:
-    own, failures = request.kernels[0][1], []
-    artifacts: dict[Wanted, Artifact] = {}
-    for _, want in request.kernels:
-        result = results[want]
-        if isinstance(result, CompileError):
-            failures.append(result)
-        else:
-            artifacts[want] = result
-    if failures:
-        return Compiled(request.position, request.operation, own.target, failures[0])
-    _hand_over(request, artifacts)
-    return Compiled(request.position, request.operation, own.target, artifacts[own])
+    """Return what has become of a request, and give the operation its kernels where all of them are there."""
+    own = request.kernels[0][1]
+    made = {want: result for _, want in request.kernels if isinstance(result := results[want], Artifact)}
+    failures = (results[want] for _, want in request.kernels if want not in made)
+    if failure := next(failures, None):
+        return Compiled(request.position, request.operation, own.target, failure)
+    for operation, want in request.kernels:
+        operation.artifacts[want.target] = made[want]
+    return Compiled(request.position, request.operation, own.target, made[own])
 
 
 def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, Artifact | CompileError], None, None]:
@@ -262,6 +254,27 @@ def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, 
         with contextlib.closing(run_each(supply.jobs(missing), make_processes())) as done:
             for number, result in done:
                 yield missing[number], result if isinstance(result, CompileError) else _judged(result, strict)
+
+
+def judge(artifacts: Iterable[Artifact], strict: bool) -> None:
+    """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
+    judged = []
+    for artifact in artifacts:
+        try:
+            problems = BuildReport.from_json(artifact.report).problems()
+        except ValueError as error:
+            problems = [f"its build report in the cache is not whole, so nothing is known of it: {error}"]
+        judged.append((artifact, problems))
+    listed = [f"  {artifact.name}: {problem}" for artifact, problems in judged for problem in problems]
+    if strict and listed:
+        bad = sum(bool(problems) for _, problems in judged)
+        raise BuildReportError(
+            "\n".join([f"strict mode refuses {bad} of {counted(len(judged), 'kernel')}:", *listed])
+            + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
+        )
+    for artifact, problems in judged:
+        for problem in problems:  # once per process: whoever uses it should know, not only who compiled it
+            say_once(f"{artifact.name} for {artifact.target}: {problem}")
 
 
 def _judged(artifact: Artifact, strict: bool) -> Artifact | CompileError:
@@ -343,11 +356,11 @@ class _Supply:
         cache, choice, tools = self._cache, self._choice, self._tools
         if choice is None:
             names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
-            at_hand = _at_hand(cache, missing, self._headers)
-            message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}.{at_hand}"
+            message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}."
+            message += at_hand(cache, missing, self._headers)
             raise ToolkitError(message, absent=True) from self._absence
         if tools is None or config.flag("PYCUTLASS_NO_COMPILE"):
-            raise _forbidden(missing, choice)
+            raise forbidden(cache, missing, choice)
         logger.info("compiling %s", counted(len(missing), "kernel"))
         sweep_scratch()
         return [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
@@ -358,9 +371,9 @@ def _find_tools(cache: KernelCache) -> Tools:
 
 
 def _say_who_compiles(choice: Choice) -> None:
-    say_once(
-        f"kernels are compiled by {choice.fields['device_compiler']} and {choice.fields['host_compiler']}", logging.INFO
-    )
+    if logger.isEnabledFor(logging.INFO):
+        compilers = f"{choice.fields['device_compiler']} and {choice.fields['host_compiler']}"
+        say_once(f"kernels are compiled by {compilers}", logging.INFO)
     for note in choice.notes:
         say_once(note)
 
@@ -375,30 +388,5 @@ def _build_once(want: Wanted, tools: Tools, cache: KernelCache, processes: Proce
             cache.put(artifact)
             report = BuildReport.from_json(artifact.report)
             logger.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
-            warn(artifact, report.problems())
+            judge([artifact], strict=False)
     return artifact
-
-
-def _at_hand(cache: KernelCache, missing: Sequence[Wanted], headers: str) -> str:
-    """Return a sentence for each kernel that the cache has for other targets, or from other compilers."""
-    entries, sentences = cache.entries(), []
-    for want in missing:
-        fields = portable_fields(want.source, want.target, headers)
-        del fields["target"]
-        targets = sorted({entry.target for entry in entries if fields.items() <= entry.fields.items()})
-        if targets:
-            other = " (made by other compilers)" if want.target in targets else ""
-            sentences.append(f" It has {want.source.name} for {', '.join(targets)}{other}.")
-    return "".join(sentences)
-
-
-def _forbidden(missing: Sequence[Wanted], choice: Choice) -> NotCompiledError:
-    first, cache = missing[0], _session.cache()
-    fields = choice.key_fields(first.source, first.target)
-    listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
-    names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
-    return NotCompiledError(
-        f"PYCUTLASS_NO_COMPILE is set and the cache {cache.path} lacks {counted(len(missing), 'kernel')}: {names}."
-        f"{_at_hand(cache, missing, fields['headers'])} The first would have the key {make_key(fields)}, made from\n"
-        f"{listed}\nUnset the variable to compile them, or import a cache that has them."
-    )

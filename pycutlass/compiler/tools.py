@@ -25,6 +25,7 @@ from pycutlass.toolkit import (
     Memo,
     Toolkit,
     Trace,
+    find,
     find_cutlass,
     find_host_compiler,
     find_nvcc,
@@ -32,8 +33,8 @@ from pycutlass.toolkit import (
     look,
     own_headers_digest,
     own_include,
-    packages,
     recorded,
+    trace,
     unrecorded,
 )
 
@@ -110,14 +111,14 @@ def recall(wanted: str | None, cache: KernelCache) -> Recalled | None:
 
 def search(wanted: str | None, cache: KernelCache) -> Tools:
     """Return the compilers, as `find_tools` does, and let `recall` know what was chosen and why."""
-    trace = Trace()
+    seen = Trace()
     subject = _environment(wanted)
-    with recorded(trace):
+    with recorded(seen):
         for module in _DECIDING:
             look("kind", str(sys.modules[module].__file__))
         tools = find_tools(wanted, lambda kind, of, state, compute: cache.memo(kind, of, state, unrecorded(compute)))
-    if subject and trace.repeatable and subject == _environment(wanted):
-        kept = {"fields": tools.fields, "notes": tools.notes, "trace": trace.as_json()}
+    if subject and seen.repeatable and subject == _environment(wanted):
+        kept = {"fields": tools.fields, "notes": tools.notes, "trace": seen.as_json()}
         cache.remember(_KIND, subject, json.dumps(kept, separators=(",", ":")), most=_MOST_ENVIRONMENTS)
     return tools
 
@@ -127,7 +128,8 @@ def _environment(wanted: str | None) -> str | None:
     variables = config.of_the_search()
     if variables is None:
         return None
-    described = [wanted, variables, packages(), os.uname().nodename]
+    packages = [list(map(str, trace.package_directories(name))) for name in (find.CUTLASS_PACKAGE, find.CUDA_PACKAGE)]
+    described = [wanted, variables, packages, str(find.CHECKOUT), os.uname().nodename]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
@@ -155,9 +157,9 @@ def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
     if named:
         return _named_device_compiler(named, memo)
     refusals = []
-    for backend, find in _FINDERS.items():
+    for backend, finder in _FINDERS.items():
         try:
-            return backend, find(memo)
+            return backend, finder(memo)
         except ToolkitError as error:
             refusals.append(error)
     absent = all(error.absent for error in refusals)

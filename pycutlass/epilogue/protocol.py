@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.calls import unknown_keywords
-from pycutlass.epilogue.layout import EpilogueLayout
-from pycutlass.epilogue.scalars import EpilogueScalars, pack
+from pycutlass.epilogue.scalars import EpilogueLayout, EpilogueScalars, pack
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.families import Family
 from pycutlass.library import TensorDescription, TileDescription

@@ -201,6 +201,10 @@ class KernelFamily(ABC):
     def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
         """Check what this family alone asks of a group."""
 
+    def slice_step(self, A: Tensor, B: Tensor) -> int:
+        """Return how many elements of K a slice takes at least, where K is divided."""
+        return max(128 // A.type.bits, 128 // B.type.bits)
+
     # Shared memory
 
     def check_shared_memory(

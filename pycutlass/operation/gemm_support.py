@@ -23,7 +23,7 @@ from pycutlass.operands import (
 )
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
-from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums, slice_step
+from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
 from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -129,7 +129,7 @@ def check_slices(operation: Described, k: int, slices: int) -> None:
             f"kernels of {operation.A.order} write cutlass.int8 alone and do not split K; got split_k_slices={slices}: "
             f"leave out split_k_slices"
         )
-    step = slice_step(operation)
+    step = operation.family.slice_step(operation.A, operation.B)
     most = -(-k // step)
     if slices > most:
         raise ArgumentError(

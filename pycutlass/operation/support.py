@@ -13,7 +13,6 @@ from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operands import MisalignedError
 from pycutlass.operation.narrower import explained
-from pycutlass.types import Element
 
 __all__ = [
     "GRID_LIMIT",
@@ -21,9 +20,7 @@ __all__ = [
     "check_grid",
     "check_k",
     "check_serial_sums",
-    "clamps_sums",
     "named_operands",
-    "slice_step",
     "supported",
 ]
 
@@ -102,17 +99,6 @@ def check_k(functor: Any, k: int) -> None:
         )
 
 
-def slice_step(operation: Any) -> int:
-    """Return how many elements of K a slice takes at least."""
-    step: int = max(128 // operation.A.type.bits, 128 // operation.B.type.bits)
-    return step
-
-
-def clamps_sums(target: Element, accumulator: Element) -> bool:
-    """Return whether sums that pass through D of type `target`, from slice to slice, would be clamped on their way."""
-    return target.is_integer and target.bits < accumulator.bits
-
-
 def check_serial_sums(operation: Any, slices: int) -> None:
     """Raise ArgumentError where sums that pass through D from slice to slice would not be what one slice makes.
 
@@ -120,7 +106,7 @@ def check_serial_sums(operation: Any, slices: int) -> None:
     accumulator would be clamped once per slice, and the sum could be anything.
     """
     target, accumulator = operation.C.type, operation.accumulator_type()
-    if slices > 1 and clamps_sums(target, accumulator):
+    if slices > 1 and target.clamps(accumulator):
         raise ArgumentError(
             f"serial split-K keeps the sum of the slices so far in D, where {target} would be clamped after each of "
             f"{slices} slices of {accumulator}: use GemmSplitKParallel (for convolutions SplitKMode.Parallel), which "

@@ -29,7 +29,6 @@ from pycutlass.toolkit.find import (
     find_tool,
     own_headers_digest,
     own_include,
-    packages,
 )
 from pycutlass.toolkit.models import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 from pycutlass.toolkit.scratch import scratch_directory, sweep_scratch
@@ -61,7 +60,6 @@ __all__ = [
     "on_path",
     "own_headers_digest",
     "own_include",
-    "packages",
     "read_bytes",
     "real_path",
     "recorded",

@@ -6,7 +6,6 @@ Where a variable names a place that does not hold what it should, that is an err
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from typing import NoReturn
 
 from pycutlass import config
 from pycutlass.errors import ToolkitError
+from pycutlass.toolkit import trace
 from pycutlass.toolkit.files import (
     Memo,
     content_digest,
@@ -32,6 +32,9 @@ from pycutlass.toolkit.models import Cutlass, Toolkit, numbers_defined
 from pycutlass.toolkit.trace import look, unrepeatable
 
 __all__ = [
+    "CHECKOUT",
+    "CUDA_PACKAGE",
+    "CUTLASS_PACKAGE",
     "GET_CUTLASS",
     "GET_CXX",
     "GET_NVCC",
@@ -45,7 +48,6 @@ __all__ = [
     "find_tool",
     "own_headers_digest",
     "own_include",
-    "packages",
     "search_cutlass",
     "search_host_compiler",
     "search_nvcc",
@@ -148,25 +150,19 @@ def bindings_directory() -> Path:
     ToolkitError
         It is not installed.
     """
-    for package in _package_directories("cuda.bindings"):
+    for package in trace.package_directories("cuda.bindings"):
         return package.parents[1]
     raise ToolkitError("NVRTC is called through cuda.bindings, which is not installed: pip install cuda-bindings")
 
 
 def own_include() -> Path:
     """Return the include directory that comes with PyCUTLASS."""
-    return _CHECKOUT / "pycutlass" / "include"
+    return CHECKOUT / "pycutlass" / "include"
 
 
 def own_headers_digest() -> str:
     """Return the SHA-256 of the headers that come with PyCUTLASS."""
     return content_digest([own_include()])
-
-
-def packages() -> dict[str, list[str]]:
-    """Return where all packages are that a search may lead to, as Python finds them now, and this one itself."""
-    found = {name: [str(directory) for directory in _package_directories(name)] for name in (_CUTLASS, _CUDA)}
-    return {**found, "pycutlass": [str(_CHECKOUT)]}
 
 
 def search_cutlass() -> tuple[Cutlass | None, list[str]]:
@@ -228,9 +224,9 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
 
 
-_CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
+CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
 _CUTLASS_HAS = {"include/cutlass/cutlass.h": is_file, "include/cute": is_directory}  # older ones have no cute
-_CUTLASS, _CUDA = "cutlass_library", "nvidia.cu13"  # packages
+CUTLASS_PACKAGE, CUDA_PACKAGE = "cutlass_library", "nvidia.cu13"  # packages
 _VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
 _ADDS_DIRECTORY = (
     *("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory", "-isysroot"),
@@ -302,9 +298,9 @@ def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:
         yield chosen, "CUTLASS_PATH"
     else:
         tried.append("$CUTLASS_PATH (not set)")
-    if is_file(_CHECKOUT / "setup.py"):
-        yield _CHECKOUT / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
-    installed = _package_directories(_CUTLASS)
+    if is_file(CHECKOUT / "setup.py"):
+        yield CHECKOUT / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
+    installed = trace.package_directories(CUTLASS_PACKAGE)
     yield from ((package / "source", "package nvidia-cutlass") for package in installed)
     if not installed:
         tried.append("package nvidia-cutlass (not installed)")
@@ -346,10 +342,10 @@ def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
         yield _root_of_nvcc(Path(nvcc), memo), f"{nvcc} on PATH"
     else:
         tried.append("nvcc on PATH (there is none)")
-    installed = _package_directories(_CUDA)
-    yield from ((package, f"package {_CUDA}") for package in installed)
+    installed = trace.package_directories(CUDA_PACKAGE)
+    yield from ((package, f"package {CUDA_PACKAGE}") for package in installed)
     if not installed:
-        tried.append(f"package {_CUDA} (not installed)")
+        tried.append(f"package {CUDA_PACKAGE} (not installed)")
     yield Path("/usr/local/cuda"), "the usual place"
 
 
@@ -369,15 +365,6 @@ def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
     except (OSError, ToolkitError):  # not remembered: it may work the next time
         unrepeatable()
         return root
-
-
-def _package_directories(package: str) -> list[Path]:
-    """Return the directories of an installed package without importing it."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:
-        return []
-    return [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
 
 
 def _nvrtc_library(root: Path) -> Path | None:

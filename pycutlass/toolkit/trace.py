@@ -1,13 +1,15 @@
 """What a search has looked at: its answer holds for as long as all of that is as it was.
 
 While a search is `recorded`, whatever asks the file system says so first, by `look`. What is kept is what every
-question was answered with, so that the same can be asked again in one go, by another process, without the search.
+question was answered with, so that the same can be asked again in one go, by another process, without the search. What
+Python says of installed packages is asked each time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -16,7 +18,7 @@ from typing import Any, Literal
 
 from pycutlass import _core
 
-__all__ = ["Glimpse", "Trace", "look", "look_at_trees", "recorded", "unrecorded", "unrepeatable"]
+__all__ = ["Glimpse", "Trace", "look", "look_at_trees", "package_directories", "recorded", "unrecorded", "unrepeatable"]
 
 Question = Literal["kind", "names", "real"]
 """Of a place: what kind of thing it is, with the state of a file; the names in a directory; where links lead."""
@@ -120,3 +122,12 @@ def unrepeatable() -> None:
     """Say that a search depends on something that cannot be looked at again, such as what a program says."""
     if (trace := _recording.get()) is not None:
         trace.repeatable = False
+
+
+def package_directories(package: str) -> list[Path]:
+    """Return the directories of an installed package without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    return [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []

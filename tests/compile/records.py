@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueLayout
 
 __all__ = ["Common", "Info", "Operand", "Result", "describe", "set_epilogue"]
 

@@ -10,7 +10,7 @@ from descriptions import ROW, TAG, native_parts, parts
 
 import pycutlass
 from pycutlass import _core, cutlass
-from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueLayout
 from pycutlass.operation import GemmOperationGrouped, GemmOperationUniversal, ReductionOperation
 from pycutlass.toolchain import HostCompiler, Processes
 

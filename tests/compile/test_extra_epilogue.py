@@ -12,7 +12,7 @@ from pycutlass import _core, toolkit
 from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
 from pycutlass.epilogue import Family
-from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueLayout
 from pycutlass.families import sm90
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import HostCompiler, Processes

@@ -8,7 +8,7 @@ import fake_gpu
 import pytest
 
 from pycutlass import _core
-from pycutlass.epilogue.layout import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueLayout
 from pycutlass.errors import CacheError
 from pycutlass.types import ELEMENTS
 

@@ -21,7 +21,7 @@ from pycutlass import compiler, toolkit
 from pycutlass.cache import KernelCache
 from pycutlass.compiler import session, tools
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import find
+from pycutlass.toolkit import find, trace
 
 USUAL = Path("/usr/local/cuda")
 
@@ -46,8 +46,8 @@ class Machine:
         self.packages = {"cutlass_library": [root / "package"], "nvidia.cu13": [root / "cuda one"]}
         (root / "package").mkdir()
         (root / "package" / "source").symlink_to(root / "cutlass one")
-        monkeypatch.setattr(find, "_package_directories", lambda name: self.packages.get(name, []))
-        monkeypatch.setattr(find, "_CHECKOUT", self.make_checkout())
+        monkeypatch.setattr(trace, "package_directories", lambda name: self.packages.get(name, []))
+        monkeypatch.setattr(find, "CHECKOUT", self.make_checkout())
         roots = find._all_cuda_roots
         monkeypatch.setattr(find, "_all_cuda_roots", lambda *of: (each for each in roots(*of) if each[0] != USUAL))
 
@@ -284,11 +284,11 @@ import json, os, sys
 from pycutlass import config
 from pycutlass.cache import KernelCache
 from pycutlass.compiler import tools
-from pycutlass.toolkit import find
+from pycutlass.toolkit import find, trace
 
 cache = KernelCache(sys.argv[2])
 tools.search(sys.argv[1], cache)  # so that memos have their texts, and modules are imported
-find._package_directories("nvidia.cu13")
+trace.package_directories("nvidia.cu13")
 touched, asked, inside = set(), set(), [0]
 
 def watch(module, name):
@@ -321,7 +321,7 @@ sys.addaudithook(lambda event, given: inside[0] or (
     event in ("open", "os.scandir", "os.listdir") and isinstance(given[0], str) and touched.add((event, given[0]))
     or event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system") and touched.add((event, str(given[0])))
 ))
-find._package_directories = quietly(find._package_directories)
+trace.package_directories = quietly(trace.package_directories)
 remember = cache.remember
 kept = []
 cache.memo, cache.remember = quietly(cache.memo), lambda kind, subject, text, most: kept.append(json.loads(text))

@@ -11,7 +11,7 @@ from pycutlass import toolkit
 from pycutlass.cache import make_key
 from pycutlass.compiler import tools
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import find
+from pycutlass.toolkit import find, trace
 
 __all__ = ["bare", "key_now", "same_size_and_time", "script", "without_nvcc"]
 
@@ -41,7 +41,7 @@ def bare(monkeypatch) -> None:
     """Leave nothing installed."""
     monkeypatch.delenv("PYCUTLASS_BACKEND")
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(find, "_package_directories", lambda package: [])
+    monkeypatch.setattr(trace, "package_directories", lambda package: [])
     roots = find._all_cuda_roots
     usual = Path("/usr/local/cuda")
     monkeypatch.setattr(find, "_all_cuda_roots", lambda *given: (root for root in roots(*given) if root[0] != usual))

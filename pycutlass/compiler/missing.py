@@ -1,0 +1,39 @@
+"""What is said of kernels that the cache lacks, where nothing can or may compile them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pycutlass.cache import KernelCache, make_key
+from pycutlass.calls import counted
+from pycutlass.compiler.tools import Choice, portable_fields
+from pycutlass.compiler.wanted import Wanted
+from pycutlass.errors import NotCompiledError
+
+__all__ = ["at_hand", "forbidden"]
+
+
+def at_hand(cache: KernelCache, missing: Sequence[Wanted], headers: str) -> str:
+    """Return a sentence for each kernel that the cache has for other targets, or from other compilers."""
+    entries, sentences = cache.entries(), []
+    for want in missing:
+        fields = portable_fields(want.source, want.target, headers)
+        del fields["target"]
+        targets = sorted({entry.target for entry in entries if fields.items() <= entry.fields.items()})
+        if targets:
+            other = " (made by other compilers)" if want.target in targets else ""
+            sentences.append(f" It has {want.source.name} for {', '.join(targets)}{other}.")
+    return "".join(sentences)
+
+
+def forbidden(cache: KernelCache, missing: Sequence[Wanted], choice: Choice) -> NotCompiledError:
+    """Return the exception for kernels that may not be compiled, with what the first would have been made from."""
+    first = missing[0]
+    fields = choice.key_fields(first.source, first.target)
+    listed = "\n".join(f"  {label}: {text}" for label, text in sorted(fields.items()))
+    names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
+    return NotCompiledError(
+        f"PYCUTLASS_NO_COMPILE is set and the cache {cache.path} lacks {counted(len(missing), 'kernel')}: {names}."
+        f"{at_hand(cache, missing, fields['headers'])} The first would have the key {make_key(fields)}, made from\n"
+        f"{listed}\nUnset the variable to compile them, or import a cache that has them."
+    )
