@@ -75,7 +75,7 @@ def add_module(
     asked = requests(checked(operations, "add_module"), target, "add_module")
     strictly = _strictly(strict)
     artifacts = _obtain({want: None for each in asked for request in each for _, want in request.kernels})
-    judge(artifacts.values(), strictly)
+    _judge(artifacts.values(), strictly)
     for each in asked:
         for request in each:
             for operation, want in request.kernels:
@@ -256,7 +256,7 @@ def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, 
                 yield missing[number], result if isinstance(result, CompileError) else _judged(result, strict)
 
 
-def judge(artifacts: Iterable[Artifact], strict: bool) -> None:
+def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
     """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
     judged = []
     for artifact in artifacts:
@@ -279,7 +279,7 @@ def judge(artifacts: Iterable[Artifact], strict: bool) -> None:
 
 def _judged(artifact: Artifact, strict: bool) -> Artifact | CompileError:
     try:
-        judge([artifact], strict)
+        _judge([artifact], strict)
     except BuildReportError as error:
         return error
     return artifact
@@ -388,5 +388,5 @@ def _build_once(want: Wanted, tools: Tools, cache: KernelCache, processes: Proce
             cache.put(artifact)
             report = BuildReport.from_json(artifact.report)
             logger.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
-            judge([artifact], strict=False)
+            _judge([artifact], strict=False)
     return artifact

@@ -282,7 +282,7 @@ def test_a_gemm_beside_a_reduction_has_its_partial_kernel(monkeypatch, held):
     fields = {"kernel": "1"}
     made = Artifact(compiler.session.make_key(fields), "any", "sm_80", fields, b"", b"", {})
     monkeypatch.setattr(session._Supply, "look_up", lambda self, want: made)
-    monkeypatch.setattr(session, "judge", lambda artifacts, strict: None)
+    monkeypatch.setattr(session, "_judge", lambda artifacts, strict: None)
     assert [done.position for done in compiler.compile_many([operation, reduction])] == [0, 1]
     assert operation.partial.artifacts == {"sm_80": made} == reduction.artifacts
     operation.artifacts.clear()
