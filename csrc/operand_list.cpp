@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "operand_check.h"
 
 namespace pycutlass {
 

@@ -1,18 +1,7 @@
 #include "operand_rule.h"
 
-#include <pybind11/stl.h>
-
-namespace py = pybind11;
-
 namespace pycutlass {
-namespace {
 
-constexpr int64_t kLdLimit = int64_t(1) << 31;  // CUTLASS keeps leading dimensions of its 2.x layouts in 32 bits
-
-}  // namespace
-
-/// Single elements have a step of 1 here, too: with another they may be a view that is to be negated, as torch's
-/// imaginary part of a conjugate.
 std::optional<PlacedOperand> OperandRule::place(TensorView const& view, int64_t rows, int64_t columns, int64_t batch,
                                                 bool written) const {
   int64_t const line = row_major ? columns : rows, lines = row_major ? rows : columns;
@@ -29,39 +18,28 @@ std::optional<PlacedOperand> OperandRule::place_matrix(TensorView const& view, i
   int64_t const *sizes = view.sizes + in_batch, *strides = view.strides + in_batch;
   if (sizes[0] != rows || sizes[1] != columns) return std::nullopt;
   int64_t const line = row_major ? columns : rows, lines = row_major ? rows : columns;
-  uint64_t const line_bytes = static_cast<uint64_t>(line * element_bytes);
+  uint64_t const line_bytes = static_cast<uint64_t>(line * element_bytes());
   // Of one without elements, neither its address nor its strides mean anything.
   if (line == 0 || lines == 0) return PlacedOperand{{view.pointer, 0, line_bytes, 0}, line, 0};
-  int64_t const adjacent = strides[row_major], step = strides[!row_major];
-  int64_t const ld = lines > 1 ? step : line, batch_stride = in_batch ? view.strides[0] : 0;
-  if (adjacent != 1 || ld < line || ld >= kLdLimit || batch_stride < 0) return std::nullopt;
-  if (!view.pointer || line % alignment || ld % alignment || batch_stride % alignment ||
-      view.pointer % alignment_bytes()) {
-    return std::nullopt;
-  }
-  int64_t const extent = (lines - 1) * ld + line;
-  if (in_batch && written && batch_stride < extent) return std::nullopt;
+  // Single elements have a step of 1 here, too: with another they may be a view that is to be negated, as torch's
+  // imaginary part of a conjugate.
+  if (!view.pointer || strides[row_major] != 1) return std::nullopt;
+  Lines<int64_t> at{line, lines, strides[!row_major], batch, in_batch ? view.strides[0] : 0};
+  if (check_steps<int64_t>(at, 1, written) || check_alignment(view.pointer, at)) return std::nullopt;
+  int64_t const ld = at.ld, batch_stride = at.batch_stride, extent = (lines - 1) * ld + line;
   if (in_batch && batch_stride) {
-    uint64_t const bytes = static_cast<uint64_t>(((batch - 1) * batch_stride + extent) * element_bytes);
+    uint64_t const bytes = static_cast<uint64_t>(((batch - 1) * batch_stride + extent) * element_bytes());
     return PlacedOperand{{view.pointer, bytes, bytes, 0}, ld, batch_stride};
   }
-  uint64_t const pitch = lines > 1 ? static_cast<uint64_t>(ld * element_bytes) : 0;
-  return PlacedOperand{{view.pointer, static_cast<uint64_t>(extent * element_bytes), line_bytes, pitch}, ld, 0};
+  uint64_t const pitch = lines > 1 ? static_cast<uint64_t>(ld * element_bytes()) : 0;
+  return PlacedOperand{{view.pointer, static_cast<uint64_t>(extent * element_bytes()), line_bytes, pitch}, ld, 0};
 }
 
 std::optional<PlacedOperand> OperandRule::place_bias(TensorView const& view, int64_t line, int64_t lines) const {
   if (view.sizes[0] != line || line == 0 || lines < 2 || view.strides[0] != 1) return std::nullopt;
-  if (!view.pointer || line % alignment || view.pointer % alignment_bytes()) return std::nullopt;
-  uint64_t const bytes = static_cast<uint64_t>(line * element_bytes);
+  if (!view.pointer || check_alignment(view.pointer, Lines<int64_t>{line, 1})) return std::nullopt;
+  uint64_t const bytes = static_cast<uint64_t>(line * element_bytes());
   return PlacedOperand{{view.pointer, bytes, bytes, 0}, 0, 0};
-}
-
-void bind_operand_rule(py::module_& m) {
-  py::class_<OperandRule>(m, "OperandRule", "What an operand is described with, and what may stand for it.")
-      .def(py::init([](bool row_major, int64_t element_bytes, int64_t alignment, bool matrix, bool bias) {
-             return OperandRule{row_major, element_bytes, alignment, matrix, bias};
-           }),
-           py::arg("row_major"), py::arg("element_bytes"), py::arg("alignment"), py::arg("matrix"), py::arg("bias"));
 }
 
 }  // namespace pycutlass

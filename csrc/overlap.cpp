@@ -3,8 +3,10 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "driver.h"
@@ -16,6 +18,8 @@ namespace pycutlass {
 namespace {
 
 __extension__ using Wide = __int128;  // products of two distances in memory
+
+constexpr int64_t kMaxWork = 1'000'000;  // pairs of matrices, some tens of milliseconds
 
 Wide rounded_up(Wide value, Wide step) { return (value + step - 1) / step; }
 
@@ -64,6 +68,51 @@ bool Span::overlaps(Span const& other) const {
 
 bool Span::operator==(Span const& other) const {
   return begin == other.begin && bytes == other.bytes && line == other.line && pitch == other.pitch;
+}
+
+/// The same bytes as a single matrix, where its lines come in one step from the first to the last.
+SpanBatch SpanBatch::merged() const {
+  if (count == 1 || step == 0) return {span, 1, 0};
+  auto const pitch = static_cast<int64_t>(span.pitch), line = static_cast<int64_t>(span.line);
+  auto const bytes = static_cast<int64_t>(span.bytes), length = (count - 1) * step + bytes;
+  auto const whole = [&](int64_t long_line, int64_t long_pitch) {
+    return SpanBatch{{span.begin, static_cast<uint64_t>(length), static_cast<uint64_t>(long_line),
+                      static_cast<uint64_t>(long_pitch)}};
+  };
+  if (pitch == 0 || pitch == line) return step <= bytes ? whole(length, 0) : whole(bytes, step);
+  if (step == span.count() * pitch) return whole(line, pitch);
+  int64_t const side_by_side = (count - 1) * step + line;
+  if (step <= line && side_by_side <= pitch) return whole(side_by_side, pitch);
+  return *this;
+}
+
+/// Whether a matrix shares a byte with one of these, as far as `work` lasts.
+bool SpanBatch::meets(Span const& one, int64_t& work) const {
+  if (count == 1) return --work < 0 || one.overlaps(span);
+  auto const apart = [](uint64_t from, uint64_t to) { return static_cast<Wide>(to) - static_cast<Wide>(from); };
+  Wide const before = apart(span.end(), one.begin), end = apart(span.begin, one.end());
+  Wide const last = std::min<Wide>(count, rounded_up(end, step));  // which begins behind it
+  for (Wide i = before < 0 ? 0 : before / step + 1; i < last; ++i) {
+    Span shifted = span;
+    shifted.begin += static_cast<uint64_t>(i) * static_cast<uint64_t>(step);
+    if (--work < 0 || shifted.overlaps(one)) return true;
+  }
+  return false;
+}
+
+bool SpanBatch::overlaps(SpanBatch const& other) const {
+  SpanBatch few = merged(), many = other.merged();
+  if (few.count > many.count) std::swap(few, many);
+  int64_t work = kMaxWork;
+  if (few.step == many.step) {  // then only how far apart two are counts, not which they are
+    few.span.begin += static_cast<uint64_t>((few.count - 1) * few.step);
+    many.count += few.count - 1;
+    return many.meets(few.span, work);
+  }
+  for (int64_t i = 0; i < few.count; ++i, few.span.begin += static_cast<uint64_t>(few.step)) {
+    if (many.meets(few.span, work)) return true;
+  }
+  return false;
 }
 
 void Bounds::add(Span const& span) {
@@ -167,6 +216,24 @@ std::vector<Span> read_spans(py::buffer const& buffer) {
   return spans;
 }
 
+constexpr uint64_t kMaxBytes = uint64_t(1) << 62;
+
+/// A number of bytes or matrices; what is larger than anything in memory is as good as kMaxBytes.
+uint64_t read_bytes(py::handle given) {
+  uint64_t const bytes = PyLong_AsUnsignedLongLong(given.ptr());
+  if (!PyErr_Occurred()) return bytes;
+  if (!PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
+  PyErr_Clear();
+  return kMaxBytes;
+}
+
+SpanBatch read_batch(std::array<py::object, 6> const& given) {
+  Span const span{read_bytes(given[0]), read_bytes(given[1]), read_bytes(given[2]), read_bytes(given[3])};
+  uint64_t const count = read_bytes(given[4]), step = read_bytes(given[5]);
+  if (span.bytes + static_cast<Wide>(count) * step >= kMaxBytes) return {{span.begin, kMaxBytes, kMaxBytes, 0}};
+  return {span, static_cast<int64_t>(count), static_cast<int64_t>(step)};
+}
+
 }  // namespace
 
 void bind_overlap(py::module_& m) {
@@ -182,6 +249,16 @@ void bind_overlap(py::module_& m) {
       },
       py::arg("targets"), py::arg("sources"), py::arg("in_place") = false,
       "Numbers of a target and a source that share memory, or None. Rows are begin, bytes, line and pitch in bytes.");
+  using Six = std::tuple<py::object, py::object, py::object, py::object, py::object, py::object>;
+  m.def(
+      "share_memory",
+      [](Six const& one, Six const& other) {
+        auto const batch = [](auto const&... each) { return read_batch({each...}); };
+        return std::apply(batch, one).overlaps(std::apply(batch, other));
+      },
+      py::arg("one"), py::arg("other"),
+      "Whether two batches of matrices share a byte, or may where that is too hard to find out. Each is begin, bytes, "
+      "line and pitch of a matrix in bytes, how many there are, and bytes from one to the next.");
 }
 
 }  // namespace pycutlass

@@ -21,10 +21,24 @@ struct Span {
   /// Whether the two share a byte. Lines that interleave, as columns of one allocation do, need not.
   bool overlaps(Span const& other) const;
   bool operator==(Span const& other) const;
+  int64_t count() const { return pitch ? static_cast<int64_t>((bytes - line) / pitch) + 1 : 1; }
 
  private:
-  int64_t count() const { return pitch ? static_cast<int64_t>((bytes - line) / pitch) + 1 : 1; }
   int64_t lines_before(int64_t offset) const;
+};
+
+/// Matrices of a batch, `step` bytes apart.
+struct SpanBatch {
+  Span span;  // of the first
+  int64_t count = 1;
+  int64_t step = 0;
+
+  /// Whether the two share a byte. Where that is too hard to find out, they may, and the answer is yes.
+  bool overlaps(SpanBatch const& other) const;
+
+ private:
+  SpanBatch merged() const;
+  bool meets(Span const& one, int64_t& work) const;
 };
 
 /// Bytes from the first to the last of some matrices; none where `end` is not behind `begin`.

@@ -801,12 +801,43 @@ class Conv2dCall(Call):
 def find_overlap(
     targets: bytes | bytearray | NDArray[Any], sources: bytes | bytearray | NDArray[Any], in_place: bool = False
 ) -> tuple[int, int] | None: ...
+def share_memory(one: tuple[Any, Any, Any, Any, Any, Any], other: tuple[Any, Any, Any, Any, Any, Any]) -> bool: ...
 
 @final
 class OperandRule:
     def __init__(
-        self, row_major: bool, element_bytes: SupportsIndex, alignment: SupportsIndex, matrix: bool, bias: bool
+        self,
+        row_major: bool,
+        bits: SupportsIndex,
+        alignment: SupportsIndex,
+        matrix: bool = True,
+        bias: bool = True,
+        interleave: SupportsIndex = 1,
     ) -> None: ...
+    def check_matrix(
+        self,
+        pointer: SupportsIndex,
+        shape: Any,
+        strides: Any,
+        rows: Any,
+        columns: Any,
+        batch: Any = 1,
+        written: bool = False,
+        folds: bool = True,
+    ) -> tuple[int, int, str]: ...
+    def check_vector(
+        self,
+        pointer: SupportsIndex,
+        shape: Any,
+        strides: Any,
+        rows: Any,
+        columns: Any,
+        batch: Any = 1,
+        written: bool = False,
+    ) -> tuple[int, int, str]: ...
+    def check_alignment(self, pointer: SupportsIndex, line: Any, ld: Any, batch_stride: Any) -> str: ...
+
+OPERAND_RULES: tuple[str, ...]
 
 def read_operands(
     rule: OperandRule, like: Any, tensors: tuple[Any, ...], sizes: Sequence[SupportsIndex]

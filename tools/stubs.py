@@ -176,6 +176,8 @@ def _type_of(value: Any) -> str:
     if isinstance(value, dict):
         key, content = next(iter(value.items()))
         return f"dict[{type(key).__name__}, {type(content).__name__}]"
+    if isinstance(value, tuple):
+        return f"tuple[{type(value[0]).__name__}, ...]"
     return type(value).__name__
 
 

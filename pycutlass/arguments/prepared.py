@@ -122,7 +122,7 @@ def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm
 def _operand(described: TensorDescription) -> tuple[_core.OperandRule, int, str, Any]:
     """Return the rule of an operand, and its type: as a number, as tensors say it, and NumPy's where there is one."""
     element = described.type
-    rule = _core.OperandRule(described.is_row_major, element.bits // 8, described.alignment, True, False)
+    rule = _core.OperandRule(described.is_row_major, element.bits, described.alignment, True, False)
     return rule, element.code, element.dtype_name, element.dtype if hasattr(np, element.dtype_name) else None
 
 

@@ -268,7 +268,7 @@ def operand_rule(letter: str, matrix: Matrix, bias: bool | None) -> _core.Operan
     may_be_matrix = plain and (letter != "C" or not bias)
     may_be_bias = plain and letter == "C" and bias is not False
     return _core.OperandRule(
-        described.is_row_major, described.type.bytes_of(1), described.alignment, may_be_matrix, may_be_bias
+        described.is_row_major, described.type.bits, described.alignment, may_be_matrix, may_be_bias
     )
 
 

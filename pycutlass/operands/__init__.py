@@ -3,7 +3,6 @@
 from pycutlass.operands.biases import check_bias, is_vector, vector, vector_of
 from pycutlass.operands.checks import (
     LARGEST_EXTENT,
-    MisalignedError,
     check_alignment,
     check_alike,
     check_count,
@@ -15,6 +14,7 @@ from pycutlass.operands.checks import (
 )
 from pycutlass.operands.matrices import empty_matrix, empty_matrix_of, matrix, matrix_of
 from pycutlass.operands.operand import Matrix, Operand
+from pycutlass.operands.refusals import MisalignedError
 
 __all__ = [
     "LARGEST_EXTENT",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import numpy as np
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.library import TensorDescription
-from pycutlass.operands.checks import check_alignment, check_batch_stride, check_dtype
+from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
+from pycutlass.operands.refusals import refusal, rule_of
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["check_bias", "is_vector", "vector", "vector_of"]
@@ -36,11 +36,12 @@ def vector_of(
 ) -> Matrix:
     """Return the bias whose tensor, in memory or to come, looks like `view`: as `vector` does."""
     check_dtype(name, description, view)
-    result = Matrix(name, description, view, rows, columns, 0, batch, 0)
-    if view.shape is not None and view.strides is not None:
-        result = _bias(result, view.shape, view.strides)
-        check_batch_stride(result, result.ld, result.batch_stride)
-    check_alignment(result)
+    ld, batch_stride, broken = rule_of(description).check_vector(
+        view.pointer, view.shape, view.strides, rows, columns, batch
+    )
+    result = Matrix(name, description, view, rows, columns, ld, batch, batch_stride)
+    if broken:
+        raise refusal(result, broken)
     return result
 
 
@@ -79,28 +80,3 @@ def check_bias(bias: Any) -> bool | None:
             f"Pass the bias itself as C."
         )
     return None if bias is None else bool(bias)
-
-
-def _bias(bias: Matrix, shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
-    # Of ColumnMajor it could be (1, M), which is a batch of one vector as well.
-    if bias.description.is_row_major and bias.rows == bias.columns != 1 and shape[-2:] == (bias.line, 1):
-        raise ArgumentError(
-            f"a bias {bias.name} of RowMajor is a row of {bias.line} elements that stands for all rows; got shape "
-            f"{tuple(shape)}, a column, which is as long. Pass {bias.name}.reshape(-1) if it is that row."
-        )
-    # Singleton dimensions say nothing: (N,), (1, N) and (batch, 1, N) are taken alike.
-    kept = [(extent, step) for extent, step in zip(shape, strides, strict=True) if extent != 1]
-    one, many = (bias.line, 1), (bias.batch * bias.line, 1)
-    if kept == [one] or (not kept and bias.line == 1):
-        return bias
-    if bias.batch > 1:
-        if kept == [many]:
-            return replace(bias, batch_stride=bias.line)
-        vectors = kept if bias.line > 1 else [*kept, one]
-        if len(vectors) == 2 and vectors[0][0] == bias.batch and vectors[1] == one:
-            return replace(bias, batch_stride=vectors[0][1])
-    or_many = f", or ({bias.batch}, {bias.line})" if bias.batch > 1 else ""
-    raise ArgumentError(
-        f"a bias {bias.name} must be a contiguous vector of {bias.line} elements{or_many}, {bias.bias_direction}; got "
-        f"shape {tuple(shape)} with strides {tuple(strides)}"
-    )

@@ -1,4 +1,4 @@
-"""What every operand must fulfil: counts, extents, element type, alignment, the step between matrices of a batch."""
+"""What every operand must fulfil: counts, extents, element type, alignment."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from pycutlass.calls import shown
-from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, attribute
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import alignment_of, converted
+from pycutlass.operands.refusals import refusal, rule_of
+from pycutlass.remedies import converted
 from pycutlass.tensor import TensorView
 
 __all__ = [
     "LARGEST_EXTENT",
-    "MisalignedError",
     "check_alignment",
     "check_alike",
-    "check_batch_stride",
     "check_count",
     "check_dtype",
     "check_extents",
@@ -136,82 +133,9 @@ def _whose(name: str) -> str:
     return "C, and the functor's output," if name.startswith("D") else name
 
 
-class MisalignedError(AlignmentError):
-    """An operand is less aligned than described; whoever knows the operation says how to describe it instead.
-
-    Parameters
-    ----------
-    rule : str
-        What is wrong.
-    padded : str
-        What to do about the tensor.
-    name : str
-        The operand.
-    fits : int
-        The alignment that its memory has, in elements; 0 for none.
-    extent : int or None
-        The extent that is no multiple of the alignment, which other operands may share.
-    """
-
-    def __init__(self, rule: str, padded: str, name: str, fits: int, extent: int | None = None) -> None:
-        self.rule, self.padded, self.name, self.fits, self.extent = rule, padded, name, fits, extent
-        super().__init__(self.text())
-
-    def text(self, narrower: str = "") -> str:
-        """Return the message, with the description that would do."""
-        return f"{self.rule}. {self.padded}{f', or {narrower}' if narrower else ''}."
-
-
 def check_alignment(operand: Matrix) -> None:
     """Raise AlignmentError where an operand is less aligned than described."""
-    name, alignment, view = operand.name, operand.description.alignment, operand.view
-    fits = alignment_of(operand.description.type.bits, view.pointer, operand.line, operand.ld, operand.batch_stride)
-    line_name = "number of columns" if operand.description.is_row_major else "number of rows"
-    copied = "a new array for D" if name.startswith("D") else f"a copy of {name}"
-    packed = f"Pass {copied} that is packed"
-    for what, value, remedy in (
-        (line_name, operand.line, "Pad the tensor"),
-        # The extent is aligned, so packed memory is too.
-        ("leading dimension", operand.ld, packed),
-        ("batch stride", operand.batch_stride, packed),
-    ):
-        if value % alignment:
-            rule = (
-                f"operand {name} is described with alignment {alignment}: its {what} must be a multiple of that, got "
-                f"{value}"
-            )
-            raise MisalignedError(rule, remedy, name, fits, value if what == line_name else None)
-    if view.pointer % operand.description.alignment_bytes:
-        rule = (
-            f"operand {name} is described with alignment {alignment}, so its address must be a multiple of "
-            f"{operand.description.alignment_bytes} bytes; got {view.pointer:#x}"
-        )
-        raise MisalignedError(rule, f"Pass {copied}, which begins at an aligned address", name, fits)
-
-
-def check_batch_stride(packed: Matrix, ld: int, batch_stride: int) -> None:
-    """Raise ArgumentError where the step between matrices is negative, or those of D overlap each other."""
-    if batch_stride < 0:
-        raise ArgumentError(
-            f"the batch stride of operand {packed.name} is {batch_stride}; it must not be negative: pass a copy"
-        )
-    if packed.name != "D" or packed.batch == 1:
-        return
-    span = (packed.lines - 1) * ld + packed.line
-    if batch_stride < span and _meet(packed, ld, batch_stride):
-        raise ArgumentError(
-            f"the matrices of operand D overlap each other: they are {batch_stride} elements apart and {span} long. "
-            f"Pass a D of its own memory for each."
-        )
-
-
-def _meet(packed: Matrix, ld: int, batch_stride: int) -> bool:
-    """Return whether two matrices of a batch share an element.
-
-    A matrix that is `apart` elements behind another has a line `apart % ld` behind one line of that, and `ld` less
-    before the next, as far as there are such lines.
-    """
-    apart = np.arange(1, packed.batch, dtype=np.int64) * batch_stride
-    lines, behind = np.divmod(apart, ld)
-    meets = (lines < packed.lines) & (behind < packed.line)
-    return bool((meets | ((lines + 1 < packed.lines) & (ld - behind < packed.line))).any())
+    rule = rule_of(operand.description)
+    broken = rule.check_alignment(operand.view.pointer, operand.line, operand.ld, operand.batch_stride)
+    if broken:
+        raise refusal(operand, broken)

@@ -17,8 +17,6 @@ from pycutlass.operands.pointers import PointerArray
 
 __all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "check_target", "span"]
 
-_MOST_WORK = 100_000  # in NumPy's count, of a search for a common byte: some milliseconds
-
 
 def check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> None:
     """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
@@ -47,11 +45,7 @@ def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D"
 
 def check_overlap(target: Matrix, source: Matrix) -> None:
     """Raise ArgumentError where writing `target` would change `source` while it is read: where they share a byte."""
-    if target.matrices == source.matrices == 1:
-        shared = _core.find_overlap(_spans([target]), _spans([source])) is not None
-    else:
-        shared = _share_bytes(target, source)
-    if shared:
+    if _core.share_memory(_batch(target), _batch(source)):
         raise _overlapping(target, source, "a kernel cannot write over what it still reads")
 
 
@@ -85,31 +79,12 @@ def span(operand: Matrix) -> tuple[int, int, int, int]:
     return operand.view.pointer, operand.bytes, bytes_of(operand.line), pitch
 
 
-def _share_bytes(target: Matrix, source: Matrix) -> bool:
-    """Return whether two operands, batches among them, share a byte, or may: some questions are too hard to answer."""
-    begin, other_begin = target.view.pointer, source.view.pointer
-    if begin >= other_begin + source.bytes or other_begin >= begin + target.bytes:
-        return False
-    one, other = np.asarray(_Bytes(target)), np.asarray(_Bytes(source))
-    try:
-        return bool(np.shares_memory(one, other, _MOST_WORK))  # type: ignore[arg-type]  # which has any count
-    except np.exceptions.TooHardError:
-        return True
-
-
-class _Bytes:
-    """The bytes of an operand as NumPy sees memory. It only calculates with the address."""
-
-    def __init__(self, operand: Matrix) -> None:
-        bytes_of = operand.description.type.bytes_of
-        steps = (bytes_of(operand.batch_stride), bytes_of(operand.ld), 1)
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (operand.matrices, operand.lines, bytes_of(operand.line)),
-            "strides": steps,
-            "data": (operand.view.pointer, True),
-        }
+def _batch(operand: Matrix) -> tuple[int, int, int, int, int, int]:
+    """Return where matrices lie, for `_core.share_memory`."""
+    bytes_of = operand.description.type.bytes_of
+    begin, _, line, pitch = span(operand)
+    one = bytes_of((operand.lines - 1) * operand.ld + operand.line)
+    return begin, one, line, pitch, operand.matrices, bytes_of(operand.batch_stride)
 
 
 def _spans(matrices: Sequence[Matrix]) -> NDArray[np.uint64]:

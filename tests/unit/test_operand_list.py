@@ -87,7 +87,7 @@ def test_matrices_and_their_slices_are_taken(sizes, row_major, slack) -> None:
         return torch.zeros(columns, rows + slack, dtype=torch.float16)[:, :rows].T
 
     tensors = tuple(make(*size) for size in sizes)
-    rule = _core.OperandRule(row_major, 2, 1, True, False)
+    rule = _core.OperandRule(row_major, 16, 1, True, False)
     taken = _core.read_operands(rule, tensors[0], tensors, [extent for size in sizes for extent in (*size, 0)])
     assert [entry[0] for entry in taken] == [tensor.data_ptr() for tensor in tensors]
     lines = [tensor.stride(0 if row_major else 1) for tensor in tensors]
@@ -99,7 +99,7 @@ def test_matrices_and_their_slices_are_taken(sizes, row_major, slack) -> None:
 
 
 def test_what_takes_a_closer_look() -> None:
-    rule, like = _core.OperandRule(True, 2, 8, True, False), torch.zeros(8, 8, dtype=torch.float16)
+    rule, like = _core.OperandRule(True, 16, 8, True, False), torch.zeros(8, 8, dtype=torch.float16)
 
     def taken(tensor: Any, rows: int = 8, columns: int = 8) -> bool:
         return _core.read_operands(rule, like, (tensor,), [rows, columns, 0]) is not None
@@ -141,7 +141,7 @@ def test_a_bias_is_a_vector_where_there_are_lines_to_repeat(rows: int) -> None:
 def test_views_that_are_to_be_negated_are_not_taken() -> None:
     column = torch.full((8, 1), 1 + 2j).conj().imag
     assert column.is_neg()
-    matrices, biases = _core.OperandRule(True, 4, 1, True, False), _core.OperandRule(True, 4, 1, False, True)
+    matrices, biases = _core.OperandRule(True, 32, 1, True, False), _core.OperandRule(True, 32, 1, False, True)
     for like, rule, given_ in ((torch.zeros(8, 1), matrices, column), (torch.zeros(1), biases, column[0])):
         assert _core.read_operands(rule, like, (like,), [8, 1, 0]) is not None
         assert _core.read_operands(rule, like, (given_,), [8, 1, 0]) is None

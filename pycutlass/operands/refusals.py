@@ -1,0 +1,262 @@
+"""Why an operand is refused, in words: `_core.OperandRule` decides, and names the rule that is broken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pycutlass import _core
+from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
+from pycutlass.library import TensorDescription
+from pycutlass.operands.operand import Matrix
+from pycutlass.remedies import alignment_of, interleaved, laid_out, transposed
+
+__all__ = ["SENTENCES", "MisalignedError", "refusal", "rule_of"]
+
+
+class MisalignedError(AlignmentError):
+    """An operand is less aligned than described; whoever knows the operation says how to describe it instead.
+
+    Parameters
+    ----------
+    rule : str
+        What is wrong.
+    padded : str
+        What to do about the tensor.
+    name : str
+        The operand.
+    fits : int
+        The alignment that its memory has, in elements; 0 for none.
+    extent : int or None
+        The extent that is no multiple of the alignment, which other operands may share.
+    """
+
+    def __init__(self, rule: str, padded: str, name: str, fits: int, extent: int | None = None) -> None:
+        self.rule, self.padded, self.name, self.fits, self.extent = rule, padded, name, fits, extent
+        super().__init__(self.text())
+
+    def text(self, narrower: str = "") -> str:
+        """Return the message, with the description that would do."""
+        return f"{self.rule}. {self.padded}{f', or {narrower}' if narrower else ''}."
+
+
+def rule_of(description: TensorDescription) -> _core.OperandRule:
+    """Return what decides whether a tensor fits a description."""
+    order = description.order
+    return _core.OperandRule(
+        order.is_row_major, description.type.bits, description.alignment, interleave=order.interleave
+    )
+
+
+def refusal(operand: Matrix, broken: str) -> PyCutlassError:
+    """Return the exception for an operand that breaks a rule, with the leading dimension and batch stride it has."""
+    sentence = SENTENCES.get(broken)
+    if sentence is None:
+        return PyCutlassError(
+            f"operand {operand.name} breaks a rule that has no sentence, {broken!r} (shape {operand.view.shape}, "
+            f"strides {operand.view.strides}): this is a bug of pycutlass, please report it"
+        )
+    error = sentence(operand)
+    return ArgumentError(error) if isinstance(error, str) else error
+
+
+def _interleave(operand: Matrix) -> str:
+    order = operand.description.order
+    across = operand.rows if order.is_row_major else operand.columns
+    return (
+        f"operand {operand.name} is {order.name}: its number of {'rows' if order.is_row_major else 'columns'} must "
+        f"be a multiple of {order.interleave}, got {across}"
+    )
+
+
+def _flat_step(operand: Matrix) -> str:
+    return f"a flat operand {operand.name} must be contiguous, got a step of {_strides(operand)[0]} elements"
+
+
+def _flat_elements(operand: Matrix) -> str:
+    name, given = operand.name, _shape(operand)[0]
+    elements = operand.batch * operand.rows * operand.columns
+    times = f"{operand.batch} x " if operand.batch > 1 else ""
+    is_bias = _is_bias(operand, given)
+    takes_bias = name[0] in "Cs" and operand.description.order.interleave == 1 and not is_bias
+    or_bias = f", or {operand.line} elements as a bias, {operand.bias_direction}" if takes_bias else ""
+    return (
+        f"a flat operand {name} must have exactly {times}{operand.rows} x {operand.columns} = {elements} elements, "
+        f"packed in the declared layout{or_bias}; got {given}{_NO_BIAS if is_bias else ''}"
+    )
+
+
+_NO_BIAS = ", the elements of a bias, and bias=False was given: leave bias out, or pass a whole matrix"
+
+
+def _is_bias(operand: Matrix, elements: int) -> bool:
+    """Return whether an operand with so many elements was not taken as a bias because bias=False was given."""
+    return operand.name[0] in "Cs" and elements in (operand.line, operand.batch * operand.line)
+
+
+def _dimensions(operand: Matrix) -> str:
+    name, order, shape = operand.name, operand.description.order, _shape(operand)
+    lines, extents = "rows" if order.is_row_major else "columns", (operand.rows, operand.columns)
+    remedy = interleaved(name, operand.view.library, shape, extents, operand.batch, order.is_row_major)
+    return (
+        f"operand {name} is {order.name}, where {order.interleave} {lines} are stored together; a tensor of "
+        f"{len(shape)} dimensions cannot be that: {remedy}"
+    )
+
+
+def _wrong_shape(operand: Matrix) -> str:
+    wanted = (operand.rows, operand.columns) if operand.batch == 1 else (operand.batch, operand.rows, operand.columns)
+    view, shape, elements = operand.view, _shape(operand), operand.batch * operand.rows * operand.columns
+    remark = ""
+    if operand.name in ("A", "B", "C", "D") and len(shape) == 3 and shape[1:] == wanted:
+        remark = f". For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={shape[0]}"
+    if _is_bias(operand, math.prod(shape)):
+        remark = _NO_BIAS
+    if len(shape) == 2 and shape[::-1] == wanted:
+        row_major = operand.description.is_row_major
+        remedy = transposed(operand.name, view.library, shape, _strides(operand), view.dtype_name, row_major)
+        remark = f": the transposed matrix. {remedy}"
+    return (
+        f"operand {operand.name} must have shape {wanted}, or be flat with {elements} elements, for this problem size; "
+        f"got shape {shape}{remark}"
+    )
+
+
+def _rows_apart(operand: Matrix) -> str:
+    return (
+        f"operand {operand.name} of shape {_shape(operand)} stands for a matrix of {operand.rows} rows, which must "
+        f"be a constant step apart; it has strides {_strides(operand)}. Take it as a batch (Mode.Batched)."
+    )
+
+
+def _not_adjacent(operand: Matrix, or_described: str = "") -> str:
+    view, row_major = operand.view, operand.description.is_row_major
+    remedy = laid_out(operand.name, view.library, view.shape or (), view.dtype_name, row_major)
+    return (
+        f"operand {operand.name} is described as {operand.description.order.name}, which needs a step of 1 along "
+        f"{'columns' if row_major else 'rows'}; the tensor of shape {view.shape} has strides "
+        f"{view.strides}. To fix it, {remedy}{or_described}."
+    )
+
+
+def _other_layout(operand: Matrix) -> str:
+    other = "ColumnMajor" if operand.description.is_row_major else "RowMajor"
+    return _not_adjacent(operand, f", or describe {operand.name} as {other}")
+
+
+def _reversed(operand: Matrix) -> str:
+    return (
+        f"the leading dimension of operand {operand.name} is {operand.ld}, and it must not be negative: the tensor is "
+        f"reversed (strides {operand.view.strides}). Pass a copy."
+    )
+
+
+def _self_overlap(operand: Matrix) -> str:
+    return (
+        f"the leading dimension of operand {operand.name} is {operand.ld}, less than its {operand.line} contiguous "
+        f"elements: the tensor overlaps itself (strides {operand.view.strides}). Pass a copy."
+    )
+
+
+def _large_ld(operand: Matrix) -> str:
+    return f"the leading dimension of operand {operand.name} is {operand.ld:,}; CUTLASS takes less than {2**31:,}"
+
+
+def _batch_reversed(operand: Matrix) -> str:
+    return f"the batch stride of operand {operand.name} is {operand.batch_stride}; it must not be negative: pass a copy"
+
+
+def _batch_overlap(operand: Matrix) -> str:
+    extent = (operand.lines - 1) * operand.ld + operand.line
+    return (
+        f"the matrices of operand {operand.name} overlap each other: they are {operand.batch_stride} elements apart "
+        f"and {extent} long. Pass a {operand.name} of its own memory for each."
+    )
+
+
+def _column(operand: Matrix) -> str:
+    name = operand.name
+    return (
+        f"a bias {name} of RowMajor is a row of {operand.line} elements that stands for all rows; got shape "
+        f"{_shape(operand)}, a column, which is as long. Pass {name}.reshape(-1) if it is that row."
+    )
+
+
+def _vector(operand: Matrix) -> str:
+    or_many = f", or ({operand.batch}, {operand.line})" if operand.batch > 1 else ""
+    return (
+        f"a bias {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
+        f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}"
+    )
+
+
+def _line_alignment(operand: Matrix) -> MisalignedError:
+    what = "number of columns" if operand.description.is_row_major else "number of rows"
+    return _misaligned(operand, what, operand.line, "Pad the tensor", operand.line)
+
+
+def _ld_alignment(operand: Matrix) -> MisalignedError:
+    return _misaligned(operand, "leading dimension", operand.ld, f"Pass {_copied(operand)} that is packed")
+
+
+def _batch_alignment(operand: Matrix) -> MisalignedError:
+    return _misaligned(operand, "batch stride", operand.batch_stride, f"Pass {_copied(operand)} that is packed")
+
+
+def _misaligned(operand: Matrix, what: str, value: int, remedy: str, extent: int | None = None) -> MisalignedError:
+    rule = (
+        f"operand {operand.name} is described with alignment {operand.description.alignment}: its {what} must be a "
+        f"multiple of that, got {value}"
+    )
+    return MisalignedError(rule, remedy, operand.name, _alignment(operand), extent)
+
+
+def _address_alignment(operand: Matrix) -> MisalignedError:
+    rule = (
+        f"operand {operand.name} is described with alignment {operand.description.alignment}, so its address must be a "
+        f"multiple of {operand.description.alignment_bytes} bytes; got {operand.view.pointer:#x}"
+    )
+    remedy = f"Pass {_copied(operand)}, which begins at an aligned address"
+    return MisalignedError(rule, remedy, operand.name, _alignment(operand))
+
+
+def _alignment(operand: Matrix) -> int:
+    """Return the alignment that an operand has."""
+    bits = operand.description.type.bits
+    return alignment_of(bits, operand.view.pointer, operand.line, operand.ld, operand.batch_stride)
+
+
+def _copied(operand: Matrix) -> str:
+    return "a new array for D" if operand.name.startswith("D") else f"a copy of {operand.name}"
+
+
+def _shape(operand: Matrix) -> tuple[int, ...]:
+    return tuple(operand.view.shape or ())
+
+
+def _strides(operand: Matrix) -> tuple[int, ...]:
+    return tuple(operand.view.strides or ())
+
+
+#: A sentence for each rule, by the name that `_core.OperandRule` has for it.
+SENTENCES: dict[str, Callable[[Matrix], str | PyCutlassError]] = {
+    "interleave": _interleave,
+    "flat step": _flat_step,
+    "flat elements": _flat_elements,
+    "dimensions": _dimensions,
+    "shape": _wrong_shape,
+    "rows apart": _rows_apart,
+    "adjacent": _not_adjacent,
+    "other layout": _other_layout,
+    "reversed": _reversed,
+    "self overlap": _self_overlap,
+    "ld limit": _large_ld,
+    "batch reversed": _batch_reversed,
+    "batch overlap": _batch_overlap,
+    "column": _column,
+    "vector": _vector,
+    "line alignment": _line_alignment,
+    "ld alignment": _ld_alignment,
+    "batch alignment": _batch_alignment,
+    "address alignment": _address_alignment,
+}
