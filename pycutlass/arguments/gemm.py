@@ -256,7 +256,7 @@ class GemmArguments(Arguments):
         self._reordering.begin()
         if self._makes_partial_sums:
             return self._partial_problem(given)
-        operation, (m, n, k) = self.operation, self._asked
+        operation, (m, n, k) = self.operation, self._problem_size.extents
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.D, m, n)}
         if scalars.needs_source:
             check_source(given["C"])
@@ -332,7 +332,7 @@ class GemmArguments(Arguments):
 
     def _partial_problem(self, given: dict[str, Any]) -> GemmProblem:
         """Return the problem whose D are the partial sums of all slices, in the accumulator's type."""
-        operation, (m, n, k) = self.operation, self._asked
+        operation, (m, n, k) = self.operation, self._problem_size.extents
         partial = operation.partial
         operands: dict[str, Operand] = {
             "A": self._operand("A", operation.A, given["A"], m, k),
@@ -357,13 +357,9 @@ class GemmArguments(Arguments):
         return GemmProblem(operation, self.gemm_mode, self._size, count, operands, scalars, *how)
 
     @property
-    def _asked(self) -> tuple[int, int, int]:
-        return self._problem_size.extents
-
-    @property
     def _size(self) -> tuple[int, int, int]:
         """M, N and K of the launch: where the user's K is 0, the zeros in its place have another."""
-        m, n, _ = self._asked
+        m, n, _ = self._problem_size.extents
         return m, n, launched_k(self.operation, self._problem_size)
 
 

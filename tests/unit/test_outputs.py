@@ -259,7 +259,7 @@ def test_every_remedy_works(kind, accumulator, output, layouts, opcode, rows):
         if "operand C" in message and "; use " in message:
             refused += 1
             assert [refusal(changed) for changed in remedied(made, message)] in ([""], ["", ""]), message
-    assert refused >= 5
+    assert refused >= 4  # the fewest: SIMT tiles of 64 rows
 
 
 def test_the_interleaved_convolution_writes_eight():
