@@ -118,8 +118,7 @@ struct Sought {
   /// One of a matrix's elements for each line: a vector that stands for equal lines of a matrix.
   Broken as_vector(std::optional<Dimensions> const& given) {
     at.lines = 1;
-    if (!given) return nullptr;
-    Broken const found = find_vector(*given);
+    Broken const found = given ? find_vector(*given) : nullptr;
     return found ? found : OperandRule::check_batch(at, written);
   }
 

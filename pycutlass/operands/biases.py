@@ -18,26 +18,43 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = ["check_bias", "is_vector", "vector", "vector_of"]
 
 
-def vector(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> Matrix:
+def vector(
+    name: str,
+    description: TensorDescription,
+    tensor: Any,
+    rows: int,
+    columns: int,
+    batch: int = 1,
+    *,
+    written: bool = False,
+) -> Matrix:
     """Return a bias: a vector along the contiguous direction of the layout, which stands for equal lines of a matrix.
 
-    It has `columns` elements for RowMajor, `rows` for ColumnMajor; in a batch also (batch, elements).
+    It has `columns` elements for RowMajor, `rows` for ColumnMajor; in a batch also (batch, elements). Those of what is
+    `written` must lie apart.
 
     Raises
     ------
     ArgumentTypeError, ArgumentError, AlignmentError
         As for `matrix`.
     """
-    return vector_of(name, description, wrap(name, tensor), rows, columns, batch)
+    return vector_of(name, description, wrap(name, tensor), rows, columns, batch, written=written)
 
 
 def vector_of(
-    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
+    name: str,
+    description: TensorDescription,
+    view: TensorView,
+    rows: int,
+    columns: int,
+    batch: int = 1,
+    *,
+    written: bool = False,
 ) -> Matrix:
     """Return the bias whose tensor, in memory or to come, looks like `view`: as `vector` does."""
     check_dtype(name, description, view)
     ld, batch_stride, broken = rule_of(description).check_vector(
-        view.pointer, view.shape, view.strides, rows, columns, batch
+        view.pointer, view.shape, view.strides, rows, columns, batch, written
     )
     result = Matrix(name, description, view, rows, columns, ld, batch, batch_stride)
     if broken:

@@ -46,17 +46,15 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     Raises
     ------
     ArgumentError, ArgumentTypeError, AlignmentError
-        It is missing, does not fit, or is written and shared by a batch.
+        It is missing, does not fit, or is written, and a batch would write to one place more than once.
     """
     name, description = port.name, port.description
     if tensor is None:
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{name!r}: ...}}")
     if not rows or not columns:
         return empty_matrix(name, description, tensor, rows, columns, batch)
-    operand = (matrix if port.form == "matrix" else vector)(name, description, tensor, rows, columns, batch)
-    if written and batch > 1 and not operand.batch_stride:
-        raise ArgumentError(f"{name} is written for each of {batch} problems, and has room for one of them")
-    return operand
+    make = matrix if port.form == "matrix" else vector
+    return make(name, description, tensor, rows, columns, batch, written=written)
 
 
 def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:

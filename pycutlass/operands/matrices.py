@@ -15,13 +15,22 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = ["empty_matrix", "empty_matrix_of", "matrix", "matrix_of"]
 
 
-def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int = 1) -> Matrix:
+def matrix(
+    name: str,
+    description: TensorDescription,
+    tensor: Any,
+    rows: int,
+    columns: int,
+    batch: int = 1,
+    *,
+    written: bool = False,
+) -> Matrix:
     """Return operand `name` of `rows` x `columns`, checked.
 
     A tensor of two dimensions must have these extents and strides of the declared layout; a leading dimension larger
     than the extent is honoured. In a batch it has three, (batch, rows, columns), with any step between the matrices,
     or two, which all the batch shares. A flat tensor must have exactly as many elements, packed in the declared
-    layout. A raw pointer is packed.
+    layout. A raw pointer is packed. Matrices of what is `written`, as D always is, must lie apart.
 
     Raises
     ------
@@ -32,17 +41,24 @@ def matrix(name: str, description: TensorDescription, tensor: Any, rows: int, co
     AlignmentError
         Pointer, extent or leading dimension less aligned than described.
     """
-    return matrix_of(name, description, wrap(name, tensor), rows, columns, batch)
+    return matrix_of(name, description, wrap(name, tensor), rows, columns, batch, written=written)
 
 
 def matrix_of(
-    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
+    name: str,
+    description: TensorDescription,
+    view: TensorView,
+    rows: int,
+    columns: int,
+    batch: int = 1,
+    *,
+    written: bool = False,
 ) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `matrix` does."""
     check_dtype(name, description, view)
     rule, folds = rule_of(description), name[0] != "B"
     ld, batch_stride, broken = rule.check_matrix(
-        view.pointer, view.shape, view.strides, rows, columns, batch, name == "D", folds
+        view.pointer, view.shape, view.strides, rows, columns, batch, written or name == "D", folds
     )
     result = Matrix(name, description, view, rows, columns, ld, batch, batch_stride)
     if broken:

@@ -19,8 +19,9 @@ Decision = tuple[int, int] | str
 
 
 def decide_matrix(
-    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int
+    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int, *, written: bool
 ) -> Decision:
+    written = written or name == "D"
     order = description.order
     line = (columns if order.is_row_major else rows) * order.interleave
     across = rows if order.is_row_major else columns
@@ -31,11 +32,11 @@ def decide_matrix(
     if view.shape is None or view.strides is None:
         found = packed
     elif len(view.shape) == 1:
-        found = _flat(name, view.shape[0], view.strides[0], packed, rows * columns, batch)
+        found = _flat(written, view.shape[0], view.strides[0], packed, rows * columns, batch)
     elif order.interleave > 1:
         return "dimensions"
     else:
-        found = _strided(name, description, view, rows, columns, batch)
+        found = _strided(name[0] != "B", description, view, rows, columns, batch, written)
     if isinstance(found, str):
         return found
     if found[0] >= _LD_LIMIT:
@@ -43,7 +44,9 @@ def decide_matrix(
     return _misaligned(description, view.pointer, line, *found) or found
 
 
-def decide_vector(description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int) -> Decision:
+def decide_vector(
+    description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int, *, written: bool
+) -> Decision:
     line = (columns if description.is_row_major else rows) * description.order.interleave
     found: Decision = (0, 0)
     if view.shape is not None and view.strides is not None:
@@ -55,6 +58,8 @@ def decide_vector(description: TensorDescription, view: TensorView, rows: int, c
         return found
     if found[1] < 0:
         return "batch reversed"
+    if written and batch > 1 and found[1] < line:
+        return "batch overlap"
     return _misaligned(description, view.pointer, line, *found) or found
 
 
@@ -71,16 +76,16 @@ def _vector(line: int, batch: int, kept: list[tuple[int, int]]) -> Decision:
     return "vector"
 
 
-def _flat(name: str, elements: int, step: int, packed: tuple[int, int], one: int, batch: int) -> Decision:
+def _flat(written: bool, elements: int, step: int, packed: tuple[int, int], one: int, batch: int) -> Decision:
     if step != 1 and elements != 1:
         return "flat step"
     if elements == batch * one:
         return packed
-    return (packed[0], 0) if elements == one and name != "D" else "flat elements"
+    return (packed[0], 0) if elements == one and not written else "flat elements"
 
 
 def _strided(
-    name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int
+    folds: bool, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int, written: bool
 ) -> Decision:
     shape, strides, batch_stride = view.shape, view.strides, 0
     assert shape is not None and strides is not None
@@ -90,7 +95,7 @@ def _strided(
         batch_stride, shape, strides = strides[0], shape[1:], strides[1:]
     if len(shape) > 2 and all(extent == 1 for extent in shape[:-2]):
         shape, strides = shape[-2:], strides[-2:]
-    if len(shape) > 2 and name[0] != "B" and shape[-1] == columns and math.prod(shape[:-1]) == rows:
+    if len(shape) > 2 and folds and shape[-1] == columns and math.prod(shape[:-1]) == rows:
         kept = [each for each in zip(shape[:-1], strides[:-1], strict=True) if each[0] != 1]
         if any(outer != extent * inner for (_, outer), (extent, inner) in itertools.pairwise(kept)):
             return "rows apart"
@@ -112,7 +117,7 @@ def _strided(
         return "ld limit"
     if batch_stride < 0:
         return "batch reversed"
-    if name == "D" and batch > 1 and line and lines and _meet(line, lines, ld, batch, batch_stride):
+    if written and batch > 1 and line and lines and _meet(line, lines, ld, batch, batch_stride):
         return "batch overlap"
     return ld, batch_stride
 

@@ -16,6 +16,7 @@ import pycutlass
 from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass
 from pycutlass.epilogue import Epilogue, Family
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.operands import vector
 
 M, N, K = 24, 40, 16
 FUNCTOR = ExtraEpilogue(cutlass.float32, cutlass.float64, 4)
@@ -108,8 +109,29 @@ def test_modes_that_it_does_not_have_are_refused() -> None:
     for options in ({"split_k_slices": 2}, {"gemm_mode": mode.GemmSplitKParallel}, {"gemm_mode": mode.Array}):
         with pytest.raises(ArgumentError, match=r"tensors beside C and D \(extra, bias, second\) runs in Mode.Gemm"):
             make(drawn(), **options)
-    with pytest.raises(ArgumentError, match="second is written for each of 2 problems"):
-        make(drawn((2,)) | {"second": np.zeros((M, N))}, gemm_mode=mode.Batched, batch=2)
+
+
+def test_what_is_written_by_a_batch_lies_apart() -> None:
+    """Matrices that overlap each other were taken, unless they were all the same."""
+    given, batched = drawn((2,)), {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": 2}
+    size = np.dtype(np.float64).itemsize
+    for apart in (0, N, (M - 1) * N):
+        memory = np.lib.stride_tricks.as_strided(np.zeros(2 * M * N), (2, M, N), (apart * size, N * size, size))
+        with pytest.raises(ArgumentError, match="the matrices of operand second overlap each other"):
+            make(given | {"second": memory}, **batched)
+    with pytest.raises(ArgumentError, match="the matrices of operand second overlap each other"):
+        make(given | {"second": np.zeros((M, N))}, **batched)
+    side_by_side = np.zeros((M, 2, N)).swapaxes(0, 1)
+    make(given | {"second": side_by_side}, **batched)
+
+
+def test_a_written_vector_lies_apart() -> None:
+    described = pycutlass.TensorDescription(cutlass.float32, cutlass.RowMajor, 1)
+    for tensor in (np.zeros(N, np.float32), 1 << 20):
+        vector("sums", described, tensor, M, N, 2)
+        with pytest.raises(ArgumentError, match="the matrices of operand sums overlap each other"):
+            vector("sums", described, tensor, M, N, 2, written=True)
+    vector("sums", described, np.zeros((2, N), np.float32), M, N, 2, written=True)
 
 
 def test_supports_knows_the_modes() -> None:

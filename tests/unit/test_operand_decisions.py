@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import random
 
 import numpy as np
@@ -86,24 +87,33 @@ def test_the_extension_decides_as_python_did(seed: int) -> None:
         rows, columns, batch, shape, strides = drawn_extents(draw, described.is_row_major)
         pointer = draw.choice([0, PLACE, PLACE, PLACE, PLACE + bits // 8, PLACE + draw.randrange(64)])
         view = TensorView(pointer, described.type.dtype_name, shape, strides, 0, "torch", None)
-        wanted = decide_matrix(name, described, view, rows, columns, batch)
-        assert decision(name, described, view, rows, columns, batch, False) == wanted, (described, view, batch)
-        as_vector = decide_vector(described, view, rows, columns, batch)
-        assert decision("C", described, view, rows, columns, batch, True) == as_vector, (described, view, batch)
+        given, written = (described, view, rows, columns, batch), draw.random() < 0.2
+        wanted = decide_matrix(name, *given, written=written)
+        assert decision(name, *given, vector=False, written=written) == wanted, (name, given)
+        as_vector = decide_vector(*given, written=written)
+        assert decision("C", *given, vector=True, written=written) == as_vector, given
         seen.update(each if isinstance(each, str) else "fits" for each in (wanted, as_vector))
     assert set(seen) == {*SENTENCES, "fits"}, "the draw has something of each"
     assert seen["fits"] > 500
 
 
 def decision(
-    name: str, described: TensorDescription, view: TensorView, rows: int, columns: int, batch: int, vector: bool
+    name: str,
+    described: TensorDescription,
+    view: TensorView,
+    rows: int,
+    columns: int,
+    batch: int,
+    *,
+    vector: bool,
+    written: bool,
 ) -> Decision:
     """Return what the extension decides, and check that the operand is that, or is refused in its rule's words."""
     order = described.order
     rule = _core.OperandRule(order.is_row_major, described.type.bits, described.alignment, interleave=order.interleave)
-    given = (view.pointer, view.shape, view.strides, rows, columns, batch)
-    ld, step, broken = rule.check_vector(*given) if vector else rule.check_matrix(*given, name == "D", name[0] != "B")
-    make = vector_of if vector else matrix_of
+    given = (view.pointer, view.shape, view.strides, rows, columns, batch, written or name == "D")
+    ld, step, broken = rule.check_vector(*given) if vector else rule.check_matrix(*given, name[0] != "B")
+    make = functools.partial(vector_of if vector else matrix_of, written=written)
     if not broken:
         operand = make(name, described, view, rows, columns, batch)
         assert (operand.ld, operand.batch_stride) == (ld, step)
