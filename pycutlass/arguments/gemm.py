@@ -138,7 +138,7 @@ class GemmArguments(Arguments):
         split_k_splices: int | None = None,
         **unknown: Any,
     ) -> None:
-        if not (unknown or epilogue) and reordered is None and split_k_splices is None:
+        if not unknown and epilogue is None and reordered is None and split_k_splices is None:
             tensors, how = (A, B, C, D), (bias, raster_order, launch_with_pdl)
             if self._start_ordinary(operation, problem_size, tensors, output_op, gemm_mode, split_k_slices, batch, how):
                 return
@@ -174,12 +174,12 @@ class GemmArguments(Arguments):
         What is plainly right there is right by the checks below, too, and makes the same call record. They decide on
         all else, and explain.
         """
-        if type(operation) is not GemmOperationUniversal:
+        if type(operation) is not GemmOperationUniversal or "_execution" in self.__dict__:
             return False
         if how[1] is not RasterOrder.Heuristic and not operation.is_sm90:
             return False
         if type(problem_size) is GemmProblemSize:
-            if (gemm_mode, batch, split_k_slices) != (_GEMM, 1, 1):
+            if gemm_mode is not _GEMM or not (type(batch) is type(split_k_slices) is int and batch == split_k_slices == 1):
                 return False
             gemm_mode, batch = problem_size.gemm_mode, problem_size.batch
             split_k_slices, problem_size = problem_size.split_k_slices, problem_size.extents

@@ -8,7 +8,7 @@ from typing import Any
 from pycutlass import _core
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import several
+from pycutlass.integers import as_int, several
 from pycutlass.operands import LARGEST_EXTENT, check_count
 
 __all__ = ["GemmProblemSize", "ReductionProblemSize", "gemm_size", "reduction_size"]
@@ -124,14 +124,11 @@ def gemm_size(size: Any, gemm_mode: Any = _Mode.Gemm, batch: Any = 1, split_k_sl
             )
         m, n, k = extents
         return GemmProblemSize(m, n, k, gemm_mode, batch, split_k_slices)
-    for name, value, default in (
-        ("gemm_mode", gemm_mode, _Mode.Gemm),
-        ("batch", batch, 1),
-        ("split_k_slices", split_k_slices, 1),
-    ):
-        said = getattr(size, name)
-        if value not in (default, said):
-            raise ArgumentError(f"problem_size says {name}={said}, and {name}={value} is given besides: give one")
+    if gemm_mode is not size.gemm_mode and gemm_mode is not _Mode.Gemm:
+        raise _said_twice("gemm_mode", size.gemm_mode, gemm_mode)
+    for name, value in (("batch", batch), ("split_k_slices", split_k_slices)):
+        if as_int(value) not in (1, getattr(size, name)):
+            raise _said_twice(name, getattr(size, name), value)
     return size
 
 
@@ -149,11 +146,14 @@ def reduction_size(size: Any, partitions: Any = 1) -> ReductionProblemSize:
             raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {shown(size)}")
         rows, columns = extents
         return ReductionProblemSize(rows, columns, partitions)
-    if partitions not in (1, size.partitions):
-        raise ArgumentError(
-            f"problem_size says partitions={size.partitions}, and partitions={partitions} is given besides: give one"
-        )
+    if as_int(partitions) not in (1, size.partitions):
+        raise _said_twice("partitions", size.partitions, partitions)
     return size
+
+
+def _said_twice(name: str, said: Any, value: Any) -> ArgumentError:
+    given = shown(value) if type(value) is not type(said) else value
+    return ArgumentError(f"problem_size says {name}={said}, and {name}={given} is given besides: give one")
 
 
 def _keep(problem: Any, **fields: int) -> None:

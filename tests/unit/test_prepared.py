@@ -168,6 +168,37 @@ except pycutlass.errors.ArgumentError as error:
     assert fake_gpu.run(_LAUNCHES + program) == "operand D requires grad\n"
 
 
+def test_what_stands_for_nothing_is_refused_all_the_same() -> None:
+    program = """
+here()
+for epilogue in ([], "", 0, False, np.ones(2)):
+    try:
+        made(operation, (M, N, K), *drawn(), epilogue=epilogue)
+    except pycutlass.errors.ArgumentTypeError as error:
+        assert "epilogue must be a mapping" in str(error), error
+    else:
+        print("accepted", epilogue)
+made(operation, (M, N, K), *drawn(), epilogue={})
+"""
+    assert fake_gpu.run(_LAUNCHES + program) == ""
+
+
+def test_arguments_are_made_once() -> None:
+    """What a launch may still need would go with the first ones."""
+    program = """
+given, arguments = here()
+check(given, arguments, stream)
+before = vars(arguments).copy()
+try:
+    arguments.__init__(operation, (M, N, K), *drawn())
+except AttributeError as error:
+    print(str(error)[:43])
+assert vars(arguments) == before
+check(given, arguments, stream)
+"""
+    assert fake_gpu.run(_LAUNCHES + program) == "operation of GemmArguments cannot be set, a\n"
+
+
 KNOWN = [
     *(ampere(kind) for kind in ("f16", "f32_simt")),
     ampere("f16", swizzle=cutlass.HorizontalSwizzle),

@@ -25,6 +25,7 @@ from pycutlass import (
 )
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operation import GemmOperationGrouped, Support
+from pycutlass.operation.problems import gemm_size, reduction_size
 from pycutlass.spec import view_of
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -371,6 +372,29 @@ def test_a_problem_says_all_that_the_keywords_would():
         GemmArguments(operation, size, A, B, None, D, batch=2)
     with pytest.raises(ArgumentError, match="gemm_mode"):
         GemmArguments(operation, size, A, B, None, D, Mode.Array)
+
+
+class Sullen:
+    """Whatever it is asked, it raises."""
+
+    def __eq__(self, other):
+        raise RuntimeError("no comparison")
+
+    def __bool__(self):
+        raise RuntimeError("no truth")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, np.ones(2), Sullen()])
+def test_what_is_given_beside_a_problem_is_read_as_it_is_without_one(value):
+    size = GemmProblemSize(8, 8, 8)
+    for name in ("gemm_mode", "batch", "split_k_slices"):
+        with pytest.raises(ArgumentError, match=f"problem_size says {name}=.* is given besides"):
+            gemm_size(size, **{name: value})
+    with pytest.raises(ArgumentError, match="problem_size says partitions=1, and partitions="):
+        reduction_size(ReductionProblemSize(8, 8), value)
+    assert gemm_size(size, batch=np.int64(1)) is size
 
 
 def test_tensors_without_memory():
