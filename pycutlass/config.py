@@ -5,7 +5,10 @@ They are read when they are needed, not at import, so that a program or a test m
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,7 @@ __all__ = [
     "path",
     "search_path",
     "text",
+    "unchanging",
 ]
 
 
@@ -52,12 +56,24 @@ _PASSED_ON = (
 _PATHS = ("CUTLASS_PATH", "CUDA_INSTALL_PATH", "CUDA_HOME")
 _OF_THE_SEARCH = (*_PATHS, "PYCUTLASS_BACKEND", "CXX", "PATH", "HOME")
 _KNOWN = frozenset(variable.name for variable in VARIABLES)
+# What the variables of a search were when it began. Else they would be a parameter of all that looks for a file.
+_fixed: ContextVar[dict[str, str | None] | None] = ContextVar("_fixed", default=None)
+
+
+@contextlib.contextmanager
+def unchanging() -> Iterator[None]:
+    """Have the variables that decide a search be the same all the while, whatever other threads set meanwhile."""
+    token = _fixed.set({name: os.environ.get(name) for name in _OF_THE_SEARCH})
+    try:
+        yield
+    finally:
+        _fixed.reset(token)
 
 
 def text(name: str) -> str | None:
     """Return the value of variable `name`, or None where it is unset or empty."""
     assert name in _KNOWN, f"{name} is not in config.VARIABLES"
-    return os.environ.get(name) or None
+    return _value(name) or None
 
 
 def flag(name: str) -> bool:
@@ -100,15 +116,16 @@ def of_the_search() -> tuple[str | None, ...] | None:
 
     None where one of them means something else elsewhere: in another working directory, or in another list of users.
     """
-    values = tuple(map(os.environ.get, _OF_THE_SEARCH))
+    values = tuple(map(_value, _OF_THE_SEARCH))
     paths = [value for name, value in zip(_OF_THE_SEARCH, values, strict=True) if value and name in _PATHS]
-    at_home = values[-1] is not None
+    at_home = (values[-1] or "")[:1] == "/"  # the home of some users is relative
     return values if all(path[0] == "/" or (at_home and f"{path}/"[:2] == "~/") for path in paths) else None
 
 
 def search_path() -> str:
     """Return where programs are looked for."""
-    return os.environ.get("PATH", os.defpath)
+    path = _value("PATH")
+    return os.defpath if path is None else path
 
 
 def compiler_environment() -> dict[str, str]:
@@ -118,4 +135,10 @@ def compiler_environment() -> dict[str, str]:
     list of them is complete. None is part of a cache key, so a compiler sees none but those that it cannot do without.
     Where there is no ``PATH``, compilers are found on the default one, and so are the programs that they start.
     """
-    return {"PATH": os.defpath, **{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "LC_ALL": "C"}
+    passed_on = {name: value for name in _PASSED_ON if (value := _value(name)) is not None}
+    return {"PATH": os.defpath, **passed_on, "LC_ALL": "C"}
+
+
+def _value(name: str) -> str | None:
+    fixed = _fixed.get()
+    return fixed[name] if fixed and name in fixed else os.environ.get(name)

@@ -179,7 +179,7 @@ class GemmArguments(Arguments):
         if how[1] is not RasterOrder.Heuristic and not operation.is_sm90:
             return False
         if type(problem_size) is GemmProblemSize:
-            if gemm_mode is not _GEMM or not (type(batch) is type(split_k_slices) is int and batch == split_k_slices == 1):
+            if gemm_mode is not _GEMM or any(type(count) is not int or count != 1 for count in (batch, split_k_slices)):
                 return False
             gemm_mode, batch = problem_size.gemm_mode, problem_size.batch
             split_k_slices, problem_size = problem_size.split_k_slices, problem_size.extents

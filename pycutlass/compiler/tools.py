@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pycutlass import config
+from pycutlass import _core, config
 from pycutlass.cache import KernelCache
 from pycutlass.calls import suggestion
 from pycutlass.errors import ArgumentError, ToolkitError
@@ -36,6 +36,7 @@ from pycutlass.toolkit import (
     recorded,
     trace,
     unrecorded,
+    unrepeatable,
 )
 
 __all__ = ["Choice", "Recalled", "Tools", "find_device_compiler", "find_tools", "portable_fields", "recall", "search"]
@@ -112,12 +113,15 @@ def recall(wanted: str | None, cache: KernelCache) -> Recalled | None:
 def search(wanted: str | None, cache: KernelCache) -> Tools:
     """Return the compilers, as `find_tools` does, and let `recall` know what was chosen and why."""
     seen = Trace()
-    subject = _environment(wanted)
-    with recorded(seen):
+    with config.unchanging(), recorded(seen):
+        subject = _environment(wanted)
         for module in _DECIDING:
             look("kind", str(sys.modules[module].__file__))
+        if _rules() != _LOADED:  # the answer would pass for one by rules that this process does not have
+            unrepeatable()
         tools = find_tools(wanted, lambda kind, of, state, compute: cache.memo(kind, of, state, unrecorded(compute)))
-    if subject and seen.repeatable and subject == _environment(wanted):
+        lasts = subject is not None and seen.repeatable and subject == _environment(wanted)
+    if subject and lasts:
         kept = {"fields": tools.fields, "notes": tools.notes, "trace": seen.as_json()}
         cache.remember(_KIND, subject, json.dumps(kept, separators=(",", ":")), most=_MOST_ENVIRONMENTS)
     return tools
@@ -263,3 +267,12 @@ def _works(variable: str, ask: Callable[[], object]) -> None:
 
 # In order of preference: nvcc's cubins are smaller.
 _FINDERS: Mapping[str, Callable[[Memo], Toolkit]] = {"nvcc": find_nvcc, "nvrtc": find_nvrtc}
+
+
+def _rules() -> bytes:
+    """Return the states of the files that say how to search."""
+    return _core.glances([os.fsencode(f"k{sys.modules[module].__file__}") for module in _DECIDING])
+
+
+# As they were imported. A process may still run when PyCUTLASS is upgraded below it.
+_LOADED = _rules()

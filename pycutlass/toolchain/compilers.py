@@ -29,6 +29,7 @@ from pycutlass.toolkit import (
     cuda_release,
     file_fingerprint,
     is_file,
+    is_script,
     on_path,
     read_bytes,
     real_path,
@@ -139,18 +140,28 @@ class Nvcc(Compiler):
     def signature(self) -> dict[str, str]:
         """Return the release of nvcc; the compiler proper and the assembler, other packages' wheels, count as well.
 
-        So does what nvcc reads its own flags from.
+        So does what nvcc reads its own flags from. The compiler proper does not tell its release. A script in the place
+        of nvcc is asked each time, since what it runs may change while it does not.
         """
         root = real_path(self._program).parents[1]
         assembler, profile = root / "bin" / "ptxas", root / "bin" / "nvcc.profile"
-        parts = [self._program, *filter(is_file, (assembler, root / "nvvm" / "bin" / "cicc"))]
+        proper = root / "nvvm" / "bin" / "cicc"
+        parts = [self._program, *filter(is_file, (assembler, proper))]
 
         def ask() -> str:
-            asked = [part for part in parts if part in (self._program, assembler)]
-            return ", ".join(f"{part.name} {cuda_release(run_quietly([str(part), '--version']))}" for part in asked)
+            return ", ".join(f"{part.name} {known_by(part)}" for part in parts)
 
+        def known_by(part: Path) -> str:
+            if part == proper:
+                return hashlib.sha256(read_bytes(part)).hexdigest()[:16]
+            return cuda_release(run_quietly([str(part), "--version"]))
+
+        memo = self._memo
+        if is_script(self._program):
+            memo = without_memo
+            unrepeatable()
         fingerprint = " ".join(map(file_fingerprint, parts))
-        version = self._memo("compiler version", str(self._program), fingerprint, ask)
+        version = memo("parts of nvcc", str(self._program), fingerprint, ask)
         flags = hashlib.sha256(read_bytes(profile)).hexdigest() if is_file(profile) else "none"
         return {"device_compiler": version, "nvcc_profile": flags}
 
@@ -247,7 +258,7 @@ class HostCompiler(Compiler):
         script or a launcher runs may change while they do not.
         """
         programs = [Path(program) for program in _programs(self._program)]
-        beside = [program for program in programs if program is not programs[-1] or _is_script(program)]
+        beside = [program for program in programs if program is not programs[-1] or is_script(program)]
         files = sorted({*map(str, beside), *_files_named(self._program[1:])})
 
         def ask() -> str:
@@ -270,7 +281,7 @@ class HostCompiler(Compiler):
     def _has_launcher(self) -> bool:
         """Whether something stands before the compiler, which may run another one at another time."""
         programs = _programs(self._program)
-        return len(programs) > 1 or _is_script(Path(programs[-1])) or not _ITSELF.search(str(real_path(programs[-1])))
+        return len(programs) > 1 or is_script(Path(programs[-1])) or not _ITSELF.search(real_path(programs[-1]).name)
 
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the shared object, the words after the program included; the target does not.
@@ -311,11 +322,6 @@ def _programs(command: Sequence[str]) -> list[str]:
     """Return the programs of `command`, a launcher before the compiler: what stands before the first option."""
     words = itertools.takewhile(lambda word: not word.startswith("-"), command)
     return [found for word in words if (found := on_path(word))] or [command[0]]
-
-
-def _is_script(program: Path) -> bool:
-    with program.open("rb", buffering=0) as file:
-        return file.read(2) == b"#!"
 
 
 def _files_named(words: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ __all__ = [
     "file_fingerprint",
     "is_directory",
     "is_file",
+    "is_script",
     "on_path",
     "read_bytes",
     "real_path",
@@ -59,6 +60,16 @@ def is_directory(path: Path) -> bool:
     """Return whether `path` is a directory; `Path.is_dir` raises where one above may not be searched."""
     look("kind", path)
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_script(program: Path) -> bool:
+    """Return whether `program` may be a script, which runs another program at another time."""
+    look("kind", program)
+    try:
+        with program.open("rb", buffering=0) as file:
+            return file.read(2) == b"#!"
+    except PermissionError:  # it may be run all the same
+        return True
 
 
 def real_path(path: str | Path) -> Path:

@@ -22,6 +22,7 @@ from pycutlass.toolkit.files import (
     file_fingerprint,
     is_directory,
     is_file,
+    is_script,
     on_path,
     read_bytes,
     real_path,
@@ -237,6 +238,8 @@ _MOST_OPTIONS = 10_000
 _HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
 _HEADER_PLACES = ("include", "targets/x86_64-linux/include")
 _LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
+# A script that does nothing but run a program by its absolute path.
+_RUNS_ANOTHER = re.compile(rb"#! ?/\S*/(?:ba|da)?sh\n(?:[ \t]*(?:#.*)?\n)*exec[ \t]+(/[\w./+-]+)[ \t]+" + rb'"\$@"\s*')
 _NVRTC_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 
 
@@ -350,9 +353,12 @@ def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
 
 
 def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
-    """Return the root of the toolkit of an nvcc; where that is a script in front of the real one, it is asked."""
+    """Return the root of the toolkit of an nvcc; where that is a script in front of the real one, it is asked.
+
+    A script that does more than run another program is asked each time: what it runs may change while it does not.
+    """
     root = real_path(nvcc).parent.parent
-    if any(is_file(root / place / "cuda_runtime.h") for place in _HEADER_PLACES):
+    if _has_headers(root):
         return root
 
     def ask() -> str:
@@ -361,10 +367,20 @@ def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
         return os.path.realpath(top[1].strip()) if top else str(root)
 
     try:
-        return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
+        if not is_script(nvcc):
+            return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
+        runs = _RUNS_ANOTHER.fullmatch(read_bytes(nvcc))
+        if runs and _has_headers(behind := real_path(os.fsdecode(runs[1])).parent.parent):
+            return behind
+        unrepeatable()
+        return Path(ask())
     except (OSError, ToolkitError):  # not remembered: it may work the next time
         unrepeatable()
         return root
+
+
+def _has_headers(root: Path) -> bool:
+    return any(is_file(root / place / "cuda_runtime.h") for place in _HEADER_PLACES)
 
 
 def _nvrtc_library(root: Path) -> Path | None:

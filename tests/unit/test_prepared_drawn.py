@@ -182,7 +182,8 @@ def case():
             {"bias": False}, {"bias": np.True_}, {"bias": 1}, {"raster_order": 0}, {"raster_order": "AlongM"},
             {"raster_order": pycutlass.RasterOrder.AlongN}, {"launch_with_pdl": False}, {"launch_with_pdl": 1},
             {"reordered": True}, {"gemm_mode": Mode.Array}, {"gemm_mode": 0}, {"output_op": 1.0}, {"epilogue": {}},
-            {"epilogue": {"x": 1}}, {"epilogue": []}, {"epilogue": np.ones(2)}, {"epilogue": False}, {"split_k_splices": 2}, {"surprise": 1},
+            {"epilogue": {"x": 1}}, {"epilogue": []}, {"epilogue": np.ones(2)}, {"split_k_splices": 2},
+            {"surprise": 1},
             {"output_op": group("host").epilogue_type(1.0, 0.0)},
         ])
         odd, how = str(further), how | further

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import subprocess
+import tempfile
 from pathlib import Path
 
 from trivial_kernels import Operation
@@ -13,7 +16,7 @@ from pycutlass.compiler import tools
 from pycutlass.errors import ToolkitError
 from pycutlass.toolkit import find, trace
 
-__all__ = ["bare", "key_now", "same_size_and_time", "script", "without_nvcc"]
+__all__ = ["bare", "key_now", "program", "same_size_and_time", "script", "without_nvcc"]
 
 
 def key_now() -> str:
@@ -26,6 +29,23 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def program(path: Path, text: str) -> Path:
+    """Make a program that prints a text, and is no script."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(_compiled(text))
+    path.chmod(0o755)
+    return path
+
+
+@functools.cache
+def _compiled(text: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "program.cpp"), Path(folder, "program")
+        source.write_text(f'#include <cstdio>\nint main() {{ std::puts("{text}"); }}')
+        subprocess.run(["/usr/bin/g++", source, "-o", made], env={"PATH": os.defpath}, check=True, timeout=60)
+        return made.read_bytes()
 
 
 def same_size_and_time(path: Path, content: str) -> None:
