@@ -52,7 +52,7 @@ def narrower(operation: Any, alignments: Mapping[str, int], least: str = "", is_
         for name in "ABC"
         if name in alignments and (name == least or alignments[name] < getattr(operation, name).alignment)
     }
-    for stages in (None, 2):
+    for stages in (None, 2) if hasattr(operation, "tile_description") else (None,):  # which a reduction lacks
         if _is_accepted(operation, chosen, stages):
             return _text(chosen, is_target) + (_STAGES if stages else "")
     return ""

@@ -66,6 +66,14 @@ def reductions(draw: st.DrawFn) -> ReductionOperation:
 
 
 @given(reductions())
+def test_odd_sizes_are_refused_whether_or_not_a_narrower_reduction_takes_them(operation):
+    """Where its threads would be too many there is none."""
+    answer = operation.supports((33, 33))
+    assert bool(answer) == (operation.C.alignment == 1)
+    assert answer or "must be a multiple of that, got 33" in answer.reason
+
+
+@given(reductions())
 def test_reductions_are_values(operation):
     for twin in (eval(repr(operation), dict(NAMES)), pickle.loads(pickle.dumps(operation)), copy.deepcopy(operation)):
         assert twin == operation
