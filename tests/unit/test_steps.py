@@ -80,10 +80,10 @@ print(json.dumps(counts))
 #: in a description, 148, 22 and 2025 in add_module, 111, 21 and 433 in arguments, and 300, 42 and 2776 in all.
 CEILINGS = {
     "description": (46, 11, 105),
-    "add_module": (79, 20, 124),
+    "add_module": (80, 20, 135),
     "arguments": (30, 14, 37),
     "run": (0, 0, 0),
-    "all": (150, 32, 266),
+    "all": (150, 32, 277),
 }
 
 
