@@ -1,6 +1,12 @@
 #include "operand_rule.h"
 
 namespace pycutlass {
+namespace {
+
+// Bytes that no GPU can address. Where steps lead beyond, sizes in 64 bits would wrap around.
+constexpr int64_t kAddressable = int64_t(1) << 57;
+
+}  // namespace
 
 std::optional<PlacedOperand> OperandRule::place(TensorView const& view, int64_t rows, int64_t columns, int64_t batch,
                                                 bool written) const {
@@ -27,6 +33,9 @@ std::optional<PlacedOperand> OperandRule::place_matrix(TensorView const& view, i
   Lines<int64_t> at{line, lines, strides[!row_major], batch, in_batch ? view.strides[0] : 0};
   if (check_steps<int64_t>(at, 1, written) || check_alignment(view.pointer, at)) return std::nullopt;
   int64_t const ld = at.ld, batch_stride = at.batch_stride, extent = (lines - 1) * ld + line;
+  int64_t const most = kAddressable / element_bytes();
+  if (view.pointer >= static_cast<uint64_t>(kAddressable) || extent > most) return std::nullopt;
+  if (in_batch && batch_stride > (most - extent) / (batch - 1)) return std::nullopt;
   if (in_batch && batch_stride) {
     uint64_t const bytes = static_cast<uint64_t>(((batch - 1) * batch_stride + extent) * element_bytes());
     return PlacedOperand{{view.pointer, bytes, bytes, 0}, ld, batch_stride};

@@ -183,6 +183,34 @@ made(operation, (M, N, K), *drawn(), epilogue={})
     assert fake_gpu.run(_LAUNCHES + program) == ""
 
 
+def test_steps_beyond_all_addresses_are_left_to_python() -> None:
+    """In 64 bits the extent of D would wrap around to a few bytes, which C is not among."""
+    program = """
+class Placed:
+    __cuda_array_interface__ = {}
+
+    def __init__(self, address, step, line):
+        self.shape, self.strides, self.dtype = (3, 4, 4), (step, *line), np.dtype(np.float32)
+        self.data = SimpleNamespace(ptr=address, device_id=0)
+
+sys.modules["cupy"].ndarray = Placed
+Mode, near = pycutlass.cutlass.gemm.Mode, 1 << 20
+for step in (64, 2**50, 2**62 - 64, 2**62, 2**63 - 64):
+    given = [Placed(near, 64, (16, 4)), Placed(near, 64, (4, 16)), Placed(8 * near + 2**21, 64, (16, 4))]
+    how = {"gemm_mode": Mode.Batched, "batch": 3, "output_op": operation.epilogue_type(1.0, 1.0)}
+    D = Placed(8 * near, step, (16, 4))
+    outcomes = []
+    for make in (looked_at, made):
+        try:
+            outcomes.append(make(operation, (4, 4, 4), *given, D, **how)._execution.call.record_bytes)
+        except PyCutlassError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1], (step, outcomes)
+    print(isinstance(outcomes[1], bytes))
+"""
+    assert fake_gpu.run(_LAUNCHES + program).split() == ["True", "True", *["False"] * 3]
+
+
 def test_arguments_are_made_once() -> None:
     """What a launch may still need would go with the first ones."""
     program = """
