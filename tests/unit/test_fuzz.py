@@ -64,9 +64,10 @@ def launched(family: str, **wanted: Any) -> tuple[list[Any], dict[str, Any]]:
 # Drawing
 
 
-@pytest.fixture(scope="module")
-def drawn() -> list[kernels.Kernel]:
-    return [draw_kernel(7, index) for index in range(600)]
+@pytest.fixture(scope="module", params=[(7, 600), pytest.param((3, 1500), marks=pytest.mark.thorough)], ids=str)
+def drawn(request: pytest.FixtureRequest) -> list[kernels.Kernel]:
+    seed, count = request.param
+    return [draw_kernel(seed, index) for index in range(count)]
 
 
 def test_every_family_is_drawn(drawn: list[kernels.Kernel]) -> None:
