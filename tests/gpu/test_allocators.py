@@ -179,6 +179,7 @@ def test_two_graphs_share_a_pool() -> None:
     del loaded
 
 
+@pytest.mark.slow  # a cudaMalloc that is refused is an error to compute-sanitizer
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_memory_that_is_not_there(library: str) -> None:
     with pytest.raises(pycutlass.errors.PoolError):
