@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pycutlass import _core
@@ -16,7 +17,16 @@ from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError, PyCutlassError, ToolkitError
 from pycutlass.integers import attribute
 
-__all__ = ["Allocator", "CupyAllocator", "TorchAllocator", "allocating_with", "chosen", "set_allocator", "take"]
+__all__ = [
+    "Allocator",
+    "Chosen",
+    "CupyAllocator",
+    "TorchAllocator",
+    "allocating_with",
+    "chosen",
+    "set_allocator",
+    "take",
+]
 
 _LEGACY = (0, 1)  # handles of the legacy default stream
 _ALIGNMENT = 256  # what CUDA's own functions give, and what is laid out in a buffer counts on
@@ -157,10 +167,17 @@ _BY_NAME: dict[str, Callable[[], Allocator | None]] = {
     "cupy": CupyAllocator,
 }
 
-# The allocator of the process, as those of torch and cupy are, and what stands in for it in a ``with`` block. None is
-# the pool of RMM of each GPU.
-_default: list[Allocator | None] = [None]
-_scoped: ContextVar[tuple[Allocator | None] | None] = ContextVar("pycutlass_allocator", default=None)
+
+@dataclass
+class Chosen:
+    """The allocator of what is made now; None for RMM's pool."""
+
+    allocator: Allocator | None
+
+
+# One for the process, as torch and cupy have theirs, and what stands in for it in a ``with`` block.
+_of_process = Chosen(None)
+chosen: ContextVar[Chosen] = ContextVar("pycutlass_allocator", default=_of_process)
 
 
 @public
@@ -187,7 +204,7 @@ def set_allocator(allocator: Allocator | str | None) -> None:
     >>> import pycutlass
     >>> pycutlass.set_allocator("rmm")
     """
-    _default[0] = _meant(allocator)
+    _of_process.allocator = _meant(allocator)
 
 
 @public
@@ -207,17 +224,11 @@ def allocating_with(allocator: Allocator | str | None) -> contextlib.AbstractCon
 
 @contextlib.contextmanager
 def _scope(allocator: Allocator | None) -> Iterator[None]:
-    token = _scoped.set((allocator,))
+    token = chosen.set(Chosen(allocator))
     try:
         yield
     finally:
-        _scoped.reset(token)
-
-
-def chosen() -> Allocator | None:
-    """Return the allocator of what is made now; None for RMM's pool."""
-    scoped = _scoped.get()
-    return _default[0] if scoped is None else scoped[0]
+        chosen.reset(token)
 
 
 def take(allocator: Allocator, size: int, stream: _core.Stream) -> int:

@@ -1,8 +1,10 @@
-"""The GPUs of this machine, asked of the driver when needed."""
+"""The GPUs of this machine, asked of the driver when needed, and the streams that are current on them."""
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +18,7 @@ __all__ = [
     "compute_capability",
     "count",
     "current",
+    "current_stream_source",
     "current_target",
     "describe",
     "device_cc",
@@ -84,6 +87,17 @@ def current() -> int:
 def compute_capability(ordinal: int = 0) -> int:
     """Return the compute capability of a GPU as one number: 80 for an A100, 90 for an H100 or H200."""
     return describe(ordinal).compute_capability
+
+
+def current_stream_source(library: str, ordinal: int) -> Callable[[], int]:
+    """Return a function that gives the handle of the current stream of `library` on GPU `ordinal`."""
+    if library == "torch":
+        torch = sys.modules["torch"]
+        return lambda: int(torch.cuda.current_stream(ordinal).cuda_stream)
+    if library == "cupy":
+        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
+        return lambda: int(get_current_stream(ordinal).ptr)  # without a device, the stream of the current one
+    return lambda: 0  # whoever has no notion of a current stream means the legacy default stream
 
 
 @public

@@ -1,20 +1,32 @@
-"""From an artifact to a kernel that can be launched: loaded once for each GPU, and unloaded when nothing uses it."""
+"""From an artifact to a kernel that can be launched: loaded once for each GPU, and unloaded when nothing uses it.
+
+`PreparedGemm` is one with all that its launches share, so that arguments of ordinary tensors are made at once.
+"""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.deferred_release import later
+from pycutlass.enums import RasterOrder
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue.protocol import check_scalars
 from pycutlass.epilogue.scalars import EpilogueLayout
-from pycutlass.errors import NotCompiledError
+from pycutlass.errors import NotCompiledError, PyCutlassError
+from pycutlass.library import TensorDescription
+from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
+from pycutlass.operation import GemmOperationUniversal, Operation
+from pycutlass.operation.support import GRID_LIMIT
+from pycutlass.tensor import wrap
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
-    from pycutlass.operation import Operation
 
-__all__ = ["epilogue_layout", "load", "select"]
+__all__ = ["PreparedGemm", "epilogue_layout", "load", "prepare", "select"]
 
 # Loaded code is a property of the process and the GPU, not of whoever described the kernel: equal operations share it.
 # What keeps it loaded are operations with its text, arguments, and graphs that have been captured. No lock: loading may
@@ -82,3 +94,140 @@ def select(operation: Operation, ordinal: int) -> Artifact:
             f"that with pycutlass.compiler.add_module([operation])"
         )
     raise NotCompiledError(f"{name} has not been compiled: call pycutlass.compiler.add_module([operation]) first")
+
+
+#: Scalars as an operation takes them, as bytes, and whether C is read.
+Packed = tuple[EpilogueScalars, bytes, bool]
+
+
+class PreparedGemm:
+    """The kernel of an operation on one GPU with all that is checked of any tensor.
+
+    It says what is fixed by the operation and its compiled kernel alone, is made once, and never changes: threads may
+    use it at the same time, each for arguments of its own. An operation keeps those that it has, and so its kernels.
+
+    Attributes
+    ----------
+    artifacts : dict
+        What had been compiled when it was made. Of anything else, another kernel may be the right one.
+    ordinal : int
+        The GPU.
+    make : callable
+        Makes a call for ordinary tensors, or returns None (`_core.PreparedGemm.make`).
+
+    Raises
+    ------
+    NotCompiledError, CacheError, DeviceError
+        The operation has no kernel that runs on the GPU.
+    """
+
+    def __init__(self, operation: GemmOperationUniversal, ordinal: int) -> None:
+        self.artifacts: dict[str, Artifact] = dict(operation.artifacts)
+        self.ordinal = ordinal
+        loaded = load(operation, ordinal)
+        self._functor, self._layout = operation.epilogue_functor, epilogue_layout(loaded)
+        # What scalars were found to be before, and those of no output_op. They are values, which many launches share.
+        self._known: weakref.WeakKeyDictionary[EpilogueScalars, tuple[EpilogueScalars | None, bytes, bool]]
+        self._known = weakref.WeakKeyDictionary()
+        self._default: Packed | None = None
+        sizes = _Sizes.of(operation)
+        self.make = _core.PreparedGemm(
+            kernel=loaded,
+            operands=(_operand(operation.A), _operand(operation.B), _operand(operation.C), _operand(operation.D)),
+            most=sizes.most,
+            steps=sizes.steps,
+            slice=sizes.slice,
+            in_place=not operation.is_apart,
+            swizzle=operation.swizzle_size,
+            wrap=wrap,
+            stream_source=device.current_stream_source,
+            raster_type=RasterOrder,
+            say_followed=lambda *tensors: say_without_gradient(dict(zip("ABC", tensors, strict=True))),
+        ).make
+
+    def packed(self, output_op: Any) -> Packed | None:
+        """Return what is known of the scalars that were given; None where they need a look."""
+        if output_op is None:
+            self._default = self._default or self._pack(None)
+            return self._default
+        if type(output_op) is not EpilogueScalars:
+            return None
+        known = self._known.get(output_op)
+        if known is not None:
+            return known[0] or output_op, known[1], known[2]
+        packed = self._pack(output_op)
+        if packed is not None:  # an entry must not keep its own key
+            self._known[output_op] = (None if packed[0] is output_op else packed[0], *packed[1:])
+        return packed
+
+    def _pack(self, output_op: EpilogueScalars | None) -> Packed | None:
+        try:
+            scalars = check_scalars(self._functor, output_op)
+            if any(scalars.pointers):  # memory that is watched
+                return None
+            return scalars, self._functor.pack(self._layout, scalars), scalars.needs_source
+        except PyCutlassError:  # which is raised again, where it is its turn
+            return None
+
+
+def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm, ...]) -> PreparedGemm | None:
+    """Return what is prepared for launches that write `D`, for the operation to keep.
+
+    None where that has been `tried`, or Python has to look.
+    """
+    ordinal = _core.gpu_of(D, wrap)
+    described = (operation.A, operation.B, operation.C, operation.D)
+    needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
+    if ordinal is None or needs_look or operation.epilogue_functor.ports:
+        return None
+    present: tuple[PreparedGemm, ...] = operation._prepared
+    for each in present:
+        if each.ordinal == ordinal and each.artifacts == operation.artifacts:
+            return None if each in tried else each  # which another thread has prepared meanwhile
+    try:
+        prepared = PreparedGemm(operation, ordinal)
+    except PyCutlassError:  # which is raised again, behind what else is wrong
+        return None
+    object.__setattr__(operation, "_prepared", (prepared, *(each for each in present if each.ordinal != ordinal)))
+    return prepared
+
+
+def _operand(described: TensorDescription) -> tuple[_core.OperandRule, int, str, Any]:
+    """Return the rule of an operand, and its type: as a number, as tensors say it, and NumPy's where there is one."""
+    element = described.type
+    rule = _core.OperandRule(described.is_row_major, element.bits, described.alignment, True, False)
+    return rule, element.code, element.dtype_name, element.dtype if hasattr(np, element.dtype_name) else None
+
+
+class _Sizes(NamedTuple):
+    """What sizes need no look: `check_size` accepts those within these limits, whatever else a launch is given.
+
+    Attributes
+    ----------
+    most : tuple of 4 int
+        The largest M, N, K and batch that need no look at the grid, nor at what the operands hold.
+    steps : tuple of 2 int
+        What M and N must be multiples of: a tensor map of C asks for it, where D is described apart.
+    slice : int
+        The least of K that a slice takes; 0 where K is not split, or sums would be clamped on the way.
+    """
+
+    most: tuple[int, int, int, int]
+    steps: tuple[int, int]
+    slice: int
+
+    @classmethod
+    def of(cls, operation: GemmOperationUniversal) -> _Sizes:
+        """Return the limits of an operation."""
+        family, described, C = operation.family, operation.tile_description, operation.C
+        tile, max_k = described.threadblock_shape, operation.epilogue_functor.max_k
+        extent, k, batch = LARGEST_EXTENT + 1 - max(tile[:2]), LARGEST_EXTENT + 1 - tile[2], LARGEST_EXTENT
+        if not family.is_persistent:
+            extent, batch = min(extent, GRID_LIMIT * min(tile[:2])), GRID_LIMIT
+        steps = (1, C.alignment) if C.is_row_major else (C.alignment, 1)
+        splits = family.splits_k and not C.type.clamps(described.math_instruction.accumulator)
+        return cls(
+            (extent, extent, k if max_k is None else min(k, max_k), batch),
+            steps if operation.is_apart else (1, 1),
+            family.slice_step(operation.A, operation.B) if splits else 0,
+        )

@@ -21,7 +21,6 @@ from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, attribute, real
 from pycutlass.memory import DeviceBuffer
-from pycutlass.tensor import current_stream_source
 
 __all__ = ["DeviceTimer", "Timing"]
 
@@ -192,13 +191,13 @@ class DeviceTimer:
         if self._given is not None:
             return _core.named_stream(self._given, self._ordinal)
         library = next((name for name in ("torch", "cupy") if name in sys.modules), "")
-        return _core.Stream(self._ordinal, current_stream_source(library, self._ordinal)())
+        return _core.Stream(self._ordinal, device.current_stream_source(library, self._ordinal)())
 
     def _flush(self, stream: _core.Stream) -> Work:
         """Return what empties the cache: once so much else has been written, nothing of before is in there."""
         if self._flushed is None:
             size = max(_LEAST_FLUSHED_BYTES, 2 * _core.device_attribute(self._ordinal, "l2_cache_size"))
-            self._flushed = DeviceBuffer(self._ordinal, size, stream, chosen())
+            self._flushed = DeviceBuffer(self._ordinal, size, stream, chosen.get().allocator)
         buffer = self._flushed
         buffer.stream = stream
         return lambda: _core.fill(buffer.pointer, 0, buffer.size, stream)

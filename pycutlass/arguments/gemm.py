@@ -10,12 +10,12 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, check_source, kept, refuse_unknown
-from pycutlass.arguments.prepared import PreparedGemm, prepare
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
+from pycutlass.kernel import PreparedGemm, prepare
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.gemm import GemmProblem
 from pycutlass.log import say_once

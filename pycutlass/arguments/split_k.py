@@ -12,12 +12,13 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.allocators import chosen
+from pycutlass.device import current_stream_source
 from pycutlass.errors import PoolError
 from pycutlass.launch import ordinal_of
 from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix, Operand
-from pycutlass.tensor import TensorView, current_stream_source
+from pycutlass.tensor import TensorView
 
 __all__ = ["Planes", "new_planes", "planes_at"]
 
@@ -96,7 +97,7 @@ class _DevicePlanes(Planes):
         if size > free:
             raise PoolError(size, 0, free)
         stream = _current_stream(operands, ordinal)
-        buffer = DeviceBuffer(ordinal, size, stream, chosen())
+        buffer = DeviceBuffer(ordinal, size, stream, chosen.get().allocator)
         _core.fill(buffer.pointer, 0, size, stream)
         return TensorView(buffer.pointer, self._description.type.dtype_name, None, None, ordinal, "workspace", buffer)
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pycutlass import config
@@ -22,7 +22,7 @@ from pycutlass.compiler.tools import Choice, Tools, find_device_compiler, portab
 from pycutlass.compiler.wanted import Request, Wanted, checked, requests
 from pycutlass.errors import ArgumentTypeError, BuildReportError, CompileError, ToolkitError
 from pycutlass.log import logger, say_once
-from pycutlass.report import BuildReport
+from pycutlass.report import NO_PROBLEMS, BuildReport
 from pycutlass.source import Compilable
 from pycutlass.toolchain import Processes
 from pycutlass.toolkit import own_headers_digest, sweep_scratch
@@ -256,10 +256,12 @@ def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, 
                 yield missing[number], result if isinstance(result, CompileError) else _judged(result, strict)
 
 
-def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
+def _judge(artifacts: Collection[Artifact], strict: bool) -> None:
     """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
     judged = []
     for artifact in artifacts:
+        if NO_PROBLEMS.items() <= artifact.report.items():  # as almost all are
+            continue
         try:
             problems = BuildReport.from_json(artifact.report).problems()
         except ValueError as error:
@@ -269,7 +271,7 @@ def _judge(artifacts: Iterable[Artifact], strict: bool) -> None:
     if strict and listed:
         bad = sum(bool(problems) for _, problems in judged)
         raise BuildReportError(
-            "\n".join([f"strict mode refuses {bad} of {counted(len(judged), 'kernel')}:", *listed])
+            "\n".join([f"strict mode refuses {bad} of {counted(len(artifacts), 'kernel')}:", *listed])
             + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
         )
     for artifact, problems in judged:

@@ -42,7 +42,7 @@ class DeviceLaunch:
         self.ordinal = ordinal
         self._operation = operation
         #: Where all of its buffers come from, also those that an update needs; None is the pool of RMM.
-        self._allocator = chosen()
+        self._allocator = chosen.get().allocator
         self.call = self._new_call(problem)
         self.update(problem)
 
@@ -61,7 +61,7 @@ class DeviceLaunch:
         """
         launch = object.__new__(cls)
         launch.__dict__.update(
-            ordinal=ordinal, _operation=operation, _allocator=chosen(), call=call, _libraries=libraries
+            ordinal=ordinal, _operation=operation, _allocator=chosen.get().allocator, call=call, _libraries=libraries
         )
         if call.workspace_bytes:
             workspace = launch._new_workspace(call.workspace_bytes, call.current_stream)

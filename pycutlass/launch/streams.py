@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.tensor import current_stream_source
+from pycutlass.device import current_stream_source
 
 __all__ = ["follow_streams", "run_joined", "run_with_buffers"]
 

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
+from pycutlass.device import current_stream_source
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.interleave import is_reordered, permute_columns
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix
-from pycutlass.tensor import TensorView, current_stream_source
+from pycutlass.tensor import TensorView
 
 __all__ = ["UNCHANGED", "Reordering"]
 

@@ -3,8 +3,8 @@
 No library is imported here: an adapter is chosen by the type of what was given.
 """
 
-from pycutlass.tensor.adapters import current_stream_source, wrap
+from pycutlass.tensor.adapters import wrap
 from pycutlass.tensor.guards import Guard, guard
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["Guard", "TensorView", "current_stream_source", "guard", "wrap"]
+__all__ = ["Guard", "TensorView", "guard", "wrap"]

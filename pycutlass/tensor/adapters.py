@@ -18,7 +18,7 @@ from pycutlass.integers import as_int
 from pycutlass.tensor.capsule import read_capsule
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["current_stream_source", "wrap"]
+__all__ = ["wrap"]
 
 _CUDA = 2  # DLPack's number of the device type
 
@@ -53,17 +53,6 @@ def wrap(name: str, tensor: Any) -> TensorView:
         f"operand {name} must be a tensor of torch, numpy or cupy, an object with __dlpack__, or a CUdeviceptr; "
         f"got {type(tensor).__name__}"
     )
-
-
-def current_stream_source(library: str, device: int) -> Callable[[], int]:
-    """Return a function that gives the handle of the current stream of `library` on GPU `device`."""
-    if library == "torch":
-        torch = sys.modules["torch"]
-        return lambda: int(torch.cuda.current_stream(device).cuda_stream)
-    if library == "cupy":
-        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
-        return lambda: int(get_current_stream(device).ptr)  # without a device, the stream of the current one
-    return lambda: 0  # whoever has no notion of a current stream means the legacy default stream
 
 
 def _is_torch(tensor: Any) -> bool:

@@ -328,21 +328,21 @@ def test_scopes_nest_and_belong_to_their_thread():
 
     one, two, three = Any(), Any(), Any()
     seen = []
-    assert allocators.chosen() is None
+    assert allocators.chosen.get().allocator is None
     try:
         pycutlass.set_allocator(one)
         with pycutlass.allocating_with(two):
             with pycutlass.allocating_with(None):
-                assert allocators.chosen() is None
+                assert allocators.chosen.get().allocator is None
             pycutlass.set_allocator(three)
-            assert allocators.chosen() is two
-            thread = threading.Thread(target=lambda: seen.append(allocators.chosen()))
+            assert allocators.chosen.get().allocator is two
+            thread = threading.Thread(target=lambda: seen.append(allocators.chosen.get().allocator))
             thread.start()
             thread.join()
-        assert seen == [three] and allocators.chosen() is three
+        assert seen == [three] and allocators.chosen.get().allocator is three
     finally:
         pycutlass.set_allocator("rmm")
-    assert allocators.chosen() is None
+    assert allocators.chosen.get().allocator is None
 
 
 @pytest.mark.parametrize(
@@ -366,4 +366,4 @@ def test_a_library_that_is_not_there(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ToolkitError, match=f"needs {name}, which is not installed"):
         pycutlass.set_allocator(name)
-    assert allocators.chosen() is None
+    assert allocators.chosen.get().allocator is None

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prepared_arguments import TORCH
 
-from pycutlass import GemmProblemSize, cutlass
-from pycutlass.arguments import prepared
+from pycutlass import GemmProblemSize, cutlass, kernel
 from pycutlass.errors import ArgumentError
 from pycutlass.operation.gemm_support import check_size
 
@@ -240,7 +239,7 @@ KNOWN = [
 @given(st.sampled_from(KNOWN), st.data())
 def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) -> None:
     """What C++ compares sizes with leaves nothing for the checks to refuse."""
-    most, (rows, columns), least = prepared._Sizes.of(operation)
+    most, (rows, columns), least = kernel._Sizes.of(operation)
     steps = (rows, columns, 1, 1)
     near = [
         st.sampled_from([step, limit // step * step, limit // step // 2 * step])
@@ -255,14 +254,14 @@ def test_sizes_that_are_taken_need_no_look(operation: Any, data: st.DataObject) 
 
 def test_sizes_beyond_need_one() -> None:
     operation = ampere("f16")
-    _, n, k, batch = prepared._Sizes.of(operation).most
+    _, n, k, batch = kernel._Sizes.of(operation).most
     for size in ((1, n + 128, 1), (1, 1, k + 1)):  # rows go along x, where a grid has room
         with pytest.raises(ArgumentError):
             check_size(operation, GemmProblemSize(*size))
     with pytest.raises(ArgumentError):
         check_size(operation, GemmProblemSize(1, 1, 1, cutlass.gemm.Mode.Batched, batch=batch + 1))
     for operation in APART.values():
-        m, n = prepared._Sizes.of(operation).steps
+        m, n = kernel._Sizes.of(operation).steps
         assert m * n == operation.C.alignment > 1
         with pytest.raises(ArgumentError, match="the alignment of C"):
             check_size(operation, GemmProblemSize(m + 1, n + 1, 8))

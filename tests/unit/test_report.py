@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pycutlass.report import BuildReport
+from pycutlass.report import NO_PROBLEMS, BuildReport
 
 NVCC = """ptxas info    : 11 bytes gmem, 88 bytes cmem[4]
 ptxas info    : Compiling entry function 'gemm' for 'sm_80'
@@ -81,6 +81,14 @@ def test_other_warnings_of_the_assembler_are_problems(line):
     assert report.warnings == (line.split(" : ", 1)[1],)
     assert not report.wgmma_serialized
     assert line.split(" : ", 1)[1] in report.problems()[0]
+
+
+@pytest.mark.parametrize("name", NO_PROBLEMS)
+def test_whatever_makes_a_problem_is_looked_for(name):
+    sound = read(NVCC).as_json()
+    assert NO_PROBLEMS.items() <= sound.items() and not BuildReport.from_json(sound).problems()
+    bad = {int: 8, bool: True, list: ["something"]}[type(NO_PROBLEMS[name])]
+    assert BuildReport.from_json({**sound, name: bad}).problems()
 
 
 def test_a_remark_is_no_warning():

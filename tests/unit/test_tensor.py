@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycutlass import _core
+from pycutlass.device import current_stream_source
 from pycutlass.errors import ArgumentTypeError
-from pycutlass.tensor import TensorView, current_stream_source, wrap
+from pycutlass.tensor import TensorView, wrap
 from pycutlass.tensor.capsule import _Tensor
 
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int32"]
