@@ -7,12 +7,16 @@
 
 namespace {
 
+struct Method;
+
 /// Serves a call of METH_FASTCALL | METH_KEYWORDS; null without an exception where it is not the usual one.
-using Serve = PyObject* (*)(PyObject* const*, Py_ssize_t, PyObject*);
+using Serve = PyObject* (*)(Method const&, PyObject* const*, Py_ssize_t, PyObject*);
 
 struct Method {
   PyObject_HEAD vectorcallfunc call;
-  PyObject* function;
+  PyObject* function;  // what stands for it in Python, and takes what is not served
+  PyObject* direct;    // of a checked call: what is called first, with none of the keywords that are `earlier`
+  PyObject* earlier;   // a tuple
   Serve serve;
 };
 
@@ -46,7 +50,7 @@ void set_arguments_type(py::type const& type) {
 }
 
 /// operation.run(arguments) and operation.run(arguments, stream), of arguments that were made for that very operation.
-PyObject* serve_run(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+PyObject* serve_run(Method const&, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
   if (keywords || count < 2 || count > 3 || !are_arguments(given[1])) return nullptr;
   if (in_slot(given[1], slots.operation).ptr() != given[0]) return nullptr;
   py::object const launch = in_slot(given[1], slots.run);
@@ -56,7 +60,7 @@ PyObject* serve_run(PyObject* const* given, Py_ssize_t count, PyObject* keywords
 }
 
 /// arguments.update(A=..., D=...) and the like, of tensors that simply take the place of others.
-PyObject* serve_update(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+PyObject* serve_update(Method const&, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
   static std::array<PyObject*, 4> const names = {interned("A"), interned("B"), interned("C"), interned("D")};
   static PyObject* const present = interned("_given");
   if (count != 1 || !keywords || !are_arguments(given[0])) return nullptr;
@@ -79,8 +83,28 @@ PyObject* serve_update(PyObject* const* given, Py_ssize_t count, PyObject* keywo
   return py::none().release().ptr();
 }
 
+/// A call that fits the parameters of a function. One that does not has entered no frame, so its exception comes
+/// without a traceback.
+PyObject* serve_checked(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); ++i) {
+    int const is_earlier = PySequence_Contains(method.earlier, PyTuple_GET_ITEM(keywords, i));
+    if (is_earlier) return nullptr;
+  }
+  PyObject* result = PyObject_Vectorcall(method.direct, given, static_cast<size_t>(count), keywords);
+  if (result || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
+  PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &error, &traceback);
+  if (traceback) {
+    PyErr_Restore(type, error, traceback);
+  } else {
+    Py_DECREF(type);
+    Py_XDECREF(error);
+  }
+  return nullptr;
+}
+
 PyObject* call(PyObject* self, PyObject* const* given, size_t count, PyObject* keywords) {
-  PyObject* result = method_of(self).serve(given, PyVectorcall_NARGS(count), keywords);
+  PyObject* result = method_of(self).serve(method_of(self), given, PyVectorcall_NARGS(count), keywords);
   if (result || PyErr_Occurred()) return result;
   return PyObject_Vectorcall(method_of(self).function, given, count, keywords);
 }
@@ -110,6 +134,8 @@ PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(meth
 void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   Py_XDECREF(method_of(self).function);
+  Py_XDECREF(method_of(self).direct);
+  Py_XDECREF(method_of(self).earlier);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -142,11 +168,13 @@ PyTypeObject* method_type() {
   return type;
 }
 
-py::object make(py::handle function, Serve serve) {
+py::object make(py::handle function, Serve serve, py::handle direct = {}, py::handle earlier = {}) {
   PyObject* self = method_type()->tp_alloc(method_type(), 0);
   if (!self) throw py::error_already_set();
   method_of(self).call = call;
   method_of(self).function = function.inc_ref().ptr();
+  method_of(self).direct = direct.inc_ref().ptr();
+  method_of(self).earlier = earlier.inc_ref().ptr();
   method_of(self).serve = serve;
   return py::reinterpret_steal<py::object>(self);
 }
@@ -160,6 +188,13 @@ void bind_fast_methods(py::module_& m) {
   m.def(
       "fast_update", [](py::object const& function) { return make(function, serve_update); }, py::arg("function"),
       "Arguments.update, written in Python as `function`.");
+  m.def(
+      "checked_call",
+      [](py::object const& direct, py::object const& function, py::tuple const& earlier) {
+        return make(function, serve_checked, direct, earlier);
+      },
+      py::arg("direct"), py::arg("function"), py::arg("earlier"),
+      "The function `direct`; `function` is called instead where it cannot be, and for keywords that are `earlier`.");
   m.def("set_arguments_type", set_arguments_type, py::arg("type"),
         "Say which class has the slots that launches look at.");
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
+from pycutlass import _core
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 
 __all__ = [
@@ -152,7 +153,10 @@ def public(target: _Target, *, but: tuple[str, ...] = (), also: Mapping[str, str
 
 
 def _checked(function: Any, name: str | None, also: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """Return `function` with a TypeError of its call made ours; without a `name` it is a constructor."""
+    """Return `function` with a TypeError of its call made ours; without a `name` it is a constructor.
+
+    It is called at once by C++; what cannot be called so, and keywords of `also`, are left to `call`.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -168,7 +172,7 @@ def _checked(function: Any, name: str | None, also: Mapping[str, str] = MappingP
                 raise  # from inside: the call itself was right
             raise _mistake(function, name or type(args[0]).__name__, kwargs, error, also) from None
 
-    return call
+    return _core.checked_call(function, call, tuple(also))
 
 
 def _mistake(

@@ -1,10 +1,14 @@
-"""Operation.run and Arguments.update, whose usual calls are served in C++ and all others by a function in Python."""
+"""What is called by way of C++: Operation.run, Arguments.update, and functions whose arguments are checked."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import pickle
+import pydoc
+import sys
+import typing
+from functools import partial
 
 import fake_gpu
 import numpy as np
@@ -13,6 +17,8 @@ from descriptions import ampere
 
 from pycutlass import GemmArguments, GemmOperationUniversal
 from pycutlass.arguments.base import Arguments
+from pycutlass.calls import public
+from pycutlass.compiler import add_module
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import Operation
 
@@ -193,3 +199,79 @@ def test_python_may_remember_where_the_methods_are() -> None:
     for owner, name in ((Operation, "run"), (Arguments, "update")):
         with pytest.raises(TypeError, match="immutable"):
             type(vars(owner)[name]).another = None
+
+
+@public
+def _doubled(value: int, *, again: bool = False) -> int:
+    """Return twice the value."""
+    return len(value) if again else 2 * value  # type: ignore[arg-type]
+
+
+@partial(public, also={"arch": "capability"})
+class _Described:
+    def __init__(self, capability: int, stages: int = 2) -> None:
+        self.value = capability, stages
+
+    @classmethod
+    def of(cls, capability: int) -> _Described:
+        return cls(capability)
+
+    @staticmethod
+    def known(capability: int) -> bool:
+        return capability == 80
+
+
+def test_a_checked_call_that_is_right_enters_no_frame_but_its_own() -> None:
+    entered = []
+    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        _doubled(2)
+        described = _Described(80, stages=3)
+        _Described.of(80)
+        described.known(80)
+    finally:
+        sys.setprofile(None)
+    assert entered == ["_doubled", "__init__", "of", "__init__", "known"]
+    assert described.value == (80, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: _doubled(), ["_doubled missing 1 required", "'value'"]),
+        (lambda: _doubled(1, 2), ["_doubled takes 1 positional argument"]),
+        (lambda: _doubled(1, agian=True), ["no keyword agian", "Did you mean again?"]),
+        (lambda: _Described(), ["_Described missing 1 required", "optionally stages"]),
+        (lambda: _Described.of(1, 2), ["_Described.of"]),
+        (lambda: _Described.known(), ["_Described.known missing"]),
+        (lambda: _Described(80, arch=80), ["give capability or arch"]),
+        (lambda: _Described(capability=80, arch=80), ["give capability or arch"]),
+    ],
+)
+def test_a_call_that_is_wrong_is_explained(call, words) -> None:
+    with pytest.raises(ArgumentTypeError) as caught:
+        call()
+    assert all(word in str(caught.value) for word in words)
+    assert caught.value.__cause__ is None
+
+
+def test_keywords_of_earlier_scripts_are_taken() -> None:
+    assert _Described(arch=90, stages=4).value == (90, 4)
+
+
+def test_a_type_error_from_inside_passes_as_it_is() -> None:
+    with pytest.raises(TypeError, match=r"object of type 'int' has no len") as caught:
+        _doubled(3, again=True)
+    assert not isinstance(caught.value, ArgumentTypeError)
+    assert caught.traceback[-1].name == "_doubled"
+
+
+def test_checked_calls_say_of_themselves_what_the_functions_say() -> None:
+    assert str(inspect.signature(add_module)).startswith("(operations: ")
+    assert list(inspect.signature(_Described).parameters) == ["capability", "stages"]
+    assert list(inspect.signature(_Described(80).of).parameters) == ["capability"]
+    assert inspect.getsource(add_module).startswith("@public\ndef add_module(")
+    assert typing.get_type_hints(_doubled) == {"value": int, "again": bool, "return": int}
+    assert _doubled.__name__ == "_doubled" and _doubled.__doc__ == "Return twice the value."
+    assert pickle.loads(pickle.dumps(add_module)) is add_module is copy.deepcopy(add_module)
+    assert inspect.isroutine(add_module) and "add_module(operations" in pydoc.plain(pydoc.render_doc(add_module))

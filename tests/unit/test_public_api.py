@@ -161,7 +161,7 @@ def test_all_is_sorted_and_complete(name):
         each
         for each, value in vars(module).items()
         if not each.startswith("_")
-        and (inspect.isclass(value) or inspect.isfunction(value))
+        and (inspect.isclass(value) or inspect.isroutine(value))
         and value.__module__ == name
     }
     helpers = defined - set(public)
@@ -290,7 +290,7 @@ def test_what_is_public_is_documented(name):
         ):
             continue
         for member, function in vars(value).items():
-            if not member.startswith("_") and (inspect.isfunction(function) or isinstance(function, property)):
+            if not member.startswith("_") and (inspect.isroutine(function) or isinstance(function, property)):
                 assert inspect.getdoc(getattr(value, member)), f"{name}.{each}.{member}"
 
 
