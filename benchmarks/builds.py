@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchmarks.common import BenchmarkError, Report
 from pycutlass import GemmOperationGrouped, GemmOperationUniversal, PyCutlassError, compiler, device, toolkit
 from pycutlass.errors import ToolkitError
-from pycutlass.operation.text import shape_text
+from pycutlass.families.ampere.family import shape_text
 
 if TYPE_CHECKING:
     import torch

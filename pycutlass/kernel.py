@@ -14,8 +14,7 @@ from pycutlass import _core, device
 from pycutlass.deferred_release import later
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.epilogue.protocol import check_scalars
-from pycutlass.epilogue.scalars import EpilogueLayout
+from pycutlass.epilogue.scalars import EpilogueLayout, check_scalars
 from pycutlass.errors import NotCompiledError, PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
@@ -165,7 +164,7 @@ class PreparedGemm:
             scalars = check_scalars(self._functor, output_op)
             if any(scalars.pointers):  # memory that is watched
                 return None
-            return scalars, self._functor.pack(self._layout, scalars), scalars.needs_source
+            return scalars, scalars.packed(self._layout), scalars.needs_source
         except PyCutlassError:  # which is raised again, where it is its turn
             return None
 

@@ -30,6 +30,12 @@ _OPERATION_CPP = {
     MathOperation.multiply_add_fast_f32: "cutlass::arch::OpMultiplyAddFastF32",
 }
 
+_OPERATION_TAGS = {
+    MathOperation.multiply_add_fast_f16: "f16",
+    MathOperation.multiply_add_fast_bf16: "bf16",
+    MathOperation.multiply_add_fast_f32: "3xtf32",
+}
+
 _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
 
 
@@ -123,6 +129,11 @@ MathOperation.multiply_add)
     def is_over_f32(self) -> bool:
         """Whether tensors of f32 may be described with this instruction, which rounds them to its own type."""
         return self.math_operation in self.product.over_f32
+
+    def procedural_name(self) -> str:
+        """Return accumulator, instruction and operation as in CUTLASS's kernel names: ``s16816`` or ``s1688bf16``."""
+        shape = "".join(map(str, self.instruction_shape or ())) if self.is_tensor_op else ""
+        return f"{self.accumulator.letter}{shape}{_OPERATION_TAGS.get(self.math_operation, '')}"
 
     def __repr__(self) -> str:
         shape = None if self.instruction_shape is None else list(self.instruction_shape)
@@ -287,6 +298,11 @@ class TensorDescription(Value):
             is_row_major=order.is_row_major,
             alignment_bytes=described.bytes_of(alignment),
         )
+
+    @property
+    def cpp(self) -> str:
+        """The description in C++."""
+        return f"pycutlass::Tensor<{self.type.cpp}, {self.order.cpp}, {self.alignment}>"
 
     def __repr__(self) -> str:
         return f"TensorDescription({self.type}, {self.order}, {self.alignment})"

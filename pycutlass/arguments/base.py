@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVa
 from pycutlass import _core, device
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.epilogue.protocol import check_scalars
+from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of

@@ -1,6 +1,6 @@
 """Epilogue functors: what happens to an accumulator on its way to D; the one with an activation is in `generic`.
 
-A functor is one object that checks itself, spells its C++, packs its scalars and carries its reference.
+A functor is one object that checks itself, spells its C++, makes its scalars and carries its reference.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What an epilogue is: named tensors and scalars, C++ for each family of kernels, arguments as bytes, and a meaning."""
+"""What an epilogue is: named tensors and scalars, C++ for each family of kernels, and a meaning."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.calls import unknown_keywords
-from pycutlass.epilogue.scalars import EpilogueLayout, EpilogueScalars, pack
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.epilogue.scalars import EpilogueScalars, pack
+from pycutlass.errors import ArgumentError
 from pycutlass.families import Family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.types import Element, element
@@ -22,7 +22,7 @@ from pycutlass.types import Element, element
 if TYPE_CHECKING:
     from pycutlass.epilogue.activations import Activation
 
-__all__ = ["Epilogue", "Family", "Port", "Scalar", "check_scalars"]
+__all__ = ["Epilogue", "Family", "Port", "Scalar"]
 
 Array = NDArray[Any]
 
@@ -164,7 +164,7 @@ class Epilogue(ABC):
         """Return the C++ type of the epilogue for kernels of `family`, with a C of type `source` (by default D's)."""
 
     def definitions(self, family: Family) -> str:
-        """Return C++ that comes before the kernel, for a type that is none of CUTLASS's."""
+        """Return C++ that comes before the kernel, for a tree: a type that is none of CUTLASS's."""
         return ""
 
     def shared_bytes(self, family: Family, tile: TileDescription) -> int:
@@ -172,7 +172,7 @@ class Epilogue(ABC):
         return 0
 
     def epilogue_type(self, *values: Any, **named: Any) -> EpilogueScalars:
-        """Return the scalars of one launch, by position or by name.
+        """Return the scalars of one launch, by position or by name, which pack themselves for a kernel.
 
         Raises
         ------
@@ -198,33 +198,6 @@ class Epilogue(ABC):
         on_device = tuple(scalar.name for scalar in self.scalar_table if scalar.on_device)
         named_values = [(name, given.get(name, defaults[name])) for name in names]
         return pack(self.compute, *named_values, on_device=on_device, beta_is_given="beta" in given)
-
-    def pack(
-        self,
-        layout: EpilogueLayout,
-        scalars: EpilogueScalars,
-        addresses: Mapping[str, int] | None = None,
-        strides: Mapping[str, tuple[int, ...]] | None = None,
-    ) -> bytes:
-        """Return the arguments of one launch as a compiled kernel takes them.
-
-        Parameters
-        ----------
-        layout : EpilogueLayout
-            Of the kernel.
-        scalars : EpilogueScalars
-            What `epilogue_type` returned.
-        addresses, strides : mapping, optional
-            Of the ports, by name.
-
-        Raises
-        ------
-        CacheError
-            The kernel was compiled for another epilogue.
-        """
-        values = dict(zip(scalars.names, scalars.values, strict=True))
-        pointers = dict(zip(scalars.names, scalars.pointers, strict=True))
-        return layout.pack(values, {**pointers, **addresses} if addresses else pointers, strides)
 
     def reference(
         self,
@@ -258,28 +231,3 @@ class Epilogue(ABC):
         compute : dtype, optional
             Type to compute in; by default the epilogue's own.
         """
-
-
-def check_scalars(functor: Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
-    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
-    if scalars is None:
-        return functor.epilogue_type()
-    if not isinstance(scalars, EpilogueScalars):
-        raise ArgumentTypeError(
-            f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
-        )
-    if any(scalars.pointers) and scalars.compute is not functor.compute:
-        raise ArgumentError(
-            f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
-            f"{functor.compute}: make it with this operation's epilogue_type"
-        )
-    if scalars.names != functor.scalar_names:
-        raise ArgumentError(
-            f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
-            f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
-        )
-    if scalars.compute is functor.compute:
-        return scalars
-    # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
-    pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
-    return replace(scalars, compute=functor.compute)

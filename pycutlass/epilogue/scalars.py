@@ -9,8 +9,8 @@ import itertools
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, Unkno
 from pycutlass.integers import attribute, real
 from pycutlass.types import Element
 
-__all__ = ["EpilogueLayout", "EpilogueScalars", "Field", "computed", "pack"]
+__all__ = ["EpilogueLayout", "EpilogueScalars", "Field", "check_scalars", "computed", "pack"]
 
 #: The scalars that kernels read from device memory; include/pycutlass/epilogue.h passes all others by value.
 _ON_DEVICE = ("alpha", "beta")
@@ -80,6 +80,30 @@ class EpilogueScalars:
         index = self.names.index(name)
         return self.owners[index] if self.pointers[index] else self.values[index]
 
+    def packed(
+        self,
+        layout: EpilogueLayout,
+        addresses: Mapping[str, int] | None = None,
+        strides: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> bytes:
+        """Return the arguments of the epilogue as a compiled kernel takes them.
+
+        Parameters
+        ----------
+        layout : EpilogueLayout
+            Of the kernel.
+        addresses, strides : mapping, optional
+            Of the tensors beside C and D, by name.
+
+        Raises
+        ------
+        CacheError
+            The kernel was compiled for another epilogue.
+        """
+        values = dict(zip(self.names, self.values, strict=True))
+        pointers = dict(zip(self.names, self.pointers, strict=True))
+        return layout.pack(values, {**pointers, **addresses} if addresses else pointers, strides)
+
     def sync(self, stream_sync: bool = True) -> None:
         """Do nothing: scalars bring nothing back. The original's scripts ask for it."""
 
@@ -107,6 +131,46 @@ def pack(
     packed = [_scalar(compute, name, value, on_device) for name, value in named]
     values, pointers, owners = zip(*packed, strict=True)
     return EpilogueScalars(values, pointers, owners, compute, tuple(name for name, _ in named), beta_is_given)
+
+
+class _Epilogue(Protocol):
+    """What is read of an epilogue."""
+
+    @property
+    def compute(self) -> Element:
+        """Type that scalars are computed in."""
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Names of the scalars of a launch."""
+
+    def epilogue_type(self) -> EpilogueScalars:
+        """Return the scalars of a launch that names none."""
+
+
+def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
+    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
+    if scalars is None:
+        return functor.epilogue_type()
+    if not isinstance(scalars, EpilogueScalars):
+        raise ArgumentTypeError(
+            f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
+        )
+    if any(scalars.pointers) and scalars.compute is not functor.compute:
+        raise ArgumentError(
+            f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
+            f"{functor.compute}: make it with this operation's epilogue_type"
+        )
+    if scalars.names != functor.scalar_names:
+        raise ArgumentError(
+            f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
+            f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
+        )
+    if scalars.compute is functor.compute:
+        return scalars
+    # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
+    pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
+    return replace(scalars, compute=functor.compute)
 
 
 def computed(compute: Element, number: float) -> float:

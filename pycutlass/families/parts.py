@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.types import Element, Layout
 
-__all__ = ["Epilogue", "Kernel", "Math", "Product", "Shape", "Tensor", "Tile", "changed"]
+__all__ = ["Epilogue", "Gemm", "Kernel", "Math", "Product", "Shape", "Tensor", "Tile", "changed"]
 
 Shape = tuple[int, int, int]
 _Part = TypeVar("_Part")
@@ -99,6 +99,10 @@ class Math(Protocol):
     def product(self) -> Product:
         """The row of the family's table."""
 
+    @property
+    def operator_cpp(self) -> str:
+        """The math operator's tag in C++."""
+
 
 class Tile(Protocol):
     """What is read of a tile."""
@@ -166,6 +170,10 @@ class Tensor(Protocol):
     def alignment_bytes(self) -> int:
         """The alignment in bytes."""
 
+    @property
+    def cpp(self) -> str:
+        """The description in C++."""
+
 
 class Epilogue(Protocol):
     """What is read of an epilogue."""
@@ -200,9 +208,15 @@ class Epilogue(Protocol):
     def shared_bytes(self, family: Any, tile: Any) -> int:
         """Return the shared memory in bytes that it takes beside what C and D go through."""
 
+    def cpp(self, family: Any, source: Element | None = None) -> str:
+        """Return its C++ type for kernels of `family`, with a C of type `source`."""
+
+    def definitions(self, family: Any) -> str:
+        """Return the C++ that comes before the kernel, where it is a tree of visitors."""
+
 
 class Kernel(Protocol):
-    """What is read of a GEMM."""
+    """What is read of a kernel: of a GEMM, or of what a convolution computes as one."""
 
     compute_capability: int
     swizzling_functor: Any
@@ -224,12 +238,16 @@ class Kernel(Protocol):
         """Operand C."""
 
     @property
-    def D(self) -> Tensor:
-        """The result."""
-
-    @property
     def epilogue_functor(self) -> Epilogue:
         """What happens to the accumulator."""
+
+
+class Gemm(Kernel, Protocol):
+    """What is read of a GEMM."""
+
+    @property
+    def D(self) -> Tensor:
+        """The result."""
 
 
 def changed(part: _Part, **fields: Any) -> _Part:

@@ -10,7 +10,7 @@ from pycutlass import _core
 from pycutlass.calls import member_meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Epilogue, Kernel, Math, Product, Tensor, Tile
+from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Shape, Tensor, Tile
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
     Family,
@@ -136,7 +136,7 @@ class _Sm90(KernelFamily):
                 )
             _check_alignment(name, operand)
 
-    def check_parts(self, kernel: Kernel) -> None:
+    def check_parts(self, kernel: Gemm) -> None:
         """Check compute capability, layouts, alignments and epilogue; say where registers will spill."""
         tile, A, B, C, D = kernel.tile_description, kernel.A, kernel.B, kernel.C, kernel.D
         if kernel.compute_capability not in self.shared_memory:
@@ -188,6 +188,41 @@ class _Sm90(KernelFamily):
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 90."""
         return 90
+
+    def gemm_text(self, kernel: Gemm) -> str:
+        """Return the C++ of a GEMM, without the line that names the kernel."""
+        return self._text(kernel, kernel.tile_description.stages, "gemm_sm90.h", "GemmSm90")
+
+    def group_text(self, kernel: Gemm, mode: SchedulerMode) -> str:
+        """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
+        # CUTLASS may choose one stage too many for a group.
+        tile = kernel.tile_description
+        stages = stages_of(tile, kernel.C, grouped=True)
+        chosen = tile.stages is None and stages == chosen_stages(tile, kernel.C, grouped=True)
+        return self._text(kernel, None if chosen else stages, "gemm_grouped_sm90.h", "GemmGroupedSm90")
+
+    def _text(self, kernel: Gemm, stages: int | None, header: str, template: str) -> str:
+        """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
+        tile, functor = kernel.tile_description, kernel.epilogue_functor
+        schedule = tile.kernel_schedule or KernelSchedule.Cooperative
+        written = "" if kernel.D == kernel.C else f",\n    {kernel.D.cpp}"
+        return (
+            f'#include "pycutlass/{header}"\n\n'
+            f"{functor.definitions(self.gemm) if functor.is_tree else ''}"
+            f"using Operation = pycutlass::{template}<\n"
+            f"    {kernel.A.cpp},\n"
+            f"    {kernel.B.cpp},\n"
+            f"    {kernel.C.cpp},\n"
+            f"    {tile.math_instruction.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
+            f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
+            f"    {functor.cpp(self.gemm, kernel.C.type)},\n"
+            f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
+        )
+
+
+def _static_shape(shape: Shape) -> str:
+    """Return a shape in CuTe's C++."""
+    return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in shape)}>"
 
 
 def _check_alignment(name: str, operand: Tensor) -> None:

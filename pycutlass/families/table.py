@@ -14,7 +14,7 @@ from typing import Any
 from pycutlass.calls import meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Epilogue, Kernel, Math, Product, Tensor, Tile, changed
+from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Tensor, Tile, changed
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
@@ -126,7 +126,7 @@ class KernelFamily(ABC):
 
     # Kernels
 
-    def check_gemm(self, kernel: Kernel) -> None:
+    def check_gemm(self, kernel: Gemm) -> None:
         """Raise DescriptionError where the parts make no GEMM of the family: the rule, and which two disagree."""
         tile, A, B, C, D = kernel.tile_description, kernel.A, kernel.B, kernel.C, kernel.D
         apart = D != C
@@ -194,8 +194,16 @@ class KernelFamily(ABC):
             )
 
     @abstractmethod
-    def check_parts(self, kernel: Kernel) -> None:
+    def check_parts(self, kernel: Gemm) -> None:
         """Check what this family alone asks of a GEMM."""
+
+    @abstractmethod
+    def gemm_text(self, kernel: Gemm) -> str:
+        """Return the C++ of a GEMM, without the line that names the kernel."""
+
+    @abstractmethod
+    def group_text(self, kernel: Gemm, mode: SchedulerMode) -> str:
+        """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
 
     @abstractmethod
     def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:

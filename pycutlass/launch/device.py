@@ -272,7 +272,7 @@ class DeviceLaunch:
         problem, call, tensors = prepared.problem, prepared.call, prepared.tensors
         addresses = {name: pointer for name, (pointer, _, _) in tensors.items()}
         strides = {name: steps for name, (_, steps, _) in tensors.items()}
-        call.set_epilogue(self._operation.epilogue_functor.pack(self._layout, problem.scalars, addresses, strides))
+        call.set_epilogue(problem.scalars.packed(self._layout, addresses, strides))
         for name, (_, steps, size) in tensors.items():
             operand, field = problem.operands[name], self._layout.tensors[name]
             self._layout.check(name, operand.description.type.short, name in problem.written)

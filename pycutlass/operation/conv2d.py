@@ -20,7 +20,6 @@ from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, 
 from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import named_operands, supported
-from pycutlass.operation.text import ampere_arguments, math_name
 from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
@@ -302,7 +301,7 @@ class Conv2dOperation(Operation):
         """Return the readable part of the kernel's name: family, instruction, direction, types, tile, alignments."""
         tile, math = self.tile_description, self.tile_description.math_instruction
         group = "" if self.group_mode is None else f"_{self.group_mode.name.lower()}"
-        core = f"{math_name(tile)}{self.conv_kind.name}{group}_{self.iterator_algorithm.name}"
+        core = f"{math.procedural_name()}{self.conv_kind.name}{group}_{self.iterator_algorithm.name}"
         unity = "_unity" if self.stride_support is StrideSupport.Unity else ""
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         return (
@@ -320,7 +319,7 @@ class Conv2dOperation(Operation):
             f'#include "pycutlass/{header}"\n\n'
             "using Operation = pycutlass::Conv2d<\n"
             f"    {default},\n"
-            f"{ampere_arguments(self)},\n"
+            f"{AMPERE.arguments_text(self)},\n"
             f"    cutlass::conv::IteratorAlgorithm::{_ALGORITHMS[self.iterator_algorithm]}, "
             f"cutlass::conv::StrideSupport::k{self.stride_support.name}>;\n"
         )

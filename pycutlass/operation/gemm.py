@@ -27,7 +27,6 @@ from pycutlass.operation.gemm_support import check_operands, check_size, output,
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import Support, named_operands, supported
-from pycutlass.operation.text import gemm_text, math_name
 from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
@@ -279,11 +278,13 @@ class GemmOperationUniversal(Operation):
         written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
-            f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math_name(tile)}gemm_{operands}_"
+            f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math.procedural_name()}gemm_{operands}_"
             f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
         )
 
-    body = gemm_text
+    def body(self) -> str:
+        """Return the generated C++ without the line that names the kernel."""
+        return self.family.gemm_text(self)
 
     def _value(self) -> tuple[Any, ...]:
         value = super()._value()

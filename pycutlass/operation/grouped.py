@@ -18,7 +18,6 @@ from pycutlass.operation.base import EARLIER, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
 from pycutlass.operation.group_support import check_operands, check_sizes, outputs
 from pycutlass.operation.support import Support, named_operands, supported
-from pycutlass.operation.text import grouped_text
 from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
 
@@ -176,7 +175,7 @@ class GemmOperationGrouped(Operation):
 
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
-        return grouped_text(self.single, self.precompute_mode)
+        return self.family.group_text(self.single, self.precompute_mode)
 
     def _check(self) -> None:
         check_family(self.epilogue_functor, self.family.group)

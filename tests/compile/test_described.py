@@ -75,5 +75,5 @@ def test_a_kernel_takes_the_scalars_of_its_functor(described: Any) -> None:
     ends = [field.offset + field.bytes for field in layout.fields]
     assert all(end <= field.offset for end, field in zip(ends, layout.fields[1:], strict=False))
     assert ends[-1] <= layout.size
-    packed = functor.pack(layout, functor.epilogue_type(1.5, -2.0))
+    packed = functor.epilogue_type(1.5, -2.0).packed(layout)
     assert len(packed) == host.epilogue_bytes

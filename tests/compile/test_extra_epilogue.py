@@ -35,7 +35,7 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str, host_compiler: H
     for port in functor.ports:
         layout.check(port.name, port.type.short, port in functor.outputs)
     addresses = {"extra": 16, "bias": 32, "second": 48}
-    packed = functor.pack(layout, functor.epilogue_type(**SCALARS), addresses, {"extra": (8, 64), "second": (16, 0)})
+    packed = functor.epilogue_type(**SCALARS).packed(layout, addresses, {"extra": (8, 64), "second": (16, 0)})
     assert len(packed) == layout.size
     if operation.is_sm90:
         tile, C = operation.tile_description, operation.C

@@ -17,7 +17,7 @@ from pycutlass import (
     LinearCombinationGeneric,
     cutlass,
 )
-from pycutlass.epilogue.protocol import check_scalars
+from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
 F16 = LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)

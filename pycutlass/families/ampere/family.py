@@ -1,4 +1,4 @@
-"""The table of Ampere-style kernels, what their parts must be to each other, and how much shared memory they take.
+"""The table of Ampere-style kernels, what their parts must be to each other, their C++, and their shared memory.
 
 That is to the byte what CUTLASS's headers lay out, in numbers; the tests compare it with the structures themselves.
 """
@@ -17,10 +17,10 @@ from pycutlass.families.ampere.mainloop import check_mainloop, simt_padding
 from pycutlass.families.ampere.outputs import check_output, simt_threads, with_other_warps, writes
 from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near
-from pycutlass.families.parts import Epilogue, Kernel, Math, Tensor, Tile
+from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
-__all__ = ["AMPERE", "NO_VOLTA", "epilogue_bytes", "mainloop_bytes"]
+__all__ = ["AMPERE", "NO_VOLTA", "epilogue_bytes", "mainloop_bytes", "shape_text"]
 
 #: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
 NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
@@ -32,6 +32,10 @@ _Mode = _core.GemmMode
 _MAX_THREADS = 1024
 #: C that is written by epilogues of two fragments at once, by accumulator (default_epilogue_tensor_op.h).
 _TWO_FRAGMENTS = {("f32", "f32", 4), ("f32", "f16", 8), ("s32", "f16", 8), ("s32", "bf16", 8)}
+_GROUP_SCHEDULES = {
+    SchedulerMode.Device: "cutlass::gemm::kernel::GroupScheduleMode::kDeviceOnly",
+    SchedulerMode.Host: "cutlass::gemm::kernel::GroupScheduleMode::kHostPrecompute",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +113,7 @@ class _Ampere(KernelFamily):
             f"describe a Hopper-native kernel"
         )
 
-    def check_parts(self, kernel: Kernel) -> None:
+    def check_parts(self, kernel: Gemm) -> None:
         """Check that mainloop and epilogue load, multiply and write the tile."""
         math, C = kernel.tile_description.math_instruction, kernel.C
         check_family(kernel.epilogue_functor, self.gemm)
@@ -191,6 +195,47 @@ class _Ampere(KernelFamily):
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 75 or 80."""
         return min(compute_capability, 80)
+
+    def gemm_text(self, kernel: Gemm) -> str:
+        """Return the C++ of a GEMM, without the line that names the kernel."""
+        functor = kernel.epilogue_functor
+        header, template = (
+            ("gemm_visitor.h", "GemmVisitor") if functor.is_tree else ("gemm_universal.h", "GemmUniversal")
+        )
+        return (
+            f'#include "pycutlass/{header}"\n\n'
+            f"{functor.definitions(self.gemm) if functor.is_tree else ''}"
+            f"using Operation = pycutlass::{template}<\n{self.arguments_text(kernel)}>;\n"
+        )
+
+    def group_text(self, kernel: Gemm, mode: SchedulerMode) -> str:
+        """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
+        each = self.gemm_text(kernel).replace("using Operation =", "using Problem =")
+        return (
+            '#include "pycutlass/gemm_grouped.h"\n'
+            f"{each}\n"
+            f"using Operation = pycutlass::GemmGrouped<Problem, {_GROUP_SCHEDULES[mode]}>;\n"
+        )
+
+    def arguments_text(self, kernel: Kernel) -> str:
+        """Return the template arguments of every kernel, from operand A to the math operation, in C++."""
+        tile, math = kernel.tile_description, kernel.tile_description.math_instruction
+        return (
+            f"    {kernel.A.cpp},\n"
+            f"    {kernel.B.cpp},\n"
+            f"    {kernel.C.cpp},\n"
+            f"    {math.accumulator.cpp}, cutlass::arch::OpClass{math.opcode_class.name}, "
+            f"cutlass::arch::Sm{self.tag(kernel.compute_capability)},\n"
+            f"    {shape_text(tile.threadblock_shape)}, {shape_text(tile.warp_shape)},\n"
+            f"    {shape_text(math.instruction_shape or (1, 1, 1))},\n"
+            f"    {kernel.epilogue_functor.cpp(self.gemm)},\n"
+            f"    {kernel.swizzling_functor.tag()}, {tile.stages}, {math.operator_cpp}"
+        )
+
+
+def shape_text(shape: Shape) -> str:
+    """Return a shape in C++."""
+    return f"cutlass::gemm::GemmShape<{', '.join(map(str, shape))}>"
 
 
 def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor) -> int:
