@@ -2,8 +2,8 @@
 #
 #   make demo       what this machine has, and two examples: no GPU and no nvcc needed
 #   make test       all tests that need no GPU, but for those that take minutes, on all cores
-#   make thorough   those as well, and the rules of tiles: every tile proven (core-hours), misuse, and kernels emulated for
-#                   MINUTES=10
+#   make thorough   those as well, examples and the guide without precompiled headers, and the rules of tiles: every tile
+#                   proven (core-hours), misuse, and kernels emulated for MINUTES=10
 #   make proof      the rules of tiles: every tile proven, on all cores, or a part of them: SHARD=1/8
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
@@ -29,6 +29,9 @@ BIN := $(VENV)/bin
 SOURCES := setup.py pyproject.toml $(wildcard csrc/*.cpp csrc/*.h csrc/*.map) pycutlass/include/pycutlass/abi.h
 CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emulation/*.cpp tests/emulation/*.h tests/proof/*.h tests/unit/fake_gpu/*.cpp tests/unit/fake_gpu/*.h)
 
+# Tests start hundreds of Pythons, each of which would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test thorough proof test-gpu fuzz-gpu lint format clean
 .DELETE_ON_ERROR:
 
@@ -46,6 +49,7 @@ test: $(VENV)/.dev
 thorough: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest tests/unit/test_rules.py tests/unit/test_misuse.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "thorough and not gpu" $(PYTEST_ARGS)
+	HEADERS=plain $(BIN)/python -m pytest -m "compile and not gpu" tests/examples tests/unit/test_docs.py $(PYTEST_ARGS)
 	PROOF=whole $(BIN)/python -m pytest tests/proof $(PYTEST_ARGS)
 	$(BIN)/python tests/proof/table.py --shard $(SHARD)
 	$(BIN)/python tests/emulation/tiles.py --minutes $(MINUTES)

@@ -15,7 +15,7 @@ from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import CompileError
 from pycutlass.families.ampere import mainloop
 from pycutlass.families.ampere.mainloop import shares_evenly
-from pycutlass.toolchain import Processes
+from pycutlass.toolchain import HostCompiler, Processes
 
 pytestmark = pytest.mark.compile
 
@@ -68,7 +68,7 @@ def iterates(beside: int, lines: int, lanes: int, warps: int, striped: bool) -> 
 
 @pytest.mark.parametrize("operation", ["gemm", "convolution"])
 def test_a_kernel_that_would_load_a_part_of_its_tile_does_not_compile(
-    operation: str, monkeypatch: pytest.MonkeyPatch
+    operation: str, host_compiler: HostCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should the rule miss one, the headers do not."""
     monkeypatch.setattr(mainloop, "_check_shares", lambda *arguments: None)
@@ -79,7 +79,7 @@ def test_a_kernel_that_would_load_a_part_of_its_tile_does_not_compile(
         else conv(fprop, "optimized", shape=shape, warps=warps)
     )
     with pytest.raises(CompileError, match="do not share the tile of an operand evenly"):
-        find_tools("nvcc", toolkit.without_memo).host.compile(made.source(), "sm_80", Processes(1, 8 << 30))
+        host_compiler.compile(made.source(), "sm_80", Processes(1, 8 << 30))
 
 
 def test_the_rule_is_what_cutlass_does(tmp_path: Path) -> None:

@@ -256,7 +256,12 @@ def channel_counts(operation: Conv2dOperation) -> list[tuple[int, int, int]]:
     if operation.group_mode is not None:
         few, groups = (1, 2, 3, 8, 16, 24, 64), (2, 3, 4, 64)
     counts = [(g * c, g * k, g) for g, c, k in itertools.product(groups, few, (1, 2, 4, 8, 24, 32, 64, 160))]
-    allowed = [each for each in counts if operation.supports(problem(GEOMETRIES[0], *each))]
+    by_c, by_k = operation.B.alignment, operation.C.alignment
+    if operation.conv_kind is not fprop:
+        by_c, by_k = max(by_c, by_k), operation.A.alignment
+    # Others need not be asked about: to find what to do about them would take seconds.
+    fitting = [(c, k, g) for c, k, g in counts if c % by_c == 0 and k % by_k == 0]
+    allowed = [each for each in fitting if operation.supports(problem(GEOMETRIES[0], *each))]
     random.Random(2080).shuffle(allowed)
     return allowed
 
