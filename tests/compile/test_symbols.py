@@ -18,13 +18,13 @@ pytestmark = pytest.mark.compile
 def test_a_host_side_with_a_cxx_library_of_its_own_leaves_nothing_behind(
     tmp_path: Path, host_compiler: HostCompiler
 ) -> None:
-    """Each static libstdc++ takes 72 KB when it is loaded, of which it writes to one page."""
+    """What a kernel needs of one is less than a tenth of it: nothing of its streams."""
     source, library = tmp_path / "kernel.cu", tmp_path / "kernel.so"
     source.write_text(ampere("f32_simt").source().text)
     command = host_compiler.command(source, library, "sm_80")
     subprocess.run([command[0], "-static-libstdc++", *command[1:]], check=True, timeout=200)
     image = library.read_bytes()
-    assert len(image) > 500_000  # or the library is not in it
+    assert 60_000 < len(image) < 200_000  # or the library is not in it, or all of it is
 
     def resident_after(loads: int) -> int:
         for _ in range(loads):

@@ -30,6 +30,17 @@ struct tuple_element<I, const T> {
 #else
 
 #define PYCUTLASS_DEVICE_SIDE 0
+// CUTLASS includes <iostream>, which prepares the standard streams in each library that includes it. The host side uses
+// none of them, and a libstdc++ that is linked statically would add 450 KB for that, to be loaded each time.
+#include <istream>
+#include <ostream>
+#if defined(__GLIBCXX__) && !defined(_GLIBCXX_IOSTREAM)
+#define _GLIBCXX_IOSTREAM 1
+namespace std {
+extern istream cin;
+extern ostream cout, cerr, clog;
+}  // namespace std
+#endif
 #include <cuda_runtime.h>
 #include <device_launch_parameters.h>
 void __syncthreads();
