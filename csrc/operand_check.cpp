@@ -1,5 +1,6 @@
 #include "operand_check.h"
 
+#include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
@@ -8,14 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "integers.h"
+#include "conv_rule.h"
+#include "dimensions.h"
 
 namespace py = pybind11;
 
 namespace pycutlass {
 namespace broken {
 
-constexpr char kInterleave[] = "interleave", kFlatStep[] = "flat step", kFlatElements[] = "flat elements";
+constexpr char kInterleave[] = "interleave", kFlatElements[] = "flat elements";
 constexpr char kDimensions[] = "dimensions", kShape[] = "shape", kRowsApart[] = "rows apart";
 constexpr char kOtherLayout[] = "other layout";  // elements are not adjacent, and would be in the other layout
 constexpr char kColumn[] = "column", kVector[] = "vector";
@@ -23,47 +25,6 @@ constexpr char kColumn[] = "column", kVector[] = "vector";
 }  // namespace broken
 
 namespace {
-
-__extension__ using Wide = __int128;  // extents and strides of tensors without memory are any integers
-
-/// Reads an integer. What no memory could have is as good as the largest that is told apart.
-Wide read_wide(py::handle given) {
-  Wide const most = Wide(1) << 64;
-  AnyInt number;
-  if (!read_integer(given, number)) throw py::type_error("an operand's extents, strides and address are integers");
-  int overflow = 0;
-  int64_t const value = PyLong_AsLongLongAndOverflow(number.object.ptr(), &overflow);
-  if (!overflow) return value;
-  if (overflow < 0) return -most;
-  uint64_t const unsigned_value = PyLong_AsUnsignedLongLong(number.object.ptr());
-  if (!PyErr_Occurred()) return unsigned_value;
-  PyErr_Clear();
-  return most;
-}
-
-py::int_ as_python(Wide value) {
-  auto const high = static_cast<int64_t>(value >> 32);
-  return py::reinterpret_steal<py::int_>(
-      (py::int_(high).attr("__lshift__")(32) | py::int_(static_cast<uint32_t>(value))).release());
-}
-
-struct Dimension {
-  Wide extent, step;
-
-  bool operator==(Dimension const& other) const { return extent == other.extent && step == other.step; }
-};
-
-using Dimensions = std::vector<Dimension>;
-
-/// The dimensions of a tensor; nothing of an address alone.
-std::optional<Dimensions> read_dimensions(py::object const& shape, py::object const& strides) {
-  if (shape.is_none() || strides.is_none()) return std::nullopt;
-  Dimensions dimensions;
-  for (py::handle extent : shape) dimensions.push_back({read_wide(extent), 0});
-  size_t axis = 0;
-  for (py::handle step : strides) dimensions.at(axis++).step = read_wide(step);
-  return dimensions;
-}
 
 /// The number of elements, or of what no matrix has.
 Wide product(Dimensions const& dimensions, size_t count) {
@@ -197,9 +158,40 @@ struct Sought {
 /// Leading dimension and batch stride of what was given, and the name of the rule that it breaks; empty where it fits.
 using Verdict = py::typing::Tuple<py::int_, py::int_, py::str>;
 
+Verdict verdict_of(Lines<Wide> const& at, Broken found) {
+  return py::make_tuple(as_python(at.ld), as_python(at.batch_stride), py::str(found ? found : ""));
+}
+
 Verdict verdict_of(Sought const& sought, Broken found) {
-  if (!found) found = sought.rule.check_alignment(sought.pointer, sought.at);
-  return py::make_tuple(as_python(sought.at.ld), as_python(sought.at.batch_stride), py::str(found ? found : ""));
+  return verdict_of(sought.at, found ? found : sought.rule.check_alignment(sought.pointer, sought.at));
+}
+
+void bind_conv_rule(py::module_& m) {
+  py::native_enum<ConvLayout>(m, "ConvLayout", "enum.Enum", "How an operand of a convolution is laid out.")
+      .value("TensorNHWC", ConvLayout::kNhwc)
+      .value("TensorNC32HW32", ConvLayout::kNc32hw32)
+      .value("TensorC32RSK32", ConvLayout::kC32rsk32)
+      .finalize();
+  py::class_<ConvRule>(m, "ConvRule", "What an operand of a convolution is described with.")
+      .def(py::init([](OperandRule const& rule, ConvLayout layout, int64_t byte_limit, bool packed) {
+             return ConvRule{rule, layout, byte_limit, packed};
+           }),
+           py::arg("rule"), py::arg("layout"), py::arg("byte_limit"), py::arg("packed"))
+      .def(
+          "check",
+          [](ConvRule const& rule, uint64_t pointer, py::object const& shape, py::object const& strides,
+             std::tuple<int32_t, int32_t, int32_t, int32_t> const& extent, bool of_torch) {
+            auto const [n, h, w, c] = extent;
+            Lines<Wide> at;
+            Broken const found = rule.check(pointer, read_dimensions(shape, strides), {n, h, w, c}, of_torch, at);
+            return verdict_of(at, found);
+          },
+          py::arg("pointer"), py::arg("shape"), py::arg("strides"), py::arg("extent"), py::arg("of_torch"),
+          "Leading dimension and batch stride of a tensor, and the name of the rule that it breaks; empty where it "
+          "fits. An address alone has neither shape nor strides. `extent` is (N, H, W, C), or (K, R, S, C).");
+  using namespace broken;
+  m.attr("CONV_RULES") =
+      py::make_tuple(kElements, kExtents, kPixels, kNoElements, kGroupExtents, kGroupSteps, kReach, kGaps);
 }
 
 }  // namespace
@@ -233,22 +225,13 @@ void bind_operand_rule(py::module_& m) {
           },
           py::arg("pointer"), py::arg("shape"), py::arg("strides"), py::arg("rows"), py::arg("columns"),
           py::arg("batch") = 1, py::arg("written") = false,
-          "The same of a vector that stands for equal lines of a matrix; its leading dimension is 0.")
-      .def(
-          "check_alignment",
-          [](OperandRule const& rule, uint64_t pointer, py::object const& line, py::object const& ld,
-             py::object const& batch_stride) {
-            Lines<Wide> const at{read_wide(line), 1, read_wide(ld), 1, read_wide(batch_stride)};
-            Broken const found = rule.check_alignment(pointer, at);
-            return std::string(found ? found : "");
-          },
-          py::arg("pointer"), py::arg("line"), py::arg("ld"), py::arg("batch_stride"),
-          "The name of the rule of alignment that an operand breaks; empty where it fits.");
+          "The same of a vector that stands for equal lines of a matrix; its leading dimension is 0.");
   using namespace broken;
   m.attr("OPERAND_RULES") =
       py::make_tuple(kInterleave, kFlatStep, kFlatElements, kDimensions, kShape, kRowsApart, kAdjacent, kOtherLayout,
                      kReversed, kSelfOverlap, kLdLimit, kBatchReversed, kBatchOverlap, kColumn, kVector, kLineAlignment,
                      kLdAlignment, kBatchAlignment, kAddressAlignment);
+  bind_conv_rule(m);
 }
 
 }  // namespace pycutlass

@@ -8,7 +8,7 @@
 
 namespace pycutlass {
 
-/// Adds the class OperandRule, and the names of rules that may be broken, to the module.
+/// Adds the classes OperandRule and ConvRule, and the names of rules that may be broken, to the module.
 void bind_operand_rule(pybind11::module_& m);
 
 }  // namespace pycutlass

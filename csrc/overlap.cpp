@@ -10,14 +10,13 @@
 #include <utility>
 
 #include "driver.h"
+#include "wide.h"
 
 namespace py = pybind11;
 
 namespace pycutlass {
 
 namespace {
-
-__extension__ using Wide = __int128;  // products of two distances in memory
 
 constexpr int64_t kMaxWork = 1'000'000;  // pairs of matrices, some tens of milliseconds
 

@@ -836,9 +836,27 @@ class OperandRule:
         batch: Any = 1,
         written: bool = False,
     ) -> tuple[int, int, str]: ...
-    def check_alignment(self, pointer: SupportsIndex, line: Any, ld: Any, batch_stride: Any) -> str: ...
 
 OPERAND_RULES: tuple[str, ...]
+
+class ConvLayout(enum.Enum):
+    TensorNHWC = 0
+    TensorNC32HW32 = 1
+    TensorC32RSK32 = 2
+
+@final
+class ConvRule:
+    def __init__(self, rule: OperandRule, layout: ConvLayout, byte_limit: SupportsIndex, packed: bool) -> None: ...
+    def check(
+        self,
+        pointer: SupportsIndex,
+        shape: Any,
+        strides: Any,
+        extent: tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex],
+        of_torch: bool,
+    ) -> tuple[int, int, str]: ...
+
+CONV_RULES: tuple[str, ...]
 
 def read_operands(
     rule: OperandRule, like: Any, tensors: tuple[Any, ...], sizes: Sequence[SupportsIndex]

@@ -18,22 +18,15 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch.conv2d import Conv2dProblem
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count, check_writable
-from pycutlass.operands.convolutions import (
-    channel_bias,
-    conv_tensor,
-    empty_conv_tensor,
-    is_channel_bias,
-)
+from pycutlass.operands.convolutions import channel_bias, conv_tensor, is_channel_bias
 from pycutlass.operands.epilogue import check_sums
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.conv2d_support import (
-    ROLES,
-    check_reach,
     extent_of,
     launched_size,
-    or_bias,
+    operand_of,
     products,
     takes_bias,
     why_never,
@@ -216,26 +209,21 @@ class Conv2dArguments(Arguments):
     def _zeros(self) -> dict[str, Matrix]:
         """Return an A and a B of zeros, of a few products for each sum: what a sum over no products is."""
         zeros = {}
-        for name, description in (("A", self.operation.A), ("B", self.operation.B)):
-            extent = extent_of(name, self.operation, self._size)
-            zeros[name] = conv_tensor(name, description, np.zeros(math.prod(extent), description.type.dtype), extent)
+        for name in "AB":
+            wanted = operand_of(name, self.operation, self._size)
+            zeros[name] = conv_tensor(wanted, np.zeros(math.prod(wanted.extent), wanted.description.type.dtype))
         return zeros
 
     def _tensor(self, name: str, given: dict[str, Any]) -> Matrix:
-        operation, tensor, extent = self.operation, given[name], extent_of(name, self.operation, self._asked)
-        role = ROLES[operation.conv_kind][name]
+        wanted, tensor = operand_of(name, self.operation, self._asked, self._bias), given[name]
         if tensor is None:
-            raise ArgumentError(f"operand {name}, the {role}, is missing: give a tensor of {extent}")
-        description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
-        if 0 in extent:
-            return empty_conv_tensor(name, description, tensor, extent)
-        if name == "C" and takes_bias(operation, tensor, extent, self._bias):
-            return channel_bias(name, description, tensor, extent)
-        bias = or_bias(operation, extent, self._bias) if name == "C" else ""
+            raise ArgumentError(f"operand {name}, the {wanted.role}, is missing: give a tensor of {wanted.extent}")
+        if 0 in wanted.extent:
+            return conv_tensor(wanted, tensor)
+        if name == "C" and takes_bias(self.operation, tensor, wanted.extent, self._bias):
+            return channel_bias(name, wanted.description, tensor, wanted.extent)
         reorder = self._reordering if name == "B" else UNCHANGED
-        operand = reorder.operand(lambda given: conv_tensor(name, description, given, extent, or_bias=bias), tensor)
-        check_reach(operation, operand, extent)
-        return operand
+        return reorder.operand(lambda given: conv_tensor(wanted, given), tensor)
 
     @property
     def bias(self) -> bool:

@@ -3,7 +3,6 @@
 from pycutlass.operands.biases import check_bias, is_vector, vector, vector_of
 from pycutlass.operands.checks import (
     LARGEST_EXTENT,
-    check_alignment,
     check_alike,
     check_count,
     check_dtype,
@@ -21,7 +20,6 @@ __all__ = [
     "Matrix",
     "MisalignedError",
     "Operand",
-    "check_alignment",
     "check_alike",
     "check_bias",
     "check_count",

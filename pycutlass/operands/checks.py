@@ -12,13 +12,11 @@ from pycutlass.integers import as_int, attribute
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
-from pycutlass.operands.refusals import refusal, rule_of
 from pycutlass.remedies import converted
 from pycutlass.tensor import TensorView
 
 __all__ = [
     "LARGEST_EXTENT",
-    "check_alignment",
     "check_alike",
     "check_count",
     "check_dtype",
@@ -131,11 +129,3 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
 def _whose(name: str) -> str:
     """Return whose description says what operand `name` is: D follows C unless it is described apart."""
     return "C, and the functor's output," if name.startswith("D") else name
-
-
-def check_alignment(operand: Matrix) -> None:
-    """Raise AlignmentError where an operand is less aligned than described."""
-    rule = rule_of(operand.description)
-    broken = rule.check_alignment(operand.view.pointer, operand.line, operand.ld, operand.batch_stride)
-    if broken:
-        raise refusal(operand, broken)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,98 +24,59 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, several, shape_of
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_alignment, check_dtype, vector_of
-from pycutlass.remedies import laid_out
+from pycutlass.operands import Matrix, check_dtype, vector_of
+from pycutlass.operands.conv_operand import ConvOperand, Extent
+from pycutlass.operands.conv_refusals import conv_refusal
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = [
-    "Extent",
     "channel_bias",
     "channel_bias_of",
     "conv2d_problem_size",
     "conv_tensor",
     "conv_tensor_of",
-    "empty_conv_tensor",
-    "empty_conv_tensor_of",
     "is_channel_bias",
     "logical",
     "reorder_filter",
 ]
 
-Extent = tuple[int, int, int, int]
 _Tensor = TypeVar("_Tensor")
 
 _NHWC, _NCHW = (0, 1, 2, 3), (0, 2, 3, 1)  # where N, H, W and C are in a tensor's shape
 
 
-def conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: Extent, *, or_bias: str = "") -> Matrix:
-    """Return operand `name` of `extent` (N, H, W, C), or (K, R, S, C) for a filter, checked.
+def conv_tensor(wanted: ConvOperand, tensor: Any) -> Matrix:
+    """Return an operand, checked.
 
     Parameters
     ----------
+    wanted : ConvOperand
+        What it is to be.
     tensor : object
         Of four dimensions with channels adjacent, flat, or a raw pointer. Interleaved layouts: flat, a raw pointer, or
-        of five dimensions, (N, C / 32, H, W, 32) or (C / 32, R, S, K, 32).
-    or_bias : str
-        What messages say of a bias in its place.
+        of five dimensions, (N, C / 32, H, W, 32) or (C / 32, R, S, K, 32). Of one without elements, neither its address
+        nor its strides mean anything.
 
     Raises
     ------
     ArgumentTypeError
         Another element type, or no tensor at all.
     ArgumentError
-        Extents or strides that do not fit, such as torch's default memory format.
+        Extents or strides that do not fit, such as torch's default memory format, or more than a kernel can address.
     AlignmentError
         Pointer or step between pixels less aligned than described.
     """
-    return conv_tensor_of(name, description, wrap(name, tensor), extent, or_bias=or_bias)
+    return conv_tensor_of(wanted, wrap(wanted.name, tensor))
 
 
-def conv_tensor_of(
-    name: str, description: TensorDescription, view: TensorView, extent: Extent, *, or_bias: str = ""
-) -> Matrix:
+def conv_tensor_of(wanted: ConvOperand, view: TensorView) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `conv_tensor` does."""
-    check_dtype(name, description, view)
-    packed, shape = _packed(name, description, view, extent)
-    if view.shape is None or view.strides is None:
-        result = packed
-    elif len(view.shape) == 1:
-        result = _flat(packed, extent, or_bias)
-    elif description.order.interleave > 1:
-        result = _contiguous(packed, shape)
-    else:
-        result = replace(packed, ld=_pixel_step(name, view, extent, or_bias))
-    check_alignment(result)
-    return result
-
-
-def empty_conv_tensor(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:
-    """Return an operand without elements: neither its address nor its strides mean anything.
-
-    Raises
-    ------
-    ArgumentTypeError
-        Another element type, or no tensor at all.
-    ArgumentError
-        Other extents. A C may also be a bias.
-    """
-    return empty_conv_tensor_of(name, description, wrap(name, tensor), extent)
-
-
-def empty_conv_tensor_of(name: str, description: TensorDescription, view: TensorView, extent: Extent) -> Matrix:
-    """Return the operand whose tensor, in memory or to come, looks like `view`: as `empty_conv_tensor` does."""
-    check_dtype(name, description, view)
-    packed, shape = _packed(name, description, view, extent)
-    if view.shape is not None and name != "C":
-        n, h, w, c = extent
-        known = {shape} if description.order.interleave > 1 else {(n, h, w, c), (n, c, h, w)}
-        if tuple(view.shape) not in known | {(0,)}:
-            raise ArgumentError(
-                f"operand {name} must have shape {shape}, and so no elements, for this problem size; got shape "
-                f"{tuple(view.shape)}"
-            )
-    return packed
+    check_dtype(wanted.name, wanted.description, view)
+    operand, broken = wanted.check(view)
+    if broken and not (broken == "empty" and wanted.name == "C"):  # which may also be a bias
+        raise conv_refusal(wanted, operand, broken)
+    return operand
 
 
 def channel_bias(name: str, description: TensorDescription, tensor: Any, extent: Extent) -> Matrix:
@@ -271,112 +231,3 @@ def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
     if pair is None:
         raise ArgumentTypeError(f"{name} must be an integer, or two for height and width; got {shown(value)}")
     return pair[0], pair[1]
-
-
-def _packed(
-    name: str, description: TensorDescription, view: TensorView, extent: Extent
-) -> tuple[Matrix, tuple[int, ...]]:
-    """Return the operand without gaps, and the shape that it has in memory."""
-    n, h, w, c = extent
-    if description.layout is _core.TensorNC32HW32:
-        step = h * w * c if n > 1 else 0
-        return Matrix(name, description, view, h * w, c, h * w * 32, n, step), (n, c // 32, h, w, 32)
-    if description.layout is _core.TensorC32RSK32:
-        return Matrix(name, description, view, h * w * n, c, h * w * n * 32), (c // 32, h, w, n, 32)
-    return Matrix(name, description, view, n * h * w, c, c), extent
-
-
-def _flat(packed: Matrix, extent: Extent, or_bias: str) -> Matrix:
-    view, elements = packed.view, int(np.prod(extent, dtype=np.int64))
-    assert view.shape is not None and view.strides is not None
-    if view.shape[0] != elements:
-        times = " x ".join(map(str, extent))
-        raise ArgumentError(
-            f"a flat operand {packed.name} must have exactly {times} = {elements} elements, packed in the declared "
-            f"layout, for this problem size{or_bias}; got {view.shape[0]}"
-        )
-    if view.strides[0] != 1 and elements != 1:
-        raise ArgumentError(
-            f"a flat operand {packed.name} must be contiguous, got a step of {view.strides[0]} elements"
-        )
-    return packed
-
-
-def _contiguous(packed: Matrix, shape: tuple[int, ...]) -> Matrix:
-    view, step = packed.view, 1
-    assert view.shape is not None and view.strides is not None
-    if tuple(view.shape) != shape:
-        raise ArgumentError(
-            f"operand {packed.name} is {packed.description.order.name}: it must have shape {shape}, or be flat, for "
-            f"this problem size; got shape {tuple(view.shape)}"
-        )
-    for size, given in zip(reversed(shape), reversed(view.strides), strict=True):
-        if size > 1 and given != step:
-            raise ArgumentError(
-                f"operand {packed.name} of shape {shape} must be contiguous, got strides {tuple(view.strides)}; "
-                f"{laid_out(packed.name, view.library, shape, view.dtype_name, True)}"
-            )
-        step *= size
-    return packed
-
-
-def _pixel_step(name: str, view: TensorView, extent: Extent, or_bias: str) -> int:
-    """Return how many elements the pixels of a four-dimensional tensor are apart."""
-    shape, strides = view.shape, view.strides
-    assert shape is not None and strides is not None
-    is_torch = view.library == "torch"
-    orders = (_NCHW, _NHWC) if is_torch else (_NHWC, _NCHW)
-    fitting = [order for order in orders if len(shape) == 4 and tuple(shape[axis] for axis in order) == extent]
-    if not fitting:
-        _wrong_shape(name, view, extent, or_bias)
-    # A torch tensor that may be (N, C, H, W) is that: were another order tried, its default format would be misread.
-    for order in fitting[:1] if is_torch else fitting:
-        step = _step(extent, tuple(strides[axis] for axis in order))
-        if step is not None:
-            return step
-    _wrong_strides(name, view, fitting)
-
-
-def _step(extent: Extent, strides: tuple[int, ...]) -> int | None:
-    """Return the step between pixels if it is the same for all, from one row to the next and from image to image."""
-    n, h, w, c = extent
-    along_n, along_h, along_w, along_c = strides
-    step = along_w if w > 1 else along_h if h > 1 else along_n if n > 1 else c
-    regular = (h == 1 or along_h == w * step) and (n == 1 or along_n == h * w * step)
-    return step if regular and step >= c and (c == 1 or along_c == 1) else None
-
-
-def _wrong_shape(name: str, view: TensorView, extent: Extent, or_bias: str) -> NoReturn:
-    assert view.shape is not None
-    n, h, w, c = extent
-    raise ArgumentError(
-        f"operand {name} must have shape {extent}, or {(n, c, h, w)} with channels last, or be flat with "
-        f"{n * h * w * c} elements, for this problem size{or_bias}; got shape {tuple(view.shape)}"
-    )
-
-
-def _wrong_strides(name: str, view: TensorView, fitting: Sequence[tuple[int, ...]]) -> NoReturn:
-    assert view.shape is not None and view.strides is not None
-    found = f"the tensor of shape {tuple(view.shape)} has strides {tuple(view.strides)}"
-    if view.library != "torch" or fitting[0] is _NHWC:
-        as_nhwc = fitting[0] is _NHWC
-        what = "contiguous as (N, H, W, C)"
-        if view.library != "torch":
-            what = "packed pixel by pixel, with channels adjacent"
-        moved = name if as_nhwc or name == "D" else f"{name}.transpose(0, 2, 3, 1)"
-        shape = tuple(view.shape[axis] for axis in fitting[0])
-        raise ArgumentError(
-            f"operand {name} must be {what}; {found}. To fix it, "
-            f"{laid_out(moved, view.library, shape, view.dtype_name, True)}."
-        )
-    if name == "D":
-        made = f"torch.empty({tuple(view.shape)}, dtype=D.dtype, device=D.device, memory_format=torch.channels_last)"
-        raise ArgumentError(
-            f"operand D must be in torch's channels_last memory format; {found}. Make D as {made} and read the result "
-            f"from there."
-        )
-    either = f" If its dimensions are (N, H, W, C), pass {name}.permute(0, 3, 1, 2)." if _NHWC in fitting else ""
-    raise ArgumentError(
-        f"operand {name} must be in torch's channels_last memory format; {found}. Pass "
-        f"{name}.contiguous(memory_format=torch.channels_last).{either}"
-    )

@@ -11,14 +11,8 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operands import Matrix
-from pycutlass.operands.convolutions import (
-    Extent,
-    channel_bias_of,
-    conv_tensor_of,
-    empty_conv_tensor_of,
-    is_channel_bias,
-)
+from pycutlass.operands.conv_operand import ConvOperand, Extent
+from pycutlass.operands.convolutions import channel_bias_of, conv_tensor_of, is_channel_bias
 from pycutlass.operation.narrower import narrower
 from pycutlass.operation.support import Support
 from pycutlass.spec import TensorSpec, view_of
@@ -29,10 +23,9 @@ __all__ = [
     "Described",
     "byte_limit",
     "check_operands",
-    "check_reach",
     "extent_of",
     "launched_size",
-    "or_bias",
+    "operand_of",
     "output",
     "products",
     "takes_bias",
@@ -120,15 +113,20 @@ def check_operands(operation: Described, p: _core.Conv2dProblemSize, given: Mapp
         Something does not fit.
     """
     for name, tensor in given.items():
-        view, extent = view_of(name, tensor), extent_of(name, operation, p)
-        description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
-        if 0 in extent:
-            empty_conv_tensor_of(name, description, view, extent)
-        elif name == "C" and takes_bias(operation, view, extent, None):
-            channel_bias_of(name, description, view, extent)
+        view, wanted = view_of(name, tensor), operand_of(name, operation, p)
+        if name == "C" and 0 not in wanted.extent and takes_bias(operation, view, wanted.extent, None):
+            channel_bias_of(name, wanted.description, view, wanted.extent)
         else:
-            bias = or_bias(operation, extent, None) if name == "C" else ""
-            check_reach(operation, conv_tensor_of(name, description, view, extent, or_bias=bias), extent)
+            conv_tensor_of(wanted, view)
+
+
+def operand_of(name: str, operation: Described, p: _core.Conv2dProblemSize, bias: bool | None = None) -> ConvOperand:
+    """Return what a tensor is to be as operand `name`; `bias` says whether C is one."""
+    role, extent = ROLES[operation.conv_kind][name], extent_of(name, operation, p)
+    description = {"A": operation.A, "B": operation.B}.get(name, operation.C)
+    is_packed = operation.conv_kind is _Operator.wgrad and name in ("C", "D")
+    instead = _or_bias(operation, extent, bias) if name == "C" else ""
+    return ConvOperand(name, role, description, extent, byte_limit(operation, name), is_packed, instead)
 
 
 def takes_bias(operation: Described, tensor: Any, extent: Extent, said: bool | None) -> bool:
@@ -140,26 +138,11 @@ def takes_bias(operation: Described, tensor: Any, extent: Extent, said: bool | N
     return wanted
 
 
-def or_bias(operation: Described, extent: Extent, said: bool | None) -> str:
+def _or_bias(operation: Described, extent: Extent, said: bool | None) -> str:
     """Return what messages about C say of a bias, for operations that take one."""
     if operation.conv_kind is _Operator.wgrad or operation.is_interleaved:
         return ""
     return f", or {extent[3]} as a bias" + (", which bias=False rules out" if said is False else "")
-
-
-def check_reach(operation: Described, operand: Matrix, extent: Extent) -> None:
-    """Raise ArgumentError where an operand goes beyond what the kernel can address, or has gaps that it cannot skip."""
-    limit, role = byte_limit(operation, operand.name), ROLES[operation.conv_kind][operand.name]
-    if operand.bytes >= limit:
-        raise ArgumentError(
-            f"operand {operand.name}, the {role}, spans {operand.bytes:,} bytes, and must span less than {limit:,}: "
-            f"pass a copy, or split the batch"
-        )
-    if operation.conv_kind is _Operator.wgrad and operand.name in "CD" and operand.ld != extent[3]:
-        raise ArgumentError(
-            f"operand {operand.name}, the {role}, must be packed; its pixels are {operand.ld} elements apart, with "
-            f"{extent[3]} channels: pass a copy"
-        )
 
 
 def output(operation: Described, p: _core.Conv2dProblemSize) -> TensorSpec:

@@ -1,0 +1,121 @@
+"""Why an operand of a convolution is refused, in words: `_core.ConvRule` decides, and names the rule that is broken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.operands.conv_operand import ConvOperand
+from pycutlass.operands.operand import Matrix
+from pycutlass.operands.refusals import refusal
+from pycutlass.remedies import laid_out
+from pycutlass.tensor import TensorView
+
+__all__ = ["CONV_SENTENCES", "conv_refusal"]
+
+
+def conv_refusal(wanted: ConvOperand, operand: Matrix, broken: str) -> PyCutlassError:
+    """Return the exception for a tensor that breaks a rule; `operand` has the leading dimension that was found."""
+    sentence = CONV_SENTENCES.get(broken)
+    return refusal(operand, broken) if sentence is None else ArgumentError(sentence(wanted, operand))
+
+
+def _elements(wanted: ConvOperand, operand: Matrix) -> str:
+    times, elements = " x ".join(map(str, wanted.extent)), math.prod(wanted.extent)
+    return (
+        f"a flat operand {wanted.name} must have exactly {times} = {elements} elements, packed in the declared "
+        f"layout, for this problem size{wanted.or_bias}; got {_shape(operand.view)[0]}"
+    )
+
+
+def _extents(wanted: ConvOperand, operand: Matrix) -> str:
+    n, h, w, c = wanted.extent
+    return (
+        f"operand {wanted.name} must have shape {wanted.extent}, or {(n, c, h, w)} with channels last, or be flat with "
+        f"{n * h * w * c} elements, for this problem size{wanted.or_bias}; got shape {_shape(operand.view)}"
+    )
+
+
+def _pixels(wanted: ConvOperand, operand: Matrix) -> str:
+    name, view, shape = wanted.name, operand.view, _shape(operand.view)
+    n, h, w, c = wanted.extent
+    found = f"the tensor of shape {shape} has strides {_strides(view)}"
+    if view.library != "torch":
+        # An array that may be (N, H, W, C) is that.
+        moved = name if shape == wanted.extent or name == "D" else f"{name}.transpose(0, 2, 3, 1)"
+        remedy = laid_out(moved, view.library, wanted.extent, view.dtype_name, True)
+        return f"operand {name} must be packed pixel by pixel, with channels adjacent; {found}. To fix it, {remedy}."
+    if shape != (n, c, h, w):
+        remedy = laid_out(name, view.library, wanted.extent, view.dtype_name, True)
+        return f"operand {name} must be contiguous as (N, H, W, C); {found}. To fix it, {remedy}."
+    if name == "D":
+        made = f"torch.empty({shape}, dtype=D.dtype, device=D.device, memory_format=torch.channels_last)"
+        return (
+            f"operand D must be in torch's channels_last memory format; {found}. Make D as {made} and read the result "
+            f"from there."
+        )
+    either = ""
+    if shape == wanted.extent:
+        either = f" If its dimensions are (N, H, W, C), pass {name}.permute(0, 3, 1, 2)."
+    return (
+        f"operand {name} must be in torch's channels_last memory format; {found}. Pass "
+        f"{name}.contiguous(memory_format=torch.channels_last).{either}"
+    )
+
+
+def _no_elements(wanted: ConvOperand, operand: Matrix) -> str:
+    return (
+        f"operand {wanted.name} must have shape {wanted.shape}, and so no elements, for this problem size; got shape "
+        f"{_shape(operand.view)}"
+    )
+
+
+def _group_extents(wanted: ConvOperand, operand: Matrix) -> str:
+    return (
+        f"operand {wanted.name} is {wanted.description.order.name}: it must have shape {wanted.shape}, or be flat, for "
+        f"this problem size; got shape {_shape(operand.view)}"
+    )
+
+
+def _group_steps(wanted: ConvOperand, operand: Matrix) -> str:
+    view = operand.view
+    return (
+        f"operand {wanted.name} of shape {wanted.shape} must be contiguous, got strides {_strides(view)}; "
+        f"{laid_out(wanted.name, view.library, wanted.shape, view.dtype_name, True)}"
+    )
+
+
+def _reach(wanted: ConvOperand, operand: Matrix) -> str:
+    return (
+        f"operand {wanted.name}, the {wanted.role}, spans {operand.bytes:,} bytes, and must span less than "
+        f"{wanted.byte_limit:,}: pass a copy, or split the batch"
+    )
+
+
+def _gaps(wanted: ConvOperand, operand: Matrix) -> str:
+    return (
+        f"operand {wanted.name}, the {wanted.role}, must be packed; its pixels are {operand.ld} elements apart, with "
+        f"{wanted.extent[3]} channels: pass a copy"
+    )
+
+
+def _shape(view: TensorView) -> tuple[int, ...]:
+    return tuple(view.shape or ())
+
+
+def _strides(view: TensorView) -> tuple[int, ...]:
+    return tuple(view.strides or ())
+
+
+#: A sentence for each rule of convolutions alone, by the name that `_core.ConvRule` has for it.
+CONV_SENTENCES: dict[str, Callable[[ConvOperand, Matrix], str]] = {
+    "elements": _elements,
+    "extents": _extents,
+    "pixels": _pixels,
+    "empty": _no_elements,
+    "group extents": _group_extents,
+    "group steps": _group_steps,
+    "reach": _reach,
+    "gaps": _gaps,
+}
