@@ -1,4 +1,4 @@
-"""Every environment variable that PyCUTLASS reads, in one typed table.
+"""Every environment variable that PyCUTLASS reads, in one typed table, and where installed packages are.
 
 They are read when they are needed, not at import, so that a program or a test may set them.
 """
@@ -6,6 +6,7 @@ They are read when they are needed, not at import, so that a program or a test m
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -19,6 +20,7 @@ __all__ = [
     "compiler_environment",
     "flag",
     "of_the_search",
+    "package_directories",
     "path",
     "search_path",
     "text",
@@ -120,6 +122,15 @@ def of_the_search() -> tuple[str | None, ...] | None:
     paths = [value for name, value in zip(_OF_THE_SEARCH, values, strict=True) if value and name in _PATHS]
     at_home = (values[-1] or "")[:1] == "/"  # the home of some users is relative
     return values if all(path[0] == "/" or (at_home and f"{path}/"[:2] == "~/") for path in paths) else None
+
+
+def package_directories(package: str) -> list[Path]:
+    """Return the directories of an installed package without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    return [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
 
 
 def search_path() -> str:

@@ -25,9 +25,9 @@ from pycutlass.calls import counted
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.stale import has_our_headers, stale
 from pycutlass.cli.table import table
+from pycutlass.compiler.choice import check_target
 from pycutlass.compiler.schedule import make_processes
 from pycutlass.compiler.tools import find_device_compiler
-from pycutlass.compiler.wanted import check_target
 from pycutlass.errors import PyCutlassError
 
 __all__ = ["app", "main"]

@@ -2,15 +2,16 @@
 
 `compile_many` does so one by one, as they get done, and takes failures as results.
 
-Read in this order: ``session`` (the story of one call), ``wanted`` (what it asks for, and what that is built for),
-``tools`` (which compilers, and the fields of the cache key), ``build`` (one kernel, both sides), ``schedule`` (many at
-once) and ``missing`` (kernels that can be neither found nor made).
+Read in this order: ``session`` (the story of one call), ``choice`` (what a kernel is built for and by whom, and the
+fields of the cache key), ``tools`` (finding the compilers), ``build`` (one kernel, both sides), ``schedule`` (several
+at once), ``many`` (`compile_many`) and ``missing`` (kernels that can be neither found nor made).
 """
 
 from typing import NoReturn as _NoReturn
 
 from pycutlass.calls import missing as _missing
-from pycutlass.compiler.session import Compiled, add_module, backend, compile_many, nvcc, nvrtc
+from pycutlass.compiler.many import Compiled, compile_many
+from pycutlass.compiler.session import add_module, backend, nvcc, nvrtc
 
 __all__ = ["Compiled", "add_module", "backend", "compile_many", "nvcc", "nvrtc"]
 

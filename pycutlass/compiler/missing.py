@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pycutlass.cache import KernelCache, make_key
 from pycutlass.calls import counted
-from pycutlass.compiler.tools import Choice, portable_fields
-from pycutlass.compiler.wanted import Wanted
+from pycutlass.compiler.choice import Choice, Wanted, portable_fields
 from pycutlass.errors import NotCompiledError
 
 __all__ = ["at_hand", "forbidden"]

@@ -1,33 +1,33 @@
 """The story of one `add_module`: what is asked for, what the cache has, what is compiled, what becomes of it.
 
-`compile_many` tells the same story, kernel by kernel.
+`compile_many` tells the same story, kernel by kernel (``many``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from pycutlass import config
 from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
+from pycutlass.compiler.choice import Choice, Wanted, choose_target, portable_fields, recall, several_targets
 from pycutlass.compiler.missing import at_hand, forbidden
-from pycutlass.compiler.schedule import Job, make_processes, run_all, run_each
-from pycutlass.compiler.tools import Choice, Tools, find_device_compiler, portable_fields, recall, search
-from pycutlass.compiler.wanted import Request, Wanted, checked, requests
-from pycutlass.errors import ArgumentTypeError, BuildReportError, CompileError, ToolkitError
+from pycutlass.compiler.schedule import Job, make_processes, run_all
+from pycutlass.compiler.tools import Tools, find_device_compiler, search
+from pycutlass.errors import ArgumentTypeError, BuildReportError, ToolkitError
+from pycutlass.integers import attribute
 from pycutlass.log import logger, say_once
 from pycutlass.report import NO_PROBLEMS, BuildReport
 from pycutlass.source import Compilable
 from pycutlass.toolchain import Processes
 from pycutlass.toolkit import own_headers_digest, sweep_scratch
 
-__all__ = ["Compiled", "add_module", "backend", "compile_many", "nvcc", "nvrtc"]
+__all__ = ["Request", "Supply", "add_module", "backend", "checked", "judge", "nvcc", "nvrtc", "requests", "strictly"]
 
 
 @public
@@ -73,85 +73,15 @@ def add_module(
         If there is no compiler, and the cache does not have every kernel.
     """
     asked = requests(checked(operations, "add_module"), target, "add_module")
-    strictly = _strictly(strict)
+    refuses_problems = strictly(strict)
     artifacts = _obtain({want: None for each in asked for request in each for _, want in request.kernels})
-    _judge(artifacts.values(), strictly)
+    judge(artifacts.values(), refuses_problems)
     for each in asked:
         for request in each:
             for operation, want in request.kernels:
                 operation.artifacts[want.target] = artifacts[want]
     several = target is not None and not isinstance(target, str)
     return [artifacts[request.kernels[0][1]] for each in asked for request in each[0 if several else -1 :]]
-
-
-class Compiled(NamedTuple):
-    """What has become of one operation for one target.
-
-    Attributes
-    ----------
-    position : int
-        Of the operation in the list that was given.
-    operation : operation
-        The operation.
-    target : str
-        What it was built for, for example ``"sm_90a"``.
-    result : Artifact or CompileError
-        The kernel, or why there is none.
-    """
-
-    position: int
-    operation: Compilable
-    target: str
-    result: Artifact | CompileError
-
-
-@public
-def compile_many(
-    operations: Iterable[Compilable], *, target: str | Sequence[str] | None = None, strict: bool | None = None
-) -> Generator[Compiled, None, None]:
-    """Give operations their compiled kernels, and say of each what has become of it as soon as that is known.
-
-    Where `add_module` waits for all and raises for any, this takes failures as results: for candidates of which some
-    may not compile. Those in the cache come first, in the order of `operations`, then the others as they get done.
-    Equal operations are compiled once, and each has its result. As many compilers run at once as cores and memory
-    carry (``PYCUTLASS_JOBS``), also while the caller looks at what is done.
-
-    Nothing begins before the first `next`. Closing the iterator, or dropping it, stops the compilers; what has compiled
-    stays in the cache.
-
-    Parameters
-    ----------
-    operations : iterable of operations
-        As for `add_module`. Successful results are also kept in ``operation.artifacts[target]``.
-    target : str or sequence of str, optional
-        As for `add_module`; of several targets, each operation has a result for each.
-    strict : bool, optional
-        As for `add_module`; a kernel that is not as fast as it should be has a BuildReportError as its result.
-
-    Returns
-    -------
-    generator of Compiled
-        With fields ``position``, ``operation``, ``target`` and ``result``, an Artifact or a CompileError. An operation
-        that needs several kernels has a result when all are done; of those that fail, the first.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        At once, as for `add_module`.
-    NotCompiledError
-        While iterating, behind those in the cache: something would have to be compiled and ``PYCUTLASS_NO_COMPILE`` is
-        set.
-    ToolkitError
-        While iterating: there is no compiler, behind those in the cache, or one cannot be started.
-
-    Examples
-    --------
-    >>> from pycutlass import compiler
-    >>> for done in compiler.compile_many([]):
-    ...     print(done.operation.procedural_name(), done.result)
-    """
-    asked = requests(checked(operations, "compile_many"), target, "compile_many")
-    return _stream([request for each in asked for request in each], _strictly(strict))
 
 
 @public
@@ -202,7 +132,91 @@ class _Session:
 _session = _Session()
 
 
-def _strictly(strict: bool | None) -> bool:
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One operation for one target.
+
+    Attributes
+    ----------
+    position : int
+        Of the operation in the list that was given.
+    operation : operation
+        The operation itself.
+    kernels : list of pairs
+        What is launched for it, with what is compiled for that: itself first, then kernels that it launches besides.
+    """
+
+    position: int
+    operation: Compilable
+    kernels: list[tuple[Compilable, Wanted]]
+
+
+def checked(operations: Iterable[Compilable], who: str) -> list[Compilable]:
+    """Return `operations` as a list, or say what is wrong with them; `who` is the function that they were given to."""
+    if attribute(operations, "artifacts") is not None:
+        raise ArgumentTypeError(f"{who} takes a list of operations: write {who}([operation])")
+    if not isinstance(operations, Iterable):
+        raise ArgumentTypeError(f"{who} takes a list of operations, got {shown(operations)}: write {who}([operation])")
+    try:
+        listed = list(operations)
+    except Exception as error:  # of whoever walks along them
+        raise ArgumentTypeError(f"{who} takes a list of operations, got {shown(operations)}") from error
+    for position, operation in enumerate(listed):
+        if isinstance(operation, type):
+            raise ArgumentTypeError(
+                f"{who} takes a list of operations, and item {position} is the class {operation.__name__}: describe an "
+                f"operation with it, {operation.__name__}(...)"
+            )
+        if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
+            raise ArgumentTypeError(f"{who} takes a list of operations, and item {position} is {shown(operation)}")
+    return listed
+
+
+def requests(operations: Sequence[Compilable], target: str | Sequence[str] | None, who: str) -> list[list[Request]]:
+    """Return what is asked for of each of `operations`: one request for each of its targets.
+
+    Raises
+    ------
+    ArgumentError
+        An operation cannot be built for a target, or there is none in a list of them.
+    ArgumentTypeError
+        `target` is neither a string nor a list of them.
+    """
+    # What each needs compiled beside the others: itself, and kernels that it launches besides.
+    each_parts = [
+        [operation] if (parts := getattr(operation, "parts", None)) is None else parts(operations)
+        for operation in operations
+    ]
+    built_for = iter(_built_for(checked([part for group in each_parts for part in group], who), target))
+    made = []
+    for position, (operation, group) in enumerate(zip(operations, each_parts, strict=True)):
+        rows = [[(part, want) for want in next(built_for)] for part in group]
+        rows.sort(key=lambda row: row[0][0] is not operation)  # itself first
+        made.append([Request(position, operation, list(kernels)) for kernels in zip(*rows, strict=True)])
+    return made
+
+
+def _built_for(parts: Sequence[Compilable], target: str | Sequence[str] | None) -> list[list[Wanted]]:
+    """Return what each of `parts` is built for: the targets that are named, or else one, or those that it follows."""
+    sources = [part.source() for part in parts]
+    if target is not None and not isinstance(target, str):
+        targets = several_targets(target)
+        return [[Wanted(source, choose_target(source, one)) for one in targets] for source in sources]
+    wants = [[Wanted(source, choose_target(source, target))] for source in sources]
+    follows = [getattr(part, "follows", False) for part in parts]
+    leading = {
+        want.target
+        for source, each, behind in zip(sources, wants, follows, strict=True)
+        for want in each
+        if not (behind or source.native)  # what one architecture alone runs has no kernels behind it
+    }
+    return [
+        [Wanted(source, one) for one in sorted(leading)] if behind and leading else each
+        for source, each, behind in zip(sources, wants, follows, strict=True)
+    ]
+
+
+def strictly(strict: bool | None) -> bool:
     """Return whether kernels with a problem are refused."""
     if strict is not None and not isinstance(strict, bool):
         raise ArgumentTypeError(
@@ -211,52 +225,7 @@ def _strictly(strict: bool | None) -> bool:
     return config.flag("PYCUTLASS_STRICT") if strict is None else strict
 
 
-def _stream(asked: Sequence[Request], strict: bool) -> Generator[Compiled, None, None]:
-    """Yield the result of every request when all of its kernels are done."""
-    waiting: dict[Wanted, list[Request]] = {}
-    for request in asked:
-        for want in dict.fromkeys(want for _, want in request.kernels):
-            waiting.setdefault(want, []).append(request)
-    results: dict[Wanted, Artifact | CompileError] = {}
-    with contextlib.closing(_results(list(waiting), strict)) as arriving:
-        for want, result in arriving:
-            results[want] = result
-            for request in waiting[want]:
-                if all(each in results for _, each in request.kernels):
-                    yield _compiled(request, results)
-
-
-def _compiled(request: Request, results: Mapping[Wanted, Artifact | CompileError]) -> Compiled:
-    """Return what has become of a request, and give the operation its kernels where all of them are there."""
-    own = request.kernels[0][1]
-    made = {want: result for _, want in request.kernels if isinstance(result := results[want], Artifact)}
-    failures = (results[want] for _, want in request.kernels if want not in made)
-    if failure := next(failures, None):
-        return Compiled(request.position, request.operation, own.target, failure)
-    for operation, want in request.kernels:
-        operation.artifacts[want.target] = made[want]
-    return Compiled(request.position, request.operation, own.target, made[own])
-
-
-def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, Artifact | CompileError], None, None]:
-    """Yield every kernel that is wanted or why there is none: what the cache has, then what the compilers make."""
-    if not wanted:
-        return
-    supply, missing = _Supply(), []
-    supply.confirmed()
-    for want in wanted:
-        artifact = supply.look_up(want)
-        if artifact is None:
-            missing.append(want)
-        else:
-            yield want, _judged(artifact, strict)
-    if missing:
-        with contextlib.closing(run_each(supply.jobs(missing), make_processes())) as done:
-            for number, result in done:
-                yield missing[number], result if isinstance(result, CompileError) else _judged(result, strict)
-
-
-def _judge(artifacts: Collection[Artifact], strict: bool) -> None:
+def judge(artifacts: Collection[Artifact], strict: bool) -> None:
     """Warn of kernels with a problem, also those that come from the cache; refuse them in strict mode."""
     judged = []
     for artifact in artifacts:
@@ -279,17 +248,9 @@ def _judge(artifacts: Collection[Artifact], strict: bool) -> None:
             say_once(f"{artifact.name} for {artifact.target}: {problem}")
 
 
-def _judged(artifact: Artifact, strict: bool) -> Artifact | CompileError:
-    try:
-        _judge([artifact], strict)
-    except BuildReportError as error:
-        return error
-    return artifact
-
-
 def _obtain(wanted: Iterable[Wanted]) -> dict[Wanted, Artifact]:
     """Return every kernel that is wanted: from the cache, and what it lacks from the compilers."""
-    supply = _Supply()
+    supply = Supply()
     found = {want: supply.look_up(want) for want in wanted}
     if not supply.confirmed():
         found = {want: supply.look_up(want) for want in wanted}
@@ -298,7 +259,7 @@ def _obtain(wanted: Iterable[Wanted]) -> dict[Wanted, Artifact]:
     return {want: artifact or built[want] for want, artifact in found.items()}
 
 
-class _Supply:
+class Supply:
     """Where the kernels of one call come from: the cache and, where there are any, the compilers.
 
     What another search has found is taken at first, while other threads look whether that still holds; so what
@@ -336,7 +297,7 @@ class _Supply:
         """Return whether what was looked up is right; else search anew, for everything to be looked up once more."""
         if self._recalled is None:
             return True
-        if self._recalled.glimpse.is_the_same():
+        if self._recalled.holds():
             _say_who_compiles(self._recalled.choice)
             self._recalled = None
             return True
@@ -390,5 +351,5 @@ def _build_once(want: Wanted, tools: Tools, cache: KernelCache, processes: Proce
             cache.put(artifact)
             report = BuildReport.from_json(artifact.report)
             logger.info("compiled %s for %s: %s", want.source.name, want.target, report.summary())
-            _judge([artifact], strict=False)
+            judge([artifact], strict=False)
     return artifact

@@ -1,31 +1,27 @@
-"""Which compilers a kernel goes through, and everything about them that its cache key must know."""
+"""Finding the compilers that a kernel goes through, and everything about them that its cache key must know."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pycutlass import _core, config
 from pycutlass.cache import KernelCache
 from pycutlass.calls import suggestion
+from pycutlass.compiler.choice import ANY_TARGET, Choice, environment, remember
 from pycutlass.errors import ArgumentError, ToolkitError
-from pycutlass.source import KernelSource
 from pycutlass.toolchain import Compiler, HostCompiler, Nvcc, Nvrtc
 from pycutlass.toolkit import (
     Cutlass,
-    Glimpse,
     Memo,
     Toolkit,
     Trace,
-    find,
     find_cutlass,
     find_host_compiler,
     find_nvcc,
@@ -34,48 +30,19 @@ from pycutlass.toolkit import (
     own_headers_digest,
     own_include,
     recorded,
-    trace,
     unrecorded,
     unrepeatable,
 )
 
-__all__ = ["Choice", "Recalled", "Tools", "find_device_compiler", "find_tools", "portable_fields", "recall", "search"]
+__all__ = ["Tools", "find_device_compiler", "find_tools", "search"]
 
 _Found = TypeVar("_Found")
 
-# Raise it when the same fields come to mean another build, or a build report another set of fields.
-_SCHEMA = "1"
-# Raise it when what is kept of a search changes.
-_KIND = "tools 1"
-_MOST_ENVIRONMENTS = 50  # a few kilobytes each
-_TARGET = "@target@"  # in flags, a name that a shell takes as it is
 # Whoever works on these has other rules at the next moment.
 _DECIDING = (
     *("pycutlass.config", "pycutlass.toolkit.find", "pycutlass.toolkit.models", "pycutlass.toolkit.files"),
-    *("pycutlass.toolkit.trace", "pycutlass.toolchain.compilers", __name__),
+    *("pycutlass.toolkit.trace", "pycutlass.toolchain.compilers", "pycutlass.compiler.choice", __name__),
 )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which compilers and headers a kernel goes through, as far as its key must know of them.
-
-    Attributes
-    ----------
-    fields : Mapping[str, str]
-        The fields of the key that do not depend on the kernel; in the flags, the target is left open.
-    notes : tuple[str, ...]
-        What to know about the versions that were found.
-    """
-
-    fields: Mapping[str, str]
-    notes: tuple[str, ...]
-
-    def key_fields(self, source: KernelSource, target: str) -> dict[str, str]:
-        """Return everything that decides what `source` becomes when it is built for `target`."""
-        device_flags = self.fields["device_flags"].replace(_TARGET, target)
-        kernel = portable_fields(source, target, self.fields["headers"])
-        return {**self.fields, **kernel, "device_flags": device_flags}
 
 
 @dataclass(frozen=True)
@@ -86,61 +53,20 @@ class Tools(Choice):
     host: HostCompiler
 
 
-class Recalled(NamedTuple):
-    """A choice that another search has made, and another look at all that it was made from, which goes on meanwhile.
-
-    A search would choose the same as long as ``glimpse.is_the_same()``.
-    """
-
-    choice: Choice
-    glimpse: Glimpse
-
-
-def recall(wanted: str | None, cache: KernelCache) -> Recalled | None:
-    """Return what a search has chosen before in this environment; None where that is not known.
-
-    It may be used for whatever can be undone, until the glimpse has said whether it is right.
-    """
-    subject = _environment(wanted)
-    text = cache.recall(_KIND, subject) if subject else None
-    try:
-        kept = json.loads(text) if text else None
-        return kept and Recalled(Choice(kept["fields"], tuple(kept["notes"])), Glimpse(kept["trace"]))
-    except (KeyError, TypeError, ValueError):  # another version of PyCUTLASS has its own idea of it
-        return None
-
-
 def search(wanted: str | None, cache: KernelCache) -> Tools:
-    """Return the compilers, as `find_tools` does, and let `recall` know what was chosen and why."""
+    """Return the compilers, as `find_tools` does, and let `recall` know what was chosen and from what."""
     seen = Trace()
     with config.unchanging(), recorded(seen):
-        subject = _environment(wanted)
+        subject = environment(wanted)
         for module in _DECIDING:
             look("kind", str(sys.modules[module].__file__))
         if _rules() != _LOADED:  # the answer would pass for one by rules that this process does not have
             unrepeatable()
         tools = find_tools(wanted, lambda kind, of, state, compute: cache.memo(kind, of, state, unrecorded(compute)))
-        lasts = subject is not None and seen.repeatable and subject == _environment(wanted)
+        lasts = subject is not None and seen.repeatable and subject == environment(wanted)
     if subject and lasts:
-        kept = {"fields": tools.fields, "notes": tools.notes, "trace": seen.as_json()}
-        cache.remember(_KIND, subject, json.dumps(kept, separators=(",", ":")), most=_MOST_ENVIRONMENTS)
+        remember(subject, tools, seen, cache)
     return tools
-
-
-def _environment(wanted: str | None) -> str | None:
-    """Return a digest of all beside files that decides what a search finds; None where that cannot be said."""
-    variables = config.of_the_search()
-    if variables is None:
-        return None
-    packages = [list(map(str, trace.package_directories(name))) for name in (find.CUTLASS_PACKAGE, find.CUDA_PACKAGE)]
-    described = [wanted, variables, packages, str(find.CHECKOUT), os.uname().nodename]
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
-
-
-def portable_fields(source: KernelSource, target: str, headers: str) -> dict[str, str]:
-    """Return the fields of a kernel's key that are known without any compiler; `headers` is the digest of ours."""
-    kernel = hashlib.sha256(source.text.encode()).hexdigest()
-    return {"schema": _SCHEMA, "kernel": kernel, "name": source.name, "target": target, "headers": headers}
 
 
 def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
@@ -217,8 +143,8 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
             "cutlass": f"{cutlass.version} {cutlass.digest(memo, states)}",
             "cuda_headers": f"{toolkit.headers_version} {toolkit.digest(memo, cuda_states)}",
             **_signature(host),
-            "device_flags": shlex.join(device.flags(_TARGET)),
-            "host_flags": shlex.join(host.flags(_TARGET)),
+            "device_flags": shlex.join(device.flags(ANY_TARGET)),
+            "host_flags": shlex.join(host.flags(ANY_TARGET)),
         }
     return Tools(fields, tuple(filter(None, (cutlass.note, toolkit.note))), device, host)
 

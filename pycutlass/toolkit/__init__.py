@@ -33,7 +33,7 @@ from pycutlass.toolkit.find import (
 )
 from pycutlass.toolkit.models import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 from pycutlass.toolkit.scratch import scratch_directory, sweep_scratch
-from pycutlass.toolkit.trace import Glimpse, Trace, look, recorded, unrecorded, unrepeatable
+from pycutlass.toolkit.trace import Trace, look, recorded, unrecorded, unrepeatable
 
 __all__ = [
     "KNOWN_CUDA",
@@ -41,7 +41,6 @@ __all__ = [
     "Answer",
     "Cutlass",
     "Finding",
-    "Glimpse",
     "Memo",
     "Toolkit",
     "Trace",

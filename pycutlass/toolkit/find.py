@@ -15,7 +15,6 @@ from typing import NoReturn
 
 from pycutlass import config
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import trace
 from pycutlass.toolkit.files import (
     Memo,
     content_digest,
@@ -151,7 +150,7 @@ def bindings_directory() -> Path:
     ToolkitError
         It is not installed.
     """
-    for package in trace.package_directories("cuda.bindings"):
+    for package in config.package_directories("cuda.bindings"):
         return package.parents[1]
     raise ToolkitError("NVRTC is called through cuda.bindings, which is not installed: pip install cuda-bindings")
 
@@ -303,7 +302,7 @@ def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:
         tried.append("$CUTLASS_PATH (not set)")
     if is_file(CHECKOUT / "setup.py"):
         yield CHECKOUT / "third_party" / "cutlass", "third_party/cutlass of the source checkout"
-    installed = trace.package_directories(CUTLASS_PACKAGE)
+    installed = config.package_directories(CUTLASS_PACKAGE)
     yield from ((package / "source", "package nvidia-cutlass") for package in installed)
     if not installed:
         tried.append("package nvidia-cutlass (not installed)")
@@ -345,7 +344,7 @@ def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
         yield _root_of_nvcc(Path(nvcc), memo), f"{nvcc} on PATH"
     else:
         tried.append("nvcc on PATH (there is none)")
-    installed = trace.package_directories(CUDA_PACKAGE)
+    installed = config.package_directories(CUDA_PACKAGE)
     yield from ((package, f"package {CUDA_PACKAGE}") for package in installed)
     if not installed:
         tried.append(f"package {CUDA_PACKAGE} (not installed)")

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
 from pycutlass import _core
 
-__all__ = ["Glimpse", "Trace", "look", "look_at_trees", "package_directories", "recorded", "unrecorded", "unrepeatable"]
+__all__ = ["Trace", "look", "look_at_trees", "recorded", "unrecorded", "unrepeatable"]
 
 Question = Literal["kind", "names", "real"]
 """Of a place: what kind of thing it is, with the state of a file; the names in a directory; where links lead."""
@@ -51,35 +50,12 @@ class Trace:
         self._trees[places] = digest
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a `Glimpse` of the same things needs, as JSON can carry it."""
+        """Return what another look at the same things needs, as JSON can carry it."""
         return {
             "places": list(self._answers),
             "answers": hashlib.sha256(b"".join(self._answers.values())).hexdigest(),
             "trees": [[list(places), digest] for places, digest in self._trees.items()],
         }
-
-
-class Glimpse:
-    """Another look at what a search has looked at; other threads look at trees from now on.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        If `kept` is not what `Trace.as_json` returned.
-    """
-
-    def __init__(self, kept: Mapping[str, Any]) -> None:
-        self._trees = [(_core.FileStates(list(map(os.fsencode, places))), digest) for places, digest in kept["trees"]]
-        self._places, self._answers = list(map(os.fsencode, kept["places"])), kept["answers"]
-
-    def is_the_same(self) -> bool:
-        """Return whether everything is as it was."""
-        try:
-            return hashlib.sha256(_core.glances(self._places)).hexdigest() == self._answers and all(
-                hashlib.sha256(states.finish()).hexdigest() == digest for states, digest in self._trees
-            )
-        except OSError:
-            return False
 
 
 # The search that this thread is at. Passing it on would be one more parameter of everything that looks at a file.
@@ -122,12 +98,3 @@ def unrepeatable() -> None:
     """Say that a search depends on something that cannot be looked at again, such as what a program says."""
     if (trace := _recording.get()) is not None:
         trace.repeatable = False
-
-
-def package_directories(package: str) -> list[Path]:
-    """Return the directories of an installed package without importing it."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:
-        return []
-    return [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tool_trees import program, same_size_and_time, script
 
-from pycutlass import toolkit
+from pycutlass import config, toolkit
 from pycutlass.cache import KernelCache
-from pycutlass.compiler import tools
+from pycutlass.compiler import choice, tools
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import find, trace
+from pycutlass.toolkit import find
 
 USUAL = Path("/usr/local/cuda")
 
@@ -39,7 +39,7 @@ class Machine:
         self.packages = {"cutlass_library": [root / "package"], "nvidia.cu13": [root / "cuda one"]}
         (root / "package").mkdir()
         (root / "package" / "source").symlink_to(root / "cutlass one")
-        monkeypatch.setattr(trace, "package_directories", lambda name: self.packages.get(name, []))
+        monkeypatch.setattr(config, "package_directories", lambda name: self.packages.get(name, []))
         monkeypatch.setattr(find, "CHECKOUT", self.make_checkout())
         roots = find._all_cuda_roots
         monkeypatch.setattr(find, "_all_cuda_roots", lambda *of: (each for each in roots(*of) if each[0] != USUAL))
@@ -77,8 +77,8 @@ class Machine:
 
     def recalled(self, wanted: str | None = None) -> dict[str, str] | None:
         """Return what is known from before, where it still holds."""
-        recalled = tools.recall(wanted, self.cache)
-        return dict(recalled.choice.fields) if recalled and recalled.glimpse.is_the_same() else None
+        recalled = choice.recall(wanted, self.cache)
+        return dict(recalled.choice.fields) if recalled and recalled.holds() else None
 
     def learned(self) -> dict[str, str]:
         """Search, and return what is known from then on."""

@@ -17,7 +17,7 @@ from trivial_kernels import ON_THE_STACK, Operation, environment, write_script
 
 import pycutlass
 from pycutlass import compiler, cutlass, toolkit
-from pycutlass.cache import Artifact, KernelCache
+from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.compiler import session, tools
 from pycutlass.errors import (
     ArgumentError,
@@ -27,6 +27,7 @@ from pycutlass.errors import (
     NotCompiledError,
     ToolkitError,
 )
+from pycutlass.report import NO_PROBLEMS
 
 pytestmark = pytest.mark.usefixtures("private_session")
 
@@ -280,9 +281,8 @@ def test_a_gemm_beside_a_reduction_has_its_partial_kernel(monkeypatch, held):
         cutlass.MatrixCoord(4, 32), operation.C, cutlass.float32, epilogue_functor=operation.epilogue_functor, count=1
     )
     fields = {"kernel": "1"}
-    made = Artifact(compiler.session.make_key(fields), "any", "sm_80", fields, b"", b"", {})
-    monkeypatch.setattr(session._Supply, "look_up", lambda self, want: made)
-    monkeypatch.setattr(session, "_judge", lambda artifacts, strict: None)
+    made = Artifact(make_key(fields), "any", "sm_80", fields, b"", b"", dict(NO_PROBLEMS))
+    monkeypatch.setattr(session.Supply, "look_up", lambda self, want: made)
     assert [done.position for done in compiler.compile_many([operation, reduction])] == [0, 1]
     assert operation.partial.artifacts == {"sm_80": made} == reduction.artifacts
     operation.artifacts.clear()

@@ -16,8 +16,8 @@ import pycutlass
 from pycutlass import compiler, toolkit
 from pycutlass.cache import KernelCache, make_key
 from pycutlass.compiler import tools
+from pycutlass.compiler.choice import choose_target
 from pycutlass.compiler.schedule import make_processes
-from pycutlass.compiler.wanted import choose_target
 from pycutlass.cubin import kernel_names
 from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, CompileError, ToolkitError
 from pycutlass.toolchain import Processes, reproduce

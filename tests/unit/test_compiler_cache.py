@@ -12,7 +12,7 @@ from trivial_kernels import Operation, environment, write_script
 
 from pycutlass import compiler, toolkit
 from pycutlass.cache import make_key
-from pycutlass.compiler import tools
+from pycutlass.compiler import choice, tools
 from pycutlass.errors import NotCompiledError, ToolkitError
 from pycutlass.source import KernelSource
 
@@ -141,7 +141,7 @@ def test_key_follows_every_tool(field):
 def test_key_follows_the_schema(monkeypatch):
     found = tools.find_tools("nvrtc", toolkit.without_memo)
     before = key_of(Operation("kernel_a").source(), "sm_80", found)
-    monkeypatch.setattr(tools, "_SCHEMA", "next")
+    monkeypatch.setattr(choice, "_SCHEMA", "next")
     assert key_of(Operation("kernel_a").source(), "sm_80", found) != before
 
 

@@ -12,7 +12,7 @@ from test_reduction_arguments import Workspace
 
 import pycutlass
 from pycutlass import GemmArguments, MathInstruction, MathOperation, TensorDescription, cutlass
-from pycutlass.compiler.wanted import choose_target
+from pycutlass.compiler.choice import choose_target
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.source import KernelSource
 

@@ -28,7 +28,7 @@ from pycutlass import (
     TensorDescription,
     cutlass,
 )
-from pycutlass.compiler.wanted import choose_target
+from pycutlass.compiler.choice import choose_target
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pycutlass import toolkit
+from pycutlass import config, toolkit
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import find, trace
+from pycutlass.toolkit import find
 
 
 def make_cutlass(root: Path, version: tuple[int, int, int] = (4, 2, 0)) -> Path:
@@ -60,7 +60,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, l
         return ((root, via) for root, via in roots(memo, tried) if root != usual_place)
 
     monkeypatch.setattr(find, "_all_cuda_roots", elsewhere)
-    monkeypatch.setattr(trace, "package_directories", lambda package: packages.get(package, []))
+    monkeypatch.setattr(config, "package_directories", lambda package: packages.get(package, []))
     return packages
 
 

@@ -19,7 +19,7 @@ from trivial_kernels import Operation
 
 from pycutlass import compiler, toolkit
 from pycutlass.cache import KernelCache
-from pycutlass.compiler import session, tools
+from pycutlass.compiler import choice, session, tools
 from pycutlass.errors import ToolkitError
 
 
@@ -137,7 +137,7 @@ def test_each_environment_has_its_own(machine):
 
 
 def test_only_the_last_environments_are_kept(machine, monkeypatch):
-    monkeypatch.setattr(tools, "_MOST_ENVIRONMENTS", 3)
+    monkeypatch.setattr(choice, "_MOST_ENVIRONMENTS", 3)
     for number in range(5):
         machine.set("PATH", f"{machine.root}/bin:/nowhere/{number}")
         machine.learned()
@@ -180,7 +180,7 @@ def test_what_means_something_else_elsewhere_is_searched_each_time(machine, monk
 )
 def test_a_damaged_row_is_no_answer(machine, value):
     machine.learned()
-    machine.cache.remember(tools._KIND, tools._environment(None), value, most=9)
+    machine.cache.remember(choice._KIND, choice.environment(None), value, most=9)
     assert machine.recalled() is None
     machine.learned()
     changed = "UPDATE memo_v1 SET value = replace(value, 'coreutils', 'coreutilz')"
@@ -205,7 +205,7 @@ from pycutlass.toolkit import find, trace
 
 cache = KernelCache(sys.argv[2])
 tools.search(sys.argv[1], cache)  # so that memos have their texts, and modules are imported
-trace.package_directories("nvidia.cu13")
+config.package_directories("nvidia.cu13")
 touched, asked, inside = set(), set(), [0]
 
 def watch(module, name):
@@ -238,7 +238,7 @@ sys.addaudithook(lambda event, given: inside[0] or (
     event in ("open", "os.scandir", "os.listdir") and isinstance(given[0], str) and touched.add((event, given[0]))
     or event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system") and touched.add((event, str(given[0])))
 ))
-trace.package_directories = quietly(trace.package_directories)
+config.package_directories = quietly(config.package_directories)
 remember = cache.remember
 kept = []
 cache.memo, cache.remember = quietly(cache.memo), lambda kind, subject, text, most: kept.append(json.loads(text))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from trivial_kernels import Operation
 
-from pycutlass import toolkit
+from pycutlass import config, toolkit
 from pycutlass.cache import make_key
 from pycutlass.compiler import tools
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit import find, trace
+from pycutlass.toolkit import find
 
 __all__ = ["bare", "key_now", "program", "same_size_and_time", "script", "without_nvcc"]
 
@@ -61,7 +61,7 @@ def bare(monkeypatch) -> None:
     """Leave nothing installed."""
     monkeypatch.delenv("PYCUTLASS_BACKEND")
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(trace, "package_directories", lambda package: [])
+    monkeypatch.setattr(config, "package_directories", lambda package: [])
     roots = find._all_cuda_roots
     usual = Path("/usr/local/cuda")
     monkeypatch.setattr(find, "_all_cuda_roots", lambda *given: (root for root in roots(*given) if root[0] != usual))
