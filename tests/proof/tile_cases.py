@@ -12,8 +12,8 @@ from emulator import SPELLED
 
 from pycutlass import MathInstruction, MathOperation, TensorDescription, TileDescription, cutlass
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere.mainloop import check_mainloop
-from pycutlass.families.ampere.outputs import check_output, simt_threads
+from pycutlass.families.ampere.family import check_mainloop, why_not_written
+from pycutlass.families.ampere.simt import simt_threads
 from pycutlass.types import element
 
 ROWS32, COLUMNS32 = cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32
@@ -94,11 +94,9 @@ class Mainloop:
         try:
             tile = TileDescription(self.shape, self.stages, self.warps, self.kind.math)
             check_mainloop(self.kind.capability, tile, A, B, C)
-            if interleaved:  # whose epilogue knows other warps alone
-                check_output(tile, C, _nothing)
         except DescriptionError:
             return False
-        return True
+        return not (interleaved and why_not_written(tile, C))  # whose epilogue knows other warps alone
 
     @property
     def sides(self) -> tuple[Any, Any]:
@@ -136,10 +134,10 @@ class Epilogue:
         C = TensorDescription(TAG[self.output], ROW, self.alignment)
         try:
             depth = 2 * self.kind.instruction[2] * self.warps[2]
-            check_output(TileDescription((*self.shape, depth), 3, self.warps, self.kind.math), C, _nothing)
+            tile = TileDescription((*self.shape, depth), 3, self.warps, self.kind.math)
         except DescriptionError:
             return False
-        return True
+        return not why_not_written(tile, C)
 
     def cpp(self) -> str:
         """Return the call that proves it."""
@@ -169,10 +167,9 @@ class Simt:
         try:
             tile = TileDescription(self.shape, self.stages, self.warps, self.kind.math)
             check_mainloop(80, tile, A, B, C)
-            check_output(tile, C, _nothing)
         except DescriptionError:
             return False
-        return math.prod(tile.warp_shape[:2]) <= _MOST_SUMS
+        return not why_not_written(tile, C) and math.prod(tile.warp_shape[:2]) <= _MOST_SUMS
 
     @property
     def sides(self) -> tuple[Any, Any, Any]:
@@ -228,8 +225,3 @@ def _tile(shape: Shape, warps: Shape) -> str:
 
 def _shape(extents: Sequence[int]) -> str:
     return f"cutlass::gemm::GemmShape<{', '.join(map(str, extents))}>"
-
-
-def _nothing(other: TileDescription) -> bool:
-    """Let `check_output` look for no tile to recommend."""
-    return False

@@ -213,6 +213,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["warp tile of 128x112", "14 elements along N", "takes 4 at a time", "N=112 a multiple of 32"],
     ),
     (
+        "simt",
+        tile("simt", threadblock_shape=(64, 128, 8), warp_count=(1, 8, 1)),
+        ["SIMT kernel write 4 rows", "8 warps along N and K cannot", "use warp_count"],
+    ),
+    (
         "int8 simt",
         tile("int8 simt", threadblock_shape=(48, 32, 32), warp_count=(1, 1, 1)),
         ["warp tile of 48x32", "6 elements along M", "takes 4 at a time", "M=48 a multiple of 32"],

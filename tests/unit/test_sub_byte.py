@@ -25,7 +25,7 @@ from pycutlass import (
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import AMPERE, SM90, Product
 from pycutlass.families.ampere.family import mainloop_bytes
-from pycutlass.families.ampere.mainloop import simt_padding
+from pycutlass.families.ampere.simt import simt_padding
 from pycutlass.launch.grouped import operand_rule
 from pycutlass.operands import matrix_of
 from pycutlass.operands.overlaps import span

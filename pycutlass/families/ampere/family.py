@@ -10,17 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.calls import shown
+from pycutlass.calls import counted, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere.mainloop import check_mainloop, simt_padding
-from pycutlass.families.ampere.outputs import check_output, simt_threads, with_other_warps, writes
+from pycutlass.families.ampere import mainloop, outputs, simt
 from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
-__all__ = ["AMPERE", "NO_VOLTA", "epilogue_bytes", "mainloop_bytes", "shape_text"]
+__all__ = [
+    "AMPERE",
+    "NO_VOLTA",
+    "check_mainloop",
+    "epilogue_bytes",
+    "mainloop_bytes",
+    "shape_text",
+    "why_not_written",
+]
 
 #: Why nothing is described for Volta, whose users may name its instruction or its compute capability.
 NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
@@ -28,6 +35,8 @@ NO_VOLTA = "Volta (compute capability 70) is no target of CUDA 13"
 _VOLTA_SHAPE = (8, 8, 4)
 #: M of wgmma, the instruction of Hopper-native kernels; mma.sync has 16 at most.
 _WGMMA_ROWS = 64
+#: What has been proven (tests/proof): tiles of up to so many elements along M, N and K, and so many warps.
+_MAX_ELEMENTS, _MAX_WARPS = 256, 16
 _Mode = _core.GemmMode
 _MAX_THREADS = 1024
 #: C that is written by epilogues of two fragments at once, by accumulator (default_epilogue_tensor_op.h).
@@ -140,14 +149,16 @@ class _Ampere(KernelFamily):
             return self.shared_bytes(other, A, B, C) <= limit
 
         def works(other: Tile) -> bool:
-            return loads(other) and writes(other, C)
+            return loads(other) and _writes(other, C)
 
         try:
             check_mainloop(compute_capability, tile, A, B, C)
         except DescriptionError as error:
             found = [text for text in near(tile, works) if text not in str(error)]
             raise DescriptionError(f"{error}; for example {' or '.join(found)}" if found else str(error)) from None
-        check_output(tile, C, loads)
+        if reason := why_not_written(tile, C):
+            remedies = outputs.remedies(tile, C, loads, _writes)
+            raise DescriptionError(f"{reason}; use {' or '.join(remedies)}")
 
     def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
         """Take any: tiles are visited row by row whatever the swizzle is, and either side may schedule them."""
@@ -190,7 +201,7 @@ class _Ampere(KernelFamily):
 
     def other_warps(self, tile: Tile) -> Iterator[Tile]:
         """Yield the tile with other warps."""
-        return with_other_warps(tile)
+        return outputs.with_other_warps(tile)
 
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 75 or 80."""
@@ -238,11 +249,58 @@ def shape_text(shape: Shape) -> str:
     return f"cutlass::gemm::GemmShape<{', '.join(map(str, shape))}>"
 
 
+def check_mainloop(compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+    """Check that an Ampere-style (or Turing) kernel can load and multiply its tiles.
+
+    Raises
+    ------
+    DescriptionError
+        It cannot; the message says what the tile, its warps or an operand must be.
+    """
+    math = tile.math_instruction
+    _check_proven(tile)
+    if compute_capability == 75:
+        mainloop.check_turing(tile)
+    elif math.instruction_shape == (8, 8, 16):
+        raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
+    if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
+        mainloop.check_integer_layouts(tile, A, B, C)
+    check = mainloop.check_tensor_op if math.is_tensor_op else simt.check_simt
+    check(tile, A, B, C)
+
+
+def _check_proven(tile: Tile) -> None:
+    """Check that the tile is one of those whose iterators have been run: CUTLASS itself says nothing of others."""
+    for axis, extent in zip("MNK", tile.threadblock_shape, strict=True):
+        if extent > _MAX_ELEMENTS:
+            raise DescriptionError(
+                f"threadblock_shape {axis}={extent} is beyond {_MAX_ELEMENTS}, up to which Ampere-style tiles are "
+                f"proven to compute what they mean: use at most {axis}={_MAX_ELEMENTS}"
+            )
+    warps = tile.num_threads // 32
+    if warps > _MAX_WARPS:
+        raise DescriptionError(
+            f"warp_count {list(tile.warp_count or ())} makes {counted(warps, 'warp')}, and Ampere-style tiles are "
+            f"proven to compute what they mean with up to {_MAX_WARPS}: use fewer warps"
+        )
+
+
+def why_not_written(tile: Tile, C: Tensor) -> str:
+    """Return why the epilogue cannot write the tile to C; nothing where it can."""
+    if tile.math_instruction.is_tensor_op or C.order.interleave > 1:
+        return outputs.why_not_written(tile, C)
+    return simt.why_not_written(tile)
+
+
+def _writes(tile: Tile, C: Tensor) -> bool:
+    return not why_not_written(tile, C)
+
+
 def mainloop_bytes(tile: Tile, A: Tensor, B: Tensor) -> int:
     """Return the bytes of an Ampere-style pipeline: its stages, with room between lines that SIMT kernels turn."""
     stage = tile.stage_bytes()
     if not tile.math_instruction.is_tensor_op:
-        padding = simt_padding(tile) * tile.threadblock_shape[2]
+        padding = simt.simt_padding(tile) * tile.threadblock_shape[2]
         turned = [*([A] if A.is_row_major else []), *([] if B.is_row_major else [B])]
         stage += sum(operand.type.bytes_of(padding) for operand in turned)
     return (tile.stages or 2) * stage
@@ -262,7 +320,7 @@ def epilogue_bytes(tile: Tile, C: Tensor) -> int:
         if k == 1 and (accumulator.short, C.type.short, C.alignment) in _TWO_FRAGMENTS:
             fragments = 2
     else:
-        threads = simt_threads(tile)
+        threads = simt.simt_threads(tile)
         most = 4 if instruction.a.is_integer else 128 // instruction.a.bits
         rows, padding = threads[0], 4 * min(most, tile.warp_shape[1] // threads[1]) + 1
     return accumulator.bytes_of(rows * m * k * fragments * (columns + padding))

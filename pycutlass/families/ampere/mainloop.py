@@ -1,4 +1,4 @@
-"""Whether an Ampere-style mainloop loads its tiles, all of them, and multiplies them by its instruction.
+"""Whether a mainloop of tensor cores loads its tiles, all of them, and multiplies them by its instruction.
 
 CUTLASS derives who loads and reads what from tile, warps, layouts and stages. Where that does not work out, it fails to
 compile; or it compiles, and leaves elements out, takes others, or multiplies in another type.
@@ -6,85 +6,35 @@ compile; or it compiles, and leaves elements out, takes others, or multiplies in
 
 from __future__ import annotations
 
-from pycutlass import _core
 from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere.outputs import simt_threads
 from pycutlass.families.ampere.products import INTERLEAVED
-from pycutlass.families.parts import Math, Tensor, Tile
+from pycutlass.families.ampere.simt import check_accesses, check_steps, refuse_sliced_k, sides
+from pycutlass.families.parts import Tensor, Tile
 
-__all__ = ["check_mainloop", "shares_evenly", "simt_padding"]
+__all__ = ["check_integer_layouts", "check_tensor_op", "check_turing", "shares_evenly"]
 
-#: What has been proven (tests/proof): tiles of up to so many elements along M, N and K, and so many warps.
-_MAX_ELEMENTS, _MAX_WARPS = 256, 16
-#: Accesses of one thread to one tile, for which CUTLASS keeps a bit each (predicated_tile_access_iterator.h).
-_MAX_ACCESSES = 64
 #: Bytes along K of a line of which four share 128 bytes of shared memory (tensor_op_multiplicand_sm75.h).
 _QUARTER_LINE = 32
 #: Operations that convert their operands on the way to the tensor cores.
 _HALVED = (MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16)
 
 
-def check_mainloop(compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
-    """Check that an Ampere-style (or Turing) kernel can load and multiply its tiles.
-
-    Raises
-    ------
-    DescriptionError
-        It cannot; the message says what the tile, its warps or an operand must be.
-    """
-    math = tile.math_instruction
-    _check_proven(tile)
-    if compute_capability == 75:
-        _check_turing(tile)
-    elif math.instruction_shape == (8, 8, 16):
-        raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
-    if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
-        _check_integer_layouts(math, tile, A, B, C)
-    if math.is_tensor_op:
-        _check_loads(tile, A, B)
-        for name, operand, axis, along_k in _sides(A, B, C):
-            if operand.order.interleave == 1:
-                _check_operand_tile(name, operand, tile, axis, along_k)
-            if operand.type.short == "f64":
-                _check_f64(name, tile, axis, along_k)
-            elif not along_k and operand.order.interleave == 1:
-                _check_warp_tile(name, operand, tile, axis)
-            else:
-                _check_matrices(name, operand, tile, axis)
-            _check_shares(name, operand, tile, axis, along_k)
-        _check_steps(tile)
-    else:
-        _check_simt(math, tile, A, B, C)
-
-
-def _check_proven(tile: Tile) -> None:
-    """Check that the tile is one of those whose iterators have been run: CUTLASS itself says nothing of others."""
-    for axis, extent in zip("MNK", tile.threadblock_shape, strict=True):
-        if extent > _MAX_ELEMENTS:
-            raise DescriptionError(
-                f"threadblock_shape {axis}={extent} is beyond {_MAX_ELEMENTS}, up to which Ampere-style tiles are "
-                f"proven to compute what they mean: use at most {axis}={_MAX_ELEMENTS}"
-            )
-    warps = tile.num_threads // 32
-    if warps > _MAX_WARPS:
-        raise DescriptionError(
-            f"warp_count {list(tile.warp_count or ())} makes {counted(warps, 'warp')}, and Ampere-style tiles are "
-            f"proven to compute what they mean with up to {_MAX_WARPS}: use fewer warps"
-        )
-
-
-def _check_steps(tile: Tile) -> None:
-    """Check that a warp's instructions along K come in pairs: it has two fragments in turn (mma_base.h)."""
-    k, of_step = tile.threadblock_shape[2], (tile.math_instruction.instruction_shape or (1, 1, 1))[2]
-    steps = tile.warp_shape[2] // of_step
-    if steps % 2:
-        step = k // steps
-        raise DescriptionError(
-            f"a warp loads while it multiplies, in steps of two: threadblock_shape K={k} makes {steps} instructions "
-            f"along K for each warp, and their number must be even; use K={k - step} or K={k + step}"
-        )
+def check_tensor_op(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+    """Check that tensor cores can load and multiply the tile."""
+    _check_loads(tile, A, B)
+    for name, operand, axis, along_k in sides(A, B, C):
+        if operand.order.interleave == 1:
+            _check_operand_tile(name, operand, tile, axis, along_k)
+        if operand.type.short == "f64":
+            _check_f64(name, tile, axis, along_k)
+        elif not along_k and operand.order.interleave == 1:
+            _check_warp_tile(name, operand, tile, axis)
+        else:
+            _check_matrices(name, operand, tile, axis)
+        _check_shares(name, operand, tile, axis, along_k)
+    check_steps(tile)
 
 
 def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: bool = False) -> bool:
@@ -104,16 +54,8 @@ def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: b
     return even and warps == warps_across * warps_down
 
 
-def _sides(A: Tensor, B: Tensor, C: Tensor) -> tuple[tuple[str, Tensor, int, bool], ...]:
-    """Return both operands: name, description, which of the tile's M and N is theirs, whether K is contiguous.
-
-    A column-major C is computed as the transposed problem, so that the tile's rows are those of B.
-    """
-    m, n = (1, 0) if C.layout is _core.ColumnMajor else (0, 1)
-    return ("A", A, m, A.is_row_major), ("B", B, n, not B.is_row_major)
-
-
-def _check_turing(tile: Tile) -> None:
+def check_turing(tile: Tile) -> None:
+    """Check what Turing asks of a tile."""
     math = tile.math_instruction
     if math.is_tensor_op and (math.a.short, math.instruction_shape) not in (("f16", (16, 8, 8)), ("s8", (8, 8, 16))):
         raise DescriptionError(
@@ -124,7 +66,9 @@ def _check_turing(tile: Tile) -> None:
         raise DescriptionError(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
 
 
-def _check_integer_layouts(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+def check_integer_layouts(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+    """Check the layouts of int8 on tensor cores, and of whatever is interleaved."""
+    math = tile.math_instruction
     layouts = (A.layout, B.layout, C.layout)
     allowed = math.product.layouts
     if any(layout in INTERLEAVED for layout in layouts):
@@ -156,74 +100,6 @@ def _check_integer_layouts(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tens
             f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix "
             f"cannot transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every "
             f"layout."
-        )
-
-
-def _check_simt(math: Math, tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
-    wanted = math.product.alignment
-    if not math.a.is_integer:
-        _refuse_sliced_k(tile)  # warp/mma_simt_tile_iterator.h
-    elif tile.stages != 2:
-        raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
-    for name, operand in (("A", A), ("B", B)):
-        if operand.alignment != wanted:
-            raise DescriptionError(
-                f"SIMT kernels of {math.a} load {wanted} elements at a time: operand {name} needs alignment {wanted}, "
-                f"got {operand.alignment}"
-            )
-    _check_steps(tile)
-    if C.alignment != 1:
-        raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
-    m, n, _ = tile.warp_shape
-    lanes, most = [], 4 if math.a.is_integer else 128 // math.a.bits  # that a thread takes at once
-    for axis, extent, along in zip("MN", (m, n), simt_threads(tile), strict=True):
-        of_thread = extent // along
-        lanes.append(min(most, of_thread))
-        if of_thread % lanes[-1]:  # as the iterators of a warp assert (gemm/warp/mma_simt_tile_iterator.h)
-            raise DescriptionError(
-                f"each thread of a SIMT warp tile of {m}x{n} has {of_thread} elements along {axis}, which it takes "
-                f"{lanes[-1]} at a time: make the warp tile's {axis}={extent} a multiple of {along * lanes[-1]} by "
-                f"another threadblock_shape or warp_count"
-            )
-    for name, operand, side, along_k in _sides(A, B, C):
-        _check_simt_loads(name, operand, tile, side, along_k)
-        _check_accesses(name, operand, tile, side)
-        if along_k and not math.a.is_integer:
-            _check_simt_transpose(name, operand, tile, lanes[side])
-
-
-def simt_padding(tile: Tile) -> int:
-    """Return the elements between the lines of an operand that a SIMT kernel turns in shared memory."""
-    k, bits = tile.threadblock_shape[2], tile.math_instruction.a.bits
-    if tile.stages != 2:
-        return k // 32  # default_mma_core_sm80.h
-    return 32 // k // (bits // 32) if bits >= 32 else 32 // k * (32 // bits)  # default_mma_core_simt.h
-
-
-def _check_simt_loads(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:
-    """Check that all threads can share the tile of an operand evenly (cutlass/transform/pitch_linear_thread_map.h)."""
-    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
-    step, threads = operand.alignment, tile.num_threads  # int8 is loaded in blocks of 4x4
-    contiguous, lines = (k // step, rows // step) if along_k else (rows // step, k // step)
-    in_a_line = threads < contiguous and not contiguous % threads and not along_k
-    in_several = not threads % contiguous and not lines % (threads // contiguous)
-    if (rows % step or k % step) or not (in_a_line or in_several):
-        unit = "elements" if step == 1 else f"blocks of {step}x{step} elements"
-        raise DescriptionError(
-            f"the {rows}x{k} tile of operand {name} has {lines} lines of {contiguous} {unit}, which {tile.num_threads} "
-            f"threads cannot share evenly: use another warp_count, or extents that are powers of two"
-        )
-
-
-def _check_simt_transpose(name: str, operand: Tensor, tile: Tile, lane: int) -> None:
-    """Check the padding by which an operand that is contiguous along K is turned in shared memory."""
-    k, padding = tile.threadblock_shape[2], simt_padding(tile)
-    if padding % lane:
-        remedy = "K=8" if tile.stages == 2 else "K below 32"
-        raise DescriptionError(
-            f"operand {name} is contiguous along K, and SIMT kernels of {tile.stages} stages turn it in shared memory "
-            f"with {padding} elements between lines for threadblock_shape K={k}, where a thread reads {lane} at once: "
-            f"use {remedy}"
         )
 
 
@@ -264,7 +140,7 @@ def _check_f64(name: str, tile: Tile, axis: int, along_k: bool) -> None:
             f"a warp tile of f64 is a multiple of 16 along M and N, got {m}x{n}: use another threadblock_shape or "
             f"warp_count"
         )
-    _refuse_sliced_k(tile)
+    refuse_sliced_k(tile)
     rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
     if not along_k:
         warps = tile.num_threads // 32
@@ -288,16 +164,6 @@ def _check_f64(name: str, tile: Tile, axis: int, along_k: bool) -> None:
         )
 
 
-def _refuse_sliced_k(tile: Tile) -> None:
-    """Raise where warps share K: the iterators of f64 and SIMT kernels step as if one warp had all of it."""
-    warps, math = tile.warp_count or (1, 1, 1), tile.math_instruction
-    if warps[2] > 1:
-        what = "f64 TensorOp" if math.is_tensor_op else f"SIMT {math.a}"
-        raise DescriptionError(
-            f"the warps of {what} kernels cannot share K: warp_count must end in 1, got {list(warps)}"
-        )
-
-
 def _check_operand_tile(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bool) -> None:
     """Check one operand's tile, of extent `axis` (0 for M, 1 for N) and K, against CUTLASS's shared-memory layouts.
 
@@ -318,7 +184,7 @@ def _check_operand_tile(name: str, operand: Tensor, tile: Tile, axis: int, along
             f"the {lines * line} elements of {'a' if lines == 1 else 'two'} 128-byte line{'s' * (lines - 1)}; use "
             f"{-(-rows // (lines * line)) * lines * line}"
         )
-    _check_accesses(name, operand, tile, axis)
+    check_accesses(name, operand, tile, axis)
 
 
 def _check_warp_tile(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
@@ -382,15 +248,4 @@ def _check_shares(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bo
             f"the {rows}x{k} tile of operand {name} is {beside} x {lines} accesses, which {tile.num_threads} threads, "
             f"{counted(warps, 'warp')} of {lanes} x {32 // lanes}, cannot share evenly: use fewer warps, or extents "
             f"that are powers of two"
-        )
-
-
-def _check_accesses(name: str, operand: Tensor, tile: Tile, axis: int) -> None:
-    rows, k = tile.threadblock_shape[axis], tile.threadblock_shape[2]
-    accesses = rows * k // operand.alignment
-    if accesses // tile.num_threads > _MAX_ACCESSES:
-        raise DescriptionError(
-            f"the {rows}x{k} tile of operand {name} has {accesses} accesses of {operand.alignment} elements, more than "
-            f"{_MAX_ACCESSES} for each of {tile.num_threads} threads: use more warps, a smaller threadblock_shape or "
-            f"a wider alignment"
         )

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 
 from pycutlass.calls import counted
 from pycutlass.errors import DescriptionError
+from pycutlass.families.ampere.simt import described
 from pycutlass.families.parts import Tensor, Tile, changed
 
-__all__ = ["check_output", "simt_threads", "with_other_warps", "writes"]
+__all__ = ["remedies", "why_not_written", "with_other_warps"]
 
 _LANES = 32
 #: Adjacent rows of a warp's tile that are written at a time: half of an instruction's 16.
@@ -26,70 +27,21 @@ _LINE_BYTES = 256
 _FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
 
 
-def check_output(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> None:
-    """Check that the epilogue of an Ampere-style kernel can write its tiles to C.
-
-    Parameters
-    ----------
-    loads : callable
-        Whether the mainloop works with another tile: no other one is recommended.
-
-    Raises
-    ------
-    DescriptionError
-        It cannot; the message names another alignment, other warps or another tile that work.
-    """
-    reason = _why_not(tile, C)
-    if reason:
-        raise DescriptionError(f"{reason}; use {' or '.join(_remedies(tile, C, loads))}")
-
-
-def simt_threads(tile: Tile) -> tuple[int, int]:
-    """Return how the 32 threads of a SIMT warp divide its tile along M and N.
-
-    Those of a tall tile lie the other way in kernels of two stages (default_mma_core_simt.h, default_mma_core_sm80.h).
-    """
-    m, n, _ = tile.warp_shape
-    return (8, 4) if tile.stages == 2 and m > n else (4, 8)
-
-
-def writes(tile: Tile, C: Tensor) -> bool:
-    """Return whether the epilogue can write the tile to C."""
-    return not _why_not(tile, C)
-
-
-def _why_not(tile: Tile, C: Tensor) -> str:
+def why_not_written(tile: Tile, C: Tensor) -> str:
+    """Return why the epilogue of a tensor-core kernel cannot write the tile to C; nothing where it can."""
     if C.order.interleave > 1:
         return _why_not_interleaved(tile, C.order.interleave)
-    if not tile.math_instruction.is_tensor_op:
-        return _why_not_simt(tile)
     return _why_not_vectors(tile, C) or _why_not_shared(tile, C) or _why_not_rearranged(tile, C)
 
 
 def _why_not_interleaved(tile: Tile, columns: int) -> str:
     """Each warp writes what it has, in whole groups of columns (interleaved_epilogue.h)."""
     if (tile.warp_count or (1, 1, 1))[2] > 1:
-        return f"operand C is interleaved, which warps that share K cannot write: {_described(tile)}"
+        return f"operand C is interleaved, which warps that share K cannot write: {described(tile)}"
     if tile.warp_shape[1] % columns:
         return (
             f"operand C is interleaved, and each warp must have whole groups of its {columns} columns, not "
-            f"{tile.warp_shape[1]}: {_described(tile)}"
-        )
-    return ""
-
-
-def _why_not_simt(tile: Tile) -> str:
-    """Each warp writes whole rows, single elements side by side (default_thread_map_simt.h)."""
-    (rows, _), (_, n, k) = simt_threads(tile), tile.warp_count or (1, 1, 1)
-    if tile.threadblock_shape[1] % _LANES:
-        return (
-            f"the warps of a SIMT kernel write {_LANES} adjacent elements of operand C at a time, and N must be a "
-            f"multiple of that: {_described(tile)}"
-        )
-    if rows % (n * k):
-        return (
-            f"the warps of a SIMT kernel write {rows} rows of operand C at a time, which {n * k} warps along "
-            f"N and K cannot share evenly: {_described(tile)}"
+            f"{tile.warp_shape[1]}: {described(tile)}"
         )
     return ""
 
@@ -115,7 +67,7 @@ def _why_not_shared(tile: Tile, C: Tensor) -> str:
     return (
         f"operand C of {C.type} with alignment {C.alignment} makes {columns / C.alignment:g} accesses of a row, and "
         f"{counted(sharing, 'warp')} along N and K, of {_LANES} accesses each, cannot share {_ROWS} such rows evenly: "
-        f"{_described(tile)}"
+        f"{described(tile)}"
     )
 
 
@@ -149,27 +101,32 @@ def _why_not_rearranged(tile: Tile, C: Tensor) -> str:
         return ""
     return (
         f"known CUTLASS bug, refused: operand C of {C.type} with alignment {C.alignment} gets wrong elements where "
-        f"warps have {width} of {columns} columns: {_described(tile)}"
+        f"warps have {width} of {columns} columns: {described(tile)}"
     )
 
 
-def _remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> list[str]:
-    """Return changes of which each is enough, or all together where none is.
+def remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool], writes: Callable[[Tile, Tensor], bool]) -> list[str]:
+    """Return changes of a tile that cannot be written to C: each is enough, or all together where none is.
 
     Other warps or columns come first: a lower alignment makes every access of C narrower.
+
+    Parameters
+    ----------
+    loads, writes : callable
+        Whether the mainloop, and the epilogue, work with another tile: no other one is recommended.
     """
     others = [other for other in with_other_warps(tile) if loads(other)]
-    found = [f"warp_count {list(other.warp_count or ())}" for other in others if not _why_not(other, C)][:1]
+    found = [f"warp_count {list(other.warp_count or ())}" for other in others if writes(other, C)][:1]
     if not found:
         same_warps = (other for other in _with_other_columns(tile) if other.warp_count == tile.warp_count)
-        usable = (other for other in same_warps if loads(other) and not _why_not(other, C))
+        usable = (other for other in same_warps if loads(other) and writes(other, C))
         found = [f"threadblock_shape {list(other.threadblock_shape)}" for other in itertools.islice(usable, 1)]
     if loads(tile):  # it may take too much shared memory whatever C is
-        found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C)[:1]]
+        found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C, writes)[:1]]
     if found:
         return found
     others += [other for other in _with_other_columns(tile) if loads(other)]
-    all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C)))
+    all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C, writes)))
     return [
         f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(other.warp_count or ())} and alignment "
         f"{alignment} for operand C"
@@ -177,12 +134,12 @@ def _remedies(tile: Tile, C: Tensor, loads: Callable[[Tile], bool]) -> list[str]
     ][:1] or ["another threadblock_shape"]
 
 
-def _alignments(tile: Tile, C: Tensor) -> list[int]:
+def _alignments(tile: Tile, C: Tensor, writes: Callable[[Tile, Tensor], bool]) -> list[int]:
     """Return the alignments of C that work, widest first."""
     free = tile.math_instruction.is_tensor_op and C.order.interleave == 1
     known = (16, 8, 4, 2, 1) if free else (C.alignment,)
     described = (changed(C, alignment=alignment) for alignment in known if alignment * C.type.bits <= 128)
-    return [operand.alignment for operand in described if not _why_not(tile, operand)]
+    return [operand.alignment for operand in described if writes(tile, operand)]
 
 
 def with_other_warps(tile: Tile) -> Iterator[Tile]:
@@ -206,7 +163,3 @@ def _with_other_columns(tile: Tile) -> Iterator[Tile]:
             yield changed(tile, threadblock_shape=(m, columns, k), warp_count=warps)
         except DescriptionError:
             continue
-
-
-def _described(tile: Tile) -> str:
-    return f"threadblock_shape is {list(tile.threadblock_shape)}, warp_count {list(tile.warp_count or ())}"
