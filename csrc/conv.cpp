@@ -165,11 +165,6 @@ Conv2dProblemSize from_integers(std::array<AnyInt const*, std::size(kFields)> co
   return p;
 }
 
-bool equal(Conv2dProblemSize const& a, Conv2dProblemSize const& b) {
-  // CUTLASS's own operator leaves out mode, split_k_slices and groups
-  return a == b && a.mode == b.mode && a.split_k_slices == b.split_k_slices && a.groups == b.groups;
-}
-
 py::tuple state(Conv2dProblemSize const& p) {
   py::list values;
   for (std::size_t i = 0; i < 15; ++i) values.append(p.*kFields[i].member);
@@ -244,7 +239,7 @@ void bind_problem_size(py::module_& m) {
       .def("padding", &Conv2dProblemSize::padding, "(pad_h, pad_h, pad_w, pad_w)")
       .def("stride", &Conv2dProblemSize::stride, "(stride_h, stride_w)")
       .def("dilation", &Conv2dProblemSize::dilation, "(dilation_h, dilation_w)")
-      .def("__eq__", &equal, py::is_operator())
+      .def("__eq__", &same_problem, py::is_operator())
       .def("__repr__", &repr)
       .def("__reduce__",
            [](Conv2dProblemSize const& p) { return py::make_tuple(py::type::of<Conv2dProblemSize>(), state(p)); });
@@ -283,6 +278,11 @@ cutlass::gemm::GemmCoord checked_implicit_gemm(Operator op, Conv2dProblemSize co
     require_product_fits("R * S * C", p.R, p.S, p.C);
   }
   return cutlass::conv::implicit_gemm_problem_size(op, p);
+}
+
+bool same_problem(Conv2dProblemSize const& a, Conv2dProblemSize const& b) {
+  // CUTLASS's own operator leaves out mode, split_k_slices and groups
+  return a == b && a.mode == b.mode && a.split_k_slices == b.split_k_slices && a.groups == b.groups;
 }
 
 void bind_conv(py::module_& m) {

@@ -35,7 +35,8 @@ class GivenTensor {
   /// Whether autograd follows what is done with the tensor.
   bool is_followed() const { return kind_ && kind_->is_followed(tensor_); }
   bool same_library(GivenTensor const& other) const { return !kind_ == !other.kind_; }
-  char const* library() const { return kind_ ? "torch" : "cupy"; }
+  bool of_torch() const { return kind_ != nullptr; }
+  char const* library() const { return of_torch() ? "torch" : "cupy"; }
   pybind11::handle tensor() const { return tensor_; }
 
   /// Points operand `role` of a call at the tensor.

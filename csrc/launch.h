@@ -163,4 +163,5 @@ struct Recorded {
 void bind_conv2d_call(pybind11::module_& m);
 void bind_gemm_call(pybind11::module_& m);
 void bind_grouped_call(pybind11::module_& m);
+void bind_prepared_conv2d(pybind11::module_& m);
 void bind_prepared_gemm(pybind11::module_& m);

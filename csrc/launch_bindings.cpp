@@ -102,4 +102,5 @@ void bind_launch(py::module_& m) {
   bind_conv2d_call(m);
   bind_grouped_call(m);
   bind_prepared_gemm(m);
+  bind_prepared_conv2d(m);
 }

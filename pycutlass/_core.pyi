@@ -909,11 +909,11 @@ class PreparedGemm:
     ) -> None: ...
     def make(
         self,
-        problem_size: Any,
         A: Any,
         B: Any,
         C: Any,
         D: Any,
+        problem_size: Any,
         gemm_mode: Any,
         split_k_slices: Any,
         batch: Any,
@@ -923,6 +923,42 @@ class PreparedGemm:
         epilogue: bytes,
         reads_source: bool,
     ) -> tuple[GemmCall, dict[str, type]] | None: ...
+
+@final
+class PreparedConv2d:
+    def __init__(
+        self,
+        *,
+        kernel: DeviceKernel,
+        operands: tuple[
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+        ],
+        places: tuple[
+            tuple[ConvRule, tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex]],
+            tuple[ConvRule, tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex]],
+            tuple[ConvRule, tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex]],
+            tuple[ConvRule, tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex]],
+        ],
+        problem_size: Conv2dProblemSize,
+        split_k_mode: SplitKMode,
+        takes_bias: bool,
+        wrap: Any,
+        stream_source: Any,
+        say_followed: Any,
+    ) -> None: ...
+    def make(
+        self, A: Any, B: Any, C: Any, D: Any, bias: Any, epilogue: bytes, reads_source: bool
+    ) -> tuple[Conv2dCall, dict[str, type]] | None: ...
+
+@final
+class KnownConvolutions:
+    def __init__(self, most: SupportsIndex) -> None: ...
+    def find(self, problem_size: Conv2dProblemSize, split_k_mode: SplitKMode, split_k_slices: Any) -> Any: ...
+    def keep(self, problem_size: Conv2dProblemSize, split_k_mode: SplitKMode, kept: Any) -> None: ...
+    def __len__(self) -> int: ...
 
 def glances(places: list[bytes]) -> bytes: ...
 

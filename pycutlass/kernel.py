@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,14 +19,26 @@ from pycutlass.epilogue.scalars import EpilogueLayout, check_scalars
 from pycutlass.errors import NotCompiledError, PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
+from pycutlass.operands.conv_operand import ConvOperand
 from pycutlass.operation import GemmOperationUniversal, Operation
+from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.support import GRID_LIMIT
 from pycutlass.tensor import wrap
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
-__all__ = ["PreparedGemm", "epilogue_layout", "load", "prepare", "select"]
+__all__ = [
+    "KnownConvolution",
+    "PreparedConvolutions",
+    "PreparedGemm",
+    "PreparedKernel",
+    "epilogue_layout",
+    "load",
+    "prepare",
+    "prepared_convolutions",
+    "select",
+]
 
 # Loaded code is a property of the process and the GPU, not of whoever described the kernel: equal operations share it.
 # What keeps it loaded are operations with its text, arguments, and graphs that have been captured. No lock: loading may
@@ -99,7 +112,7 @@ def select(operation: Operation, ordinal: int) -> Artifact:
 Packed = tuple[EpilogueScalars, bytes, bool]
 
 
-class PreparedGemm:
+class PreparedKernel:
     """The kernel of an operation on one GPU with all that is checked of any tensor.
 
     It says what is fixed by the operation and its compiled kernel alone, is made once, and never changes: threads may
@@ -111,8 +124,6 @@ class PreparedGemm:
         What had been compiled when it was made. Of anything else, another kernel may be the right one.
     ordinal : int
         The GPU.
-    make : callable
-        Makes a call for ordinary tensors, or returns None (`_core.PreparedGemm.make`).
 
     Raises
     ------
@@ -120,7 +131,7 @@ class PreparedGemm:
         The operation has no kernel that runs on the GPU.
     """
 
-    def __init__(self, operation: GemmOperationUniversal, ordinal: int) -> None:
+    def __init__(self, operation: Operation, described: tuple[TensorDescription, ...], ordinal: int) -> None:
         self.artifacts: dict[str, Artifact] = dict(operation.artifacts)
         self.ordinal = ordinal
         loaded = load(operation, ordinal)
@@ -129,20 +140,24 @@ class PreparedGemm:
         self._known: weakref.WeakKeyDictionary[EpilogueScalars, tuple[EpilogueScalars | None, bytes, bool]]
         self._known = weakref.WeakKeyDictionary()
         self._default: Packed | None = None
-        sizes = _Sizes.of(operation)
-        self.make = _core.PreparedGemm(
-            kernel=loaded,
-            operands=(_operand(operation.A), _operand(operation.B), _operand(operation.C), _operand(operation.D)),
-            most=sizes.most,
-            steps=sizes.steps,
-            slice=sizes.slice,
-            in_place=not operation.is_apart,
-            swizzle=operation.swizzle_size,
-            wrap=wrap,
-            stream_source=device.current_stream_source,
-            raster_type=RasterOrder,
-            say_followed=lambda *tensors: say_without_gradient(dict(zip("ABC", tensors, strict=True))),
-        ).make
+        # Of each operand: the rule of its memory, and its type as a number, as tensors say it, and as NumPy does.
+        types = [(each, each.type, each.type.dtype_name) for each in described]
+        operands = [
+            (
+                _core.OperandRule(each.is_row_major, element.bits, each.alignment, True, False),
+                element.code,
+                name,
+                element.dtype if hasattr(np, name) else None,
+            )
+            for each, element, name in types
+        ]
+        self._shared: dict[str, Any] = {
+            "kernel": loaded,
+            "operands": tuple(operands),
+            "wrap": wrap,
+            "stream_source": device.current_stream_source,
+            "say_followed": lambda *tensors: say_without_gradient(dict(zip("ABC", tensors, strict=True))),
+        }
 
     def packed(self, output_op: Any) -> Packed | None:
         """Return what is known of the scalars that were given; None where they need a look."""
@@ -169,6 +184,60 @@ class PreparedGemm:
             return None
 
 
+class PreparedGemm(PreparedKernel):
+    """What all launches of a GEMM on one GPU share.
+
+    Attributes
+    ----------
+    make : callable
+        Makes a call for ordinary tensors, or returns None (`_core.PreparedGemm.make`).
+    """
+
+    def __init__(self, operation: GemmOperationUniversal, ordinal: int) -> None:
+        super().__init__(operation, (operation.A, operation.B, operation.C, operation.D), ordinal)
+        sizes = _Sizes.of(operation)
+        self.make = _core.PreparedGemm(
+            **self._shared,
+            most=sizes.most,
+            steps=sizes.steps,
+            slice=sizes.slice,
+            in_place=not operation.is_apart,
+            swizzle=operation.swizzle_size,
+            raster_type=RasterOrder,
+        ).make
+
+
+class KnownConvolution(NamedTuple):
+    """A problem that an operation supports, as it is launched, and what makes calls for ordinary tensors, or None."""
+
+    size: _core.Conv2dProblemSize
+    split_k_slices: int
+    make: Callable[..., Any]
+
+
+class PreparedConvolutions(PreparedKernel):
+    """What all launches of a convolution on one GPU share: the problems that were met last, each with its operands.
+
+    Attributes
+    ----------
+    problems : _core.KnownConvolutions
+        At most 64.
+    """
+
+    def __init__(self, operation: Conv2dOperation, ordinal: int) -> None:
+        super().__init__(operation, (operation.A, operation.B, operation.C, operation.C), ordinal)
+        self.problems = _core.KnownConvolutions(64)
+
+    def keep(self, size: _core.Conv2dProblemSize, mode: _core.SplitKMode, *wanted: ConvOperand) -> None:
+        """Keep a problem, as it is launched, that was found to be supported, with what A, B, C and D are to be."""
+        A, B, C, D = ((each.rule, each.extent) for each in wanted)
+        places, takes_bias = (A, B, C, D), bool(wanted[2].or_bias)
+        prepared = _core.PreparedConv2d(
+            **self._shared, places=places, problem_size=size, split_k_mode=mode, takes_bias=takes_bias
+        )
+        self.problems.keep(size, mode, KnownConvolution(size, size.split_k_slices, prepared.make))
+
+
 def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm, ...]) -> PreparedGemm | None:
     """Return what is prepared for launches that write `D`, for the operation to keep.
 
@@ -191,11 +260,15 @@ def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm
     return prepared
 
 
-def _operand(described: TensorDescription) -> tuple[_core.OperandRule, int, str, Any]:
-    """Return the rule of an operand, and its type: as a number, as tensors say it, and NumPy's where there is one."""
-    element = described.type
-    rule = _core.OperandRule(described.is_row_major, element.bits, described.alignment, True, False)
-    return rule, element.code, element.dtype_name, element.dtype if hasattr(np, element.dtype_name) else None
+def prepared_convolutions(operation: Conv2dOperation, ordinal: int) -> PreparedConvolutions:
+    """Return what is prepared for launches on one GPU, which the operation keeps."""
+    present: tuple[PreparedConvolutions, ...] = operation._prepared
+    for each in present:
+        if each.ordinal == ordinal and each.artifacts == operation.artifacts:
+            return each
+    prepared = PreparedConvolutions(operation, ordinal)
+    object.__setattr__(operation, "_prepared", (prepared, *(each for each in present if each.ordinal != ordinal)))
+    return prepared
 
 
 class _Sizes(NamedTuple):

@@ -34,6 +34,9 @@ __all__ = [
     "check_source",
     "kept",
     "refuse_unknown",
+    "set_exchange",
+    "set_operation",
+    "set_run",
 ]
 
 _Operation = TypeVar("_Operation", bound=Operation)
@@ -316,6 +319,10 @@ class Arguments(ABC):
 
 
 _core.set_arguments_type(Arguments)
+# For arguments that C++ has checked: past the check of each attribute that is set.
+set_operation, set_run, set_exchange = (
+    vars(Arguments)[name].__set__ for name in ("operation", "_run", "_try_exchange")
+)
 
 
 def kept(tensors: Any) -> Any:

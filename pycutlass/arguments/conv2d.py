@@ -10,11 +10,21 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.arguments.base import Arguments, check_operation, check_source, refuse_unknown
+from pycutlass.arguments.base import (
+    Arguments,
+    check_operation,
+    check_source,
+    refuse_unknown,
+    set_exchange,
+    set_operation,
+    set_run,
+)
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.kernel import KnownConvolution, PreparedConvolutions, prepared_convolutions
+from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.conv2d import Conv2dProblem
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count, check_writable
@@ -37,6 +47,7 @@ from pycutlass.tensor import TensorView
 __all__ = ["Conv2dArguments"]
 
 _Mode, _Operator = _core.SplitKMode, _core.ConvOperator
+_LETTERS = ("A", "B", "C", "D")
 _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
     "bias",
@@ -132,6 +143,9 @@ class Conv2dArguments(Arguments):
         reordered: bool | None = None,
         **unknown: Any,
     ) -> None:
+        tensors, size = (A, B, C, D), (problem_size, split_k_mode, split_k_slices)
+        if not unknown and reordered is None and self._start_known(operation, tensors, output_op, size, bias):
+            return
         refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
         self.operation = operation = check_operation(operation, Conv2dOperation)
         self.split_k_mode = _split_k_mode(split_k_mode)
@@ -144,6 +158,56 @@ class Conv2dArguments(Arguments):
         self._reordering = Reordering(operation.B, reordered)
         launched = operation.partial if self._makes_partial_sums else operation
         self._start(launched, {"A": A, "B": B, "C": C, "D": D}, output_op)
+        self._keep_problem()
+
+    def _start_known(
+        self,
+        operation: Any,
+        tensors: tuple[Any, Any, Any, Any],
+        output_op: Any,
+        size: tuple[Any, Any, Any],
+        bias: Any,
+    ) -> bool:
+        """Make the launch of a problem that is known, and of tensors that C++ sees are right; False of all others."""
+        if type(operation) is not Conv2dOperation or "_execution" in self.__dict__:
+            return False
+        if type(size[0]) is not _core.Conv2dProblemSize or type(size[1]) is not _Mode:
+            return False
+        prepared: tuple[PreparedConvolutions, ...] = operation._prepared
+        for each in prepared:
+            found: KnownConvolution | None = each.problems.find(*size)
+            if found is None:
+                continue
+            made = DeviceLaunch.of(operation, each, found.make, tensors, output_op, (bias,))
+            if made is None:
+                continue
+            execution, scalars = made
+            set_operation(self, operation)
+            set_run(self, execution.run)
+            set_exchange(self, execution.call.bound_update)
+            self.__dict__.update(
+                split_k_mode=size[1],
+                split_k_slices=found.split_k_slices,
+                _asked=found.size,
+                _size=found.size,
+                _bias=bias,
+                _launched=operation,
+                output_op=scalars,
+                _given=dict(zip(_LETTERS, tensors, strict=True)),
+                _execution=execution,
+            )
+            return True
+        return False
+
+    def _keep_problem(self) -> None:
+        """Have the operation know the problem, which it supports, where nothing else of it has to be looked at."""
+        operation, execution, max_k = self.operation, self._execution, self.operation.epilogue_functor.max_k
+        if not isinstance(execution, DeviceLaunch) or self._makes_partial_sums or operation.is_interleaved:
+            return
+        if not self._products or (max_k is not None and self._products > max_k):
+            return
+        wanted = (operand_of(name, operation, self._size) for name in "ABCD")
+        prepared_convolutions(operation, execution.ordinal).keep(self._size, self.split_k_mode, *wanted)
 
     @property
     def problem_size(self) -> _core.Conv2dProblemSize:

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_operation, check_source, kept, refuse_unknown
+from pycutlass.arguments.base import (
+    Arguments,
+    check_operation,
+    check_source,
+    kept,
+    refuse_unknown,
+    set_exchange,
+    set_operation,
+    set_run,
+)
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
@@ -34,10 +43,6 @@ __all__ = ["GemmArguments"]
 _Mode = _core.GemmMode
 _GEMM = _Mode.Gemm
 _LETTERS = ("A", "B", "C", "D")
-# Arguments that C++ has checked are filled here and there, past the check of each attribute that is set.
-_set_operation, _set_run, _set_exchange = (
-    vars(Arguments)[name].__set__ for name in ("operation", "_run", "_try_exchange")
-)
 
 
 @partial(public, but=("update",))
@@ -169,11 +174,7 @@ class GemmArguments(Arguments):
         batch: Any,
         how: tuple[Any, Any, Any],
     ) -> bool:
-        """Make the launch of tensors that C++ sees are right; False, and nothing has changed, of all others.
-
-        What is plainly right there is right by the checks below, too, and makes the same call record. They decide on
-        all else, and explain.
-        """
+        """Make the launch of tensors that C++ sees are right; False, and nothing has changed, of all others."""
         if type(operation) is not GemmOperationUniversal or "_execution" in self.__dict__:
             return False
         if how[1] is not RasterOrder.Heuristic and not operation.is_sm90:
@@ -202,27 +203,17 @@ class GemmArguments(Arguments):
         size: tuple[Any, Any, Any, Any],
         how: tuple[Any, Any, Any],
     ) -> bool:
-        packed = prepared.packed(output_op)
-        if packed is None or operation._artifacts != prepared.artifacts:
-            return False
-        scalars, epilogue, reads_source = packed
-        if tensors[2] is not None and (output_op is None or (not reads_source and scalars.drops_source)):
-            return False
-        extents, gemm_mode, split_k_slices, batch = size
-        made = prepared.make(extents, *tensors, gemm_mode, split_k_slices, batch, *how, epilogue, reads_source)
+        made = DeviceLaunch.of(operation, prepared, prepared.make, tensors, output_op, (*size, *how))
         if made is None:
             return False
-        call, libraries = made
-        execution = DeviceLaunch.of(operation, call, libraries, prepared.ordinal)
-        if execution is None:
-            return False
-        _set_operation(self, operation)
-        _set_run(self, execution.run)
-        _set_exchange(self, call.bound_update)
+        execution, scalars = made
+        set_operation(self, operation)
+        set_run(self, execution.run)
+        set_exchange(self, execution.call.bound_update)
         self.__dict__.update(
-            gemm_mode=gemm_mode,
-            split_k_slices=split_k_slices,
-            batch_count=batch,
+            gemm_mode=size[1],
+            split_k_slices=size[2],
+            batch_count=size[3],
             _bias=how[0],
             raster_order=how[1],
             launch_with_pdl=how[2],

@@ -12,7 +12,9 @@ import numpy as np
 from pycutlass import _core, kernel
 from pycutlass.allocators import chosen
 from pycutlass.deferred_release import release_after
+from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, PoolError
+from pycutlass.kernel import PreparedKernel
 from pycutlass.launch.prepared import Inputs, Prepared
 from pycutlass.launch.problem import Problem, guards, libraries_of
 from pycutlass.launch.streams import follow_streams, run_joined, run_with_buffers
@@ -48,20 +50,49 @@ class DeviceLaunch:
 
     @classmethod
     def of(
-        cls, operation: Operation, call: _core.Call, libraries: Mapping[str, type], ordinal: int
-    ) -> DeviceLaunch | None:
-        """Return the launch of a call that lacks a workspace at most: its tensors are on the GPU, and of one library.
+        cls,
+        operation: Operation,
+        prepared: PreparedKernel,
+        make: Callable[..., Any],
+        tensors: tuple[Any, Any, Any, Any],
+        output_op: Any,
+        how: tuple[Any, ...],
+    ) -> tuple[DeviceLaunch, EpilogueScalars] | None:
+        """Return the launch of tensors that C++ sees are right, and its scalars; None of all others.
 
-        None where it cannot be launched so, which `update` explains.
+        What is plainly right there is right by the checks in Python, too, and makes the same call record. They decide
+        on all else, and explain.
+
+        Parameters
+        ----------
+        prepared : PreparedKernel
+            Of the operation.
+        make : callable
+            Makes its calls, of the tensors and of `how`: they lack a workspace at most, and all tensors are on the GPU
+            and of one library.
 
         Raises
         ------
         PoolError
             No memory for the workspace.
         """
+        packed = prepared.packed(output_op)
+        if packed is None or operation._artifacts != prepared.artifacts:
+            return None
+        scalars, epilogue, reads_source = packed
+        if tensors[2] is not None and (output_op is None or (not reads_source and scalars.drops_source)):
+            return None
+        made = make(*tensors, *how, epilogue, reads_source)
+        if made is None:
+            return None
+        call, libraries = made
         launch = object.__new__(cls)
         launch.__dict__.update(
-            ordinal=ordinal, _operation=operation, _allocator=chosen.get().allocator, call=call, _libraries=libraries
+            ordinal=prepared.ordinal,
+            _operation=operation,
+            _allocator=chosen.get().allocator,
+            call=call,
+            _libraries=libraries,
         )
         if call.workspace_bytes:
             workspace = launch._new_workspace(call.workspace_bytes, call.current_stream)
@@ -69,7 +100,7 @@ class DeviceLaunch:
             launch._buffers = {"workspace": workspace}
             if call.plan() != 0:
                 return None
-        return launch
+        return launch, scalars
 
     @property
     def run(self) -> Callable[..., None]:

@@ -53,13 +53,16 @@ class ConvOperand:
             return (n, c // 32, h, w, 32)
         return (c // 32, h, w, n, 32) if self.description.layout is _core.TensorC32RSK32 else self.extent
 
+    @property
+    def rule(self) -> _core.ConvRule:
+        """What decides whether a tensor fits."""
+        layout = _core.ConvLayout[self.description.order.name]
+        return _core.ConvRule(rule_of(self.description), layout, self.byte_limit, self.packed)
+
     def check(self, view: TensorView) -> tuple[Matrix, str]:
         """Return a tensor as this operand, and the name of the rule that it breaks; an empty one where it fits."""
-        layout = _core.ConvLayout[self.description.order.name]
-        rule = _core.ConvRule(rule_of(self.description), layout, self.byte_limit, self.packed)
-        ld, step, broken = rule.check(
-            view.pointer, view.shape, view.strides, self.extent, of_torch=view.library == "torch"
-        )
+        of_torch = view.library == "torch"
+        ld, step, broken = self.rule.check(view.pointer, view.shape, view.strides, self.extent, of_torch)
         return replace(self._matrix(view), ld=ld, batch_stride=step), broken
 
     def _matrix(self, view: TensorView) -> Matrix:

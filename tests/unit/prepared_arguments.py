@@ -1,6 +1,6 @@
-"""Programs that make arguments of a GEMM on the stand-in for a GPU: at once by C++, or looked at by Python alone."""
+"""Programs that make arguments on the stand-in for a GPU: at once by C++, or looked at by Python alone."""
 
-__all__ = ["TORCH"]
+__all__ = ["ODD", "TORCH"]
 
 #: Tensors of torch in host memory that pass for some of GPU 0, and arguments made with and without what is prepared.
 TORCH = """
@@ -35,17 +35,129 @@ logging.getLogger("pycutlass").addHandler(Hearer())
 logging.getLogger("pycutlass").propagate = False
 
 def made(operation, *given, **named):
-    return pycutlass.GemmArguments(operation, *given, **named)
+    is_conv = isinstance(operation, pycutlass.Conv2dOperation)
+    return (pycutlass.Conv2dArguments if is_conv else pycutlass.GemmArguments)(operation, *given, **named)
 
 def is_ordinary(arguments):
     return "_reordering" not in vars(arguments)
 
 def looked_at(operation, *given, **named):
     # by Python alone
-    ordinary = pycutlass.GemmArguments._start_ordinary
-    pycutlass.GemmArguments._start_ordinary = lambda *given: False
+    ordinary, known = pycutlass.GemmArguments._start_ordinary, pycutlass.Conv2dArguments._start_known
+    pycutlass.GemmArguments._start_ordinary = pycutlass.Conv2dArguments._start_known = lambda *given: False
     try:
         return made(operation, *given, **named)
     finally:
-        pycutlass.GemmArguments._start_ordinary = ordinary
+        pycutlass.GemmArguments._start_ordinary, pycutlass.Conv2dArguments._start_known = ordinary, known
+"""
+
+#: Tensors that are odd in some way, and what comes of arguments that are made of them.
+ODD = """
+class Own(torch.Tensor):
+    pass
+
+class Cupy:
+    # An array of cupy on GPU 0, in the memory of a tensor.
+    __cuda_array_interface__ = {}
+
+    def __init__(self, tensor, device=0):
+        array = tensor.numpy()
+        self.shape, self.strides, self.dtype, self.tensor = array.shape, array.strides, array.dtype, tensor
+        self.data = SimpleNamespace(ptr=tensor.data_ptr(), device_id=device)
+
+class OwnCupy(Cupy):
+    pass
+
+sys.modules["cupy"].ndarray = Cupy
+
+def cupy_with(**attributes):
+    def changed(tensor):
+        array = Cupy(tensor)
+        vars(array).update({name: value(array) for name, value in attributes.items()})
+        return array
+    return changed
+
+def freed(tensor):
+    tensor = tensor.clone()
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+def cut_short(tensor):
+    tensor.untyped_storage().resize_(tensor.untyped_storage().nbytes() // 8)
+    return tensor
+
+def negated(tensor):
+    return torch.complex(torch.zeros_like(tensor.float()), tensor.float()).conj().imag
+
+def made_in_inference(tensor):
+    with torch.inference_mode():
+        return tensor.clone()
+
+#: What may be odd about one operand.
+ODD = {
+    "transposed": lambda t: t.mT,
+    "flat": lambda t: t.reshape(-1),
+    "f64": lambda t: t.double(),
+    "i32": lambda t: t.int(),
+    "one longer": lambda t: torch.zeros(*t.shape[:-1], t.shape[-1] + 1),
+    "one dimension more": lambda t: t[None],
+    "a vector": lambda t: torch.zeros(t.shape[-1]),
+    "a column": lambda t: torch.zeros(t.shape[-2], 1),
+    "every second": lambda t: torch.zeros(*t.shape[:-1], 2 * t.shape[-1])[..., ::2],
+    "one for all": lambda t: torch.zeros(1, 1).expand(t.shape[-2:]),
+    "shared": lambda t: t[0] if t.dim() == 3 else t,
+    "followed": lambda t: t.clone().requires_grad_(),
+    "parameter": lambda t: torch.nn.Parameter(t.clone()),
+    "frozen parameter": lambda t: torch.nn.Parameter(t.clone(), requires_grad=False),
+    "negated": negated,
+    "meta": lambda t: t.to("meta"),
+    "sparse": lambda t: t.to_sparse(),
+    "subclass": lambda t: t.clone().as_subclass(Own),
+    "freed": freed,
+    "cut short": cut_short,
+    "lazy": torch._lazy_clone,
+    "inference": made_in_inference,
+    "numpy": lambda t: t.numpy(),
+    "nothing": lambda t: None,
+    "address": lambda t: t.data_ptr(),
+    "a list": lambda t: [t],
+    "half": lambda t: t.half(),
+    "float": lambda t: t.float(),
+    "cupy": Cupy,
+    "cupy elsewhere": lambda t: Cupy(t, device=1),
+    "own cupy": OwnCupy,
+    "cupy of integers": lambda t: Cupy(t.int()),
+    "cupy backwards": cupy_with(strides=lambda array: tuple(-step for step in array.strides)),
+    "cupy between elements": cupy_with(strides=lambda array: (array.strides[0] + 1, *array.strides[1:])),
+    "cupy of lists": cupy_with(shape=lambda array: list(array.shape)),
+    "cupy without memory": cupy_with(data=lambda array: SimpleNamespace(ptr=0, device_id=0)),
+    "cupy misplaced": cupy_with(data=lambda array: SimpleNamespace(ptr=array.data.ptr + 2, device_id=0)),
+    "cupy unlike itself": cupy_with(data=lambda array: None),
+}
+
+def as_cupy(given):
+    if type(given) is not torch.Tensor or given.layout is not torch.strided or given.device.type != "cpu":
+        return given
+    if given.is_neg() or given.requires_grad or not given.untyped_storage().nbytes():
+        return given
+    return Cupy(given)
+
+def copied(given):
+    return Cupy(given.tensor.clone()) if isinstance(given, Cupy) else given.clone()
+
+def odd_memory(odd):
+    return odd is not None and odd.partition(", ")[0] in ("cut short", "freed", "cupy misplaced", "cupy of lists")
+
+def without_workspace(execution):
+    pointer = getattr(execution._buffers.get("workspace"), "pointer", 0)  # each has its own
+    return execution.call.record_bytes.replace(pointer.to_bytes(8, "little"), bytes(8))
+
+def outcome(make, operation, given, how):
+    log._said.clear()
+    said.clear()
+    try:
+        arguments = make(operation, *given, **how)
+    except PyCutlassError as error:
+        return None, (type(error), str(error), list(said))
+    return arguments, (state(arguments), list(said))
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fake_gpu
-from prepared_arguments import TORCH
+from prepared_arguments import ODD, TORCH
 
 _PROPERTY = """
 draw = random.Random(SEED)
@@ -22,30 +22,6 @@ operations += [
 Mode = pycutlass.cutlass.gemm.Mode
 TYPES = {"f32": torch.float32, "f16": torch.float16, "s8": torch.int8}
 
-class Own(torch.Tensor):
-    pass
-
-class Cupy:
-    # An array of cupy on GPU 0, in the memory of a tensor.
-    __cuda_array_interface__ = {}
-
-    def __init__(self, tensor, device=0):
-        array = tensor.numpy()
-        self.shape, self.strides, self.dtype, self.tensor = array.shape, array.strides, array.dtype, tensor
-        self.data = SimpleNamespace(ptr=tensor.data_ptr(), device_id=device)
-
-class OwnCupy(Cupy):
-    pass
-
-sys.modules["cupy"].ndarray = Cupy
-
-def cupy_with(**attributes):
-    def changed(tensor):
-        array = Cupy(tensor)
-        vars(array).update({name: value(array) for name, value in attributes.items()})
-        return array
-    return changed
-
 def tensor(described, rows, columns, batch, memory=None, offset=0, slack=0):
     line, lines = (columns, rows) if described.is_row_major else (rows, columns)
     if described.order.interleave > 1:
@@ -58,64 +34,6 @@ def tensor(described, rows, columns, batch, memory=None, offset=0, slack=0):
     if batch:
         return memory.as_strided((batch, rows, columns), (extent, *strides), offset)
     return memory.as_strided((rows, columns), strides, offset)
-
-def freed(tensor):
-    tensor = tensor.clone()
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-def cut_short(tensor):
-    tensor.untyped_storage().resize_(tensor.untyped_storage().nbytes() // 8)
-    return tensor
-
-def negated(tensor):
-    return torch.complex(torch.zeros_like(tensor.float()), tensor.float()).conj().imag
-
-def made_in_inference(tensor):
-    with torch.inference_mode():
-        return tensor.clone()
-
-#: What may be odd about one operand.
-ODD = {
-    "transposed": lambda t: t.mT,
-    "flat": lambda t: t.reshape(-1),
-    "f64": lambda t: t.double(),
-    "i32": lambda t: t.int(),
-    "one longer": lambda t: torch.zeros(*t.shape[:-1], t.shape[-1] + 1),
-    "one dimension more": lambda t: t[None],
-    "a vector": lambda t: torch.zeros(t.shape[-1]),
-    "a column": lambda t: torch.zeros(t.shape[-2], 1),
-    "every second": lambda t: torch.zeros(*t.shape[:-1], 2 * t.shape[-1])[..., ::2],
-    "one for all": lambda t: torch.zeros(1, 1).expand(t.shape[-2:]),
-    "shared": lambda t: t[0] if t.dim() == 3 else t,
-    "followed": lambda t: t.clone().requires_grad_(),
-    "parameter": lambda t: torch.nn.Parameter(t.clone()),
-    "frozen parameter": lambda t: torch.nn.Parameter(t.clone(), requires_grad=False),
-    "negated": negated,
-    "meta": lambda t: t.to("meta"),
-    "sparse": lambda t: t.to_sparse(),
-    "subclass": lambda t: t.clone().as_subclass(Own),
-    "freed": freed,
-    "cut short": cut_short,
-    "lazy": torch._lazy_clone,
-    "inference": made_in_inference,
-    "numpy": lambda t: t.numpy(),
-    "nothing": lambda t: None,
-    "address": lambda t: t.data_ptr(),
-    "a list": lambda t: [t],
-    "half": lambda t: t.half(),
-    "float": lambda t: t.float(),
-    "cupy": Cupy,
-    "cupy elsewhere": lambda t: Cupy(t, device=1),
-    "own cupy": OwnCupy,
-    "cupy of integers": lambda t: Cupy(t.int()),
-    "cupy backwards": cupy_with(strides=lambda array: tuple(-step for step in array.strides)),
-    "cupy between elements": cupy_with(strides=lambda array: (array.strides[0] + 1, *array.strides[1:])),
-    "cupy of lists": cupy_with(shape=lambda array: list(array.shape)),
-    "cupy without memory": cupy_with(data=lambda array: SimpleNamespace(ptr=0, device_id=0)),
-    "cupy misplaced": cupy_with(data=lambda array: SimpleNamespace(ptr=array.data.ptr + 2, device_id=0)),
-    "cupy unlike itself": cupy_with(data=lambda array: None),
-}
 
 SIZES = {
     "list": list,
@@ -130,16 +48,6 @@ SIZES = {
     "none": lambda size: (0, *size[1:]),
     "no k": lambda size: (*size[:2], 0),
 }
-
-def as_cupy(given):
-    if type(given) is not torch.Tensor or given.layout is not torch.strided or given.device.type != "cpu":
-        return given
-    if given.is_neg() or given.requires_grad or not given.untyped_storage().nbytes():
-        return given
-    return Cupy(given)
-
-def copied(given):
-    return Cupy(given.tensor.clone()) if isinstance(given, Cupy) else given.clone()
 
 def case():
     operation = draw.choice(operations)
@@ -207,13 +115,6 @@ def case():
 
 NAMES = ("gemm_mode", "batch_count", "split_k_slices", "raster_order", "launch_with_pdl", "bias", "launch_config")
 
-def odd_memory(odd):
-    return odd is not None and odd.partition(", ")[0] in ("cut short", "freed", "cupy misplaced", "cupy of lists")
-
-def without_workspace(execution):
-    pointer = getattr(execution._buffers.get("workspace"), "pointer", 0)  # each has its own
-    return execution.call.record_bytes.replace(pointer.to_bytes(8, "little"), bytes(8))
-
 def state(arguments):
     execution = arguments._execution
     if not isinstance(execution, device.DeviceLaunch):
@@ -228,15 +129,6 @@ def state(arguments):
         arguments._problem_size, scalars.beta_is_given, execution.ordinal, execution.launched,
         execution._libraries.keys(), type(arguments._run),
     )
-
-def outcome(make, operation, given, how):
-    log._said.clear()
-    said.clear()
-    try:
-        arguments = make(operation, *given, **how)
-    except PyCutlassError as error:
-        return None, (type(error), str(error), list(said))
-    return arguments, (state(arguments), list(said))
 
 for operation in operations:
     scalars = operation.epilogue_type(0.5, 2.0)
@@ -277,7 +169,7 @@ for (odd, first), (taken, all_of_them, right) in counts.items():
 
 def counts(seed: int, count: int) -> dict[tuple[str, bool], tuple[int, int, int]]:
     """Return how many cases of each kind were taken, how many there were, and how many were right at all."""
-    program = f"{TORCH}\n{_DESCRIBED}\nSEED, COUNT = {seed}, {count}\n{_PROPERTY}"
+    program = f"{TORCH}\n{ODD}\n{_DESCRIBED}\nSEED, COUNT = {seed}, {count}\n{_PROPERTY}"
     rows = [line.split("|") for line in fake_gpu.run(program, seconds=300).splitlines()]
     return {(odd, first == "True"): (int(taken), int(of), int(right)) for odd, first, taken, of, right in rows}
 

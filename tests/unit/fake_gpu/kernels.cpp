@@ -4,7 +4,7 @@
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has), 2
 // reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6 GEMM with
 // scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs of f16 and
-// s8, which are never run.
+// s8, 9 and 10 convolutions of them, which are never run.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -28,10 +28,11 @@ void fake_violation(char const* text);
 
 namespace {
 
-#define IS_GEMM (FAMILY <= 1 || FAMILY >= 7)
-#if FAMILY == 7
+#define IS_GEMM (FAMILY <= 1 || FAMILY == 7 || FAMILY == 8)
+#define IS_CONV (FAMILY == 5 || FAMILY >= 9)
+#if FAMILY == 7 || FAMILY == 9
 constexpr int kElement = PYCUTLASS_F16;
-#elif FAMILY == 8
+#elif FAMILY == 8 || FAMILY == 10
 constexpr int kElement = PYCUTLASS_S8;
 #else
 constexpr int kElement = PYCUTLASS_F32;
@@ -41,7 +42,7 @@ constexpr int kElement = PYCUTLASS_F32;
 using Record = pycutlass_gemm_call;
 #elif FAMILY == 2
 using Record = pycutlass_reduction_call;
-#elif FAMILY == 5
+#elif IS_CONV
 using Record = pycutlass_conv2d_call;
 #else
 using Record = pycutlass_grouped_call;
@@ -242,7 +243,7 @@ void run(void const* params) {
 
 void plan(Record const&, pycutlass_plan_result&) {}
 
-#elif FAMILY == 5
+#elif IS_CONV
 
 bool has_workspace(Record const& of) { return of.split_k_mode == 1 && of.split_k_slices > 1; }
 

@@ -1,0 +1,63 @@
+#include "prepared_kernel.h"
+
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+
+namespace pycutlass {
+namespace {
+
+constexpr unsigned kGridLimit = 65535;  // threadblocks along y and z
+
+PreparedKernel::Described described_as(PreparedKernel::Given const& given) {
+  auto const& [rule, code, dtype_name, dtype] = given;
+  return {rule, {code, dtype_name, dtype}};
+}
+
+}  // namespace
+
+PreparedKernel::PreparedKernel(py::object kernel, FourGiven const& operands, bool in_place, Helpers helpers)
+    : kernel_(kernel.cast<std::shared_ptr<DeviceKernel>>()),
+      kernel_object_(std::move(kernel)),
+      described_(std::apply([](auto const&... each) { return std::array{described_as(each)...}; }, operands)),
+      in_place_(in_place),
+      helpers_(std::move(helpers)) {
+  for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_C, PYCUTLASS_D}) {
+    kernel_->host().check_element(role, described(role).type.code);
+  }
+}
+
+bool PreparedKernel::read(int role, GivenOperands const& given, TakenOperands& taken) const {
+  GivenTensor& tensor = taken[role].tensor;
+  py::handle const object = given[static_cast<size_t>(role)];
+  if (!tensor.read(object, described(role).type, kernel_->ordinal(), helpers_.wrap)) return false;
+  if (!tensor.same_library(taken[PYCUTLASS_A].tensor)) return false;
+  bool const followed = tensor.is_followed();
+  taken.followed = taken.followed || followed;
+  return role != PYCUTLASS_D || !followed;
+}
+
+/// Whether D lies over nothing else, but for a C that is D itself.
+bool PreparedKernel::writes_apart(TakenOperands const& taken) const {
+  PlacedOperand const &target = taken[PYCUTLASS_D].placed, &source = taken[PYCUTLASS_C].placed;
+  if (target.span.overlaps(taken[PYCUTLASS_A].placed.span)) return false;
+  if (target.span.overlaps(taken[PYCUTLASS_B].placed.span)) return false;
+  return !taken.reads_source || (in_place_ && target.same_place(source)) || !target.span.overlaps(source.span);
+}
+
+void PreparedKernel::enter(Call& call, TakenOperands const& taken, py::bytes const& epilogue) const {
+  taken[PYCUTLASS_A].tensor.lead(call, kernel_->ordinal(), helpers_.stream_source);
+  for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_C, PYCUTLASS_D}) {
+    if (role == PYCUTLASS_C && !taken.reads_source) continue;
+    auto const& [rule, type] = described(role);
+    taken[role].tensor.enter(call, role, rule, type.code, taken[role].placed);
+  }
+  call.set_epilogue(epilogue);
+  call.set_in_place(in_place_);
+}
+
+bool PreparedKernel::plan(Call& call) {
+  return call.plan() == 0 && call.config().gridDimY <= kGridLimit && call.config().gridDimZ <= kGridLimit;
+}
+
+}  // namespace pycutlass
