@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from pycutlass.arguments.split_k import Planes
 
 __all__ = [
+    "SLOTS",
     "Arguments",
     "LaunchConfig",
     "check_operation",
     "check_source",
     "kept",
     "refuse_unknown",
-    "set_exchange",
-    "set_operation",
-    "set_run",
 ]
 
 _Operation = TypeVar("_Operation", bound=Operation)
@@ -319,10 +317,8 @@ class Arguments(ABC):
 
 
 _core.set_arguments_type(Arguments)
-# For arguments that C++ has checked: past the check of each attribute that is set.
-set_operation, set_run, set_exchange = (
-    vars(Arguments)[name].__set__ for name in ("operation", "_run", "_try_exchange")
-)
+#: What sets an attribute of arguments that C++ has checked, past the check of each that is set.
+SLOTS = tuple(vars(Arguments)[name].__set__ for name in ("operation", "_run", "_try_exchange"))
 
 
 def kept(tensors: Any) -> Any:

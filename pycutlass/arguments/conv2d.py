@@ -11,13 +11,11 @@ import numpy as np
 
 from pycutlass import _core
 from pycutlass.arguments.base import (
+    SLOTS,
     Arguments,
     check_operation,
     check_source,
     refuse_unknown,
-    set_exchange,
-    set_operation,
-    set_run,
 )
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
@@ -48,6 +46,7 @@ __all__ = ["Conv2dArguments"]
 
 _Mode, _Operator = _core.SplitKMode, _core.ConvOperator
 _LETTERS = ("A", "B", "C", "D")
+_set_operation, _set_run, _set_exchange = SLOTS
 _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
     "bias",
@@ -182,9 +181,9 @@ class Conv2dArguments(Arguments):
             if made is None:
                 continue
             execution, scalars = made
-            set_operation(self, operation)
-            set_run(self, execution.run)
-            set_exchange(self, execution.call.bound_update)
+            _set_operation(self, operation)
+            _set_run(self, execution.run)
+            _set_exchange(self, execution.call.bound_update)
             self.__dict__.update(
                 split_k_mode=size[1],
                 split_k_slices=found.split_k_slices,

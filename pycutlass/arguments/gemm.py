@@ -10,14 +10,12 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import (
+    SLOTS,
     Arguments,
     check_operation,
     check_source,
     kept,
     refuse_unknown,
-    set_exchange,
-    set_operation,
-    set_run,
 )
 from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
@@ -43,6 +41,7 @@ __all__ = ["GemmArguments"]
 _Mode = _core.GemmMode
 _GEMM = _Mode.Gemm
 _LETTERS = ("A", "B", "C", "D")
+_set_operation, _set_run, _set_exchange = SLOTS
 
 
 @partial(public, but=("update",))
@@ -207,9 +206,9 @@ class GemmArguments(Arguments):
         if made is None:
             return False
         execution, scalars = made
-        set_operation(self, operation)
-        set_run(self, execution.run)
-        set_exchange(self, execution.call.bound_update)
+        _set_operation(self, operation)
+        _set_run(self, execution.run)
+        _set_exchange(self, execution.call.bound_update)
         self.__dict__.update(
             gemm_mode=size[1],
             split_k_slices=size[2],
