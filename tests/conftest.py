@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,21 @@ def kernel_headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from host_headers import compiled_headers  # which is only found with the path above
 
     return compiled_headers(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def host_compiler(kernel_headers: Path) -> Any:
+    """The host compiler, for tests of what host sides say and plan: it has compiled the headers of kernels before.
+
+    They are most of the work. That a kernel's text includes what it needs is seen where it goes through the compilers
+    as they are: test_extra_epilogue.py, test_grouped.py, and some examples.
+    """
+    from pycutlass import toolkit
+    from pycutlass.compiler.tools import find_tools
+    from pycutlass.toolchain import HostCompiler
+
+    plain = find_tools("nvcc", toolkit.without_memo).host
+    return HostCompiler((*toolkit.find_host_compiler(), "-include", str(kernel_headers)), plain.includes)
 
 
 @pytest.fixture

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_HERE = Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent / "unit")]  # for records.py, and the descriptions of the unit tests
+sys.path.insert(0, str(Path(__file__).parent))  # for records.py
 
 
-@pytest.fixture(scope="session")
-def host_compiler(kernel_headers: Path) -> Any:
-    """The host compiler, for tests of what host sides say and plan: it has compiled the headers of kernels before.
+@pytest.fixture
+def add_module(monkeypatch: pytest.MonkeyPatch, quick_host_compiler: dict[str, str]) -> Callable[[Any, str, str], Any]:
+    """Return a function that returns the kernel of an operation for a target, from one of the two compilers.
 
-    They are most of the work. That a kernel's text includes what it needs is seen where it goes through the compilers
-    as they are: test_toolchain.py, test_extra_epilogue.py, test_grouped.py, and examples.
+    It is kept as any program's is: what a page of the guide compiles as well is compiled once.
     """
-    from pycutlass import toolkit
-    from pycutlass.compiler.tools import find_tools
-    from pycutlass.toolchain import HostCompiler
+    from pycutlass.compiler import session
 
-    plain = find_tools("nvcc", toolkit.without_memo).host
-    return HostCompiler((*toolkit.find_host_compiler(), "-include", str(kernel_headers)), plain.includes)
+    def build(operation: Any, target: str, backend: str) -> Any:
+        for name, value in {**quick_host_compiler, "PYCUTLASS_BACKEND": backend}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(session, "_session", session._Session())
+        [artifact] = session.add_module([operation], target=target)
+        return artifact
+
+    return build

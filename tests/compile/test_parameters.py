@@ -24,7 +24,7 @@ pytestmark = pytest.mark.compile
         ("nvcc", "sm_80", parts("f32_simt")),
         # Both compilers are seen by the other two.
         pytest.param("nvrtc", "sm_80", parts("f32_simt"), marks=pytest.mark.thorough),
-        ("nvrtc", "sm_90a", native_parts((128, 128, 64), (1, 1))),
+        ("nvrtc", "sm_90a", native_parts((64, 64, 64), (1, 1))),
     ],
 )
 def test_both_sides_of_a_kernel_with_many_parameters_agree(backend, target, described, host_compiler):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from convolutions import OPERATIONS
-from descriptions import hopper
+from descriptions import ampere, hopper
 
 from pycutlass import cubin, nvrtc_main, toolkit
 from pycutlass.compiler.build import build
@@ -65,17 +65,19 @@ def text_section(image: bytes, kernel: str) -> bytes:
     raise AssertionError(f"no code of {kernel}")
 
 
-def test_a_real_kernel_by_both_backends(found):
-    """By NVRTC for a newer GPU than it was written for; the next test compiles it by NVRTC for its own."""
-    source = KernelSource("ampere_gemm", AMPERE, 80, native=False)
-    target = "sm_80" if found.device.name == "nvcc" else "sm_90"
-    artifact = build(source, target, found, processes())
+@pytest.mark.parametrize(("backend", "target"), [("nvcc", "sm_80"), ("nvrtc", "sm_90")])
+def test_a_real_kernel_by_both_backends(backend, target, add_module):
+    """By NVRTC for a newer GPU than it was written for; the next test compiles one by NVRTC for its own."""
+    operation = ampere("f16")
+    name = operation.procedural_name()
+    artifact = add_module(operation, target, backend)
+    assert artifact.fields["device_compiler"].startswith(backend)
     assert artifact.fields["target"] == artifact.target == target
     report = BuildReport.from_json(artifact.report)
     assert report.problems() == []
     assert 128 <= report.registers <= 255
-    assert report.constant_bytes >= cubin.kernel_parameter_bytes(artifact.cubin, "ampere_gemm") > 300
-    assert cubin.kernel_names(artifact.cubin) == ("ampere_gemm",)
+    assert report.constant_bytes >= cubin.kernel_parameter_bytes(artifact.cubin, name) > 300
+    assert cubin.kernel_names(artifact.cubin) == (name,)
     # NVRTC's has 350 kB before the symbols of unused constants are dropped.
     assert len(artifact.cubin) < 70_000
     assert len(artifact.host) < 100_000

@@ -12,6 +12,7 @@ from host import WHOLE, constants
 from kernels import draw_ampere, draw_convolution, text_of
 
 from pycutlass import GemmOperationGrouped, GemmOperationUniversal, GroupMode, SchedulerMode, cutlass
+from pycutlass.toolchain import HostCompiler
 
 pytestmark = pytest.mark.compile
 
@@ -28,7 +29,7 @@ EPILOGUE = (
 )
 
 
-def assert_same(pairs: list[tuple[Any, Any]]) -> None:
+def assert_same(compiler: HostCompiler, pairs: list[tuple[Any, Any]]) -> None:
     """Compare the iterators of pairs of kernels."""
     text = text_of([operation for pair in pairs for operation in pair])
     expressions = [
@@ -36,7 +37,7 @@ def assert_same(pairs: list[tuple[Any, Any]]) -> None:
         for i, pair in enumerate(pairs)
         for name in _names(pair[0])
     ]
-    found = dict(zip(expressions, constants(text, expressions), strict=True))
+    found = dict(zip(expressions, constants(compiler, text, expressions), strict=True))
     assert [expression for expression, same in found.items() if not same] == [], pairs
 
 
@@ -56,7 +57,7 @@ def with_swizzle(operation: Any, swizzle: Any) -> GemmOperationUniversal:
     return GemmOperationUniversal(*operation._value()[:6], swizzle)
 
 
-def test_stream_k_and_groups(drawn: random.Random) -> None:
+def test_stream_k_and_groups(drawn: random.Random, host_compiler: HostCompiler) -> None:
     drawn_ones = (draw_ampere(drawn) for _ in range(60 if WHOLE else 2))
     some = [
         ampere("f16", (ROW, ROW, COLUMN)),
@@ -68,10 +69,10 @@ def test_stream_k_and_groups(drawn: random.Random) -> None:
         (GemmOperationGrouped(*each._value()[:6], cutlass.IdentitySwizzle1, SchedulerMode.Device), each)
         for each in some
     ]
-    assert_same([*stream_k, *groups])
+    assert_same(host_compiler, [*stream_k, *groups])
 
 
-def test_convolutions(drawn: random.Random) -> None:
+def test_convolutions(drawn: random.Random, host_compiler: HostCompiler) -> None:
     interleaved = (cutlass.TensorNC32HW32, cutlass.TensorC32RSK32, cutlass.TensorNC32HW32)
     some = [
         conv(dgrad, "analytic", stride=STRIDED),
@@ -84,4 +85,4 @@ def test_convolutions(drawn: random.Random) -> None:
         conv(fprop, "optimized", (s8, s32, s8), alignments=(16, 16, 8), layouts=interleaved),
         *(draw_convolution(drawn) for _ in range(60 if WHOLE else 2)),
     ]
-    assert_same([(each, gemm_like(each)) for each in some])
+    assert_same(host_compiler, [(each, gemm_like(each)) for each in some])

@@ -15,6 +15,7 @@ from pycutlass import GemmOperationGrouped, KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, sm90
 from pycutlass.families.ampere.family import AMPERE, epilogue_bytes, mainloop_bytes
+from pycutlass.toolchain import HostCompiler
 
 pytestmark = pytest.mark.compile
 
@@ -34,7 +35,7 @@ def counted(operation: Any) -> list[int]:
     return [mainloop_bytes(tile, A, B), epilogue_bytes(tile, C), kernel]
 
 
-def compare(operations: list[Any]) -> None:
+def compare(compiler: HostCompiler, operations: list[Any]) -> None:
     """Compare what the descriptions count with what the structures have."""
     for begin in range(0, len(operations), TOGETHER):
         some = operations[begin : begin + TOGETHER]
@@ -48,7 +49,7 @@ def compare(operations: list[Any]) -> None:
                     f"sizeof({kernel}::Epilogue::SharedStorage)",
                 ]
             expressions.append(f"Operation{i}::kSharedBytes")
-        found = iter(constants(text_of(some), expressions))
+        found = iter(constants(compiler, text_of(some), expressions))
         wrong = []
         for operation in some:
             count = counted(operation)
@@ -75,25 +76,25 @@ def draw_native(drawn: random.Random, rows: int | None = None, columns: int | No
             continue
 
 
-def test_ampere_kernels(drawn: random.Random) -> None:
+def test_ampere_kernels(drawn: random.Random, host_compiler: HostCompiler) -> None:
     known = [
         ampere("f16_out32", tile=(256, 128, 32), warps=(8, 1, 1)),  # where the epilogue takes more than the mainloop
         ampere("f32_simt", (ROW, COLUMN, ROW), stages=2),
     ]
-    compare([*known, *(draw_ampere(drawn) for _ in range(400 if WHOLE else 6))])
+    compare(host_compiler, [*known, *(draw_ampere(drawn) for _ in range(400 if WHOLE else 6))])
 
 
-def test_hopper_kernels(drawn: random.Random) -> None:
+def test_hopper_kernels(drawn: random.Random, host_compiler: HostCompiler) -> None:
     if WHOLE:
         for rows, columns in itertools.product((64, 128, 192, 256), range(16, 257, 16)):
             if rows * columns <= 128 * 224 or rows in (128, 256):
-                compare([draw_native(drawn, rows, columns) for _ in range(4)])
+                compare(host_compiler, [draw_native(drawn, rows, columns) for _ in range(4)])
     too_many = hopper(tile=(128, 112, 64), cluster=(1, 1))  # of stages, if CUTLASS chose them for a group
-    compare([GemmOperationGrouped(*too_many._value()), *(draw_native(drawn) for _ in range(4))])
+    compare(host_compiler, [GemmOperationGrouped(*too_many._value()), *(draw_native(drawn) for _ in range(4))])
 
 
-def test_convolutions(drawn: random.Random) -> None:
-    compare([draw_convolution(drawn) for _ in range(100 if WHOLE else 2)])
+def test_convolutions(drawn: random.Random, host_compiler: HostCompiler) -> None:
+    compare(host_compiler, [draw_convolution(drawn) for _ in range(100 if WHOLE else 2)])
 
 
 def test_a_tile_without_stages_fits() -> None:
