@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pycutlass import _core
-from pycutlass.cache.artifact import Artifact, make_key
+from pycutlass.cache.store import Artifact, make_key
 from pycutlass.errors import CacheError
 from pycutlass.report import BuildReport
 

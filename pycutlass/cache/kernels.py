@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pycutlass.cache.artifact import Artifact, make_key
 from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk
 from pycutlass.cache.locking import wait_for
 from pycutlass.cache.selection import narrowed, selected
-from pycutlass.cache.store import Entry, Store
+from pycutlass.cache.store import Artifact, Entry, Store, make_key
 from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 from pycutlass.integers import as_int

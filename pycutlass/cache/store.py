@@ -1,31 +1,34 @@
-"""The tables of the kernel cache in one SQLite database.
+"""A compiled kernel as a value, and the tables that keep many in one SQLite database.
 
-It knows SQL and nothing of directories, other processes or what a failure means: `StoreError` goes to the caller.
-Every statement is a transaction of its own, and every row is read to its end, so no lock outlives a call.
+The key of an artifact says what it was made from, its digest what it is. A store knows SQL and nothing of directories,
+other processes or what a failure means: `StoreError` goes to the caller. Every statement is a transaction of its own,
+and every row is read to its end, so no lock outlives a call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import time
 import weakref
 import zlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pycutlass.cache import schema
-from pycutlass.cache.artifact import Artifact, canonical, hashed, make_key
 from pycutlass.cache.schema import ARTIFACTS, MEMOS
-from pycutlass.errors import CacheError
+from pycutlass.errors import ArgumentTypeError, CacheError
 from pycutlass.log import logger
 
-__all__ = ["Entry", "Store", "StoreError", "journal_for"]
+__all__ = ["Artifact", "Entry", "Store", "StoreError", "journal_for", "make_key"]
 
+# Raise it when the meaning of a key changes: nothing finds the rows of before any more.
+_KEY_VERSION = "1"
 _BUSY_MS = 10_000
 _MOUNTS = Path("/proc/self/mountinfo")
 # WAL needs memory that all processes share, which other hosts of these file systems do not.
@@ -45,6 +48,72 @@ _LISTED = ", ".join(
 _LOADED = "name, target, fields, report, digest, cubin, host"
 # Every column is asked for, so that a file with other tables under our names is found out when it is opened.
 _PROBES = (f"SELECT {_LISTED}, {_LOADED} FROM {ARTIFACTS} LIMIT 0", f"SELECT * FROM {MEMOS} LIMIT 0")
+
+
+@dataclass(frozen=True, repr=False)
+class Artifact:
+    """One compiled kernel, as bytes.
+
+    Parameters
+    ----------
+    key : str
+        `make_key` of `fields`: 64 hexadecimal digits.
+    name : str
+        Symbol of the kernel.
+    target : str
+        What the device code was built for, for example ``sm_90a``.
+    fields : Mapping[str, str]
+        Everything that decides what the compilers make, by label.
+    cubin : bytes
+        Device code.
+    host : bytes
+        ELF shared object of the host side.
+    report : Mapping[str, Any]
+        What the build said (registers, spills, seconds, ...), as JSON can carry it.
+    """
+
+    key: str
+    name: str
+    target: str
+    fields: Mapping[str, str] = field(hash=False)
+    cubin: bytes
+    host: bytes
+    report: Mapping[str, Any] = field(hash=False)
+
+    def __repr__(self) -> str:
+        registers = f"{self.report['registers']} registers, " if "registers" in self.report else ""
+        sizes = f"{len(self.cubin):,} and {len(self.host):,} bytes"
+        return f"<Artifact {self.key[:12]}: {self.name} for {self.target}, {registers}{sizes}>"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all of the artifact, in hexadecimal digits.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `fields` or `report` hold something that JSON cannot carry.
+        """
+        texts = (self.key, self.name, self.target, _canonical(self.fields), _canonical(self.report))
+        return _hashed([*(text.encode() for text in texts), self.cubin, self.host])
+
+
+def make_key(fields: Mapping[str, str]) -> str:
+    """Return the cache key of labelled `fields`: 64 hexadecimal digits.
+
+    The version of keys comes first, then every label and text in the order of the labels, each with its length before
+    it. So two sets of fields have one key only if they are equal, and the key is the same in every process.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a label or a text is not a string.
+    """
+    for label, text in fields.items():
+        if not isinstance(label, str) or not isinstance(text, str):
+            raise ArgumentTypeError(f"a key is made from strings by label, but field {label!r} is {text!r}; use str()")
+    parts = ["pycutlass", _KEY_VERSION, *(part for label in sorted(fields) for part in (label, fields[label]))]
+    return _hashed(parts)
 
 
 class Store:
@@ -130,7 +199,7 @@ class Store:
         # Name and target are columns, too, with an index. The text of a pair is the same in every canonical JSON, so
         # SQLite can sort out most of the rows that are left.
         columns = [label for label in ("name", "target") if label in fields]
-        pairs = [canonical({label: text})[1:-1] for label, text in fields.items()]
+        pairs = [_canonical({label: text})[1:-1] for label, text in fields.items()]
         conditions = [*(f"{label} = ?" for label in columns), *(["instr(fields, ?)"] * len(pairs)), "1"]
         newest = f"SELECT key FROM {ARTIFACTS} WHERE {' AND '.join(conditions)} ORDER BY created DESC, rowid DESC"
         for (key,) in self._run(newest, *(_storable(fields[label]) for label in columns), *pairs):
@@ -143,7 +212,7 @@ class Store:
         """Keep `artifact`, in place of any other under its key; return False where nothing can be written."""
         if self.writable:
             cubin, host, now = zlib.compress(artifact.cubin), zlib.compress(artifact.host), time.time()
-            texts = (artifact.name, artifact.target, canonical(artifact.fields), canonical(artifact.report))
+            texts = (artifact.name, artifact.target, _canonical(artifact.fields), _canonical(artifact.report))
             row = (artifact.key, *texts, artifact.digest, len(cubin) + len(host), now, now, cubin, host)
             self._run(f"INSERT OR REPLACE INTO {ARTIFACTS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
         return self.writable
@@ -152,7 +221,7 @@ class Store:
         """Return the text that was remembered of `subject`, if its fingerprint is still this one."""
         asked = f"SELECT value, digest FROM {MEMOS} WHERE kind = ? AND subject = ? AND fingerprint = ?"
         for value, digest in self._run(asked, *map(_storable, (kind, subject, fingerprint))):
-            if isinstance(value, str) and digest == hashed((kind, subject, fingerprint, value)):
+            if isinstance(value, str) and digest == _hashed((kind, subject, fingerprint, value)):
                 return value
         return None
 
@@ -160,7 +229,7 @@ class Store:
         """Keep the text `value` of `subject`, and of its `kind` at most so many; return False where that cannot be."""
         if self.writable:
             texts = (kind, subject, fingerprint, value)
-            row = (*map(_storable, texts), hashed(texts))
+            row = (*map(_storable, texts), _hashed(texts))
             self._run(f"INSERT OR REPLACE INTO {MEMOS} VALUES (?, ?, ?, ?, ?)", *row)
             if most is not None:  # SQLite numbers rows as they come
                 kept = f"SELECT rowid FROM {MEMOS} WHERE kind = ? ORDER BY rowid DESC LIMIT ?"
@@ -276,3 +345,22 @@ def _mapping(text: str) -> Mapping[str, Any]:
 def _storable(text: str) -> str:
     """Return `text` as SQLite can hold it: a path that is not UTF-8 is escaped, and the digest tells it from others."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def _canonical(mapping: Mapping[str, Any]) -> str:
+    """Return `mapping` as JSON, the same text for equal mappings."""
+    try:
+        return json.dumps(dict(mapping), sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(f"an artifact's fields and report are JSON, but {mapping!r} is not: {error}") from error
+
+
+def _hashed(parts: Iterable[str | bytes]) -> str:
+    """Return the SHA-256 of `parts`, each with its length before it, so that no boundary between them can move."""
+    digest = hashlib.sha256()
+    for each in parts:
+        # Paths that are not UTF-8 reach Python as lone surrogates; they pass as they are.
+        part = each.encode(errors="surrogatepass") if isinstance(each, str) else each
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()

@@ -79,11 +79,11 @@ print(json.dumps(counts))
 #: The most functions, files and calls of each phase, and of all together. When counting began there were 69, 13 and 317
 #: in a description, 148, 22 and 2025 in add_module, 111, 21 and 433 in arguments, and 300, 42 and 2776 in all.
 CEILINGS = {
-    "description": (44, 9, 93),
-    "add_module": (75, 14, 119),
+    "description": (43, 9, 92),
+    "add_module": (75, 13, 119),
     "arguments": (27, 9, 34),
     "run": (0, 0, 0),
-    "all": (146, 22, 246),
+    "all": (145, 21, 245),
 }
 
 
