@@ -209,10 +209,11 @@ class ReductionArguments(Arguments):
         if scalars.needs_source:
             if given["C"] is None:
                 raise ArgumentError("source is None, and beta is not 0: give a source, or epilogue_type(alpha, 0)")
-            source = self._source(given["C"], rows, columns)
-            operands["C"] = source
-            if (source.view.pointer, source.ld) != (target.view.pointer, target.ld):
-                check_overlap(target, source)
+            operands["C"] = self._source(given["C"], rows, columns)
+        for each in operands.values():
+            assert isinstance(each, Matrix)
+            if each is not target and not _reads_what_it_writes(target, each):
+                check_overlap(target, each)
         return ReductionProblem(operation, rows, columns, self.partitions, operands, scalars)
 
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
@@ -274,6 +275,18 @@ class ReductionArguments(Arguments):
     def _source(self, source: Any, rows: int, columns: int) -> Matrix:
         wanted = is_vector(self.operation.C, source, rows, columns) if self.bias is None else self.bias
         return (vector if wanted else matrix)("source", self.operation.C, source, rows, columns)
+
+
+def _reads_what_it_writes(target: Matrix, source: Matrix) -> bool:
+    """Return whether each thread reads of `source` the very elements that it writes then, in one of its planes."""
+    behind, step = target.view.pointer - source.view.pointer, source.description.type.bytes_of(source.batch_stride)
+    plane, within = divmod(behind, step) if step else (0, behind)
+    return (
+        source.description.type == target.description.type
+        and source.ld == target.ld
+        and within == 0
+        and 0 <= plane < source.matrices
+    )
 
 
 _KEYWORDS = (
