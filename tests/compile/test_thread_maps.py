@@ -13,8 +13,8 @@ from descriptions import ampere
 from pycutlass import toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import CompileError
-from pycutlass.families.ampere import mainloop
-from pycutlass.families.ampere.mainloop import shares_evenly
+from pycutlass.families.ampere import tensor_op
+from pycutlass.families.ampere.tensor_op import shares_evenly
 from pycutlass.toolchain import HostCompiler, Processes
 
 pytestmark = pytest.mark.compile
@@ -71,7 +71,7 @@ def test_a_kernel_that_would_load_a_part_of_its_tile_does_not_compile(
     operation: str, host_compiler: HostCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should the rule miss one, the headers do not."""
-    monkeypatch.setattr(mainloop, "_check_shares", lambda *arguments: None)
+    monkeypatch.setattr(tensor_op, "_check_shares", lambda *arguments: None)
     shape, warps = (96, 128, 32), (2, 4, 1)  # a warp takes 8 of 96 lines: 12 steps for 8 warps
     made = (
         ampere("f16", tile=shape, warps=warps)

@@ -15,7 +15,7 @@ from emulator import Emulator
 from tiles import int8
 
 from pycutlass import MathOperation
-from pycutlass.families.ampere import mainloop
+from pycutlass.families.ampere import tensor_op
 
 pytestmark = pytest.mark.compile
 
@@ -61,7 +61,7 @@ def test_a_wrong_kernel_is_found(
     rule: str, options: dict[str, Any], first: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tile that is refused for its result, not for the compiler."""
-    monkeypatch.setattr(mainloop, rule, lambda *arguments: None)
+    monkeypatch.setattr(tensor_op, rule, lambda *arguments: None)
     right, said = emulator.run(ampere("f16", **options))
     assert not right
     assert first in said

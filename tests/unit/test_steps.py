@@ -71,28 +71,30 @@ arguments = count("arguments", lambda: pycutlass.GemmArguments(operation, [M, N,
 count("run", lambda: operation.run(arguments))
 driver.fake_run()
 assert (D.now() == A.now() @ B.now() + C.now()).all()
+count("description for tensor cores", lambda: pycutlass.GemmOperationUniversal(**parts()))
 session._session.cache().close()
 shutil.rmtree(folder)
 print(json.dumps(counts))
 """
 
 #: The most functions, files and calls of each phase, and of all together. When counting began there were 69, 13 and 317
-#: in a description, 148, 22 and 2025 in add_module, 111, 21 and 433 in arguments, and 300, 42 and 2776 in all.
+#: in a description, 148, 22 and 2025 in add_module, 111, 21 and 433 in arguments, and 300, 42 and 2776 in all. The way
+#: is that of a SIMT kernel, which runs on the host; one of tensor cores has other rules of tiles.
 CEILINGS = {
     "description": (43, 9, 92),
     "add_module": (75, 13, 119),
     "arguments": (27, 9, 34),
     "run": (0, 0, 0),
-    "all": (145, 21, 245),
+    "all": (144, 21, 245),
+    "description for tensor cores": (48, 10, 99),
 }
 
 
 @pytest.fixture(scope="module")
 def entered() -> dict[str, dict[str, int]]:
     counts = json.loads(fake_gpu.run(_PROGRAM, gpus=1))
-    counts["all"] = {
-        name: sum(phase.get(name, 0) for phase in counts.values()) for phase in counts.values() for name in phase
-    }
+    way = [counts[phase] for phase in ("description", "add_module", "arguments", "run")]
+    counts["all"] = {name: sum(phase.get(name, 0) for phase in way) for phase in way for name in phase}
     return counts
 
 

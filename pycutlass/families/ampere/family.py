@@ -13,9 +13,9 @@ from pycutlass import _core
 from pycutlass.calls import counted, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere import mainloop, outputs, simt
+from pycutlass.families.ampere import simt, tensor_op
 from pycutlass.families.ampere.products import PRODUCTS
-from pycutlass.families.ampere.tiles import divided, near
+from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
@@ -157,7 +157,7 @@ class _Ampere(KernelFamily):
             found = [text for text in near(tile, works) if text not in str(error)]
             raise DescriptionError(f"{error}; for example {' or '.join(found)}" if found else str(error)) from None
         if reason := why_not_written(tile, C):
-            remedies = outputs.remedies(tile, C, loads, _writes)
+            remedies = writable(tile, C, loads, _writes)
             raise DescriptionError(f"{reason}; use {' or '.join(remedies)}")
 
     def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
@@ -201,7 +201,7 @@ class _Ampere(KernelFamily):
 
     def other_warps(self, tile: Tile) -> Iterator[Tile]:
         """Yield the tile with other warps."""
-        return outputs.with_other_warps(tile)
+        return with_other_warps(tile)
 
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 75 or 80."""
@@ -260,12 +260,12 @@ def check_mainloop(compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C:
     math = tile.math_instruction
     _check_proven(tile)
     if compute_capability == 75:
-        mainloop.check_turing(tile)
+        tensor_op.check_turing(tile)
     elif math.instruction_shape == (8, 8, 16):
         raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
     if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
-        mainloop.check_integer_layouts(tile, A, B, C)
-    check = mainloop.check_tensor_op if math.is_tensor_op else simt.check_simt
+        tensor_op.check_integer_layouts(tile, A, B, C)
+    check = tensor_op.check_tensor_op if math.is_tensor_op else simt.check_simt
     check(tile, A, B, C)
 
 
@@ -288,7 +288,7 @@ def _check_proven(tile: Tile) -> None:
 def why_not_written(tile: Tile, C: Tensor) -> str:
     """Return why the epilogue cannot write the tile to C; nothing where it can."""
     if tile.math_instruction.is_tensor_op or C.order.interleave > 1:
-        return outputs.why_not_written(tile, C)
+        return tensor_op.why_not_written(tile, C)
     return simt.why_not_written(tile)
 
 

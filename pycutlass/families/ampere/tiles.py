@@ -1,21 +1,21 @@
-"""Tiles of Ampere-style kernels that are near one which is refused."""
+"""What to use in place of an Ampere-style tile that is refused: tiles near it that work, or another alignment of C."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from pycutlass.errors import DescriptionError
-from pycutlass.families.ampere.outputs import with_other_warps
-from pycutlass.families.parts import Shape, Tile, changed
+from pycutlass.families.parts import Shape, Tensor, Tile, changed
 from pycutlass.families.table import nearest_multiple
 
-__all__ = ["divided", "near"]
+__all__ = ["divided", "near", "with_other_warps", "writable"]
 
 #: Other tiles that are tried for a message: it should come at once where many tiles are tried for other reasons.
 _TRIED = 40
+_WARP = 32  # threads
 
 
 def divided(tile: Tile, extent: int, step: int) -> str:
@@ -33,9 +33,9 @@ def divided(tile: Tile, extent: int, step: int) -> str:
 
 def near(tile: Tile, works: Callable[[Tile], bool]) -> Iterator[str]:
     """Yield other warps and another shape of which each alone makes a tile that works, if there are such near by."""
-    for other in islice(filter(works, islice(with_other_warps(tile), _TRIED)), 1):
+    for other in itertools.islice(filter(works, itertools.islice(with_other_warps(tile), _TRIED)), 1):
         yield f"warp_count {list(other.warp_count or ())}"
-    for other in islice(filter(works, islice(_with_other_extents(tile), _TRIED)), 1):
+    for other in itertools.islice(filter(works, itertools.islice(_with_other_extents(tile), _TRIED)), 1):
         yield f"threadblock_shape {list(other.threadblock_shape)}"
 
 
@@ -53,5 +53,65 @@ def _with_other_extents(tile: Tile) -> Iterator[Tile]:
     ):
         try:
             yield changed(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
+
+
+def writable(tile: Tile, C: Tensor, loads: Callable[[Tile], bool], writes: Callable[[Tile, Tensor], bool]) -> list[str]:
+    """Return changes by which a tile can be written to C: each is enough, or all together where none is.
+
+    Other warps or columns come first: a lower alignment makes every access of C narrower.
+
+    Parameters
+    ----------
+    loads, writes : callable
+        Whether the mainloop, and the epilogue, work with another tile: no other one is recommended.
+    """
+    others = [other for other in with_other_warps(tile) if loads(other)]
+    found = [f"warp_count {list(other.warp_count or ())}" for other in others if writes(other, C)][:1]
+    if not found:
+        same_warps = (other for other in _with_other_columns(tile) if other.warp_count == tile.warp_count)
+        usable = (other for other in same_warps if loads(other) and writes(other, C))
+        found = [f"threadblock_shape {list(other.threadblock_shape)}" for other in itertools.islice(usable, 1)]
+    if loads(tile):  # it may take too much shared memory whatever C is
+        found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C, writes)[:1]]
+    if found:
+        return found
+    others += [other for other in _with_other_columns(tile) if loads(other)]
+    all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C, writes)))
+    return [
+        f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(other.warp_count or ())} and alignment "
+        f"{alignment} for operand C"
+        for other, alignment in all_together
+    ][:1] or ["another threadblock_shape"]
+
+
+def _alignments(tile: Tile, C: Tensor, writes: Callable[[Tile, Tensor], bool]) -> list[int]:
+    """Return the alignments of C that work, widest first."""
+    free = tile.math_instruction.is_tensor_op and C.order.interleave == 1
+    known = (16, 8, 4, 2, 1) if free else (C.alignment,)
+    described = (changed(C, alignment=alignment) for alignment in known if alignment * C.type.bits <= 128)
+    return [operand.alignment for operand in described if writes(tile, operand)]
+
+
+def with_other_warps(tile: Tile) -> Iterator[Tile]:
+    """Yield the same tile with other warps, as many or fewer, which share A and B as evenly as the present ones."""
+    total = tile.num_threads // _WARP
+    counts = [(m, n, k) for m, n, k in itertools.product(range(1, total + 1), repeat=3) if total % (m * n * k) == 0]
+    for count in sorted(counts, key=lambda count: (-math.prod(count), count[2])):
+        try:
+            yield changed(tile, warp_count=count)
+        except DescriptionError:
+            continue
+
+
+def _with_other_columns(tile: Tile) -> Iterator[Tile]:
+    """Yield the same tile with more or fewer columns, nearest first: with its warps, and with none side by side."""
+    m, n, k = tile.threadblock_shape
+    warps = tile.warp_count or (1, 1, 1)
+    counts = warps, (warps[0], 1, 1), (tile.num_threads // _WARP, 1, 1)
+    for columns, warps in itertools.product(sorted((64, 128, 256), key=lambda columns: abs(columns - n)), counts):
+        try:
+            yield changed(tile, threadblock_shape=(m, columns, k), warp_count=warps)
         except DescriptionError:
             continue

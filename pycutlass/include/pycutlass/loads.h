@@ -7,7 +7,7 @@ namespace pycutlass {
 
 /// CUTLASS divides a tile among threads by integer division. Where that leaves a remainder, the thread maps of
 /// tensor-core kernels round down, and a part of the tile is never loaded
-/// (cutlass/transform/pitch_linear_thread_map.h). Python refuses such tiles (families/ampere/mainloop.py); this is for
+/// (cutlass/transform/pitch_linear_thread_map.h). Python refuses such tiles (families/ampere/tensor_op.py); this is for
 /// what it may not know of, and for another CUTLASS.
 template <typename Iterator, int kElements>
 struct LoadsAll {

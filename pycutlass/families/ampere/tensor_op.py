@@ -1,7 +1,8 @@
-"""Whether a mainloop of tensor cores loads its tiles, all of them, and multiplies them by its instruction.
+"""Kernels of tensor cores: whether they load their tiles, multiply them by their instruction and write all of C.
 
-CUTLASS derives who loads and reads what from tile, warps, layouts and stages. Where that does not work out, it fails to
-compile; or it compiles, and leaves elements out, takes others, or multiplies in another type.
+CUTLASS derives who loads, reads and writes what from tile, warps, layouts and stages. Where that does not work out, it
+fails to compile, in words about iterations; or it compiles, and leaves elements out, takes others, mixes them up, or
+multiplies in another type.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere.products import INTERLEAVED
-from pycutlass.families.ampere.simt import check_accesses, check_steps, refuse_sliced_k, sides
+from pycutlass.families.ampere.simt import check_accesses, check_steps, described, refuse_sliced_k, sides
 from pycutlass.families.parts import Tensor, Tile
 
-__all__ = ["check_integer_layouts", "check_tensor_op", "check_turing", "shares_evenly"]
+__all__ = ["check_integer_layouts", "check_tensor_op", "check_turing", "shares_evenly", "why_not_written"]
 
 #: Bytes along K of a line of which four share 128 bytes of shared memory (tensor_op_multiplicand_sm75.h).
 _QUARTER_LINE = 32
 #: Operations that convert their operands on the way to the tensor cores.
 _HALVED = (MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16)
+_LANES = 32
+#: Adjacent rows of a warp's tile that are written at a time: half of an instruction's 16.
+_ROWS = 8
+#: Bytes of a row that one access of a warp covers at most, where its lanes can be spread over several rows.
+_LINE_BYTES = 256
+#: Elements in one access, by what tensor-core epilogues write from s32 (default_epilogue_tensor_op.h).
+_FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
 
 
 def check_tensor_op(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
@@ -249,3 +257,81 @@ def _check_shares(name: str, operand: Tensor, tile: Tile, axis: int, along_k: bo
             f"{counted(warps, 'warp')} of {lanes} x {32 // lanes}, cannot share evenly: use fewer warps, or extents "
             f"that are powers of two"
         )
+
+
+def why_not_written(tile: Tile, C: Tensor) -> str:
+    """Return why the epilogue of a tensor-core kernel cannot write the tile to C; nothing where it can."""
+    if C.order.interleave > 1:
+        return _why_not_interleaved(tile, C.order.interleave)
+    return _why_not_vectors(tile, C) or _why_not_shared(tile, C) or _why_not_rearranged(tile, C)
+
+
+def _why_not_interleaved(tile: Tile, columns: int) -> str:
+    """Each warp writes what it has, in whole groups of columns (interleaved_epilogue.h)."""
+    if (tile.warp_count or (1, 1, 1))[2] > 1:
+        return f"operand C is interleaved, which warps that share K cannot write: {described(tile)}"
+    if tile.warp_shape[1] % columns:
+        return (
+            f"operand C is interleaved, and each warp must have whole groups of its {columns} columns, not "
+            f"{tile.warp_shape[1]}: {described(tile)}"
+        )
+    return ""
+
+
+def _why_not_vectors(tile: Tile, C: Tensor) -> str:
+    if tile.math_instruction.accumulator.short != "s32":
+        return ""
+    allowed = _FROM_S32.get(C.type.short, (C.alignment,))
+    if C.alignment in allowed:
+        return ""
+    return (
+        f"tensor-core epilogues write {C.type} from cutlass.int32 {' or '.join(map(str, allowed))} elements at a time: "
+        f"operand C has alignment {C.alignment}"
+    )
+
+
+def _why_not_shared(tile: Tile, C: Tensor) -> str:
+    """All lanes must have work, and no two the same (output_tile_thread_map.h, OutputTileOptimalThreadMap)."""
+    columns, (_, n, k) = tile.threadblock_shape[1], tile.warp_count or (1, 1, 1)
+    sharing = n * k  # warps that write the same rows
+    if columns % C.alignment == 0 and _covers(columns // C.alignment, C.alignment_bytes, sharing):
+        return ""
+    return (
+        f"operand C of {C.type} with alignment {C.alignment} makes {columns / C.alignment:g} accesses of a row, and "
+        f"{counted(sharing, 'warp')} along N and K, of {_LANES} accesses each, cannot share {_ROWS} such rows evenly: "
+        f"{described(tile)}"
+    )
+
+
+def _covers(accesses: int, size: int, warps: int) -> bool:
+    """Return whether `warps` cover 8 rows of so many accesses, each of `size` bytes, exactly."""
+    if warps >= _ROWS:
+        return warps == _ROWS and accesses % _LANES == 0
+    if _ROWS % warps:
+        return False
+    rows, widest = _ROWS // warps, _LINE_BYTES // size
+    if _LANES // widest > rows:
+        width, height = _LANES // rows, rows
+    else:
+        width = min(accesses, _LANES, widest)
+        height = min(_ROWS, _LANES // width)
+    return width * height == _LANES and accesses % width == 0 and rows % height == 0
+
+
+def _why_not_rearranged(tile: Tile, C: Tensor) -> str:
+    """Accumulators of 32 bits pass through shared memory in another order (tile_iterator_tensor_op_mixed.h)."""
+    columns, width = tile.threadblock_shape[1], tile.warp_shape[1]
+    kinds = tile.math_instruction.accumulator.short, C.type.short
+    if kinds == ("s32", "s8") and C.alignment > 4 and columns != 256 and (columns, C.alignment) != (128, 8):
+        alone = width == columns <= 64
+        fits = alone or (width == 64 and columns <= 128) or (width == 32 and columns <= 64 and C.alignment == 8)
+    elif kinds in (("f32", "f16"), ("s32", "f16"), ("s32", "bf16")) and C.alignment == 8:
+        fits = width == 64 or 32 % width == 0
+    else:
+        return ""
+    if fits:
+        return ""
+    return (
+        f"known CUTLASS bug, refused: operand C of {C.type} with alignment {C.alignment} gets wrong elements where "
+        f"warps have {width} of {columns} columns: {described(tile)}"
+    )
