@@ -16,6 +16,7 @@ from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
+from pycutlass.launch.split_k import Planes
 from pycutlass.log import say_once
 from pycutlass.operands import MisalignedError, say_without_gradient
 from pycutlass.operands.epilogue import given_ports
@@ -23,9 +24,6 @@ from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import Operation
 from pycutlass.operation.base import ARGUMENTS_OF
 from pycutlass.operation.narrower import explained
-
-if TYPE_CHECKING:
-    from pycutlass.arguments.split_k import Planes
 
 __all__ = [
     "SLOTS",

@@ -17,13 +17,13 @@ from pycutlass.arguments.base import (
     check_source,
     refuse_unknown,
 )
-from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.kernel import KnownConvolution, PreparedConvolutions, prepared_convolutions
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.conv2d import Conv2dProblem
+from pycutlass.launch.split_k import new_planes
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count, check_writable
 from pycutlass.operands.convolutions import channel_bias, conv_tensor, is_channel_bias

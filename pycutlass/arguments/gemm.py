@@ -17,7 +17,6 @@ from pycutlass.arguments.base import (
     kept,
     refuse_unknown,
 )
-from pycutlass.arguments.split_k import new_planes
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
@@ -25,6 +24,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.kernel import PreparedGemm, prepare
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.gemm import GemmProblem
+from pycutlass.launch.split_k import new_planes
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, Operand, check_bias, check_listed, empty_matrix, is_vector, matrix, vector
 from pycutlass.operands.epilogue import check_sums, given_ports, port_operand

@@ -10,11 +10,11 @@ import numpy as np
 
 from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
-from pycutlass.arguments.split_k import Planes, planes_at
 from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.launch.reduction import ReductionProblem
+from pycutlass.launch.split_k import Planes, planes_at
 from pycutlass.library import TensorDescription
 from pycutlass.operands import (
     Matrix,

@@ -8,8 +8,7 @@ import copy, dataclasses, logging, random, sys
 import torch
 from pycutlass import _core, kernel, log
 from pycutlass.errors import PyCutlassError
-from pycutlass.arguments import split_k
-from pycutlass.launch import device
+from pycutlass.launch import device, split_k
 from pycutlass.operands import reordered
 from pycutlass.tensor import adapters
 from descriptions import COLUMN, ROW

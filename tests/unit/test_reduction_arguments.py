@@ -20,8 +20,8 @@ from pycutlass import (
     TensorDescription,
     cutlass,
 )
-from pycutlass.arguments.split_k import planes_at
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.launch.split_k import planes_at
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 

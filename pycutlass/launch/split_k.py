@@ -14,7 +14,7 @@ from pycutlass import _core, device
 from pycutlass.allocators import chosen
 from pycutlass.device import current_stream_source
 from pycutlass.errors import PoolError
-from pycutlass.launch import ordinal_of
+from pycutlass.launch.problem import ordinal_of
 from pycutlass.library import TensorDescription
 from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Matrix, Operand
