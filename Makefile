@@ -18,7 +18,7 @@ SHARD ?= 1/1
 MINUTES ?= 10
 SEED ?= 1
 OUT ?= results
-# Files of tests are shared out one by one, in their order, where those that compile come first.
+# Files of tests are shared out one by one, in the order of tests/conftest.py, where those that compile come first.
 IN_PARALLEL := -n $(shell nproc) --dist loadfile --no-loadscope-reorder
 # Those of tests/gpu are not collected by every worker, only to be left out: tests/unit/test_gpu_shards.py collects them.
 WITHOUT_GPU := --ignore=tests/gpu

@@ -12,6 +12,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "unit"))  # for the modules beside the unit tests
 
 
+#: Directories that come first where several processes share the tests: examples are the file that takes longest, and
+#: those that begin with headers of their own do not wait for each other.
+_FIRST = ("examples", "emulation")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put them first; all others stay in their order."""
+    ranks = {name: rank for rank, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.parent.name, len(_FIRST)))
+
+
 @pytest.fixture(scope="session")
 def kernel_headers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What to include before a kernel's own text, so that a host compiler need not read CUTLASS again."""
