@@ -92,13 +92,10 @@ PyObject* serve_checked(Method const& method, PyObject* const* given, Py_ssize_t
   }
   PyObject* result = PyObject_Vectorcall(method.direct, given, static_cast<size_t>(count), keywords);
   if (result || !PyErr_ExceptionMatches(PyExc_TypeError)) return result;
-  PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
-  PyErr_Fetch(&type, &error, &traceback);
-  if (traceback) {
-    PyErr_Restore(type, error, traceback);
-  } else {
-    Py_DECREF(type);
-    Py_XDECREF(error);
+  py::error_scope error;  // which raises it again
+  if (!error.trace) {
+    Py_CLEAR(error.type);
+    Py_CLEAR(error.value);
   }
   return nullptr;
 }
