@@ -3,24 +3,6 @@
 
 #include "bindings.h"
 
-namespace pycutlass {
-namespace {
-
-class ReductionCall : private Recorded<pycutlass_reduction_call>, public Call {
- public:
-  explicit ReductionCall(std::shared_ptr<DeviceKernel> kernel)
-      : Call(std::move(kernel), &Recorded::record.common, sizeof(pycutlass_reduction_call)) {}
-
-  void set_problem(int rows, int columns, int partitions) {
-    record.rows = rows;
-    record.columns = columns;
-    record.partitions = partitions;
-  }
-};
-
-}  // namespace
-}  // namespace pycutlass
-
 void bind_gemm_call(pybind11::module_& m) {
   namespace py = pybind11;
   using namespace pycutlass;

@@ -1,4 +1,4 @@
-// A GEMM ready to be launched any number of times.
+// A GEMM, or a reduction of its partial sums, ready to be launched any number of times.
 #pragma once
 
 #include <memory>
@@ -27,6 +27,18 @@ class GemmCall : private Recorded<pycutlass_gemm_call>, public Call {
   void set_schedule(int max_swizzle, int raster_order) {
     record.max_swizzle = max_swizzle;
     record.raster_order = raster_order;
+  }
+};
+
+class ReductionCall : private Recorded<pycutlass_reduction_call>, public Call {
+ public:
+  explicit ReductionCall(std::shared_ptr<DeviceKernel> kernel)
+      : Call(std::move(kernel), &Recorded::record.common, sizeof(pycutlass_reduction_call)) {}
+
+  void set_problem(int rows, int columns, int partitions) {
+    record.rows = rows;
+    record.columns = columns;
+    record.partitions = partitions;
   }
 };
 

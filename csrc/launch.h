@@ -165,3 +165,4 @@ void bind_gemm_call(pybind11::module_& m);
 void bind_grouped_call(pybind11::module_& m);
 void bind_prepared_conv2d(pybind11::module_& m);
 void bind_prepared_gemm(pybind11::module_& m);
+void bind_prepared_reduction(pybind11::module_& m);

@@ -103,4 +103,5 @@ void bind_launch(py::module_& m) {
   bind_grouped_call(m);
   bind_prepared_gemm(m);
   bind_prepared_conv2d(m);
+  bind_prepared_reduction(m);
 }

@@ -16,13 +16,15 @@ PreparedKernel::Described described_as(PreparedKernel::Given const& given) {
 
 }  // namespace
 
-PreparedKernel::PreparedKernel(py::object kernel, FourGiven const& operands, bool in_place, Helpers helpers)
+PreparedKernel::PreparedKernel(py::object kernel, FourGiven const& operands, bool in_place, Helpers helpers,
+                               Roles roles)
     : kernel_(kernel.cast<std::shared_ptr<DeviceKernel>>()),
       kernel_object_(std::move(kernel)),
       described_(std::apply([](auto const&... each) { return std::array{described_as(each)...}; }, operands)),
       in_place_(in_place),
-      helpers_(std::move(helpers)) {
-  for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_C, PYCUTLASS_D}) {
+      helpers_(std::move(helpers)),
+      roles_(std::move(roles)) {
+  for (int role : roles_) {
     kernel_->host().check_element(role, described(role).type.code);
   }
 }
@@ -31,7 +33,7 @@ bool PreparedKernel::read(int role, GivenOperands const& given, TakenOperands& t
   GivenTensor& tensor = taken[role].tensor;
   py::handle const object = given[static_cast<size_t>(role)];
   if (!tensor.read(object, described(role).type, kernel_->ordinal(), helpers_.wrap)) return false;
-  if (!tensor.same_library(taken[PYCUTLASS_A].tensor)) return false;
+  if (!tensor.same_library(taken[roles_.front()].tensor)) return false;
   bool const followed = tensor.is_followed();
   taken.followed = taken.followed || followed;
   return role != PYCUTLASS_D || !followed;
@@ -39,15 +41,19 @@ bool PreparedKernel::read(int role, GivenOperands const& given, TakenOperands& t
 
 /// Whether D lies over nothing else, but for a C that is D itself.
 bool PreparedKernel::writes_apart(TakenOperands const& taken) const {
-  PlacedOperand const &target = taken[PYCUTLASS_D].placed, &source = taken[PYCUTLASS_C].placed;
-  if (target.span.overlaps(taken[PYCUTLASS_A].placed.span)) return false;
-  if (target.span.overlaps(taken[PYCUTLASS_B].placed.span)) return false;
-  return !taken.reads_source || (in_place_ && target.same_place(source)) || !target.span.overlaps(source.span);
+  PlacedOperand const& target = taken[PYCUTLASS_D].placed;
+  for (int role : roles_) {
+    if (role == PYCUTLASS_D || (role == PYCUTLASS_C && !taken.reads_source)) continue;
+    PlacedOperand const& other = taken[role].placed;
+    bool const is_itself = role == PYCUTLASS_C && in_place_ && target.same_place(other);
+    if (!is_itself && target.span.overlaps(other.span)) return false;
+  }
+  return true;
 }
 
 void PreparedKernel::enter(Call& call, TakenOperands const& taken, py::bytes const& epilogue) const {
-  taken[PYCUTLASS_A].tensor.lead(call, kernel_->ordinal(), helpers_.stream_source);
-  for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_C, PYCUTLASS_D}) {
+  taken[roles_.front()].tensor.lead(call, kernel_->ordinal(), helpers_.stream_source);
+  for (int role : roles_) {
     if (role == PYCUTLASS_C && !taken.reads_source) continue;
     auto const& [rule, type] = described(role);
     taken[role].tensor.enter(call, role, rule, type.code, taken[role].placed);

@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "given_tensor.h"
 #include "launch.h"
@@ -52,7 +53,12 @@ class PreparedKernel {
   using FourGiven = std::tuple<Given, Given, Given, Given>;
 
  protected:
-  PreparedKernel(pybind11::object kernel, FourGiven const& operands, bool in_place, Helpers helpers);
+  /// The roles of an operation whose tensors are read, in that order. Calls go to the stream of the first one's
+  /// library.
+  using Roles = std::vector<int>;
+
+  PreparedKernel(pybind11::object kernel, FourGiven const& operands, bool in_place, Helpers helpers,
+                 Roles roles = {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_D, PYCUTLASS_C});
 
   Described const& described(int role) const { return described_[static_cast<size_t>(role)]; }
   std::shared_ptr<DeviceKernel> const& kernel() const { return kernel_; }
@@ -60,7 +66,7 @@ class PreparedKernel {
   /// needs a closer look, or where D is not apart from what is read.
   template <class Place>
   bool take(GivenOperands const& given, TakenOperands& taken, Place place) const;
-  /// Points a call at its operands. It goes to the current stream of the library of A.
+  /// Points a call at its operands.
   void enter(Call& call, TakenOperands const& taken, pybind11::bytes const& epilogue) const;
   /// Makes the parameters of a call; false where it needs a closer look.
   static bool plan(Call& call);
@@ -78,11 +84,12 @@ class PreparedKernel {
   std::array<Described, 4> described_;
   bool in_place_;  // whether C may be D itself
   Helpers helpers_;
+  Roles roles_;
 };
 
 template <class Place>
 bool PreparedKernel::take(GivenOperands const& given, TakenOperands& taken, Place place) const {
-  for (int role : {PYCUTLASS_A, PYCUTLASS_B, PYCUTLASS_D, PYCUTLASS_C}) {
+  for (int role : roles_) {
     bool const is_read = role != PYCUTLASS_C || taken.reads_source;
     if (!is_read && given[PYCUTLASS_C].is_none()) continue;
     if (!read(role, given, taken)) return false;

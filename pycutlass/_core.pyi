@@ -960,6 +960,37 @@ class KnownConvolutions:
     def keep(self, problem_size: Conv2dProblemSize, split_k_mode: SplitKMode, kept: Any) -> None: ...
     def __len__(self) -> int: ...
 
+@final
+class PreparedReduction:
+    def __init__(
+        self,
+        *,
+        kernel: DeviceKernel,
+        operands: tuple[
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+            tuple[OperandRule, SupportsIndex, str, Any],
+        ],
+        wrap: Any,
+        stream_source: Any,
+        say_followed: Any,
+    ) -> None: ...
+    def make(
+        self,
+        A: Any,
+        B: Any,
+        C: Any,
+        D: Any,
+        pointer: SupportsIndex,
+        rows: SupportsIndex,
+        columns: SupportsIndex,
+        partitions: SupportsIndex,
+        bias: Any,
+        epilogue: bytes,
+        reads_source: bool,
+    ) -> tuple[ReductionCall, dict[str, type]] | None: ...
+
 def glances(places: list[bytes]) -> bytes: ...
 
 @final

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
 from pycutlass.operands.conv_operand import ConvOperand
 from pycutlass.operation import GemmOperationUniversal, Operation
 from pycutlass.operation.conv2d import Conv2dOperation
+from pycutlass.operation.reduction import ReductionOperation, partial_sums
 from pycutlass.operation.support import GRID_LIMIT
 from pycutlass.tensor import wrap
 
@@ -33,10 +34,11 @@ __all__ = [
     "PreparedConvolutions",
     "PreparedGemm",
     "PreparedKernel",
+    "PreparedReduction",
     "epilogue_layout",
     "load",
     "prepare",
-    "prepared_convolutions",
+    "prepared_on",
     "select",
 ]
 
@@ -238,6 +240,26 @@ class PreparedConvolutions(PreparedKernel):
         self.problems.keep(size, mode, KnownConvolution(size, size.split_k_slices, prepared.make))
 
 
+class PreparedReduction(PreparedKernel):
+    """What all reductions of an operation on one GPU share.
+
+    Attributes
+    ----------
+    sums : TensorDescription
+        Of the partial sums.
+    make : callable
+        Makes a call for partial sums and ordinary tensors, or returns None (`_core.PreparedReduction.make`).
+    """
+
+    def __init__(self, operation: ReductionOperation, ordinal: int) -> None:
+        self.sums = sums = partial_sums(operation)
+        super().__init__(operation, (sums, sums, operation.C, operation.C), ordinal)
+        self.make = _core.PreparedReduction(**self._shared).make
+
+
+_Prepared = TypeVar("_Prepared", PreparedConvolutions, PreparedReduction)
+
+
 def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm, ...]) -> PreparedGemm | None:
     """Return what is prepared for launches that write `D`, for the operation to keep.
 
@@ -260,13 +282,19 @@ def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm
     return prepared
 
 
-def prepared_convolutions(operation: Conv2dOperation, ordinal: int) -> PreparedConvolutions:
-    """Return what is prepared for launches on one GPU, which the operation keeps."""
-    present: tuple[PreparedConvolutions, ...] = operation._prepared
+def prepared_on(operation: Operation, ordinal: int, kind: Callable[[Any, int], _Prepared]) -> _Prepared:
+    """Return what is prepared for launches on one GPU, which the operation keeps: the `kind` of its family.
+
+    Raises
+    ------
+    NotCompiledError, CacheError, DeviceError
+        The operation has no kernel that runs on the GPU.
+    """
+    present: tuple[_Prepared, ...] = operation._prepared
     for each in present:
         if each.ordinal == ordinal and each.artifacts == operation.artifacts:
             return each
-    prepared = PreparedConvolutions(operation, ordinal)
+    prepared = kind(operation, ordinal)
     object.__setattr__(operation, "_prepared", (prepared, *(each for each in present if each.ordinal != ordinal)))
     return prepared
 

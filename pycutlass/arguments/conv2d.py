@@ -20,7 +20,7 @@ from pycutlass.arguments.base import (
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.kernel import KnownConvolution, PreparedConvolutions, prepared_convolutions
+from pycutlass.kernel import KnownConvolution, PreparedConvolutions, prepared_on
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.conv2d import Conv2dProblem
 from pycutlass.launch.split_k import new_planes
@@ -206,7 +206,7 @@ class Conv2dArguments(Arguments):
         if not self._products or (max_k is not None and self._products > max_k):
             return
         wanted = (operand_of(name, operation, self._size) for name in "ABCD")
-        prepared_convolutions(operation, execution.ordinal).keep(self._size, self.split_k_mode, *wanted)
+        prepared_on(operation, execution.ordinal, PreparedConvolutions).keep(self._size, self.split_k_mode, *wanted)
 
     @property
     def problem_size(self) -> _core.Conv2dProblemSize:

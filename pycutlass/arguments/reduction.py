@@ -12,7 +12,9 @@ from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
 from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueScalars
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.kernel import PreparedReduction, prepared_on
+from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.reduction import ReductionProblem
 from pycutlass.launch.split_k import Planes, planes_at
 from pycutlass.library import TensorDescription
@@ -30,9 +32,8 @@ from pycutlass.operands import (
 from pycutlass.operands.overlaps import check_overlap
 from pycutlass.operation import ReductionOperation
 from pycutlass.operation.problems import ReductionProblemSize, reduction_size
-from pycutlass.operation.reduction import check_size
+from pycutlass.operation.reduction import check_size, partial_sums
 from pycutlass.tensor import wrap
-from pycutlass.types import element
 
 __all__ = ["ReductionArguments"]
 
@@ -133,6 +134,9 @@ class ReductionArguments(Arguments):
         bias: bool | None = None,
         **unknown: Any,
     ) -> None:
+        tensors, extents = (workspace, destination, source), _plain(problem_size, partitions)
+        if not unknown and self._start_ordinary(operation, extents, tensors, output_op, bias):
+            return
         refuse_unknown("ReductionArguments", unknown, _KEYWORDS)
         self.operation = operation = check_operation(operation, ReductionOperation)
         size = reduction_size(problem_size, partitions)
@@ -142,6 +146,44 @@ class ReductionArguments(Arguments):
         self._planes: Planes | None = None
         self._start(operation, {"A": workspace, "C": source, "D": destination}, output_op)
         del self._run  # until the first launch, which is that of the class
+
+    def _start_ordinary(
+        self,
+        operation: Any,
+        extents: tuple[int, int, int] | None,
+        tensors: tuple[Any, Any, Any],
+        output_op: Any,
+        bias: Any,
+    ) -> bool:
+        """Make the launch for sums of this process and tensors that C++ sees are right; False of all others."""
+        workspace, destination, source = tensors
+        if type(operation) is not ReductionOperation or extents is None or type(workspace) is not int:
+            return False
+        planes = planes_at(workspace)
+        if planes is None or planes.view.device is None or planes.shape != extents or "_execution" in self.__dict__:
+            return False
+        try:
+            self.operation = operation
+            check_size(operation, ReductionProblemSize(extents[1], extents[2], extents[0]))
+            prepared = prepared_on(operation, planes.view.device, PreparedReduction)
+            check_dtype("workspace", prepared.sums, planes.view)
+            self._check_planes(planes)
+        except PyCutlassError:  # which is raised again, where it is its turn
+            return False
+        partitions, rows, columns = extents
+        memory = planes.view.owner
+        how = (planes.view.pointer, rows, columns, partitions, bias)
+        made = DeviceLaunch.of(operation, prepared, prepared.make, (memory, None, source, destination), output_op, how)
+        if made is None:
+            return False
+        execution, self.output_op = made
+        execution.hold("sums A", memory)
+        self._try_exchange = execution.try_exchange
+        self.problem_size, self.partitions, self.bias = (rows, columns), partitions, bias
+        self._planes, self._launched = planes, operation
+        self._given = {"A": workspace, "C": source, "D": destination}
+        self._execution = execution
+        return True
 
     def _run(self, stream: Any = None) -> None:
         """Launch for the first time: partial sums that no launch has written would be taken for zeros."""
@@ -217,9 +259,7 @@ class ReductionArguments(Arguments):
         return ReductionProblem(operation, rows, columns, self.partitions, operands, scalars)
 
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
-        operation = self.operation
-        sums, order = element(operation.element_workspace), operation.C.layout
-        description = TensorDescription(sums.tag, order, min(operation.count, 128 // sums.bits))
+        description = partial_sums(self.operation)
         if workspace is None:
             raise ArgumentError(
                 "workspace is missing: give the ptr_D of GemmArguments in Mode.GemmSplitKParallel, or of "
@@ -287,6 +327,16 @@ def _reads_what_it_writes(target: Matrix, source: Matrix) -> bool:
         and within == 0
         and 0 <= plane < source.matrices
     )
+
+
+def _plain(size: Any, partitions: Any) -> tuple[int, int, int] | None:
+    """Return partitions, rows and columns where these are plainly integers."""
+    if type(size) is ReductionProblemSize:
+        return (size.partitions, size.rows, size.columns) if type(partitions) is int and partitions == 1 else None
+    if not isinstance(size, list | tuple | _core.MatrixCoord) or len(size) != 2:
+        return None
+    found = (partitions, *size)
+    return found if all(type(each) is int for each in found) else None
 
 
 _KEYWORDS = (

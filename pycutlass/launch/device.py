@@ -102,6 +102,10 @@ class DeviceLaunch:
                 return None
         return launch, scalars
 
+    def hold(self, name: str, buffer: DeviceBuffer) -> None:
+        """Keep a buffer that somebody else has made, and give it back like those of its own."""
+        self._buffers = {**self._buffers, name: buffer}
+
     @property
     def run(self) -> Callable[..., None]:
         """What launches, with a stream or None. Looked up once for many launches: this is their hot path.

@@ -21,7 +21,7 @@ from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import element
 
-__all__ = ["ReductionOperation", "check_size", "unscaled"]
+__all__ = ["ReductionOperation", "check_size", "partial_sums", "unscaled"]
 
 #: What GEMMs and convolutions accumulate in.
 _SUMS = ("f16", "f32", "f64", "s32")
@@ -273,6 +273,12 @@ def check_size(operation: ReductionOperation, size: ReductionProblemSize) -> Non
             f"a reduction of {size.rows} x {size.columns} needs a grid of {grid} threadblocks, CUDA has at most "
             f"{GRID_LIMIT} along y: use a shape with more columns"
         )
+
+
+def partial_sums(operation: ReductionOperation) -> TensorDescription:
+    """Return what a reduction takes its workspace for: sums in the layout of C."""
+    sums = element(operation.element_workspace)
+    return TensorDescription(sums.tag, operation.C.layout, min(operation.count, 128 // sums.bits))
 
 
 def unscaled(tile: TileDescription, C: TensorDescription) -> tuple[TensorDescription, LinearCombination]:

@@ -34,20 +34,25 @@ logging.getLogger("pycutlass").addHandler(Hearer())
 logging.getLogger("pycutlass").propagate = False
 
 def made(operation, *given, **named):
-    is_conv = isinstance(operation, pycutlass.Conv2dOperation)
-    return (pycutlass.Conv2dArguments if is_conv else pycutlass.GemmArguments)(operation, *given, **named)
+    kinds = {pycutlass.Conv2dOperation: pycutlass.Conv2dArguments}
+    kinds[pycutlass.ReductionOperation] = pycutlass.ReductionArguments
+    return kinds.get(type(operation), pycutlass.GemmArguments)(operation, *given, **named)
 
 def is_ordinary(arguments):
     return "_reordering" not in vars(arguments)
 
 def looked_at(operation, *given, **named):
     # by Python alone
-    ordinary, known = pycutlass.GemmArguments._start_ordinary, pycutlass.Conv2dArguments._start_known
-    pycutlass.GemmArguments._start_ordinary = pycutlass.Conv2dArguments._start_known = lambda *given: False
+    starts = [(pycutlass.GemmArguments, "_start_ordinary"), (pycutlass.Conv2dArguments, "_start_known")]
+    starts.append((pycutlass.ReductionArguments, "_start_ordinary"))
+    before = [getattr(*each) for each in starts]
+    for each in starts:
+        setattr(*each, lambda *given: False)
     try:
         return made(operation, *given, **named)
     finally:
-        pycutlass.GemmArguments._start_ordinary, pycutlass.Conv2dArguments._start_known = ordinary, known
+        for each, start in zip(starts, before):
+            setattr(*each, start)
 """
 
 #: Tensors that are odd in some way, and what comes of arguments that are made of them.
