@@ -25,9 +25,10 @@ def partial_sums(name: str) -> tuple[Any, ...]:
     return operation, size, A, B, C, D, sums
 
 
-def flat(tensor: Any) -> Any:
-    """Return a tensor (N, C, H, W) in channels_last as the matrix of its pixels by its channels."""
-    return tensor.permute(0, 2, 3, 1).reshape(-1, tensor.shape[1])
+def flat(tensor: Any, operation: Any, size: Any) -> Any:
+    """Return the output of a convolution, (N, C, H, W) in channels_last, as the matrix that its product is."""
+    product = cutlass.conv.implicit_gemm_problem_size(operation.conv_kind, size)
+    return tensor.permute(0, 2, 3, 1).reshape(product.m(), product.n())
 
 
 def ended(ends: Any, at_once: bool, *given: Any, **named: Any) -> pycutlass.ReductionArguments:
@@ -50,7 +51,8 @@ def test_both_make_the_same_record_and_result(name: str) -> None:
     operation, size, A, B, C, D, sums = partial_sums(name)
     ends = reduction(operation)
     ends._prepared = ()
-    given = (flat(D).shape, SLICES, sums.ptr_D, flat(D), flat(C))
+    target, source = (flat(tensor, operation, size) for tensor in (D, C))
+    given = (target.shape, SLICES, sums.ptr_D, target, source)
     scalars = ends.epilogue_type(2.0, 0.5)
     before, arguments = (ended(ends, at_once, *given, output_op=scalars) for at_once in (False, True))
     assert arguments._execution.call.record_bytes == before._execution.call.record_bytes
@@ -68,7 +70,8 @@ def test_arrays_of_cupy_are_taken_at_once(name: str) -> None:
 
     operation, size, A, B, C, D, sums = partial_sums(name)
     ends = reduction(operation)
-    arguments = ended(ends, True, flat(D).shape, SLICES, sums.ptr_D, cupy.from_dlpack(flat(D)))
+    target = flat(D, operation, size)
+    arguments = ended(ends, True, target.shape, SLICES, sums.ptr_D, cupy.from_dlpack(target))
     operation.run(sums)
     torch.cuda.synchronize()
     ends.run(arguments)
