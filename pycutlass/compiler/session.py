@@ -16,7 +16,7 @@ from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
 from pycutlass.compiler.choice import Choice, Wanted, choose_target, portable_fields, recall, several_targets
-from pycutlass.compiler.missing import at_hand, forbidden
+from pycutlass.compiler.missing import at_hand, forbidden, forbidden_without_compilers
 from pycutlass.compiler.schedule import Job, make_processes, run_all
 from pycutlass.compiler.tools import Tools, find_device_compiler, search
 from pycutlass.errors import ArgumentTypeError, BuildReportError, ToolkitError
@@ -317,12 +317,15 @@ class Supply:
         if self._choice and not self._tools and not config.flag("PYCUTLASS_NO_COMPILE"):
             self._search()  # for the compilers themselves
         cache, choice, tools = self._cache, self._choice, self._tools
+        forbids = config.flag("PYCUTLASS_NO_COMPILE")
+        if choice is None and forbids:
+            raise forbidden_without_compilers(cache, missing, self._headers) from self._absence
         if choice is None:
             names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
             message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}."
             message += at_hand(cache, missing, self._headers)
             raise ToolkitError(message, absent=True) from self._absence
-        if tools is None or config.flag("PYCUTLASS_NO_COMPILE"):
+        if tools is None or forbids:
             raise forbidden(cache, missing, choice)
         logger.info("compiling %s", counted(len(missing), "kernel"))
         sweep_scratch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import subprocess
@@ -95,6 +96,22 @@ def test_without_a_compiler_the_cache_is_searched_for_the_text(monkeypatch, buil
         compiler.add_module([Operation("kernel_b")])
 
 
+@pytest.mark.parametrize("path", [None, "/nowhere"], ids=["with compilers", "without"])
+def test_where_compiling_is_forbidden_a_miss_is_said_alike_with_and_without_compilers(monkeypatch, path):
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")
+    if path:
+        monkeypatch.setenv("PATH", path)
+    source = Operation("kernel_b").source()
+    with pytest.raises(NotCompiledError) as caught:
+        compiler.add_module([Operation("kernel_b")])
+    message = str(caught.value)
+    text = hashlib.sha256(source.text.encode()).hexdigest()
+    for part in ("lacks 1 kernel: kernel_b for sm_80", f"kernel: {text}", "target: sm_80", "pycutlass cache import FILE"):
+        assert part in message
+    with pytest.raises(NotCompiledError, match="kernel_b for sm_80"):
+        [*compiler.compile_many([Operation("kernel_b")])]
+
+
 def test_a_miss_names_the_targets_that_the_cache_has(monkeypatch):
     compiler.add_module([Operation("kernel_a")], target=["sm_90", "sm_80"])
     compiler.add_module([Operation("kernel_b")], target="sm_86")
@@ -106,6 +123,9 @@ def test_a_miss_names_the_targets_that_the_cache_has(monkeypatch):
         compiler.add_module([Operation("kernel_a")], target="sm_80")
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NotCompiledError, match=r"kernel_a for sm_86\. It has kernel_a for sm_80, sm_90\. The first"):
+        compiler.add_module([Operation("kernel_a")], target="sm_86")
+    monkeypatch.delenv("PYCUTLASS_NO_COMPILE")
     with pytest.raises(ToolkitError, match=r"does not have kernel_a for sm_86\. It has kernel_a for sm_80, sm_90\.$"):
         compiler.add_module([Operation("kernel_a")], target="sm_86")
 
