@@ -32,6 +32,9 @@ __all__ = [
 _LINEAR = (Scalar("alpha", 1.0, on_device=True), Scalar("beta", 0.0, on_device=True))
 #: Beta where it is left out: 0, as help shows, and another object than any 0 that somebody gives.
 _NO_BETA: Any = float(0)
+#: Functors that CUTLASS has, and where they are.
+_FUNCTORS = ("LinearCombination", "LinearCombinationClamp", "FastLinearCombinationClamp", "LinearCombinationGeneric")
+_MODULES = (__name__, "pycutlass.epilogue.generic")
 _COMPUTE = ("f16", "f32", "f64", "s32")
 
 Array = NDArray[Any]
@@ -58,7 +61,7 @@ class EpilogueFunctor(Value, Epilogue):
     Raises
     ------
     DescriptionError
-        An unknown type, a compute type that CUTLASS does not compute in, integers that are to become bfloat16, or a
+        A class derived outside PyCUTLASS, an unknown type, a compute type that CUTLASS does not compute in, integers that are to become bfloat16, or a
         length that is not a power of two.
     """
 
@@ -82,7 +85,18 @@ class EpilogueFunctor(Value, Epilogue):
     #: Whether CUTLASS's 3.x API has it as a fusion.
     _is_fusion: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a class of a user's own: its meaning would be run on the host, and CUTLASS has no functor of it."""
+        if cls.__module__ not in _MODULES:
+            raise DescriptionError(
+                f"class {cls.__name__} derives from {cls.__mro__[1].__name__}, and CUTLASS has no functor of that name: "
+                f"kernels have {', '.join(_FUNCTORS)}. Use one of them as it is, an activation as "
+                f"LinearCombinationGeneric(relu(...), ...)"
+            )
+
     def __post_init__(self) -> None:
+        if type(self) is EpilogueFunctor:
+            raise DescriptionError(f"EpilogueFunctor is what functors share: use one of {', '.join(_FUNCTORS)}")
         for name in ("element_accumulator", "element_epilogue"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.element_output)

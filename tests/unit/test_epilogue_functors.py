@@ -349,6 +349,26 @@ def test_an_activation_of_the_users_own_has_no_kernel(activation):
     assert "square" not in str(caught.value).partition("; got ")[0]
 
 
+@pytest.mark.parametrize("made", all_functors(), ids=repr)
+def test_a_functor_of_the_users_own_has_no_kernel(made: EpilogueFunctor) -> None:
+    base = type(made)
+    with pytest.raises(DescriptionError) as caught:
+        type("MyFunctor", (base,), {"evaluate": lambda self, *given: {}})
+    for part in (
+        f"class MyFunctor derives from {base.__name__}",
+        "CUTLASS has no functor",
+        "LinearCombinationGeneric(",
+    ):
+        assert part in str(caught.value)
+
+
+def test_what_functors_share_is_no_functor() -> None:
+    with pytest.raises(DescriptionError, match="EpilogueFunctor is what functors share: use one of LinearCombination,"):
+        EpilogueFunctor(cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    with pytest.raises(DescriptionError, match="class MyFunctor derives from EpilogueFunctor"):
+        type("MyFunctor", (EpilogueFunctor,), {})
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.dtype("int8"), cutlass.int8], ids=repr)
 def test_types_of_other_libraries_are_taken(dtype: Any) -> None:
     assert FastLinearCombinationClamp(dtype, 16) == FastLinearCombinationClamp(cutlass.int8, 16)
