@@ -61,8 +61,8 @@ class EpilogueFunctor(Value, Epilogue):
     Raises
     ------
     DescriptionError
-        A class derived outside PyCUTLASS, an unknown type, a compute type that CUTLASS does not compute in, integers that are to become bfloat16, or a
-        length that is not a power of two.
+        A class derived outside PyCUTLASS, an unknown type, a compute type that CUTLASS does not compute in, integers
+        that are to become bfloat16, or a length that is not a power of two.
     """
 
     element_output: Any
@@ -88,10 +88,10 @@ class EpilogueFunctor(Value, Epilogue):
     def __init_subclass__(cls) -> None:
         """Refuse a class of a user's own: its meaning would be run on the host, and CUTLASS has no functor of it."""
         if cls.__module__ not in _MODULES:
+            base, known = cls.__mro__[1].__name__, ", ".join(_FUNCTORS)
             raise DescriptionError(
-                f"class {cls.__name__} derives from {cls.__mro__[1].__name__}, and CUTLASS has no functor of that name: "
-                f"kernels have {', '.join(_FUNCTORS)}. Use one of them as it is, an activation as "
-                f"LinearCombinationGeneric(relu(...), ...)"
+                f"class {cls.__name__} derives from {base}, and CUTLASS has no functor of that name: use one of {known} "
+                f"as it is, for an activation LinearCombinationGeneric(relu(...), ...)"
             )
 
     def __post_init__(self) -> None:
