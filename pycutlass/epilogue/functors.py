@@ -90,7 +90,7 @@ class EpilogueFunctor(Value, Epilogue):
         if cls.__module__ not in _MODULES:
             base, known = cls.__mro__[1].__name__, ", ".join(_FUNCTORS)
             raise DescriptionError(
-                f"class {cls.__name__} derives from {base}, and CUTLASS has no functor of that name: use one of {known} "
+                f"class {cls.__name__} derives from {base}, and CUTLASS has no functor of that name: use {known} "
                 f"as it is, for an activation LinearCombinationGeneric(relu(...), ...)"
             )
 
