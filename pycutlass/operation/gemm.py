@@ -62,6 +62,9 @@ class GemmOperationUniversal(Operation):
     D : TensorDescription, optional
         The result, where it is described apart from C: by default it shares everything with C. Hopper-native kernels
         take a C and a D of different types (f16, bf16, f32) and layouts; `epilogue_functor` writes D.
+        The guide's scripts have `visitor` in this place: False is taken as that, and as a D like C.
+    visitor : bool
+        False, as in the original's scripts: trees of visitors are not supported yet.
     direct_store, element_epilogue : optional
         Keywords of the original's scripts, without effect: the functor says what is computed, and in what type.
 
@@ -114,7 +117,7 @@ class GemmOperationUniversal(Operation):
         C: TensorDescription,
         epilogue_functor: Epilogue,
         swizzling_functor: Any = _core.IdentitySwizzle1,
-        D: TensorDescription | None = None,
+        D: TensorDescription | bool | None = None,
         *,
         visitor: bool = False,
         direct_store: bool = False,
@@ -123,6 +126,8 @@ class GemmOperationUniversal(Operation):
     ) -> None:
         if unknown:
             self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
+        if isinstance(D, bool):  # the eighth of the guide is `visitor`
+            visitor, D = D or visitor, None
         if expect("visitor", visitor, bool):
             raise DescriptionError(
                 "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"

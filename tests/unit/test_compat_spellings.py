@@ -254,6 +254,37 @@ def test_the_fast_clamp_takes_k_as_far_as_its_operands_are_small(greatest, k, fi
     GemmArguments(operation, (16, 16, 256), A[:, :256], B[:256], None, D)
 
 
+# The order of the guide
+
+
+def test_operations_take_their_parts_in_the_order_of_the_guide():
+    swizzle, mode = cutlass.IdentitySwizzle2, pycutlass.SchedulerMode.Host
+    named = parts("f16", swizzle=swizzle)
+    ordered = [named[name] for name in ("compute_capability", "tile_description", "A", "B", "C", "epilogue_functor")]
+    gemm = GemmOperationUniversal(*ordered, swizzle, False)
+    assert gemm == GemmOperationUniversal(**named) == GemmOperationUniversal(*ordered, swizzle)
+    assert not gemm.is_apart and gemm.D == gemm.C
+    grouped = GemmOperationGrouped(*ordered, swizzle, mode)
+    assert grouped == GemmOperationGrouped(**named, precompute_mode=mode)
+    operand = TensorDescription(cutlass.float16, NHWC, 8)
+    convolved = (Operator.fprop, Algorithm.optimized, *ordered[:2], *[operand] * 3, StrideSupport.Strided)
+    conv = Conv2dOperation(*convolved, ordered[-1], swizzle)
+    assert (conv.epilogue_functor, conv.swizzling_functor) == (ordered[-1], swizzle)
+
+
+def test_a_visitor_in_the_place_of_the_guide_explains_itself_as_the_keyword_does():
+    named = parts("f16")
+    ordered = [named[name] for name in ("compute_capability", "tile_description", "A", "B", "C", "epilogue_functor")]
+    with pytest.raises(DescriptionError) as by_keyword:
+        GemmOperationUniversal(*ordered, visitor=True)
+    with pytest.raises(DescriptionError) as by_position:
+        GemmOperationUniversal(*ordered, cutlass.IdentitySwizzle1, True)
+    assert str(by_position.value) == str(by_keyword.value)
+    assert "visitor=True: epilogue visitor trees are not available yet" in str(by_keyword.value)
+    with pytest.raises(DescriptionError, match="D must be a TensorDescription, got 0"):
+        GemmOperationUniversal(*ordered, cutlass.IdentitySwizzle1, 0)
+
+
 # Convolutions
 
 
