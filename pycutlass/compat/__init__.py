@@ -14,6 +14,7 @@ from typing import Any as _Any
 
 from pycutlass.calls import no_attribute as _no_attribute
 from pycutlass.calls import suggestion as _suggestion
+from pycutlass.epilogue import NO_TREES as _NO_TREES
 
 __all__ = ["MODULES", "NAMES", "cutlass_name", "old_name"]
 
@@ -59,6 +60,8 @@ def old_name(name: str) -> _Any:
         return getattr(_importlib.import_module(NAMES[name]), name)
     if name in MODULES:
         return _importlib.import_module(f"pycutlass.{name}")
+    if name == "EpilogueVisitTree":
+        raise _no_attribute("module 'pycutlass'", name, f" {_NO_TREES}")
     modules = MODULES if name.islower() else ()  # GemmOperation is a class, and not the module gemm_operation
     near = _suggestion(name, (*_sys.modules["pycutlass"].__all__, *NAMES, *modules))
     raise _no_attribute("module 'pycutlass'", name, f" Did you mean {_MEANT[name]}?" if name in _MEANT else near)

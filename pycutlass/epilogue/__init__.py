@@ -19,10 +19,11 @@ from pycutlass.epilogue.functors import (
     LinearCombinationClamp,
 )
 from pycutlass.epilogue.generic import LinearCombinationGeneric
-from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
+from pycutlass.epilogue.protocol import NO_TREES, Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars
 
 __all__ = [
+    "NO_TREES",
     "Activation",
     "Epilogue",
     "EpilogueFunctor",

@@ -22,7 +22,10 @@ from pycutlass.types import Element, element
 if TYPE_CHECKING:
     from pycutlass.epilogue.activations import Activation
 
-__all__ = ["Epilogue", "Family", "Port", "Scalar"]
+__all__ = ["NO_TREES", "Epilogue", "Family", "Port", "Scalar"]
+
+#: What is said wherever scripts of the original ask for trees.
+NO_TREES = "epilogue visitor trees are not available yet; use an epilogue functor"
 
 Array = NDArray[Any]
 

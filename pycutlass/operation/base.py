@@ -74,6 +74,16 @@ ARGUMENTS_OF = {
     "ReductionOperation": "ReductionArguments",
 }
 
+#: What serves instead of a method that only GEMMs have.
+_INSTEAD = {
+    (
+        "Conv2dOperation",
+        "problem_of",
+    ): " Use pycutlass.conv2d_problem_size(activation, filter, stride=..., padding=...).",
+    ("GemmOperationGrouped", "problem_of"): " The problem of a group is a list of (M, N, K), one for each GEMM.",
+    ("ReductionOperation", "problem_of"): " Use pycutlass.ReductionProblemSize(rows, columns, partitions).",
+}
+
 
 class _Artifacts(dict[str, "Artifact"]):
     """What the compiler has made of one text, by target.
@@ -278,8 +288,9 @@ class Operation(ABC):
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise what Python raises for an attribute that operations lack, with what is near."""
-        known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
-        raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+        owner, known = type(self).__name__, [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
+        near = "" if name[0] == "_" else _INSTEAD.get((owner, name)) or suggestion(name, known)
+        raise no_attribute(owner, name, near)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self._FIELDS or name in self._FURTHER:

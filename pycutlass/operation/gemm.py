@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public
-from pycutlass.epilogue import Epilogue, EpilogueFunctor
+from pycutlass.epilogue import NO_TREES, Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
@@ -129,9 +129,7 @@ class GemmOperationUniversal(Operation):
         if isinstance(D, bool):  # the eighth of the guide is `visitor`
             visitor, D = D or visitor, None
         if expect("visitor", visitor, bool):
-            raise DescriptionError(
-                "visitor=True: epilogue visitor trees are not available yet; use an epilogue functor"
-            )
+            raise DescriptionError(f"visitor=True: {NO_TREES}")
         self.compute_capability = check_capability(compute_capability)
         tile = expect("tile_description", tile_description, TileDescription)
         A, B = expect("A", A, TensorDescription), expect("B", B, TensorDescription)

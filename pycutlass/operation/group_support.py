@@ -121,11 +121,12 @@ def outputs(operation: Described, sizes: Sizes) -> list[TensorSpec]:
 
 
 def _each(name: str, sizes: Sizes, tensors: Any) -> Iterator[tuple[str, int, int, Any]]:
-    """Yield name, rows, columns and tensor of an operand of each problem; without tensors, of each extent once."""
+    """Yield label, rows, columns and tensor of each problem; without tensors, of the first of each extent."""
     extents = sizes[:, EXTENTS[name]]
     if tensors is None:
-        for rows, columns in np.unique(extents, axis=0).tolist():
-            yield name, rows, columns, None
+        for number in sorted(np.unique(extents, axis=0, return_index=True)[1].tolist()):
+            rows, columns = extents[number].tolist()
+            yield f"{name}[{number}]", rows, columns, None
         return
     listed = as_sequence(f"operand {name}", tensors)
     check_count_of(name, len(listed), len(sizes))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from convolutions import SIMT, conv, f32, fprop
+from convolutions import SIMT, conv, f32, fprop, reduction
 from descriptions import ROW, ampere, native_parts, parts
 
 import pycutlass
@@ -227,3 +227,31 @@ def test_what_is_looked_up_in_brackets(number: int) -> None:
         lookup()
     assert isinstance(caught.value, KeyError), "as scripts expect of a mapping"
     assert str(caught.value)[0] != '"', "the message as it is, and no literal of it"
+
+
+@pytest.mark.parametrize(
+    ("operation", "instead"),
+    [
+        (CONVOLUTION, "Use pycutlass.conv2d_problem_size(activation, filter"),
+        (GROUPED, "a list of (M, N, K), one for each GEMM"),
+        (reduction(CONVOLUTION), "Use pycutlass.ReductionProblemSize(rows, columns, partitions)"),
+    ],
+)
+def test_an_operation_without_problem_of_says_what_serves(operation: Any, instead: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = operation.problem_of
+    kind = type(operation).__name__
+    assert str(caught.value).startswith(f"{kind} has no attribute 'problem_of'. ") and instead in str(caught.value)
+    assert not hasattr(operation, "problem_of")
+
+
+def test_visitor_trees_of_the_original_explain_themselves() -> None:
+    with pytest.raises(DescriptionError) as keyword:
+        described(visitor=True)
+    with pytest.raises(ImportError) as imported:
+        from pycutlass import EpilogueVisitTree  # noqa: F401
+    with pytest.raises(AttributeError) as attribute:
+        _ = pycutlass.EpilogueVisitTree
+    for caught in (keyword, imported, attribute):
+        assert "epilogue visitor trees are not available yet; use an epilogue functor" in str(caught.value)
+    assert not hasattr(pycutlass, "EpilogueVisitTree")

@@ -24,7 +24,8 @@ from descriptions import run_python
 import pycutlass
 from pycutlass import compat, cutlass, errors
 
-RUN_ONLY = {"pycutlass.__main__", "pycutlass.nvrtc_main"}  # programs: importing them runs them
+# Programs, which run when they are imported; and what only says that it is not here.
+RUN_ONLY = {"pycutlass.__main__", "pycutlass.nvrtc_main", "pycutlass.EpilogueVisitTree"}
 MODULES: dict[str, ModuleType] = {
     name: importlib.import_module(name)
     for name in [

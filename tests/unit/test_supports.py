@@ -317,6 +317,20 @@ def test_a_reason_and_no_exception(size, words):
 
 
 @pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([], ["problem_sizes is empty"]),
+        ([(8, 8, 8), (8, -8, 8)], ["problem_sizes[1]"]),
+        ([(8, 8, 8), (16, 8, 8), (16, 8, 4), (8, 8, 3)], ["operand A[2] ", "got 4"]),
+        ([(8, 8, 8), (8, 8, 8), (8, 12, 8)], ["operand C[2] ", "got 12"]),
+    ],
+)
+def test_the_reason_of_a_group_names_the_problem(sizes, words):
+    found = GROUPS[0].supports(sizes)
+    assert not found and all(word in found.reason for word in words), found
+
+
+@pytest.mark.parametrize(
     ("ask", "words"),
     [
         (lambda: GEMMS[0].supports("M"), ["problem_size must be"]),
@@ -325,6 +339,7 @@ def test_a_reason_and_no_exception(size, words):
         (lambda: GEMMS[0].supports((8, 8, 8), {"E": 1}), ["A, B, C, D", "'E'"]),
         (lambda: GROUPS[0].supports(3), ["problem_sizes must be a list"]),
         (lambda: GROUPS[0].supports([(8, 8)]), ["problem_sizes[0]"]),
+        (lambda: GROUPS[0].supports((8, 8, 8)), ["got one size", "[(8, 8, 8)]"]),
         (lambda: CONVOLUTIONS[0].supports((1, 2, 3)), ["Conv2dProblemSize"]),
         (lambda: TensorSpec(3, np.float16), ["shape must be a sequence"]),
         (lambda: TensorSpec((3, "x"), np.float16), ["shape must be a sequence"]),
