@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from pycutlass.errors import ArgumentError
+
 __all__ = [
     "VARIABLES",
     "Variable",
@@ -57,6 +59,7 @@ _PASSED_ON = (
 )
 _PATHS = ("CUTLASS_PATH", "CUDA_INSTALL_PATH", "CUDA_HOME")
 _OF_THE_SEARCH = (*_PATHS, "PYCUTLASS_BACKEND", "CXX", "PATH", "HOME")
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _KNOWN = frozenset(variable.name for variable in VARIABLES)
 # What the variables of a search were when it began. Else they would be a parameter of all that looks for a file.
 _fixed: ContextVar[dict[str, str | None] | None] = ContextVar("_fixed", default=None)
@@ -79,9 +82,19 @@ def text(name: str) -> str | None:
 
 
 def flag(name: str) -> bool:
-    """Return whether variable `name` is set to something other than 0, false, no or off."""
+    """Return whether variable `name` says yes: 1, true, yes or on; unset, empty, 0, false, no and off say no.
+
+    Raises
+    ------
+    ArgumentError
+        It says something else.
+    """
     value = text(name)
-    return value is not None and value.lower() not in {"0", "false", "no", "off"}
+    if value is None or value.lower() in _NO:
+        return False
+    if value.lower() not in _YES:
+        raise ArgumentError(f"{name} must be one of {', '.join((*_YES, *_NO))}; it is {value!r}")
+    return True
 
 
 def path(name: str) -> Path | None:

@@ -150,8 +150,9 @@ class Disk:
 
     def _open(self) -> Store:
         if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory
+            remedy = "correct or unset" if config.text("PYCUTLASS_CACHE_DIR") else "set"
             raise CacheError(
-                f"the cache's directory must be an absolute path, not {self.path.parent}; set PYCUTLASS_CACHE_DIR"
+                f"the cache's directory must be an absolute path, not {self.path.parent}: {remedy} PYCUTLASS_CACHE_DIR"
             )
         names = (_DATABASE, *(_DATABASE + suffix for suffix in _COMPANIONS), _LOCKS, _USES)
         self._real = private_directory(self.path.parent, *names) / _DATABASE

@@ -264,6 +264,8 @@ def _chosen() -> list[toolkit.Finding]:
     checks: dict[str, Callable[[str], str]] = {
         "PYCUTLASS_TARGET": lambda named: check_target(named, "PYCUTLASS_TARGET")[0],
         "PYCUTLASS_BACKEND": lambda named: find_device_compiler(None, KernelCache().memo)[0],
+        "PYCUTLASS_STRICT": lambda named: "yes" if config.flag("PYCUTLASS_STRICT") else "no",
+        "PYCUTLASS_NO_COMPILE": lambda named: "yes" if config.flag("PYCUTLASS_NO_COMPILE") else "no",
         "PYCUTLASS_JOBS": lambda named: f"{make_processes().jobs} at once",
     }
 
@@ -279,7 +281,11 @@ def _chosen() -> list[toolkit.Finding]:
 
 def _cache_finding() -> toolkit.Finding:
     facts = KernelCache().info()
-    remedy = "" if facts.state == "read-write" else f"{facts.reason} Kernels are compiled again in every process."
+    remedy = (
+        ""
+        if facts.state == "read-write"
+        else f"{facts.reason.rstrip('.')}. Kernels are compiled again in every process."
+    )
     return toolkit.Finding(
         name="kernel cache",
         ok=facts.state == "read-write",
@@ -292,10 +298,17 @@ def _cache_finding() -> toolkit.Finding:
 
 def _needed(finding: toolkit.Finding) -> toolkit.Finding:
     """Return what was looked for as nothing that is needed, where nothing is compiled."""
-    if finding.ok or not finding.required or _is_wrong(finding) or not config.flag("PYCUTLASS_NO_COMPILE"):
+    if finding.ok or not finding.required or _is_wrong(finding) or not _compiles_nothing():
         return finding
     remedy = "not needed: PYCUTLASS_NO_COMPILE is set, kernels are built elsewhere"
     return replace(finding, required=False, remedy=remedy)
+
+
+def _compiles_nothing() -> bool:
+    try:
+        return config.flag("PYCUTLASS_NO_COMPILE")
+    except PyCutlassError:  # which the row of the variable says
+        return False
 
 
 def _is_wrong(finding: toolkit.Finding) -> bool:

@@ -59,7 +59,8 @@ def add_module(
     Raises
     ------
     ArgumentError
-        If an operation cannot be built for a target, or there is none in a list of them.
+        If an operation cannot be built for a target, there is none in a list of them, or a variable says what it
+        cannot.
     ArgumentTypeError
         If `operations` holds something else, `target` is neither a string nor a list of them, or `strict` neither True
         nor False.
@@ -314,10 +315,10 @@ class Supply:
         ToolkitError
             There is no compiler.
         """
-        if self._choice and not self._tools and not config.flag("PYCUTLASS_NO_COMPILE"):
+        forbids = config.flag("PYCUTLASS_NO_COMPILE")
+        if self._choice and not self._tools and not forbids:
             self._search()  # for the compilers themselves
         cache, choice, tools = self._cache, self._choice, self._tools
-        forbids = config.flag("PYCUTLASS_NO_COMPILE")
         if choice is None and forbids:
             raise forbidden_without_compilers(cache, missing, self._headers) from self._absence
         if choice is None:

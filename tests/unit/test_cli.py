@@ -73,6 +73,8 @@ def test_doctor_shows_a_host_compiler_that_is_no_command(run: Run, monkeypatch: 
         ("PYCUTLASS_TARGET", "sm_80a", "Did you mean 'sm_80'?"),
         ("PYCUTLASS_BACKEND", "nvc", "Did you mean nvcc?"),
         ("PYCUTLASS_JOBS", "many", "'many'"),
+        ("PYCUTLASS_STRICT", "ture", "1, true, yes, on, 0, false, no, off; it is 'ture'"),
+        ("PYCUTLASS_NO_COMPILE", "ture", "1, true, yes, on, 0, false, no, off; it is 'ture'"),
         ("CUDA_HOME", "/opt/none", "/opt/none"),
         ("CUTLASS_PATH", "/opt/none", "/opt/none"),
         ("CXX", "/opt/none/g++", "/opt/none/g++"),
@@ -88,6 +90,12 @@ def test_doctor_says_that_a_variable_is_wrong(
     for entry in wrong:
         assert not entry["ok"] and said in " ".join([entry["value"], *entry["tried"]])
     assert any(entry["required"] for entry in wrong)
+
+
+def test_doctor_says_what_is_wrong_with_a_relative_cache(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", "relative/cache")
+    [row] = [entry for entry in json.loads(run("doctor", "--json").out) if entry["name"] == "kernel cache"]
+    assert "must be an absolute path, not relative/cache: correct or unset PYCUTLASS_CACHE_DIR. Kern" in row["remedy"]
 
 
 def test_doctor_shows_choices_that_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from trivial_kernels import ON_THE_STACK, Operation
 
 import pycutlass
-from pycutlass import compiler, toolkit
+from pycutlass import compiler, config, toolkit
 from pycutlass.cache import KernelCache, make_key
 from pycutlass.compiler import tools
 from pycutlass.compiler.choice import choose_target
@@ -182,12 +182,23 @@ def test_strict_is_a_flag(strict):
         compiler.add_module([Operation("k")], strict=strict)
 
 
+@pytest.mark.parametrize("name", ["PYCUTLASS_NO_COMPILE", "PYCUTLASS_STRICT"])
+def test_a_variable_that_says_neither_yes_nor_no_is_refused(monkeypatch, builds, name):
+    monkeypatch.setenv(name, "ture")
+    with pytest.raises(ArgumentError, match=f"{name} must be one of 1, true, yes, on, 0, false, no, off; it is 'ture'"):
+        compiler.add_module([Operation("kernel_a")])
+    assert builds == []
+    for said, means in [("1", True), ("TRUE", True), ("on", True), ("0", False), ("Off", False), ("", False)]:
+        monkeypatch.setenv(name, said)
+        assert config.flag(name) is means
+
+
 def test_a_cache_in_the_home_of_nobody_is_in_memory(monkeypatch, caplog, builds):
     monkeypatch.setenv("PYCUTLASS_CACHE_DIR", "~nobody-of-this-name/cache")
     for _ in range(2):
         compiler.add_module([Operation("kernel_a")])
     assert builds == ["kernel_a"]
-    assert "absolute path, not ~nobody-of-this-name/cache; set PYCUTLASS_CACHE_DIR" in caplog.text
+    assert "absolute path, not ~nobody-of-this-name/cache: correct or unset PYCUTLASS_CACHE_DIR" in caplog.text
 
 
 def test_an_empty_module_is_nothing():
