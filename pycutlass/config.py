@@ -45,7 +45,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("CUDA_HOME", "unset", "root of a CUDA toolkit; comes second, before nvcc on PATH and the wheels"),
     Variable("PYCUTLASS_CACHE_DIR", "the user's cache directory", "where compiled kernels are kept"),
     Variable("PYCUTLASS_BACKEND", "nvcc if there is one, else nvrtc", "device compiler: nvcc or nvrtc"),
-    Variable("PYCUTLASS_TARGET", "the present GPU", "what kernels are built for, for example sm_90a"),
+    Variable(
+        "PYCUTLASS_TARGET",
+        "the present GPU, else the operation's own",
+        "what kernels are built for, for example sm_90a",
+    ),
     Variable("PYCUTLASS_STRICT", "0", "1: spills, stack frames and serialised wgmma are errors"),
     Variable("PYCUTLASS_NO_COMPILE", "0", "1: raise instead of compiling; only cached kernels run"),
     Variable("PYCUTLASS_JOBS", "from cores and memory", "most compilers to run at once"),

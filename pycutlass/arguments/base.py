@@ -217,7 +217,10 @@ class Arguments(ABC):
         return execution is not None and bool(execution.launched)
 
     def sync(self) -> None:
-        """Wait until the last launch has finished, on its own stream only, and bring a numpy D back."""
+        """Wait until the last launch has finished, on its own stream only, and bring a numpy D back.
+
+        Before the first launch there is nothing to wait for: it returns at once, and D is as it was.
+        """
         self._execution.sync()
 
     @property

@@ -49,7 +49,9 @@ app.add_typer(cache, name="cache")
 _OFTEN = "; may be repeated, or several between commas."
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Kernels = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Names, or beginnings of keys.")]
+Kernels = Annotated[
+    list[str] | None, typer.Argument(metavar="KERNEL", help="Names, or beginnings of keys: at least 4 digits.")
+]
 Prefix = Annotated[list[str] | None, typer.Option(help=f"Only kernels whose names begin with this{_OFTEN}")]
 Target = Annotated[list[str] | None, typer.Option(help=f"Only kernels for this target, for example sm_90a{_OFTEN}")]
 
@@ -91,7 +93,8 @@ def _fail(message: str) -> NoReturn:
 def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) -> None:
     """List the kernels, the most recently used first.
 
-    A kernel is stale if it was built from other headers than those that are here: it is not found any more.
+    A kernel is stale if it was built from other headers than those that are here: it is not found any more. Sizes are
+    those in the cache, where kernels are compressed.
     """
     store = KernelCache()
     entries = store.select(**_filters(prefix, target))
@@ -155,9 +158,14 @@ def export(
     prefix: Prefix = None,
     target: Target = None,
 ) -> None:
-    """Write kernels to one file for other machines; default: all."""
-    entries = KernelCache().export(file, kernels or None, **_filters(prefix, target))
+    """Write kernels to one file for other machines; default: all, with a note of how many are stale."""
+    store = KernelCache()
+    entries = store.export(file, kernels or None, **_filters(prefix, target))
     _report(f"written to {file}", entries)
+    why = stale(store.memo)
+    if said := [reason for entry in entries if (reason := why(entry))]:
+        reasons = "; ".join(sorted({*said}))
+        typer.echo(f"{len(said)} of them {'is' if len(said) == 1 else 'are'} stale, not found here any more: {reasons}")
 
 
 @cache.command("import")
@@ -191,11 +199,12 @@ def verify() -> None:
 
 @app.command()
 def inspect(
-    kernel: Annotated[str, typer.Argument(help="Its name, or the beginning of its key.")], as_json: AsJson = False
+    kernel: Annotated[str, typer.Argument(help="Its name, or at least 4 digits of its key.")], as_json: AsJson = False
 ) -> None:
     """Show a kernel of the cache: source, stages, registers, spills, machine instructions."""
     cache = KernelCache()
-    facts = [facts_of(artifact, cache.memo) for artifact in cache.load(kernel)]
+    why = stale(cache.memo)
+    facts = [{**facts_of(artifact, cache.memo), "stale": why(artifact)} for artifact in cache.load(kernel)]
     if as_json:
         _print_json(facts)
         return

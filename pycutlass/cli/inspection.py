@@ -40,7 +40,7 @@ def facts_of(artifact: Artifact, memo: Memo) -> dict[str, Any]:
 def printed(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Return `facts` as a table for people, but for the source."""
     order = [field.name for field in dataclasses.fields(BuildReport) if field.name in facts["report"]]
-    rows = [(label, facts[label]) for label in ("name", "key", "target", "stages") if facts[label]]
+    rows = [(label, facts[label]) for label in ("name", "key", "target", "stages", "stale") if facts.get(label)]
     for label in order:
         value = facts["report"][label]
         shown = "; ".join(value) or "none" if isinstance(value, list) else f"{value:,}" if _is_count(value) else value

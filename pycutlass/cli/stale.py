@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pycutlass.cache import Entry
+from pycutlass.cache import Artifact, Entry
 from pycutlass.compiler.tools import find_device_compiler
 from pycutlass.errors import PyCutlassError
 from pycutlass.toolkit import Memo, find_cutlass, own_headers_digest
@@ -20,7 +20,7 @@ def has_our_headers(entry: Entry) -> bool:
     return entry.fields.get("headers") == own_headers_digest()
 
 
-def stale(memo: Memo) -> Callable[[Entry], str]:
+def stale(memo: Memo) -> Callable[[Entry | Artifact], str]:
     """Return what says of a kernel whose headers have changed since it was built, for example ``other CUTLASS``.
 
     It says nothing of headers that are not installed: a kernel is found without them.
@@ -38,7 +38,7 @@ def stale(memo: Memo) -> Callable[[Entry], str]:
         except PyCutlassError:  # `pycutlass doctor` says why
             continue
 
-    def of(entry: Entry) -> str:
+    def of(entry: Entry | Artifact) -> str:
         other = [_OF[field] for field, now in here.items() if entry.fields.get(field, now) != now]
         return f"other {', '.join(other)}" if other else ""
 

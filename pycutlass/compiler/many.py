@@ -57,7 +57,8 @@ def compile_many(
     operations : iterable of operations
         As for `add_module`. Successful results are also kept in ``operation.artifacts[target]``.
     target : str or sequence of str, optional
-        As for `add_module`; of several targets, each operation has a result for each.
+        As for `add_module`; of several targets, each operation has a result for each. Every operation must be one that
+        can be built for every target.
     strict : bool, optional
         As for `add_module`; a kernel that is not as fast as it should be has a BuildReportError as its result.
 
@@ -70,7 +71,7 @@ def compile_many(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        At once, as for `add_module`.
+        At once, as for `add_module`, also where a single operation cannot be built for a target: nothing begins then.
     NotCompiledError
         While iterating, behind those in the cache: something would have to be compiled and ``PYCUTLASS_NO_COMPILE`` is
         set.

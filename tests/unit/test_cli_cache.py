@@ -221,6 +221,21 @@ def test_a_file_that_does_not_serve(run: Run, kernels: list[Artifact], tmp_path:
     assert "kernels.zip" in result.err
 
 
+def test_export_and_inspect_say_what_is_stale(run: Run, tmp_path: Path) -> None:
+    bundle, store = tmp_path / "kernels.zip", KernelCache()
+    for name, headers in [("ours", own_headers_digest()), ("old", "0"), ("older", "1")]:
+        fields = {"headers": headers, "name": name, "target": "sm_80"}
+        store.put(Artifact(make_key(fields), name, "sm_80", fields, b"x", b"", REPORT))
+    assert "stale" not in run("cache", "export", bundle, "ours").out
+    assert run("cache", "export", bundle, "ours", "old").out.splitlines()[-1].startswith("1 of them is stale")
+    line = run("cache", "export", bundle).out.splitlines()[-1]
+    assert line == "2 of them are stale, not found here any more: other PyCUTLASS"
+    for name, why in [("ours", ""), ("old", "other PyCUTLASS")]:
+        [facts] = json.loads(run("inspect", name, "--json").out)
+        assert facts["stale"] == why
+        assert ("other PyCUTLASS" in run("inspect", name).out) == bool(why)
+
+
 def test_export_takes_prefix_and_target(run: Run, kernels: list[Artifact], tmp_path: Path) -> None:
     assert "2 kernels written" in run("cache", "export", tmp_path / "a.zip", "--target", "sm_90a").out
     assert "3 kernels written" in run("cache", "export", tmp_path / "a.zip", "--prefix", "gemm_").out

@@ -356,3 +356,10 @@ def test_another_builder_is_waited_for(held, monkeypatch):
     for thread in threads:
         thread.join(30)
     assert gathered == ["a", "a"] and held.begun == ["a"]
+
+
+def test_nothing_begins_where_one_operation_cannot_be_built_for_the_target(builds):
+    newer = Operation("kernel_b", compute_capability=90)
+    with pytest.raises(ArgumentError, match="kernel_b is written for compute capability 90"):
+        compiler.compile_many([Operation("kernel_a"), newer], target="sm_80")
+    assert builds == []
