@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 __all__ = ["alignment_of", "converted", "interleaved", "laid_out", "transposed"]
 
 
-def converted(name: str, library: str, dtype: str) -> str:
-    """Return how to get operand `name` with another element type; D is made anew, and its result is read from there."""
+def converted(name: str, library: str, dtype: str, given: str | None = None) -> str:
+    """Return how to get operand `name`, of type `given`, with another element type.
+
+    D is made anew, and its result is read from there. A cast to a narrower integer would be silently wrong.
+    """
     module = {"torch": "torch", "cupy": "cupy", "numpy": "np"}.get(library)
     if library == "spec":
         return f"Give a TensorSpec of {dtype}"
     if module is None and name[0] in "Dd":
         return f"Make another {name} in {dtype} and read the result from there"
+    if name[0] not in "Dd" and given is not None and _wraps(given, dtype):
+        return f"A cast would change values that {dtype} cannot represent: make {name} in {dtype} from the start"
     if module is None:
         return f"Pass a copy in {dtype}"
     written = f"{'ml_dtypes' if (library, dtype) == ('numpy', 'bfloat16') else module}.{dtype}"
@@ -97,6 +104,13 @@ def alignment_of(bits: int, address: int, *elements: int) -> int:
     for each in elements:
         together |= each
     return together & -together
+
+
+def _wraps(given: str, dtype: str) -> bool:
+    """Return whether a cast to integers loses more than rounding does."""
+    if "int" not in dtype:
+        return False
+    return "int" not in given or not np.can_cast(np.dtype(given), np.dtype(dtype), "safe")
 
 
 def _empty(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:

@@ -121,7 +121,7 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
         return
     raise ArgumentTypeError(
         f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
-        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted)}, or "
+        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}, or "
         f"describe {_whose(name)} with its type."
     )
 

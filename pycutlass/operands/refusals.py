@@ -144,17 +144,26 @@ def _other_layout(operand: Matrix) -> str:
     return _not_adjacent(operand, f", or describe {operand.name} as {other}")
 
 
+def _anew(operand: Matrix) -> str:
+    """Return what to do about memory that cannot be used: nobody would read a copy of what is written."""
+    if operand.name[0] not in "Dd":
+        return "Pass a copy"
+    view, row_major = operand.view, operand.description.is_row_major
+    remedy = laid_out(operand.name, view.library, view.shape or (), view.dtype_name, row_major)
+    return remedy[0].upper() + remedy[1:]
+
+
 def _reversed(operand: Matrix) -> str:
     return (
         f"the leading dimension of operand {operand.name} is {operand.ld}, and it must not be negative: the tensor is "
-        f"reversed (strides {operand.view.strides}). Pass a copy."
+        f"reversed (strides {operand.view.strides}). {_anew(operand)}."
     )
 
 
 def _self_overlap(operand: Matrix) -> str:
     return (
         f"the leading dimension of operand {operand.name} is {operand.ld}, less than its {operand.line} contiguous "
-        f"elements: the tensor overlaps itself (strides {operand.view.strides}). Pass a copy."
+        f"elements: the tensor overlaps itself (strides {operand.view.strides}). {_anew(operand)}."
     )
 
 

@@ -205,3 +205,25 @@ def test_a_host_compiler_that_does_not_work_is_said_to_be_named_by_cxx(monkeypat
         ToolkitError, match=r"(?s)CXX is /bin/false, which does not work.*Correct the variable or unset it"
     ):
         find_tools(None, without_memo)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "cupy"])
+def test_no_cast_is_offered_that_wraps_integers(library: str) -> None:
+    from pycutlass.remedies import converted
+
+    for given, wanted in (("uint8", "int8"), ("int32", "int8"), ("float32", "int8"), ("int64", "int32")):
+        assert re.search(r"astype|\.to\(", converted("A", library, wanted, given)) is None
+    for given, wanted in (("int8", "int32"), ("float32", "float16"), ("bfloat16", "float32")):
+        assert converted("A", library, wanted, given).startswith("Pass A.")
+
+
+@pytest.mark.parametrize("make", [lambda D: D[::-1], lambda D: np.broadcast_to(D[:1], D.shape)])
+def test_a_result_is_never_written_to_a_copy(make: Any) -> None:
+    A, B = np.ones((8, 8), np.float16), np.ones((8, 8), np.float16).T
+    D = make(np.zeros((8, 8), np.float16))
+    D = D if D.flags.writeable else np.lib.stride_tricks.as_strided(D, writeable=True)
+    with pytest.raises(PyCutlassError, match="read the result from there") as caught:
+        GemmArguments(RCR, (8, 8, 8), A, B, None, D)
+    made = re.search(r"[Mm]ake D as (np\.empty\(.*\)) and read", str(caught.value))
+    assert made is not None and "copy" not in str(caught.value)
+    GemmArguments(RCR, (8, 8, 8), A, B, None, eval(made[1]))
