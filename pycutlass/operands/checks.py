@@ -14,6 +14,7 @@ from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import converted
 from pycutlass.tensor import TensorView
+from pycutlass.types import element_of_dtype
 
 __all__ = [
     "LARGEST_EXTENT",
@@ -119,10 +120,10 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
         )
     if view.dtype_name is None or view.dtype_name == wanted:
         return
+    describe = f", or describe {_whose(name)} with its type" if element_of_dtype(view.dtype_name) else ""
     raise ArgumentTypeError(
         f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
-        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}, or "
-        f"describe {_whose(name)} with its type."
+        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}{describe}."
     )
 
 

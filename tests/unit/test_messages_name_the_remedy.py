@@ -227,3 +227,10 @@ def test_a_result_is_never_written_to_a_copy(make: Any) -> None:
     made = re.search(r"[Mm]ake D as (np\.empty\(.*\)) and read", str(caught.value))
     assert made is not None and "copy" not in str(caught.value)
     GemmArguments(RCR, (8, 8, 8), A, B, None, eval(made[1]))
+
+
+def test_no_description_is_named_that_there_is_not() -> None:
+    B, D = np.ones((8, 8), np.float16).T, np.empty((8, 8), np.float16)
+    with pytest.raises(PyCutlassError, match="tensor of uint8") as caught:
+        GemmArguments(RCR, (8, 8, 8), np.ones((8, 8), np.uint8), B, None, D)
+    assert "describe" not in str(caught.value).split("tensor of uint8")[1]
