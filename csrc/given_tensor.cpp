@@ -46,16 +46,23 @@ std::optional<int> gpu_of(py::handle tensor, py::handle wrap) {
 
 bool GivenTensor::read(py::handle tensor, ElementType const& type, int ordinal, py::handle wrap) {
   tensor_ = tensor;
-  kind_ = TorchKind::find(tensor, type.code, ordinal, view_);
-  if (kind_) return true;
+  if (find_kind(type, ordinal)) return true;
   if (!TorchKind::is_of_torch(tensor)) return read_cupy(type, ordinal);
   py::object const seen = wrap("", tensor), device = seen.attr("device");
   // One without elements shows too little of its kind.
   if (device.is_none() || !seen.attr("pointer").cast<uint64_t>()) return false;
   if (seen.attr("dtype_name").cast<std::string>() != type.dtype_name) return false;
   TorchKind::learn(tensor, type.code, device.cast<int>());
-  kind_ = TorchKind::find(tensor, type.code, ordinal, view_);
-  return kind_ != nullptr;
+  return find_kind(type, ordinal);
+}
+
+bool GivenTensor::find_kind(ElementType const& type, int ordinal) {
+  kind_ = TorchKind::find(tensor_, type.code, ordinal, view_);
+  if (!kind_) return false;
+  form_.set_extents(view_.rank, view_.sizes, view_.strides);
+  view_.sizes = form_.extents.data();
+  view_.strides = view_.sizes + view_.rank;
+  return true;
 }
 
 bool GivenTensor::read_cupy(ElementType const& type, int ordinal) {

@@ -48,12 +48,14 @@ class GivenTensor {
  private:
   static constexpr size_t kMaxRank = 4;
 
+  bool find_kind(ElementType const& type, int ordinal);
   bool read_cupy(ElementType const& type, int ordinal);
 
   pybind11::handle tensor_;
   TorchKind const* kind_ = nullptr;  // of a tensor of torch
   TensorView view_{};
   std::array<int64_t, kMaxRank> sizes_{}, strides_{};  // of an array of cupy
+  TorchForm form_{};  // has the extents of a tensor of torch, which may change before it is entered
 };
 
 /// Adds gpu_of to the module.

@@ -242,6 +242,7 @@ OperandList const& GroupedCall::packed(size_t operand) const {
 /// Takes tuples of tensors of the remembered forms; false leaves everything as it was. Whoever calls keeps those that
 /// were there until no launch needs them.
 bool GroupedCall::update(PyObject* const* tensors, size_t count) {
+  check_unused();
   if (image_.empty() || count != kOperands) return false;
   std::array<py::handle, kOperands> given;
   std::copy(tensors, tensors + count, given.begin());
@@ -252,6 +253,7 @@ bool GroupedCall::update(PyObject* const* tensors, size_t count) {
   };
   bool fits = true;
   try {
+    Looking const looking = look();
     for_each_given([&](size_t i) { fits = fits && group_.operands[i].read(given[i]); });
   } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
     fits = false;
@@ -274,10 +276,12 @@ bool GroupedCall::update(PyObject* const* tensors, size_t count) {
 /// keeps an operand. Where any tensor is not plainly right it returns false and leaves everything as it was: whoever
 /// calls looks closer, and explains. It also keeps the tensors that were there until no launch needs them.
 bool GroupedCall::resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given) {
+  check_unused();
   if (image_.empty()) return false;
   Group group;
   group.sizes = read_sizes(sizes);
   try {
+    Looking const looking = look();
     if (!take(group, given)) return false;
   } catch (py::error_already_set const&) {  // as in update
     return false;

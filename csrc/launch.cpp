@@ -184,6 +184,14 @@ void Call::adopt(Call& other) noexcept {
   params_.assign(other.params_);
 }
 
+void Call::check_unused() const {
+  if (!looking_) return;
+  raise_error("ArgumentError",
+              "these arguments cannot be updated now: an update or a launch of them is looking at their tensors, from "
+              "whose own code (such as __torch_function__) or from another thread this update comes. Nothing has "
+              "changed: update them again when that has returned.");
+}
+
 int Call::plan() {
   ContextScope scope(kernel_->context());  // CUTLASS's host code asks for the current device, and makes tensor maps
   int const status = kernel_->host().plan(record_, params_.data(), &result_);
@@ -238,6 +246,7 @@ bool Call::try_exchange(ForEach for_each_given) {
 }
 
 bool Call::update(PyObject* const* tensors, size_t count) {
+  check_unused();
   if (explicit_end_) return false;  // what is given up may be in use on a stream of the caller's: the slow path waits
   if (count > slots_.size()) return false;
   auto for_each_given = [&](auto what) {
@@ -247,6 +256,7 @@ bool Call::update(PyObject* const* tensors, size_t count) {
   };
   bool fits = true;
   try {
+    Looking const looking = look();
     for_each_given([&](OperandSlot& slot, PyObject* tensor) { fits = fits && slot.read(tensor); });
   } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
     fits = false;
@@ -300,7 +310,10 @@ void Call::prepare(Stream const& stream, bool capturing) {
 }
 
 void Call::launch(Stream const& stream, bool named, bool capturing) {
-  check_unmoved();
+  {
+    Looking const looking = look();
+    check_unmoved();
+  }
   prepare(stream, capturing);
   if (result_.clear_bytes) {
     stream.fill(reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset, 0, result_.clear_bytes);
@@ -328,7 +341,10 @@ void Call::launch(Stream const& stream, bool named, bool capturing) {
   check(recorded, "cuEventRecord");
   count_writes();
   if (!explicit_end) return;
-  if (storages_.is_none()) storages_ = storages();
+  if (storages_.is_none()) {
+    Looking const looking = look();
+    storages_ = storages();
+  }
   explicit_end_ = explicit_end;
   explicit_stream_ = last_ = stream;
   has_last_ = last_was_named_ = true;

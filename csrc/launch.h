@@ -35,6 +35,18 @@ class StreamSource {
   pybind11::object callable_;
 };
 
+/// Counts those that look at the tensors of a call, which may call anything: tensors can be of classes of the user's.
+class Looking {
+ public:
+  explicit Looking(int& count) : count_(count) { ++count_; }
+  ~Looking() { --count_; }
+  Looking(Looking const&) = delete;
+  Looking& operator=(Looking const&) = delete;
+
+ private:
+  int& count_;
+};
+
 /// A kernel ready to be launched any number of times. Each family of kernels derives a class that owns the record.
 class Call {
  public:
@@ -70,6 +82,8 @@ class Call {
 
   /// Takes over what was prepared in `other`, a call of the same class and kernel. What was launched, and where, stays.
   virtual void adopt(Call& other) noexcept;
+  /// Throws ArgumentError while anybody looks at the tensors of this call: they must stay what they are until then.
+  void check_unused() const;
   /// Makes grid and kernel parameters from the record; returns a cutlass::Status.
   int plan();
   /// Takes tensors of the remembered forms, in the order of `operands`: A, B, C, D, then further ones as they were set.
@@ -109,6 +123,8 @@ class Call {
   virtual void count_writes() const;
   /// What keeps the memory of the tensors alive.
   virtual pybind11::list storages() const;
+  /// Held while tensors are looked at.
+  Looking look() const { return Looking(looking_); }
 
  private:
   OperandSlot& slot(std::string const& name, void** address, bool written);
@@ -138,7 +154,8 @@ class Call {
   bool in_place_allowed_ = true;
   void* arguments_[1];
   bool launched_ = false;
-  Stream launch_stream_;  // of the last launch
+  mutable int looking_ = 0;  // the interpreter's lock guards it
+  Stream launch_stream_;     // of the last launch
   // Where the last launch that was no capture went, as far as somebody may have to wait for it.
   Stream last_;
   bool has_last_ = false, last_was_named_ = false;

@@ -25,8 +25,12 @@ void bind_call(py::module_& m) {
       .def_property_readonly("operands", &Call::operands)
       .def_property_readonly("record_bytes", [](Call const& self) { return py::bytes(self.record_bytes()); })
       .def(
-          "adopt", [](Call& self, Call& other) { self.adopt(other); }, py::arg("other"),
-          "Take over what was prepared in another call of the same kernel.")
+          "adopt",
+          [](Call& self, Call& other) {
+            self.check_unused();
+            self.adopt(other);
+          },
+          py::arg("other"), "Take over what was prepared in another call of the same kernel.")
       .def("watch", &Call::watch, py::arg("tensor"), py::arg("name"), py::arg("written"))
       .def("set_workspace", &Call::set_workspace, py::arg("pointer"))
       .def("set_launch_with_pdl", &Call::set_launch_with_pdl, py::arg("allowed"))
@@ -72,6 +76,7 @@ void bind_call(py::module_& m) {
             return py::make_tuple(reinterpret_cast<uintptr_t>(operand.data), operand.stride[0], operand.stride[1]);
           },
           py::arg("role"), "Address and the first two strides of an operand.")
+      .def("check_unused", &Call::check_unused, "Raise ArgumentError while anybody looks at the tensors of this call.")
       .def_property_readonly("shared_bytes", [](Call const& self) { return self.config().sharedMemBytes; })
       .def_property_readonly(
           "block", [](Call const& self) { return py::make_tuple(self.config().blockDimX, self.config().blockDimY, 1); })

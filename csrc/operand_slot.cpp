@@ -1,5 +1,7 @@
 #include "operand_slot.h"
 
+#include "driver.h"
+
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -22,6 +24,10 @@ void OperandSlot::remember(py::object tensor, std::string name) {
 }
 
 void OperandSlot::remember(py::object tensor, TensorSignature const& form, TensorGuard const& guard) {
+  uintptr_t now = 0;
+  if (!form.read_directly(tensor, now) || now != reinterpret_cast<uintptr_t>(*address_)) {
+    raise_error("ArgumentError", "operand " + name_ + " was moved or changed while arguments were made of it");
+  }
   form_ = form;
   guard_.watch_like(guard, tensor);
   shown_name_ = name_;

@@ -30,7 +30,8 @@ class OperandSlot {
   void set(uintptr_t pointer, Strides const& strides, uint64_t bytes, uint64_t alignment);
   /// Keeps the tensor alive that this points into; `name` is for messages.
   void remember(pybind11::object tensor, std::string name);
-  /// The same of a tensor whose form is known, and that is like the one that `guard` knows.
+  /// The same of a tensor whose form is known, and that is like the one that `guard` knows. Throws ArgumentError where
+  /// it no longer has that form, or is elsewhere than this points: others had their turn since it was read.
   void remember(pybind11::object tensor, TensorSignature const& form, TensorGuard const& guard);
   /// Whether `tensor` has the remembered form, and so may take the place of the present one.
   bool read(pybind11::handle tensor);

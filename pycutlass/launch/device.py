@@ -22,7 +22,7 @@ from pycutlass.memory import DeviceBuffer
 from pycutlass.operands import Operand
 from pycutlass.operation import Operation
 from pycutlass.operation.support import check_grid
-from pycutlass.tensor import Guard
+from pycutlass.tensor import Guard, check_seen
 
 __all__ = ["DeviceLaunch"]
 
@@ -128,6 +128,8 @@ class DeviceLaunch:
         """
         prepared = self._begin(problem)
         self._prepare(prepared)
+        self._check_unmoved(problem)
+        self.call.check_unused()
         self._fill_inputs(prepared)
         self._commit(prepared)
 
@@ -226,6 +228,17 @@ class DeviceLaunch:
         else:
             inputs.buffer = prepared.buffers["inputs"] = self._take(inputs.size, prepared.stream)
 
+    @staticmethod
+    def _check_unmoved(problem: Problem) -> None:
+        """Raise ArgumentError where an operand was moved since it was looked at.
+
+        What was called meanwhile, such as the user's allocator, may have done that. Guards have begun to watch the
+        tensors by now, perhaps at places that the record does not have.
+        """
+        for operand in problem.operands.values():
+            for part in operand.parts:
+                check_seen(part.name, part.view)
+
     def _fill_inputs(self, prepared: Prepared) -> None:
         """Copy host operands to the GPU. Those that a launch may still need are overwritten at the very last."""
         inputs, stream = prepared.inputs, prepared.stream
@@ -282,7 +295,7 @@ class DeviceLaunch:
                 prepared.host_guards += guards({name: operand}, (name,))
             else:
                 pointer = prepared.inputs.address(name)
-                prepared.inputs.put(name, operand.packed())
+                prepared.inputs.put(name, operand)
         addresses, form = operand.addresses(pointer), operand.form
         if addresses is not None:
             table, key = np.array(addresses, np.int64), f"addresses of {name}"

@@ -236,7 +236,7 @@ class GroupedLaunch(DeviceLaunch):
         elif share.size:
             base = prepared.inputs.address(letter)
             for each, offset in share.parts:
-                prepared.inputs.put(letter, each.packed(), offset)
+                prepared.inputs.put(letter, each, offset)
         entries = np.empty((len(matrices), 5), np.uint64)
         for number, each in enumerate(matrices):
             pointer, length, line, pitch = span(each)

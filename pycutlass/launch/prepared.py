@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.launch.problem import Problem, libraries_of
 from pycutlass.memory import DeviceBuffer
-from pycutlass.tensor import Guard
+from pycutlass.operands import Operand
+from pycutlass.tensor import Guard, check_seen
 
 __all__ = ["Inputs", "Prepared"]
 
@@ -28,20 +30,33 @@ class Inputs:
             self.places[name] = (self.size, size)
             self.size += -(-size // self._ALIGNMENT) * self._ALIGNMENT
         self.buffer: DeviceBuffer | None = None
-        self._contents: list[tuple[int, NDArray[Any]]] = []
+        self._contents: list[tuple[int, NDArray[Any] | Operand]] = []
 
     def address(self, name: str) -> int:
         """Return where an operand will be."""
         assert self.buffer is not None
         return self.buffer.pointer + self.places[name][0]
 
-    def put(self, name: str, content: NDArray[Any], offset: int = 0) -> None:
-        """Have contiguous bytes be copied to the place of `name`, `offset` bytes behind its beginning."""
+    def put(self, name: str, content: NDArray[Any] | Operand, offset: int = 0) -> None:
+        """Have contiguous bytes, or an operand's in host memory, be copied to the place of `name`.
+
+        They begin `offset` bytes behind its beginning.
+        """
         self._contents.append((self.places[name][0] + offset, content))
 
     def fill(self, buffer: DeviceBuffer, stream: _core.Stream) -> None:
-        """Copy everything to `buffer`."""
+        """Copy everything to `buffer`.
+
+        Raises
+        ------
+        ArgumentError
+            The memory of an operand was moved since it was looked at, and may have been freed.
+        """
         for offset, content in self._contents:
+            if not isinstance(content, np.ndarray):
+                for part in content.parts:
+                    check_seen(part.name, part.view)
+                content = content.packed()
             _core.copy_to_device(buffer.pointer + offset, content, stream)
         self._contents = []
 

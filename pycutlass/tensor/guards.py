@@ -8,9 +8,10 @@ import numpy as np
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError
+from pycutlass.tensor.adapters import wrap
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["Guard", "guard"]
+__all__ = ["Guard", "check_seen", "guard"]
 
 
 class Guard(Protocol):
@@ -34,6 +35,31 @@ def guard(view: TensorView, *, written: bool) -> Guard | None:
     if view.library == "torch":
         return _core.TensorGuard(view.owner, written)
     return _ArrayGuard(view, written) if view.library == "numpy" else None
+
+
+def check_seen(name: str, view: TensorView) -> None:
+    """Raise ArgumentError where a tensor no longer looks like its view, which was taken before others had their turn.
+
+    Those are allocators, other tensors that answer by code of the user's, and other threads.
+    """
+    if view.library not in ("torch", "numpy", "cupy"):
+        return  # an address, or memory that a capsule holds
+    before, now = _seen(view), _seen(wrap(name, view.owner))
+    if now == before:
+        return
+    was, is_now = (
+        f"{dtype} of shape {shape} and strides {strides} at {pointer or 0:#x}"
+        for pointer, dtype, shape, strides, _ in (before, now)
+    )
+    raise ArgumentError(
+        f"operand {name} was moved or changed while it was looked at: it was {was}, and is {is_now}. Something "
+        f"that was called meanwhile (an allocator, code of a tensor's class, another thread) did that. Pass it again."
+    )
+
+
+def _seen(view: TensorView) -> tuple[Any, ...]:
+    shape, strides = (None if each is None else tuple(each) for each in (view.shape, view.strides))
+    return view.pointer, view.dtype_name, shape, strides, view.device
 
 
 class _ArrayGuard:
