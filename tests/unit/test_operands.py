@@ -155,8 +155,8 @@ REFUSED: list[tuple[Any, type[Exception], list[str]]] = [
     (np.zeros(64, np.float16)[::2], ArgumentError, ["flat", "contiguous", "step of 2"]),
     (np.zeros((4, 16), np.float16)[:, ::2], ArgumentError, ["step of 1 along columns", "(16, 2)"]),
     (np.zeros((4, 8), np.float16)[:, ::-1], ArgumentError, ["step of 1 along columns", "(8, -1)"]),
-    (np.zeros((4, 8), np.float16)[::-1], ArgumentError, ["leading dimension", "-8", "reversed", "copy"]),
-    (broadcast(), ArgumentError, ["leading dimension", "overlaps itself", "(0, 1)", "copy"]),
+    (np.zeros((4, 8), np.float16)[::-1], ArgumentError, ["leading dimension", "-8", "reversed", "ANEW"]),
+    (broadcast(), ArgumentError, ["leading dimension", "overlaps itself", "(0, 1)", "ANEW"]),
     (torch.zeros(8, dtype=torch.float16).expand(4, 8), ArgumentError, ["overlaps itself", "(0, 1)"]),
     (
         torch.zeros(20, dtype=torch.float16).as_strided((4, 8), (4, 1)),
@@ -180,9 +180,11 @@ def test_the_baseline_is_valid():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("tensor", "kind", "words"), REFUSED, ids=[str(row[2]) for row in REFUSED])
 def test_one_wrong_thing_is_named(name, tensor, kind, words):
+    # Nobody would read a copy of what is written.
+    anew = "read the result from there" if name == "D" else "Pass a copy"
     with pytest.raises(kind) as caught:
         matrix(name, F16, tensor, 4, 8)
-    assert all(word in str(caught.value) for word in [name, *words]), str(caught.value)
+    assert all(word.replace("ANEW", anew) in str(caught.value) for word in [name, *words]), str(caught.value)
 
 
 def test_steps_that_are_no_multiple_of_the_element_are_refused():
