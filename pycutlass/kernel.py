@@ -1,6 +1,6 @@
 """From an artifact to a kernel that can be launched: loaded once for each GPU, and unloaded when nothing uses it.
 
-`PreparedGemm` is one with all that its launches share, so that arguments of ordinary tensors are made at once.
+A `PreparedKernel` is one with all that its launches share, so that arguments of ordinary tensors are made at once.
 """
 
 from __future__ import annotations

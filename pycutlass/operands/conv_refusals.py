@@ -50,11 +50,7 @@ def _pixels(wanted: ConvOperand, operand: Matrix) -> str:
         remedy = laid_out(name, view.library, wanted.extent, view.dtype_name, True)
         return f"operand {name} must be contiguous as (N, H, W, C); {found}. To fix it, {remedy}."
     if name == "D":
-        made = f"torch.empty({shape}, dtype=D.dtype, device=D.device, memory_format=torch.channels_last)"
-        return (
-            f"operand D must be in torch's channels_last memory format; {found}. Make D as {made} and read the result "
-            f"from there."
-        )
+        return f"operand D must be in torch's channels_last memory format; {found}. To fix it, {_anew(wanted, view)}."
     either = ""
     if shape == wanted.extent:
         either = f" If its dimensions are (N, H, W, C), pass {name}.permute(0, 3, 1, 2)."
@@ -87,17 +83,27 @@ def _group_steps(wanted: ConvOperand, operand: Matrix) -> str:
 
 
 def _reach(wanted: ConvOperand, operand: Matrix) -> str:
+    dense = "make it anew, without gaps" if wanted.name == "D" else "pass a copy"
     return (
         f"operand {wanted.name}, the {wanted.role}, spans {operand.bytes:,} bytes, and must span less than "
-        f"{wanted.byte_limit:,}: pass a copy, or split the batch"
+        f"{wanted.byte_limit:,}: {dense}, or split the batch"
     )
 
 
 def _gaps(wanted: ConvOperand, operand: Matrix) -> str:
     return (
         f"operand {wanted.name}, the {wanted.role}, must be packed; its pixels are {operand.ld} elements apart, with "
-        f"{wanted.extent[3]} channels: pass a copy"
+        f"{wanted.extent[3]} channels: {_anew(wanted, operand.view) if wanted.name == 'D' else 'pass a copy'}"
     )
+
+
+def _anew(wanted: ConvOperand, view: TensorView) -> str:
+    """Return how to make an output without gaps: nobody would read a copy."""
+    n, h, w, c = wanted.extent
+    if view.library != "torch" or _shape(view) != (n, c, h, w):
+        return laid_out(wanted.name, view.library, wanted.extent, view.dtype_name, True)
+    made = f"torch.empty({_shape(view)}, dtype=D.dtype, device=D.device, memory_format=torch.channels_last)"
+    return f"make D as {made} and read the result from there"
 
 
 def _shape(view: TensorView) -> tuple[int, ...]:

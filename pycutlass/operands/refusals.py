@@ -172,7 +172,10 @@ def _large_ld(operand: Matrix) -> str:
 
 
 def _batch_reversed(operand: Matrix) -> str:
-    return f"the batch stride of operand {operand.name} is {operand.batch_stride}; it must not be negative: pass a copy"
+    return (
+        f"the batch stride of operand {operand.name} is {operand.batch_stride}; it must not be negative. "
+        f"{_anew(operand)}."
+    )
 
 
 def _batch_overlap(operand: Matrix) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -102,8 +103,16 @@ def test_misaligned_tensors_are_refused():
 def test_filter_gradients_are_packed_and_take_no_bias():
     operation, p = SIMT[wgrad], size()
     A, B, C, D = tensors(operation, p)
-    with pytest.raises(ArgumentError, match=r"filter gradient, must be packed; its pixels are 20 elements apart"):
-        Conv2dArguments(operation, p, A, B, None, np.zeros((24, 3, 3, 20), np.float32)[..., :16])
+    wide = np.zeros((24, 3, 3, 20), np.float32)[..., :16]
+    for unpacked in (wide, torch.from_numpy(wide).permute(0, 3, 1, 2)):
+        rule = r"filter gradient, must be packed; its pixels are 20 elements apart.* (\w+\.empty\(.*\)) and read the"
+        with pytest.raises(ArgumentError, match=rule) as caught:  # no copy, which nobody would read
+            Conv2dArguments(operation, p, A, B, None, unpacked)
+        made = re.search(rule, str(caught.value))
+        assert made is not None
+        anew = eval(made[1], {"np": np, "torch": torch, "D": unpacked})
+        Conv2dArguments(operation, p, A, B, None, anew)
+        assert tuple(anew.shape) == tuple(unpacked.shape)
     with pytest.raises(ArgumentError, match="a filter gradient takes no bias"):
         Conv2dArguments(operation, p, A, B, C[0, 0, 0], D, operation.epilogue_type(1.0, 1.0))
 

@@ -103,6 +103,7 @@ AROUND = np.zeros((8, 4, 12), np.float32)
         ({"D": np.empty(20, np.float32)}, ["flat operand D", "3 x 4 x 5 = 60", "20"]),
         ({"A": np.ones((3, 4, 6), np.float32)[::-1]}, ["batch stride of operand A", "-24", "negative"]),
         ({"C": np.ones((3, 5), np.float32)[::-1]}, ["batch stride of operand C", "-5", "negative", "copy"]),
+        ({"D": np.ones((3, 4, 5), np.float32)[::-1]}, ["batch stride of operand D", "np.empty((3, 4, 5), D.dtype)"]),
         ({"A": AROUND[:3, :, :6], "D": AROUND[:3, :, 5:10]}, ["D overlaps A"]),
         ({"C": AROUND[:3, :, :5], "D": AROUND[1:4, :, :5]}, ["D overlaps C"]),
         ({"A": [np.ones((4, 6), np.float32)] * 3}, ["operand A"]),
