@@ -10,6 +10,27 @@
 
 namespace py = pybind11;
 
+// A value as messages show it.
+inline std::string shown(py::handle value) {
+  return py::module_::import("pycutlass.calls").attr("shown")(value).cast<std::string>();
+}
+
+// The name of an object's type, without its module; nothing that a class of whoever defines is asked.
+inline std::string type_name(py::handle object) {
+  std::string const name = Py_TYPE(object.ptr())->tp_name;
+  return name.substr(name.rfind('.') + 1);
+}
+
+// Throws ArgumentTypeError for what an object of whoever has just raised, which becomes the cause: `what` says what it
+// was asked for, `remedy` ends the message. Ctrl-C stays what it is.
+[[noreturn]] inline void raise_asked(py::handle source, std::string const& what, std::string const& remedy = {}) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+  py::error_already_set error;
+  std::string const said = type_name(source) + " raised an exception where its " + what + " was asked for" + remedy;
+  py::raise_from(error, py::module_::import("pycutlass.errors").attr("ArgumentTypeError").ptr(), said.c_str());
+  throw py::error_already_set();
+}
+
 // Anything with __index__: int, numpy.int64, ... but no float and no truth value.
 struct AnyInt {
   py::object object;
@@ -24,12 +45,7 @@ inline bool read_integer(py::handle source, AnyInt& value) {
     PyErr_Clear();
     return false;
   }
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();  // Ctrl-C
-  py::error_already_set error;
-  std::string const said = std::string(py::type::handle_of(source).attr("__name__").cast<std::string>()) +
-                           " raised an exception where its integer was asked for";
-  py::raise_from(error, py::module_::import("pycutlass.errors").attr("ArgumentTypeError").ptr(), said.c_str());
-  throw py::error_already_set();
+  raise_asked(source, "integer");
 }
 
 // Reads what is a Python int itself, of 64 bits at most.
@@ -71,8 +87,7 @@ inline AnyInt integer(py::handle value, std::string_view owner, std::string_view
   AnyInt number;
   if (!read_integer(value, number)) {
     throw py::type_error(std::string(owner) + (field.empty() ? "" : ": ") + std::string(field) +
-                         " must be an integer, got " +
-                         py::module_::import("pycutlass.calls").attr("shown")(value).cast<std::string>());
+                         " must be an integer, got " + shown(value));
   }
   return number;
 }
@@ -87,8 +102,7 @@ T checked(AnyInt const& number, std::string_view owner, std::string_view field =
   long long const most = greatest;
   if (overflow || value < static_cast<long long>(least) || value > most) {
     throw py::value_error(std::string(owner) + (field.empty() ? "" : ": ") + std::string(field) + " must be from " +
-                          std::to_string(least) + " to " + std::to_string(most) + "; got " +
-                          py::module_::import("pycutlass.calls").attr("shown")(number.object).cast<std::string>());
+                          std::to_string(least) + " to " + std::to_string(most) + "; got " + shown(number.object));
   }
   return static_cast<T>(value);
 }

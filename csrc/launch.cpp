@@ -29,7 +29,7 @@ CUstream StreamSource::current_handle() const {
     if (api_->current_work_stream(dlpack::kCUDA, ordinal_, &stream) != 0) throw py::error_already_set();
     return static_cast<CUstream>(stream);
   }
-  if (callable_) return reinterpret_cast<CUstream>(callable_().cast<uintptr_t>());
+  if (callable_) return stream_handle(callable_());
   return nullptr;  // the legacy default stream
 }
 

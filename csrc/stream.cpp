@@ -1,11 +1,16 @@
 #include "stream.h"
 
+#include <array>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "driver.h"
+#include "integers.h"
 
 namespace py = pybind11;
 
@@ -26,12 +31,95 @@ bool is_known(void const* memory) {
   return kind != 0;
 }
 
+constexpr char kRemedy[] =
+    ". Pass torch.cuda.current_stream(), cupy.cuda.get_current_stream() or None for the current stream.";
+
+/// An attribute of what may be anything; null where it has none.
+py::object attribute_of(py::handle object, PyObject* name) {
+  // Python's getattr with a default makes no exception for an attribute that is absent, and hides no other.
+  static PyObject* const get = py::getattr(py::module_::import("builtins"), "getattr").release().ptr();
+  static PyObject* const absent = py::module_::import("builtins").attr("object")().release().ptr();
+  std::array<PyObject*, 3> const given = {object.ptr(), name, absent};
+  auto found = py::reinterpret_steal<py::object>(PyObject_Vectorcall(get, given.data(), given.size(), nullptr));
+  if (!found) raise_asked(object, py::str(name), kRemedy);
+  return found.ptr() == absent ? py::object() : found;
+}
+
+bool has_length(py::handle object) {
+  PyTypeObject const* type = Py_TYPE(object.ptr());
+  return (type->tp_as_sequence && type->tp_as_sequence->sq_length) ||
+         (type->tp_as_mapping && type->tp_as_mapping->mp_length);
+}
+
+/// An integer of any library from 0 to `most`. Arrays of one element would be integers as well: they have a length.
+std::optional<size_t> natural(py::handle value, size_t most) {
+  AnyInt number;
+  if (PyLong_CheckExact(value.ptr())) {
+    number.object = py::reinterpret_borrow<py::object>(value);
+  } else if (has_length(value) || !read_integer(value, number)) {
+    return std::nullopt;
+  }
+  size_t const found = PyLong_AsSize_t(number.object.ptr());
+  if (found == std::numeric_limits<size_t>::max() && PyErr_Occurred()) PyErr_Clear();  // beyond `most` in any case
+  return found <= most ? std::optional(found) : std::nullopt;
+}
+
+/// Whether it is what cuda.bindings calls a stream. Its first versions are integers for int() alone.
+bool is_handle_object(py::handle value) {
+  std::string const name = type_name(value);
+  return (name == "CUstream" || name == "cudaStream_t") && PyNumber_Check(value.ptr());
+}
+
+/// Whether the driver may be asked about it: whoever asks about another number ends the process.
+bool may_be_handle(size_t number) {
+  constexpr size_t kFirstAddress = 4096, kLastAddress = (size_t{1} << 56) - 1;  // the first page is never mapped
+  return is_default(reinterpret_cast<CUstream>(number)) || (number >= kFirstAddress && number <= kLastAddress);
+}
+
+/// The handle that a number means. `from` says where the number comes from.
+CUstream checked_handle(py::handle value, char const* from) {
+  py::object number = py::reinterpret_borrow<py::object>(value);
+  if (!PyLong_CheckExact(value.ptr()) && is_handle_object(value)) {
+    number = py::reinterpret_steal<py::object>(PyNumber_Long(value.ptr()));
+    if (!number) raise_asked(value, "handle", kRemedy);
+  }
+  std::optional<size_t> const handle = natural(number, std::numeric_limits<size_t>::max() - 1);
+  if (handle && may_be_handle(*handle)) return reinterpret_cast<CUstream>(*handle);
+  raise_error("ArgumentTypeError", std::string(from) + " is " + shown(value) +
+                                       ", which is no handle of a stream: that is an integer, and an address, or 0, 1 "
+                                       "or 2" +
+                                       kRemedy);
+}
+
+/// The handle in what `__cuda_stream__` returns: a version, which is 0, and the handle.
+CUstream handle_of_protocol(py::handle stream, py::handle method) {
+  auto const answer = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(method.ptr()));
+  if (!answer) raise_asked(stream, "__cuda_stream__()", kRemedy);
+  bool const is_sequence = PyTuple_Check(answer.ptr()) || PyList_Check(answer.ptr());
+  if (!is_sequence || PySequence_Fast_GET_SIZE(answer.ptr()) != 2 ||
+      natural(PySequence_Fast_GET_ITEM(answer.ptr(), 0), 0) != 0) {
+    raise_error("ArgumentTypeError", "stream.__cuda_stream__() is " + shown(answer) +
+                                         ": version 0 of that protocol, which is known here, returns 0 and the handle" +
+                                         kRemedy);
+  }
+  return checked_handle(PySequence_Fast_GET_ITEM(answer.ptr(), 1), "stream.__cuda_stream__()[1]");
+}
+
+/// The GPU that a stream says it is on, which torch's do; -1 where it does not.
+int device_said(py::handle stream) {
+  static PyObject* const handle = PyUnicode_InternFromString("cuda_stream");
+  static PyObject* const device = PyUnicode_InternFromString("device_index");
+  if (PyLong_CheckExact(stream.ptr()) || !attribute_of(stream, handle)) return -1;
+  py::object const said = attribute_of(stream, device);
+  if (!said) return -1;
+  if (auto const ordinal = natural(said, std::numeric_limits<int>::max())) return static_cast<int>(*ordinal);
+  raise_error("ArgumentTypeError", "stream.device_index is " + shown(said) +
+                                       ", which is no number of a GPU: that is an integer of at least 0" + kRemedy);
+}
+
 /// The GPU that a stream belongs to, as far as anybody says so; -1 where nobody does.
 int device_of(py::handle stream, CUstream handle, CUcontext context, int ordinal) {
-  if (is_default(handle)) {  // the driver would say that it is the current one
-    bool const says = py::hasattr(stream, "cuda_stream") && py::hasattr(stream, "device_index");
-    return says ? stream.attr("device_index").cast<int>() : -1;
-  }
+  if (is_default(handle)) return device_said(stream);  // the driver would say that it is the current one
   CUcontext owner = nullptr;
   if (driver().cuStreamGetCtx(handle, &owner) != CUDA_SUCCESS) return -1;  // the launch will say what is wrong with it
   if (owner == context) return ordinal;
@@ -138,28 +226,22 @@ bool is_capturing(CUstream handle) {
 }
 
 CUstream stream_handle(py::handle stream) {
-  if (PyLong_Check(stream.ptr())) {
-    size_t const handle = PyLong_AsSize_t(stream.ptr());
-    if (!PyErr_Occurred()) return reinterpret_cast<CUstream>(handle);
-    PyErr_Clear();
-    raise_error("ArgumentTypeError", "stream is " + std::string(py::str(stream)) +
-                                         ", which is no handle of a stream: that is an address, or 0, 1 or 2. Pass "
-                                         "torch.cuda.current_stream() or None for the current stream.");
+  if (PyLong_Check(stream.ptr()) && !PyBool_Check(stream.ptr())) return checked_handle(stream, "stream");
+  static PyObject* const protocol = PyUnicode_InternFromString("__cuda_stream__");
+  if (py::object const method = attribute_of(stream, protocol)) return handle_of_protocol(stream, method);
+  static std::array const attributes = {
+      std::pair(PyUnicode_InternFromString("cuda_stream"), "stream.cuda_stream"),
+      std::pair(PyUnicode_InternFromString("ptr"), "stream.ptr"),
+      std::pair(PyUnicode_InternFromString("handle"), "stream.handle"),
+  };
+  for (auto const& [name, from] : attributes) {
+    if (py::object const value = attribute_of(stream, name)) return checked_handle(value, from);
   }
-  if (py::hasattr(stream, "__cuda_stream__")) {
-    py::tuple version_and_handle = stream.attr("__cuda_stream__")();
-    return reinterpret_cast<CUstream>(version_and_handle[1].cast<uintptr_t>());
-  }
-  for (char const* name : {"cuda_stream", "ptr", "handle"}) {
-    if (py::hasattr(stream, name)) return reinterpret_cast<CUstream>(stream.attr(name).cast<uintptr_t>());
-  }
-  if (py::hasattr(stream, "__int__")) {
-    return reinterpret_cast<CUstream>(py::int_(py::reinterpret_borrow<py::object>(stream)).cast<uintptr_t>());
+  if (is_handle_object(stream) || (PyIndex_Check(stream.ptr()) && !has_length(stream))) {
+    return checked_handle(stream, "stream");
   }
   raise_error("ArgumentTypeError",
-              "stream must be an integer handle or have __cuda_stream__, got " +
-                  std::string(py::str(py::type::handle_of(stream).attr("__name__"))) +
-                  ". Pass torch.cuda.current_stream(), cupy.cuda.get_current_stream() or None for the current stream.");
+              "stream must be an integer handle or have __cuda_stream__, got " + shown(stream) + kRemedy);
 }
 
 Stream named_stream(py::handle stream, CUcontext context, int ordinal) {

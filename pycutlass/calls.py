@@ -39,6 +39,8 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # of whoever wrote the class; its name says enough
         return f"<{type(value).__name__}>"
+    if not text.isprintable():  # halves of surrogate pairs among it could be neither printed nor passed on
+        text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({type(value).__name__})"
 
 

@@ -7,14 +7,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from pycutlass import _core, config
-from pycutlass.calls import public
-from pycutlass.errors import DeviceError
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentTypeError, DeviceError
+from pycutlass.integers import as_int
 
 __all__ = [
     "Device",
     "available",
+    "checked_ordinal",
     "compute_capability",
     "count",
     "current",
@@ -70,6 +73,20 @@ def describe(ordinal: int = 0) -> Device:
     return Device(ordinal, _core.device_name(ordinal), 10 * major + minor, sm_count)
 
 
+def checked_ordinal(given: Any) -> int:
+    """Return what a user gave for a GPU as an integer.
+
+    Raises
+    ------
+    ArgumentTypeError
+        It is none.
+    """
+    ordinal = as_int(given)
+    if ordinal is None:
+        raise ArgumentTypeError(f"device must be the ordinal of a GPU, got {shown(given)}; GPUs are numbered from 0")
+    return ordinal
+
+
 def require() -> None:
     """Raise DeviceError, with the reason, where no GPU can be used."""
     if available():
@@ -109,11 +126,14 @@ def device_cc(device: int = 0) -> int:
 
     Raises
     ------
+    ArgumentTypeError
+        `device` is no integer.
     DeviceError
         There is no such GPU; or there is none at all, and no target is named.
     """
+    ordinal = checked_ordinal(device)
     if available():
-        return compute_capability(device)
+        return compute_capability(ordinal)
     named = re.fullmatch(r"sm_([0-9]{2,3})[af]?", config.text("PYCUTLASS_TARGET") or "")
     if named is None:
         reason = _core.driver_problem() or "the driver sees none"

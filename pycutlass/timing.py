@@ -279,15 +279,14 @@ def _without_collector() -> Iterator[None]:
 def _ordinal(given: int | None, stream: Any) -> int:
     """Return the GPU that is meant, which must be there."""
     device.require()
+    if stream is not None:
+        _core.stream_handle(stream)  # which refuses what is none
     if given is None:
         says = attribute(stream, "device_index")  # of torch
         says = attribute(stream, "device_id") if says is None else says  # of cupy
         ordinal = as_int(says) if says is not None else None
         return device.current() if ordinal is None or ordinal < 0 else device.describe(ordinal).ordinal
-    ordinal = as_int(given)
-    if ordinal is None:
-        raise ArgumentTypeError(f"device must be the ordinal of a GPU, got {shown(given)}")
-    return device.describe(ordinal).ordinal
+    return device.describe(device.checked_ordinal(given)).ordinal
 
 
 def _checked(works: Any) -> Mapping[str, Work]:

@@ -19,7 +19,7 @@ from pycutlass.compiler.choice import Choice, Wanted, choose_target, portable_fi
 from pycutlass.compiler.missing import at_hand, forbidden, forbidden_without_compilers
 from pycutlass.compiler.schedule import Job, make_processes, run_all
 from pycutlass.compiler.tools import Tools, find_device_compiler, search
-from pycutlass.errors import ArgumentTypeError, BuildReportError, ToolkitError
+from pycutlass.errors import ArgumentTypeError, BuildReportError, PyCutlassError, ToolkitError
 from pycutlass.integers import attribute
 from pycutlass.log import logger, say_once
 from pycutlass.report import NO_PROBLEMS, BuildReport
@@ -158,19 +158,27 @@ def checked(operations: Iterable[Compilable], who: str) -> list[Compilable]:
         raise ArgumentTypeError(f"{who} takes a list of operations: write {who}([operation])")
     if not isinstance(operations, Iterable):
         raise ArgumentTypeError(f"{who} takes a list of operations, got {shown(operations)}: write {who}([operation])")
+    listed: list[Compilable] = []
     try:
-        listed = list(operations)
+        for operation in operations:  # which may have no end: each is looked at when it comes
+            _check_operation(operation, len(listed), who)
+            listed.append(operation)
+    except PyCutlassError:
+        raise
     except Exception as error:  # of whoever walks along them
         raise ArgumentTypeError(f"{who} takes a list of operations, got {shown(operations)}") from error
-    for position, operation in enumerate(listed):
-        if isinstance(operation, type):
-            raise ArgumentTypeError(
-                f"{who} takes a list of operations, and item {position} is the class {operation.__name__}: describe an "
-                f"operation with it, {operation.__name__}(...)"
-            )
-        if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
-            raise ArgumentTypeError(f"{who} takes a list of operations, and item {position} is {shown(operation)}")
     return listed
+
+
+def _check_operation(operation: object, position: int, who: str) -> None:
+    """Raise ArgumentTypeError where an item of a list is no operation."""
+    if isinstance(operation, type):
+        raise ArgumentTypeError(
+            f"{who} takes a list of operations, and item {position} is the class {operation.__name__}: describe an "
+            f"operation with it, {operation.__name__}(...)"
+        )
+    if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
+        raise ArgumentTypeError(f"{who} takes a list of operations, and item {position} is {shown(operation)}")
 
 
 def requests(operations: Sequence[Compilable], target: str | Sequence[str] | None, who: str) -> list[list[Request]]:

@@ -48,7 +48,8 @@ class NoLaunch(_WithoutGpu):
     """A problem whose D has no elements: a grid would have no threadblocks, which CUDA refuses."""
 
     def run(self, stream: Any = None) -> None:
-        """Do nothing; `stream` is ignored."""
+        """Do nothing; there are no streams here, and `stream` is only checked."""
+        _check_stream(stream)
         self.launched = True
 
 
@@ -61,7 +62,8 @@ class HostLaunch(_WithoutGpu):
         self._guards = guards(problem.operands, problem.written)
 
     def run(self, stream: Any = None) -> None:
-        """Compute D. There are no streams here; `stream` is ignored."""
+        """Compute D. There are no streams here, and `stream` is only checked."""
+        _check_stream(stream)
         reason = _core.driver_problem() or "the driver sees no GPU"
         say_once(f"no GPU ({reason}): operations are executed on the host by pycutlass.reference", cause="no GPU")
         if not self._operation.artifacts:
@@ -80,3 +82,9 @@ class HostLaunch(_WithoutGpu):
         """Take other operands of the same shapes."""
         super().update(problem)
         self._guards = guards(problem.operands, problem.written)
+
+
+def _check_stream(stream: Any) -> None:
+    """Raise ArgumentTypeError for what is no stream: what a GPU would refuse is refused without one."""
+    if stream is not None:
+        _core.stream_handle(stream)

@@ -236,12 +236,12 @@ class Operation(ABC):
             The launch failed.
         """
         try:
-            owner = arguments.operation
-        except Exception:  # it is something else, or its class raises what it likes
-            owner = None
+            owner, launch = arguments.operation, arguments._run
+        except Exception:  # it is something else, was never made, or its class raises what it likes
+            owner = launch = None
         if owner is not self or further or unknown:
             self._check_run(arguments, owner, further, unknown)
-        arguments._run(stream)
+        launch(stream)
 
     if not TYPE_CHECKING:  # to type checkers it is the function
         run = _core.fast_run(run)
@@ -252,7 +252,7 @@ class Operation(ABC):
 
     def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
         """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""
-        if owner is None and further:
+        if not isinstance(owner, Operation) and further:
             kind = ARGUMENTS_OF.get(type(self).__name__, "arguments")
             raise ArgumentTypeError(
                 f"run takes arguments and a stream, and no tensors: make {kind} first, and call run(arguments); got "
@@ -260,7 +260,7 @@ class Operation(ABC):
             )
         if further or unknown:
             raise mistaken("run", further, unknown, ("arguments", "stream"))
-        if owner is None:
+        if not isinstance(owner, Operation):
             raise ArgumentTypeError(
                 f"run needs arguments made for this operation, got "
                 f"{'none' if arguments is None else type(arguments).__name__}: make them, and call run(arguments)"

@@ -242,7 +242,24 @@ def _operations() -> Iterator[Call]:
     for operation in (GEMM, GROUPED, CONV, REDUCTION):
         name = type(operation).__name__
         yield Call(f"{name}.run", operation.run, lambda: {"arguments": None})
+    for name, make, keywords in (
+        ("GemmOperationUniversal", pycutlass.GemmArguments, _gemm),
+        ("GemmOperationGrouped", pycutlass.GemmGroupedArguments, _group),
+        ("Conv2dOperation", pycutlass.Conv2dArguments, _conv),
+        ("ReductionOperation", pycutlass.ReductionArguments, _reduce),
+    ):
+        yield Call(f"{name}.run on a stream", _run_on(make(**keywords())), lambda: {"stream": None})
     yield from _questions()
+
+
+def _run_on(arguments: Any) -> Callable[[Any], Any]:
+    """Return a function that launches on one stream and waits for it."""
+
+    def run(stream: Any) -> None:
+        arguments.operation.run(arguments, stream)
+        arguments.sync()
+
+    return public(run)
 
 
 def _ask_of(operation: Any, size: Any, name: str) -> Callable[[Any], Any]:
@@ -317,7 +334,8 @@ def _functions() -> Iterator[Call]:
     yield Call("reorder_column", pycutlass.reorder_column, lambda: {"packed": matrix.reshape(-1)})
     yield Call("reorder_filter", pycutlass.reorder_filter, lambda: {"tensor": matrix.reshape(-1)})
     yield Call("get_memory_pool", pycutlass.get_memory_pool, lambda: {"init_pool_size": 0, "max_pool_size": 2**30})
-    for name in ("get_allocated_size", "device_cc", "share_with_torch", "share_with_cupy"):
+    yield Call("device_cc", pycutlass.device_cc, lambda: {"device": 0})
+    for name in ("get_allocated_size", "share_with_torch", "share_with_cupy"):
         yield Call(name, getattr(pycutlass, name), dict)
     from pycutlass import Conv2dReferenceModule, GemmKind, ReferenceModule, SubstituteTemplate
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import logging
 import os
 import re
@@ -114,6 +115,12 @@ def test_targets_of_one_operation_are_kept_apart():
 def test_what_is_no_list_of_operations_is_refused(wrong):
     with pytest.raises(ArgumentTypeError, match="list of operations"):
         compiler.add_module(wrong)
+
+
+def test_a_list_without_an_end_is_refused_at_its_first_wrong_item():
+    for call in (compiler.add_module, compiler.compile_many):
+        with pytest.raises(ArgumentTypeError, match="item 0 is 1"):
+            call(itertools.count(1))
 
 
 def test_a_class_is_no_operation():

@@ -9,10 +9,12 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from odd_streams import ODD_DEVICES, ODD_STREAMS, RAISING_STREAMS
 
 import pycutlass
 from pycutlass import cutlass
@@ -133,6 +135,11 @@ def _sparse_csr() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.eye(4).to_sparse_csr()
+
+
+def _on_device(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what makes a stream with that for a GPU."""
+    return lambda: SimpleNamespace(cuda_stream=0, device_index=make())
 
 
 #: By name, a function that makes a fresh one.
@@ -284,6 +291,9 @@ WRONG: dict[str, Callable[[], Any]] = {
     "DLPack class": lambda: _Pack,
     "CUDA array interface": _Interface,
     "lying shape": _LyingShape,
+    # Things that say that they are streams
+    **{f"stream: {name}": make for name, make in (ODD_STREAMS | RAISING_STREAMS).items()},
+    **{f"stream of GPU {name}": _on_device(make) for name, make in ODD_DEVICES.items()},
     # What raises
     **{f"raises in {name}": kind for name, kind in RAISING.items()},
     "raises everywhere": RaisesAll,
