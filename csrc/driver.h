@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cuda.h>
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <new>
@@ -91,10 +93,32 @@ inline void check(CUresult code, char const* call) {
 /// Throws pycutlass.errors.<type>(message).
 [[noreturn]] void raise_error(char const* type, std::string const& message);
 
+/// A scope without the interpreter's lock, which its maker holds.
+///
+/// Before Python 3.14, a daemon thread that asks for the lock while the interpreter ends is ended by pthread_exit,
+/// whose unwinding aborts the process at the first noexcept function, such as a destructor. As in later versions, it
+/// waits here for the end of the process instead.
+class LockReleased {
+ public:
+  LockReleased() : state_(PyEval_SaveThread()) {}
+  ~LockReleased() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind const&) {
+      for (;;) pause();
+    }
+  }
+  LockReleased(LockReleased const&) = delete;
+  LockReleased& operator=(LockReleased const&) = delete;
+
+ private:
+  PyThreadState* const state_;
+};
+
 /// Calls the driver without the interpreter's lock, which the caller holds.
 template <typename Body>
 CUresult unlocked(Body body) {
-  pybind11::gil_scoped_release release;
+  LockReleased const released;
   return body();
 }
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "driver.h"
 
 namespace {
 
@@ -287,7 +288,7 @@ py::bytes finish(States& states) {
   try {
     std::string text;
     {
-      py::gil_scoped_release const unlocked;
+      pycutlass::LockReleased const released;
       text = states.finish();
     }
     return text;
