@@ -108,7 +108,7 @@ def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
     named, files = {name for item in items for name in _named(item)}, {item.path.name for item in items}
     alone: list[Operation] = [OPERATIONS[name] for name in OPERATIONS if name in named or name in _EVERYWHERE]
     alone += [KERNELS[name] for name in KERNELS if name not in REDUCTIONS and (name in named or name in _IN_MODES)]
-    alone += CONVOLUTIONS.values() if "test_conv2d.py" in files else ()
+    alone += CONVOLUTIONS.values() if files & _CONVOLUTIONS else ()
     alone += [apart[name] for apart in (APART, EXTRA) for name in apart if name in named]
     if any(file.startswith("test_grouped") for file in files):
         alone += GROUPED.values()
@@ -117,7 +117,7 @@ def _needed(items: Sequence[pytest.Item]) -> Iterator[list[Operation]]:
     yield [INTERLEAVED_KERNEL, *alone]
     split = [name for name in REDUCTIONS if name in named or name in _IN_MODES]
     pairs: list[Operation] = [kernel for name in split for kernel in (KERNELS[name], REDUCTIONS[name])]
-    if "test_conv2d.py" in files:
+    if files & _CONVOLUTIONS:
         pairs += [kernel for name in SPLIT for kernel in (CONVOLUTIONS[name], reduction(CONVOLUTIONS[name]))]
     if pairs:
         yield pairs
@@ -133,6 +133,9 @@ def _one_at_a_time() -> Iterator[None]:
 
 #: Tests that watch the memory of the whole device, which nobody else may use meanwhile.
 _ALONE = {"test_a_hundred_thousand_launches_grow_nothing", "test_a_hundred_thousand_updates_grow_nothing"}
+
+#: Files whose tests take any convolution.
+_CONVOLUTIONS = {"test_conv2d.py", "test_known_convolutions.py", "test_prepared_reductions.py"}
 
 #: Operations that tests take without naming them in a parameter.
 _EVERYWHERE = {"bf16_tnt", "f16_swizzle2", "f16_tnt", "f64", "hopper_cooperative_2x1", "hopper_pingpong"}
