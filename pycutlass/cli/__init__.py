@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -11,30 +10,24 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from pycutlass import __version__, config, toolkit
+from pycutlass import __version__, config
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
+from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, usable_kernels
 from pycutlass.cli.inspection import facts_of, printed
-from pycutlass.cli.stale import has_our_headers, stale
-from pycutlass.cli.table import table
-from pycutlass.compiler.choice import check_target
-from pycutlass.compiler.schedule import make_processes
-from pycutlass.compiler.tools import find_device_compiler
+from pycutlass.cli.stale import stale
+from pycutlass.cli.table import UNITS, size, table
 from pycutlass.errors import PyCutlassError
 
 __all__ = ["app", "main"]
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-_GET_CACHE = "kernels stay in memory; set PYCUTLASS_CACHE_DIR to a directory of your own"
 
 app = typer.Typer(
     help="Compiled CUTLASS kernels: their cache, and what they need.",
@@ -104,7 +97,7 @@ def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) ->
         _print_json([{**asdict(entry), "stale": said[entry.key]} for entry in entries])
         return
     rows = [
-        (e.key[:12], e.name, e.target, _compiler(e), _size(e.size), _ago(e.created), _ago(e.last_used), said[e.key])
+        (e.key[:12], e.name, e.target, _compiler(e), size(e.size), _ago(e.created), _ago(e.last_used), said[e.key])
         for e in entries
     ]
     _print_table(("key", "kernel", "target", "compiler", "size", "built", "used", "stale"), rows)
@@ -118,7 +111,7 @@ def info(as_json: AsJson = False) -> None:
     if as_json:
         _print_json(facts)
         return
-    shown = facts | {label: _size(facts[label]) for label in ("kernel_bytes", "file_bytes")}
+    shown = facts | {label: size(facts[label]) for label in ("kernel_bytes", "file_bytes")}
     shown["set_aside"] = ", ".join(facts["set_aside"]) or "none"
     _print_table(("", ""), [(label.replace("_", " "), str(value)) for label, value in shown.items() if value != ""])
 
@@ -223,18 +216,14 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exits with 1 if kernels cannot be built, unless PYCUTLASS_NO_COMPILE says that none are.
     """
-    found = [
-        *map(_needed, toolkit.findings()),
-        *_chosen(),
-        toolkit.safely(_cache_finding, "kernel cache", _GET_CACHE, required=False),
-    ]
+    found = looked_for()
     missing = [finding for finding in found if finding.required and not finding.ok]
     if as_json:
         _print_json([asdict(finding) for finding in found])
     else:
-        _print_table(("", "what", "found", "remedy"), _diagnoses(found))
-        if missing and not any(map(_is_wrong, missing)) and (built := _built()):
-            usable = counted(built, "kernel")
+        _print_table(("", "what", "found", "remedy"), diagnoses(found))
+        if missing and not any(map(is_wrong, missing)) and (kernels := usable_kernels()):
+            usable = counted(kernels, "kernel")
             typer.echo(
                 f"\n{usable} in the cache can be used without a compiler. To build no others, set "
                 f"PYCUTLASS_NO_COMPILE=1."
@@ -268,86 +257,6 @@ def _options(
     pass
 
 
-def _chosen() -> list[toolkit.Finding]:
-    """Return what is to be said of the variables that choose what kernels are built for, and with."""
-    checks: dict[str, Callable[[str], str]] = {
-        "PYCUTLASS_TARGET": lambda named: check_target(named, "PYCUTLASS_TARGET")[0],
-        "PYCUTLASS_BACKEND": lambda named: find_device_compiler(None, KernelCache().memo)[0],
-        "PYCUTLASS_STRICT": lambda named: "yes" if config.flag("PYCUTLASS_STRICT") else "no",
-        "PYCUTLASS_NO_COMPILE": lambda named: "yes" if config.flag("PYCUTLASS_NO_COMPILE") else "no",
-        "PYCUTLASS_JOBS": lambda named: f"{make_processes().jobs} at once",
-    }
-
-    def look(name: str, value: str) -> toolkit.Finding:
-        return toolkit.Finding(name, True, checks[name](value), (), "", required=True)
-
-    named = {name: value for name in checks if (value := config.text(name))}
-    return [
-        toolkit.safely(functools.partial(look, *each), each[0], f"correct {each[0]} or unset it", required=True)
-        for each in named.items()
-    ]
-
-
-def _cache_finding() -> toolkit.Finding:
-    facts = KernelCache().info()
-    remedy = (
-        ""
-        if facts.state == "read-write"
-        else f"{facts.reason.rstrip('.')}. Kernels are compiled again in every process."
-    )
-    return toolkit.Finding(
-        name="kernel cache",
-        ok=facts.state == "read-write",
-        value=f"{facts.directory}, {facts.state}, {counted(facts.kernels, 'kernel')}, {_size(facts.kernel_bytes)}",
-        tried=(),
-        remedy=remedy.strip(),
-        required=False,
-    )
-
-
-def _needed(finding: toolkit.Finding) -> toolkit.Finding:
-    """Return what was looked for as nothing that is needed, where nothing is compiled."""
-    if finding.ok or not finding.required or _is_wrong(finding) or not _compiles_nothing():
-        return finding
-    remedy = "not needed: PYCUTLASS_NO_COMPILE is set, kernels are built elsewhere"
-    return replace(finding, required=False, remedy=remedy)
-
-
-def _compiles_nothing() -> bool:
-    try:
-        return config.flag("PYCUTLASS_NO_COMPILE")
-    except PyCutlassError:  # which the row of the variable says
-        return False
-
-
-def _is_wrong(finding: toolkit.Finding) -> bool:
-    """Return whether a variable names what is not there: then kernels of the cache are not used either."""
-    return finding.remedy.startswith("correct ")
-
-
-def _built() -> int:
-    """Return how many kernels of the cache this PyCUTLASS finds without a compiler."""
-    try:
-        return sum(map(has_our_headers, KernelCache().entries()))
-    except PyCutlassError:  # which the row of the cache says
-        return 0
-
-
-def _diagnoses(found: Iterable[toolkit.Finding]) -> list[tuple[str, str, str, str]]:
-    """Return the rows of a table of what was looked for; what stopped several is said once."""
-    rows, said = [], dict[str, toolkit.Finding]()
-    for finding in found:
-        verdict = "ok" if finding.ok else "MISSING" if finding.required else "absent"
-        value, remedy = finding.value, finding.remedy
-        if not finding.ok and not finding.tried and said.setdefault(value, finding) is not finding:
-            before = said[value]
-            value, remedy = f"as {before.name}", "" if remedy == before.remedy else remedy
-        elif not finding.ok and finding.tried:
-            value += "\ntried: " + ", ".join(finding.tried)
-        rows.append((verdict, finding.name, value, remedy))
-    return rows
-
-
 def _print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table, folded where the output is a terminal."""
     width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
@@ -362,7 +271,7 @@ def _print_json(value: object) -> None:
 def _report(done: str, entries: list[Entry]) -> None:
     for entry in entries:
         typer.echo(f"{entry.key[:12]}  {entry.name}  {entry.target}")
-    typer.echo(f"{counted(len(entries), 'kernel')} {done}, {_size(sum(entry.size for entry in entries))}")
+    typer.echo(f"{counted(len(entries), 'kernel')} {done}, {size(sum(entry.size for entry in entries))}")
 
 
 def _compiler(entry: Entry) -> str:
@@ -387,23 +296,15 @@ def _listed(option: str, values: list[str] | None) -> list[str]:
 def _bytes(text: str) -> int:
     """Return the number of bytes that `text` says, for example 2GiB, 500 MB or 1024."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
+    if match is None or match[2].upper() not in UNITS:
         raise typer.BadParameter(f"a size is a number and one of B, kB, MB, GB, KiB, MiB, GiB; {text!r} is not")
-    count = Decimal(match[1]) * _UNITS[match[2].upper()]  # which has no largest number
+    count = Decimal(match[1]) * UNITS[match[2].upper()]  # which has no largest number
     if not match[2] and 0 < count < 1024:
         raise typer.BadParameter(
             f"{text!r} has no unit, and is too little for a kernel in bytes: say {match[1]}MiB or {match[1]}GiB, or 0 "
             f"to delete all"
         )
     return min(int(count), 1 << 64)  # no disk has more
-
-
-def _size(count: int) -> str:
-    """Return `count` bytes for people."""
-    if count < 1024:
-        return f"{count} B"
-    unit = next((unit for unit in ("MiB", "KiB") if count >= _UNITS[unit.upper()]), "KiB")
-    return f"{count / _UNITS[unit.upper()]:.1f} {unit}"
 
 
 def _ago(moment: float) -> str:

@@ -1,11 +1,14 @@
-"""Tables as text: whole lines for a pipe, folded at spaces and separators for a terminal."""
+"""Tables and sizes as text: whole lines for a pipe, folded at spaces and separators for a terminal."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-__all__ = ["folded", "table"]
+__all__ = ["UNITS", "folded", "size", "table"]
+
+#: Bytes of each unit of a size, in capitals.
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 _GAP = "  "
 _NARROWEST = 16  # a column is not made narrower than that
@@ -57,6 +60,14 @@ def folded(text: str, width: int) -> list[str]:
                 current = current[whole:].lstrip()
         lines.append(current)
     return lines or [""]
+
+
+def size(count: int) -> str:
+    """Return `count` bytes for people."""
+    if count < 1024:
+        return f"{count} B"
+    unit = next((unit for unit in ("MiB", "KiB") if count >= UNITS[unit.upper()]), "KiB")
+    return f"{count / UNITS[unit.upper()]:.1f} {unit}"
 
 
 def _beginning(text: str, width: int) -> int:

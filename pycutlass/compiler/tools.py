@@ -40,8 +40,9 @@ _Found = TypeVar("_Found")
 
 # Whoever works on these has other rules at the next moment.
 _DECIDING = (
-    *("pycutlass.config", "pycutlass.toolkit.find", "pycutlass.toolkit.models", "pycutlass.toolkit.files"),
-    *("pycutlass.toolkit.trace", "pycutlass.toolchain.compilers", "pycutlass.compiler.choice", __name__),
+    *("pycutlass.config", "pycutlass.toolkit.find", "pycutlass.toolkit.host_compiler", "pycutlass.toolkit.models"),
+    *("pycutlass.toolkit.files", "pycutlass.toolkit.trace", "pycutlass.toolchain.compilers"),
+    *("pycutlass.compiler.choice", __name__),
 )
 
 

@@ -1,8 +1,8 @@
 """Finding what compiles kernels: CUTLASS's headers, CUDA's headers with a device compiler, and a host compiler.
 
-Read in this order: ``models`` (what can be found), ``find`` (where), ``diagnostics`` (all of it, for ``pycutlass
-doctor``); ``files`` is what they stand on. Looking costs a few file system calls: no process is started where a memo
-remembers the answer, and no library is loaded or imported.
+Read in this order: ``models`` (what can be found), ``find`` and ``host_compiler`` (where), ``diagnostics`` (all of it,
+for ``pycutlass doctor``); ``files`` is what they stand on. Looking costs a few file system calls: no process is started
+where a memo remembers the answer, and no library is loaded or imported.
 """
 
 from pycutlass.toolkit.diagnostics import Finding, findings, safely
@@ -22,15 +22,14 @@ from pycutlass.toolkit.files import (
 )
 from pycutlass.toolkit.find import (
     bindings_directory,
-    compiler_options,
     find_cutlass,
-    find_host_compiler,
     find_nvcc,
     find_nvrtc,
     find_tool,
     own_headers_digest,
     own_include,
 )
+from pycutlass.toolkit.host_compiler import compiler_options, find_host_compiler
 from pycutlass.toolkit.models import KNOWN_CUDA, KNOWN_CUTLASS, Cutlass, Toolkit
 from pycutlass.toolkit.scratch import scratch_directory, sweep_scratch
 from pycutlass.toolkit.trace import Trace, look, recorded, unrecorded, unrepeatable

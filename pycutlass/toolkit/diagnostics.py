@@ -14,15 +14,14 @@ from pycutlass.toolkit.files import Memo, cuda_release, run_quietly, without_mem
 from pycutlass.toolkit.find import (
     CORRECT,
     GET_CUTLASS,
-    GET_CXX,
     GET_NVCC,
     GET_NVRTC,
     find_tool,
     search_cutlass,
-    search_host_compiler,
     search_nvcc,
     search_nvrtc,
 )
+from pycutlass.toolkit.host_compiler import GET_CXX, search_host_compiler
 from pycutlass.toolkit.models import Cutlass, Toolkit
 
 __all__ = ["Finding", "findings", "safely"]

@@ -1,4 +1,4 @@
-"""Where CUTLASS, CUDA and the host compiler are looked for.
+"""Where CUTLASS and CUDA are looked for.
 
 CUDA's headers and the device compiler come from one root, since mixing two toolkits fails in ways that nobody can read.
 Where a variable names a place that does not hold what it should, that is an error: no other place is tried.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,23 +32,21 @@ from pycutlass.toolkit.trace import look, unrepeatable
 
 __all__ = [
     "CHECKOUT",
+    "CORRECT",
     "CUDA_PACKAGE",
     "CUTLASS_PACKAGE",
     "GET_CUTLASS",
-    "GET_CXX",
     "GET_NVCC",
     "GET_NVRTC",
     "bindings_directory",
-    "compiler_options",
     "find_cutlass",
-    "find_host_compiler",
     "find_nvcc",
     "find_nvrtc",
     "find_tool",
+    "missing",
     "own_headers_digest",
     "own_include",
     "search_cutlass",
-    "search_host_compiler",
     "search_nvcc",
     "search_nvrtc",
 ]
@@ -59,7 +56,6 @@ GET_NVCC = "pip install 'pycutlass[nvcc]', or install the CUDA 13.0 toolkit and 
 GET_NVRTC = "pip install " + " ".join(f"nvidia-cuda-{part}==13.0.*" for part in ("nvrtc", "runtime", "crt", "cccl"))
 #: How messages about a variable that is wrong end.
 CORRECT = "Correct the variable or unset it."
-GET_CXX = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one"
 
 
 def find_cutlass() -> Cutlass:
@@ -71,7 +67,7 @@ def find_cutlass() -> Cutlass:
         If there are none, or if ``CUTLASS_PATH`` does not hold them.
     """
     found, tried = search_cutlass()
-    return found or _missing("CUTLASS's headers (include/cutlass/cutlass.h)", tried, GET_CUTLASS, "CUTLASS_PATH")
+    return found or missing("CUTLASS's headers (include/cutlass/cutlass.h)", tried, GET_CUTLASS, "CUTLASS_PATH")
 
 
 def find_nvcc(memo: Memo = without_memo) -> Toolkit:
@@ -85,7 +81,7 @@ def find_nvcc(memo: Memo = without_memo) -> Toolkit:
         If there is none, or if one of the variables does not name a toolkit.
     """
     found, tried = search_nvcc(memo)
-    return found or _missing("nvcc together with CUDA's headers", tried, GET_NVCC, *_VARIABLES)
+    return found or missing("nvcc together with CUDA's headers", tried, GET_NVCC, *_VARIABLES)
 
 
 def find_nvrtc(memo: Memo = without_memo) -> Toolkit:
@@ -97,40 +93,7 @@ def find_nvrtc(memo: Memo = without_memo) -> Toolkit:
         If there are none, or if one of the variables does not name a toolkit.
     """
     found, tried = search_nvrtc(memo)
-    return found or _missing("NVRTC together with CUDA's headers", tried, GET_NVRTC, *_VARIABLES)
-
-
-def find_host_compiler() -> tuple[str, ...]:
-    """Return the command of the host compiler, ``$CXX`` or g++, its program as an absolute path.
-
-    Raises
-    ------
-    ToolkitError
-        If it is not on ``PATH``, or if ``CXX`` is not a command.
-    """
-    found, tried = search_host_compiler()
-    return found or _missing("a C++ compiler for the host side of kernels", tried, GET_CXX, "CXX")
-
-
-def compiler_options(words: Sequence[str]) -> list[str]:
-    """Return the words of a host compiler's command one by one, with those in ``-Wp,...`` and in the files ``@file``.
-
-    Raises
-    ------
-    ToolkitError
-        If a shell cannot read such a file, or if they name each other without end.
-    """
-    options, left = [], list(words)
-    while left:
-        word = left.pop(0)
-        options.append(word)
-        if word.startswith(_HANDS_ON):
-            left[:0] = word.split(",")[1:]
-        elif word.startswith("@/") and is_file(Path(word[1:])):
-            left[:0] = _words_of_file(word[1:])
-        if len(options) > _MOST_OPTIONS:
-            raise ToolkitError(f"CXX has more than {_MOST_OPTIONS:,} words: a file {word!r} names itself. Correct it.")
-    return options
+    return found or missing("NVRTC together with CUDA's headers", tried, GET_NVRTC, *_VARIABLES)
 
 
 def find_tool(name: str, memo: Memo = without_memo) -> Path | None:
@@ -214,35 +177,7 @@ def search_nvrtc(memo: Memo) -> tuple[Toolkit | None, list[str]]:
     return None, tried
 
 
-def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
-    """Return the host compiler's command, or None, and what was tried."""
-    named = config.text("CXX")
-    command = _words("CXX", named) if named else ["g++"]
-    _refuse_what_no_key_knows(named or "", command)
-    program = on_path(command[0])
-    tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
-    return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
-
-
-CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
-_CUTLASS_HAS = {"include/cutlass/cutlass.h": is_file, "include/cute": is_directory}  # older ones have no cute
-CUTLASS_PACKAGE, CUDA_PACKAGE = "cutlass_library", "nvidia.cu13"  # packages
-_VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
-_ADDS_DIRECTORY = (
-    *("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory", "-isysroot"),
-    *("-B/", "-imultilib", "-iframework", "-cxx-isystem", "-stdlib++-isystem", "-internal-isystem", "-ivfsoverlay"),
-    *("--sysroot", "--prefix", "--gcc-toolchain", "-gcc-toolchain", "--gcc-install-dir", "-resource-dir"),
-)
-_MOST_OPTIONS = 10_000
-_HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
-_HEADER_PLACES = ("include", "targets/x86_64-linux/include")
-_LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
-# A script that does nothing but run a program by its absolute path.
-_RUNS_ANOTHER = re.compile(rb"#! ?/\S*/(?:ba|da)?sh\n(?:[ \t]*(?:#.*)?\n)*exec[ \t]+(/[\w./+-]+)[ \t]+" + rb'"\$@"\s*')
-_NVRTC_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
-
-
-def _missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoReturn:
+def missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoReturn:
     """Say that there is nothing; it is not just absent where one of the `variables` has said where to look."""
     looked = "\n".join(f"  - {place}" for place in tried)
     named = [name for name in variables if config.text(name)]
@@ -251,47 +186,19 @@ def _missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoRet
     raise ToolkitError(message, absent=not named)
 
 
+CHECKOUT = Path(__file__).resolve().parents[2]  # or the directory of the installed packages
+_CUTLASS_HAS = {"include/cutlass/cutlass.h": is_file, "include/cute": is_directory}  # older ones have no cute
+CUTLASS_PACKAGE, CUDA_PACKAGE = "cutlass_library", "nvidia.cu13"  # packages
+_VARIABLES = ("CUDA_INSTALL_PATH", "CUDA_HOME")
+_HEADER_PLACES = ("include", "targets/x86_64-linux/include")
+_LIBRARY_PLACES = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")
+# A script that does nothing but run a program by its absolute path.
+_RUNS_ANOTHER = re.compile(rb"#! ?/\S*/(?:ba|da)?sh\n(?:[ \t]*(?:#.*)?\n)*exec[ \t]+(/[\w./+-]+)[ \t]+" + rb'"\$@"\s*')
+_NVRTC_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+
+
 def _refuse_variable(variable: str, root: Path, needed: str) -> NoReturn:
     raise ToolkitError(f"{variable} is {root}, and there is no {needed} in it. {CORRECT}")
-
-
-def _words(variable: str, text: str) -> list[str]:
-    """Return the words of a command as a shell would."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ToolkitError(f"{variable} is {text!r}, which a shell cannot read: {error}. {CORRECT}") from error
-    if not words or not words[0]:
-        raise ToolkitError(f"{variable} is {text!r}, which names no program. {CORRECT}")
-    return words
-
-
-def _words_of_file(file: str) -> list[str]:
-    try:
-        return shlex.split(os.fsdecode(read_bytes(file)))
-    except (OSError, ValueError) as error:
-        raise ToolkitError(f"CXX names @{file}, whose words cannot be read: {error}. Correct it.") from error
-
-
-def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
-    """Raise for options of ``CXX`` that mean another kernel at another time, or on another machine."""
-    for option in compiler_options(command[1:]):
-        if re.match(r"[A-Za-z_]\w*=", option):
-            raise ToolkitError(
-                f"CXX is {named!r}, and {option} sets a variable, which may lead the compiler to what a kernel's cache "
-                f"key does not know. Leave it out."
-            )
-        if option.startswith(_ADDS_DIRECTORY) or option == "-B":
-            raise ToolkitError(
-                f"CXX is {named!r}, and {option} adds a directory of headers or programs that a kernel's cache key "
-                f"does not know: a change in it would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where "
-                f"headers are."
-            )
-        if option.startswith("-m") and option.endswith("=native"):
-            raise ToolkitError(
-                f"CXX is {named!r}, and what {option} means differs from one machine to the next, which a kernel's "
-                f"cache key does not know. Name the processor, for example -march=x86-64-v3."
-            )
 
 
 def _cutlass_roots(tried: list[str]) -> Iterator[tuple[Path, str]]:

@@ -1,0 +1,109 @@
+"""The host compiler: where it is looked for, and what its command may say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from pycutlass import config
+from pycutlass.errors import ToolkitError
+from pycutlass.toolkit.files import is_file, on_path, read_bytes
+from pycutlass.toolkit.find import CORRECT, missing
+
+__all__ = ["GET_CXX", "compiler_options", "find_host_compiler", "search_host_compiler"]
+
+GET_CXX = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one"
+
+
+def find_host_compiler() -> tuple[str, ...]:
+    """Return the command of the host compiler, ``$CXX`` or g++, its program as an absolute path.
+
+    Raises
+    ------
+    ToolkitError
+        If it is not on ``PATH``, or if ``CXX`` is not a command.
+    """
+    found, tried = search_host_compiler()
+    return found or missing("a C++ compiler for the host side of kernels", tried, GET_CXX, "CXX")
+
+
+def compiler_options(words: Sequence[str]) -> list[str]:
+    """Return the words of a host compiler's command one by one, with those in ``-Wp,...`` and in the files ``@file``.
+
+    Raises
+    ------
+    ToolkitError
+        If a shell cannot read such a file, or if they name each other without end.
+    """
+    options, left = [], list(words)
+    while left:
+        word = left.pop(0)
+        options.append(word)
+        if word.startswith(_HANDS_ON):
+            left[:0] = word.split(",")[1:]
+        elif word.startswith("@/") and is_file(Path(word[1:])):
+            left[:0] = _words_of_file(word[1:])
+        if len(options) > _MOST_OPTIONS:
+            raise ToolkitError(f"CXX has more than {_MOST_OPTIONS:,} words: a file {word!r} names itself. Correct it.")
+    return options
+
+
+def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
+    """Return the host compiler's command, or None, and what was tried."""
+    named = config.text("CXX")
+    command = _words("CXX", named) if named else ["g++"]
+    _refuse_what_no_key_knows(named or "", command)
+    program = on_path(command[0])
+    tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
+    return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
+
+
+_ADDS_DIRECTORY = (
+    *("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory", "-isysroot"),
+    *("-B/", "-imultilib", "-iframework", "-cxx-isystem", "-stdlib++-isystem", "-internal-isystem", "-ivfsoverlay"),
+    *("--sysroot", "--prefix", "--gcc-toolchain", "-gcc-toolchain", "--gcc-install-dir", "-resource-dir"),
+)
+_MOST_OPTIONS = 10_000
+_HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
+
+
+def _words(variable: str, text: str) -> list[str]:
+    """Return the words of a command as a shell would."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ToolkitError(f"{variable} is {text!r}, which a shell cannot read: {error}. {CORRECT}") from error
+    if not words or not words[0]:
+        raise ToolkitError(f"{variable} is {text!r}, which names no program. {CORRECT}")
+    return words
+
+
+def _words_of_file(file: str) -> list[str]:
+    try:
+        return shlex.split(os.fsdecode(read_bytes(file)))
+    except (OSError, ValueError) as error:
+        raise ToolkitError(f"CXX names @{file}, whose words cannot be read: {error}. Correct it.") from error
+
+
+def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
+    """Raise for options of ``CXX`` that mean another kernel at another time, or on another machine."""
+    for option in compiler_options(command[1:]):
+        if re.match(r"[A-Za-z_]\w*=", option):
+            raise ToolkitError(
+                f"CXX is {named!r}, and {option} sets a variable, which may lead the compiler to what a kernel's cache "
+                f"key does not know. Leave it out."
+            )
+        if option.startswith(_ADDS_DIRECTORY) or option == "-B":
+            raise ToolkitError(
+                f"CXX is {named!r}, and {option} adds a directory of headers or programs that a kernel's cache key "
+                f"does not know: a change in it would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME say where "
+                f"headers are."
+            )
+        if option.startswith("-m") and option.endswith("=native"):
+            raise ToolkitError(
+                f"CXX is {named!r}, and what {option} means differs from one machine to the next, which a kernel's "
+                f"cache key does not know. Name the processor, for example -march=x86-64-v3."
+            )
