@@ -41,10 +41,15 @@ inline void publish_enum(py::module_& m, char const* home, char const* name_here
   cls.attr("__qualname__") = name;
 }
 
-// A module that has been imported; null where it has not, and none is imported for that.
-inline py::object imported_module(char const* name) {
+// A part of a module that has been imported; null where it has not, or lacks it, as while another thread imports it.
+// None is imported for that.
+inline py::object imported(char const* name, char const* part) {
   auto const key = py::str(name);
-  auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(key.ptr()));
-  if (!module && PyErr_Occurred()) throw py::error_already_set();
-  return module;
+  auto const module = py::reinterpret_steal<py::object>(PyImport_GetModule(key.ptr()));
+  auto found = py::reinterpret_steal<py::object>(module ? PyObject_GetAttrString(module.ptr(), part) : nullptr);
+  if (!found && PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();  // Ctrl-C
+    PyErr_Clear();
+  }
+  return found;
 }

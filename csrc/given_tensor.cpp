@@ -11,10 +11,7 @@ namespace pycutlass {
 namespace {
 
 /// Whether `tensor` is an array of cupy, and of no class that a user has derived from that.
-bool is_cupy(py::handle tensor) {
-  py::object const cupy = imported_module("cupy");
-  return cupy && py::type::handle_of(tensor).is(cupy.attr("ndarray"));
-}
+bool is_cupy(py::handle tensor) { return py::type::handle_of(tensor).is(imported("cupy", "ndarray")); }
 
 /// The extents of an array, in units of `step`; false where there are too many, or something else than whole ones.
 template <size_t kMost>

@@ -2,11 +2,25 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace py = pybind11;
 
 namespace pycutlass {
+
+namespace {
+
+/// Whether shape and strides can be read.
+bool has_arrays(dlpack::Tensor const& tensor) {
+  return tensor.ndim == 0 || (tensor.ndim > 0 && tensor.shape && tensor.strides);
+}
+
+bool is_empty(dlpack::Tensor const& tensor) {
+  return std::find(tensor.shape, tensor.shape + tensor.ndim, 0) != tensor.shape + tensor.ndim;
+}
+
+}  // namespace
 
 dlpack::ExchangeApi const* exchange_api(py::handle type) {
   PyObject* capsule = PyObject_GetAttrString(type.ptr(), "__dlpack_c_exchange_api__");
@@ -35,7 +49,7 @@ bool TensorSignature::remember_exchange_api(py::handle tensor) {
     PyErr_Clear();
     return false;
   }
-  if (view.ndim > kMaxRank) return false;
+  if (view.ndim > kMaxRank || !has_arrays(view)) return false;
   tensor_from_py_object_ = api->tensor_from_py_object;
   device_ = view.device;
   dtype_ = view.dtype;
@@ -143,6 +157,7 @@ bool TensorSignature::view_exchange_api(py::handle tensor, TensorView& view) con
     PyErr_Clear();  // the slow path explains
     return false;
   }
+  if (!has_arrays(seen) || (!seen.data && !is_empty(seen))) return false;
   view = {reinterpret_cast<uintptr_t>(seen.data) + seen.byte_offset, seen.ndim, seen.shape, seen.strides};
   return seen.device.type == device_.type && seen.device.id == device_.id && seen.dtype.code == dtype_.code &&
          seen.dtype.bits == dtype_.bits && seen.dtype.lanes == dtype_.lanes;

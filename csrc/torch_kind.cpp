@@ -21,10 +21,8 @@ std::deque<TorchKind>& kinds() {
 }  // namespace
 
 bool TorchKind::is_of_torch(py::handle tensor) {
-  py::object const torch = imported_module("torch");  // without which there are none
-  if (!torch) return false;
   py::handle const type = py::type::handle_of(tensor);
-  return type.is(torch.attr("Tensor")) || type.is(torch.attr("nn").attr("Parameter"));
+  return type.is(imported("torch", "Tensor")) || type.is(imported("torch.nn", "Parameter"));
 }
 
 void TorchKind::learn(py::handle tensor, int element, int ordinal) {

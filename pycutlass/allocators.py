@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError, PyCutlassError, ToolkitError
+from pycutlass.imported import imported
 from pycutlass.integers import attribute
 
 __all__ = [
@@ -279,11 +280,13 @@ def _meant(allocator: Any) -> Allocator | None:
 def _imported(library: str) -> Any:
     try:
         if library == "torch":
-            import torch
-
-            return torch
-        import cupy
-
-        return cupy
+            import torch  # noqa: F401 (found by its name below)
+        else:
+            import cupy  # noqa: F401
     except ImportError as error:
         raise ToolkitError(f"memory of {library} needs {library}, which is not installed: {error}") from error
+    if imported(library, "cuda") is None:
+        raise ToolkitError(
+            f"memory of {library} needs {library}.cuda, which the module {library} of this process lacks"
+        )
+    return imported(library)

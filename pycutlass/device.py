@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Any
 from pycutlass import _core, config
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentTypeError, DeviceError
+from pycutlass.imported import imported
 from pycutlass.integers import as_int
 
 __all__ = [
@@ -108,11 +108,9 @@ def compute_capability(ordinal: int = 0) -> int:
 
 def current_stream_source(library: str, ordinal: int) -> Callable[[], int]:
     """Return a function that gives the handle of the current stream of `library` on GPU `ordinal`."""
-    if library == "torch":
-        torch = sys.modules["torch"]
-        return lambda: int(torch.cuda.current_stream(ordinal).cuda_stream)
-    if library == "cupy":
-        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
+    if library == "torch" and callable(current_stream := imported("torch", "cuda", "current_stream")):
+        return lambda: int(current_stream(ordinal).cuda_stream)
+    if library == "cupy" and callable(get_current_stream := imported("cupy", "cuda", "get_current_stream")):
         return lambda: int(get_current_stream(ordinal).ptr)  # without a device, the stream of the current one
     return lambda: 0  # whoever has no notion of a current stream means the legacy default stream
 

@@ -17,6 +17,7 @@ from pycutlass.allocators import Allocator, take
 from pycutlass.calls import public, shown
 from pycutlass.deferred_release import later, let_go
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, DriverError, PoolError, ToolkitError
+from pycutlass.imported import imported
 from pycutlass.integers import as_int
 
 __all__ = [
@@ -244,14 +245,16 @@ def share_with_torch() -> None:
         torch or RMM is not installed.
     """
     try:
-        import torch
+        import torch  # noqa: F401 (found by its name below)
         from rmm.allocators.torch import rmm_torch_allocator
     except ImportError as error:
         raise ToolkitError(f"share_with_torch needs torch and rmm, and one is missing: {error}") from error
 
+    change_allocator = imported("torch", "cuda", "memory", "change_current_allocator")
+    if change_allocator is None:
+        raise ToolkitError("share_with_torch needs torch.cuda.memory, which the module torch of this process lacks")
     _make_current()
-    allocator: Any = rmm_torch_allocator  # wider than what torch declares: None where torch has no CUDA
-    torch.cuda.memory.change_current_allocator(allocator)
+    change_allocator(rmm_torch_allocator)
 
 
 @public
@@ -268,13 +271,16 @@ def share_with_cupy() -> None:
         cupy or RMM is not installed.
     """
     try:
-        import cupy
+        import cupy  # noqa: F401 (found by its name below)
         from rmm.allocators.cupy import rmm_cupy_allocator
     except ImportError as error:
         raise ToolkitError(f"share_with_cupy needs cupy and rmm, and one is missing: {error}") from error
 
+    set_allocator = imported("cupy", "cuda", "set_allocator")
+    if set_allocator is None:
+        raise ToolkitError("share_with_cupy needs cupy.cuda, which the module cupy of this process lacks")
     _make_current()
-    cupy.cuda.set_allocator(rmm_cupy_allocator)
+    set_allocator(rmm_cupy_allocator)
 
 
 def _checked_sizes(init_pool_size: Any, max_pool_size: Any) -> tuple[int, int]:

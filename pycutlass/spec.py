@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.imported import imported, is_of
 from pycutlass.integers import as_int, items_of
 from pycutlass.tensor import TensorView, wrap
 from pycutlass.types import element
@@ -86,8 +86,7 @@ def view_of(name: str, tensor: Any) -> TensorView:
 
 def _has_no_memory(tensor: Any) -> bool:
     """Whether this is a dense tensor of torch that stands for one: of its tracing, or on its meta device."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+    if not is_of(tensor, "torch", "Tensor") or tensor.layout is not imported("torch", "strided"):
         return False
     return hasattr(tensor, "fake_mode") or tensor.device.type == "meta"
 

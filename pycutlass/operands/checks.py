@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.imported import imported
 from pycutlass.integers import as_int, attribute
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
@@ -95,8 +95,8 @@ def check_writable(target: Matrix) -> None:
 
 def say_without_gradient(given: Mapping[str, Any]) -> None:
     """Say that D has no gradient where an operand asks for one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
+    grad_is_enabled = imported("torch", "is_grad_enabled")
+    if not callable(grad_is_enabled) or not grad_is_enabled():
         return
     for name in ("A", "B", "C"):
         tensors: Any = given.get(name)

@@ -6,7 +6,6 @@ An adapter looks at attributes only: it neither copies nor waits nor changes the
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +13,12 @@ import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentTypeError, PyCutlassError
-from pycutlass.integers import as_int
-from pycutlass.tensor.capsule import read_capsule
+from pycutlass.imported import imported, is_of
+from pycutlass.integers import as_int, several
+from pycutlass.tensor.capsule import CUDA, read_capsule
 from pycutlass.tensor.view import TensorView
 
 __all__ = ["wrap"]
-
-_CUDA = 2  # DLPack's number of the device type
 
 
 def wrap(name: str, tensor: Any) -> TensorView:
@@ -56,20 +54,16 @@ def wrap(name: str, tensor: Any) -> TensorView:
 
 
 def _is_torch(tensor: Any) -> bool:
-    # A tensor of torch can only be met where torch has been imported.
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(tensor, torch.Tensor)
+    return is_of(tensor, "torch", "Tensor")
 
 
 def _is_fake(tensor: Any) -> bool:
     """Whether this stands for a tensor while torch traces: reading its address only warns."""
-    fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return fake is not None and isinstance(tensor, fake.FakeTensor)
+    return is_of(tensor, "torch._subclasses.fake_tensor", "FakeTensor")
 
 
 def _from_torch(name: str, tensor: Any) -> TensorView:
-    torch = sys.modules["torch"]
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not imported("torch", "strided"):
         raise ArgumentTypeError(f"operand {name} must be a dense tensor, got layout {tensor.layout}; use .to_dense()")
     if tensor.is_conj() or tensor.is_neg():
         raise ArgumentTypeError(
@@ -111,8 +105,7 @@ def _is_numpy(tensor: Any) -> bool:
 
 
 def _from_numpy(name: str, tensor: Any) -> TensorView:
-    masked = sys.modules.get("numpy.ma")
-    if masked is not None and isinstance(tensor, masked.MaskedArray):
+    if is_of(tensor, "numpy.ma", "MaskedArray"):
         raise ArgumentTypeError(
             f"operand {name} is a masked array, and kernels know no masks: they would take what lies below. Pass "
             f"{name}.filled(0), or another value that stands for the masked elements"
@@ -127,8 +120,7 @@ def _from_numpy(name: str, tensor: Any) -> TensorView:
 
 
 def _is_cupy(tensor: Any) -> bool:
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(tensor, cupy.ndarray)
+    return is_of(tensor, "cupy", "ndarray")
 
 
 def _from_cupy(name: str, tensor: Any) -> TensorView:
@@ -158,8 +150,15 @@ def _from_dlpack(name: str, tensor: Any) -> TensorView:
     The exporting library is asked for the legacy default stream's view (stream=1), which is where a launch without a
     stream goes.
     """
-    kind, ordinal = tensor.__dlpack_device__()
-    if kind == _CUDA:
+    said = tensor.__dlpack_device__()
+    device = several(said, 2)
+    if device is None or device[1] < 0:
+        raise ArgumentTypeError(
+            f"operand {name}, a {type(tensor).__name__}, is on {shown(said)} as its __dlpack_device__ says, and that "
+            f"must be two integers, the type of the device and its number from 0: pass a tensor of torch or CuPy"
+        )
+    kind, ordinal = device
+    if kind == CUDA:
         return read_capsule(tensor, ordinal)
     try:
         array = np.from_dlpack(tensor)

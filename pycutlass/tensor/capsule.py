@@ -8,8 +8,10 @@ from typing import Any
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["read_capsule"]
+__all__ = ["CUDA", "read_capsule"]
 
+CUDA = 2  # DLPack's number of the device type
+_MOST_DIMENSIONS = 64  # more than any library has
 _LEGACY_DEFAULT_STREAM = 1  # as __dlpack__ numbers streams of CUDA
 
 
@@ -49,7 +51,8 @@ def read_capsule(tensor: Any, ordinal: int) -> TensorView:
     Raises
     ------
     ArgumentTypeError
-        The exporter made no version-0 capsule, or its element type has no counterpart here.
+        The exporter made no version-0 capsule, its element type has no counterpart here, or what it says is
+        contradictory: of another device than `ordinal`, of elements that have no memory.
     """
     capsule = tensor.__dlpack__(stream=_LEGACY_DEFAULT_STREAM)
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -66,9 +69,40 @@ def read_capsule(tensor: Any, ordinal: int) -> TensorView:
             f"{type(tensor).__name__} has DLPack type code {view.code} with {view.bits} bits and {view.lanes} lanes, "
             f"which no kernel takes"
         )
+    shape, strides = _extents(view)
+    if problem := _contradiction(view, ordinal, shape):
+        raise ArgumentTypeError(
+            f"{type(tensor).__name__} exports a DLPack tensor {problem}: copy what it means into a tensor of torch or "
+            f"CuPy on that GPU, and pass the copy"
+        )
+    address = (view.data or 0) + view.byte_offset
+    return TensorView(address, name, shape, strides, ordinal, "dlpack", (capsule, tensor))
+
+
+def _extents(view: _Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides; nothing of what cannot be a number of dimensions."""
+    if not 0 < view.ndim <= _MOST_DIMENSIONS or not view.shape:
+        return (), ()
     shape = tuple(view.shape[i] for i in range(view.ndim))
-    strides = tuple(view.strides[i] for i in range(view.ndim)) if view.strides else _packed(shape)
-    return TensorView((view.data or 0) + view.byte_offset, name, shape, strides, ordinal, "dlpack", (capsule, tensor))
+    return shape, tuple(view.strides[i] for i in range(view.ndim)) if view.strides else _packed(shape)
+
+
+def _contradiction(view: _Tensor, ordinal: int, shape: tuple[int, ...]) -> str:
+    """Return what is wrong with a DLPack tensor that is said to be on GPU `ordinal`; nothing where all fits."""
+    if (view.device_type, view.device_id) != (CUDA, ordinal):
+        return (
+            f"on device {view.device_id} of type {view.device_type}, and its __dlpack_device__ says device {ordinal} "
+            f"of type {CUDA}, which is CUDA"
+        )
+    if len(shape) != view.ndim:
+        return f"of {view.ndim} dimensions whose extents are missing, where there may be 0 to {_MOST_DIMENSIONS}"
+    if min(shape, default=1) < 0:
+        return f"of shape {shape}, which has negative extents"
+    if not view.data and 0 not in shape:
+        return f"of shape {shape} that has no memory: its address is 0"
+    if (view.data or 0) + view.byte_offset >= 2**64:
+        return f"whose address {view.data:#x} and offset {view.byte_offset:,} lead out of all memory"
+    return ""
 
 
 def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:

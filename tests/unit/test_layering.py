@@ -20,7 +20,7 @@ ROOT = Path(pycutlass.__file__).parent
 #: type checkers count as well.
 FLOORS: tuple[str, ...] = (
     "errors",
-    "_core config report log remedies",
+    "_core config report log remedies imported",
     "integers calls",
     "types cutlass device enums tensor cache toolkit cubin interleave deferred_release allocators",
     "families source memory",

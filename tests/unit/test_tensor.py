@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
 import weakref
 from types import SimpleNamespace
@@ -48,6 +49,20 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> type:
     return ndarray
 
 
+def _pointer_of(capsule: Any) -> int:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address = get(capsule, b"dltensor")
+    assert isinstance(address, int)
+    return address
+
+
+def _capsule(tensor: _Tensor) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.addressof(tensor), b"dltensor", None)
+
+
 class Exporter:
     """A tensor of a library that PyCUTLASS has never heard of; its memory is torch's."""
 
@@ -60,7 +75,11 @@ class Exporter:
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
         self.streams.append(stream)
-        return self.tensor.__dlpack__(**options if self.modern else {})
+        capsule = self.tensor.__dlpack__(**options if self.modern else {})
+        if not self.modern:
+            said = _Tensor.from_address(_pointer_of(capsule))
+            said.device_type, said.device_id = self.device
+        return capsule
 
 
 # numpy and torch
@@ -164,13 +183,49 @@ def test_device_memory_through_dlpack(dtype, offset):
 def test_a_capsule_without_strides_is_packed_and_its_offset_counts(shape, strides):
     extents = (ctypes.c_int64 * len(shape))(*shape)
     tensor = _Tensor(0x7F0000001000, 2, 1, len(shape), 2, 16, 1, extents, None, 0x40)
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    capsule = new_capsule(ctypes.addressof(tensor), b"dltensor", None)
+    capsule = _capsule(tensor)
     exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: capsule)
     view = wrap("A", exporter)
     assert (view.pointer, view.dtype_name, view.device) == (0x7F0000001040, "float16", 1)
     assert (view.shape, view.strides) == (shape, strides)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"data": None}, "of shape (4, 3) that has no memory"),
+        ({"data": None, "byte_offset": 64}, "of shape (4, 3) that has no memory"),
+        ({"byte_offset": 2**64 - 8}, "lead out of all memory"),
+        ({"device_id": 0}, "on device 0 of type 2, and its __dlpack_device__ says device 1 of type 2"),
+        ({"device_type": 1}, "on device 1 of type 1, and its __dlpack_device__ says device 1 of type 2"),
+        ({"ndim": -3}, "of -3 dimensions"),
+        ({"ndim": 2**31 - 1}, "of 2147483647 dimensions"),
+        ({"shape": None}, "of 2 dimensions whose extents are missing"),
+        ({"shape": (ctypes.c_int64 * 2)(-4, 3)}, "of shape (-4, 3), which has negative extents"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_capsule_that_contradicts_itself_is_refused(change, words):
+    tensor = _Tensor(0x7F0000001000, 2, 1, 2, 2, 16, 1, (ctypes.c_int64 * 2)(4, 3), None, 0)
+    exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: _capsule(tensor))
+    assert wrap("A", exporter).shape == (4, 3)
+    for name, value in change.items():
+        setattr(tensor, name, value)
+    with pytest.raises(ArgumentTypeError, match=re.escape(words)):
+        wrap("A", exporter)
+
+
+def test_an_empty_capsule_needs_no_memory():
+    tensor = _Tensor(None, 2, 1, 2, 2, 16, 1, (ctypes.c_int64 * 2)(0, 3), None, 0)
+    exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: _capsule(tensor))
+    assert wrap("A", exporter).pointer == 0
+
+
+@pytest.mark.parametrize("device", [None, 2, (2,), (2, 0, 0), (2, "0"), (2.0, 0), (2, 0.0), (2, True), (2, -1), "20"])
+def test_a_device_is_two_integers(device):
+    exporter = SimpleNamespace(__dlpack_device__=lambda: device, __dlpack__=lambda stream: None)
+    with pytest.raises(ArgumentTypeError, match="as its __dlpack_device__ says"):
+        wrap("A", exporter)
 
 
 def test_a_view_keeps_the_exporter_and_gives_its_memory_back():

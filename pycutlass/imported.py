@@ -1,0 +1,29 @@
+"""Parts of libraries that others have imported, asked for in one place. A library that is not there is not imported.
+
+What goes by a library's name may be something else, or the library while another thread is still importing it: it has
+the parts that it has.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["imported", "is_of"]
+
+
+def imported(module: str, *path: str) -> Any:
+    """Return a part of a module that has been imported, or of a part of it; None where there is none."""
+    found: Any = sys.modules.get(module)
+    try:
+        for name in path:
+            found = getattr(found, name, None)
+    except Exception:  # of whoever goes by that name
+        return None
+    return found
+
+
+def is_of(value: Any, module: str, name: str) -> bool:
+    """Return whether `value` is an instance of a module's class, which it cannot be before that was imported."""
+    kind = imported(module, name)
+    return isinstance(kind, type) and isinstance(value, kind)
