@@ -186,10 +186,11 @@ void Call::adopt(Call& other) noexcept {
 
 void Call::check_unused() const {
   if (!looking_) return;
-  raise_error("ArgumentError",
-              "these arguments cannot be updated now: an update or a launch of them is looking at their tensors, from "
-              "whose own code (such as __torch_function__) or from another thread this update comes. Nothing has "
-              "changed: update them again when that has returned.");
+  raise_error(
+      "ArgumentError",
+      "these arguments cannot be updated now: an update or a launch of them is under way, and this update comes "
+      "from another thread or from the code of one of their tensors (such as __torch_function__). Nothing has "
+      "changed: update them again when that has returned.");
 }
 
 int Call::plan() {
@@ -310,10 +311,8 @@ void Call::prepare(Stream const& stream, bool capturing) {
 }
 
 void Call::launch(Stream const& stream, bool named, bool capturing) {
-  {
-    Looking const looking = look();
-    check_unmoved();
-  }
+  Looking const looking = look();  // also without the interpreter's lock: an update would change what the driver reads
+  check_unmoved();
   prepare(stream, capturing);
   if (result_.clear_bytes) {
     stream.fill(reinterpret_cast<CUdeviceptr>(record_->workspace) + result_.clear_offset, 0, result_.clear_bytes);
@@ -341,10 +340,7 @@ void Call::launch(Stream const& stream, bool named, bool capturing) {
   check(recorded, "cuEventRecord");
   count_writes();
   if (!explicit_end) return;
-  if (storages_.is_none()) {
-    Looking const looking = look();
-    storages_ = storages();
-  }
+  if (storages_.is_none()) storages_ = storages();
   explicit_end_ = explicit_end;
   explicit_stream_ = last_ = stream;
   has_last_ = last_was_named_ = true;

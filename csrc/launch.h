@@ -36,6 +36,7 @@ class StreamSource {
 };
 
 /// Counts those that look at the tensors of a call, which may call anything: tensors can be of classes of the user's.
+/// And its launches, which let other threads go on.
 class Looking {
  public:
   explicit Looking(int& count) : count_(count) { ++count_; }
@@ -82,7 +83,8 @@ class Call {
 
   /// Takes over what was prepared in `other`, a call of the same class and kernel. What was launched, and where, stays.
   virtual void adopt(Call& other) noexcept;
-  /// Throws ArgumentError while anybody looks at the tensors of this call: they must stay what they are until then.
+  /// Throws ArgumentError while anybody looks at the tensors of this call, or launches it: they must stay what they
+  /// are until then.
   void check_unused() const;
   /// Makes grid and kernel parameters from the record; returns a cutlass::Status.
   int plan();
@@ -123,7 +125,7 @@ class Call {
   virtual void count_writes() const;
   /// What keeps the memory of the tensors alive.
   virtual pybind11::list storages() const;
-  /// Held while tensors are looked at.
+  /// Held while tensors are looked at, and during a launch.
   Looking look() const { return Looking(looking_); }
 
  private:
