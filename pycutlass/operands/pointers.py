@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from pycutlass.operands import Matrix, check_alike, check_listed, is_vector, mat
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["PointerArray", "PointerTable", "pointer_operand"]
+__all__ = ["PointerArray", "PointerTable", "held_matrices", "pointer_operand"]
 
 
 @dataclass(frozen=True)
@@ -188,17 +188,36 @@ def _taken_apart(
     name: str, description: TensorDescription, tensor: Any, rows: int, columns: int, batch: int, bias: bool | None
 ) -> list[Any] | None:
     """Return the matrices of a tensor that holds all of them one after the other; None where it is no such tensor."""
-    view, elements = wrap(name, tensor), rows * columns
-    if view.shape is None or view.dtype_name != description.type.dtype_name or not hasattr(tensor, "__getitem__"):
+    view = wrap(name, tensor)
+    if not hasattr(tensor, "__getitem__"):
         return None
-    takes_bias = name == "C" and bias
-    if view.shape == (rows, columns) and not takes_bias:  # one matrix, though batch may be one of its extents
-        return [tensor] if batch == 1 else None
-    if len(view.shape) > 1 and view.shape[0] == batch:
+    held = held_matrices(description, view, rows, columns, batch, takes_bias=name == "C" and bool(bias))
+    if held == "whole":
+        return [tensor]
+    if held == "stacked":
         return [tensor[number] for number in range(batch)]
-    if view.shape == (batch * elements,):
+    if held == "flat":
+        elements = rows * columns
         return [tensor[number * elements : (number + 1) * elements] for number in range(batch)]
     return None
+
+
+def held_matrices(
+    description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int, *, takes_bias: bool = False
+) -> Literal["whole", "stacked", "flat"] | None:
+    """Return how one tensor holds the matrices of all problems in ``Mode.Array``; None where it does not.
+
+    It is the only matrix itself (``"whole"``), has them along its first dimension (``"stacked"``), or has all their
+    elements one after the other (``"flat"``).
+    """
+    if view.shape is None or view.dtype_name != description.type.dtype_name:
+        return None
+    shape = tuple(view.shape)
+    if shape == (rows, columns) and not takes_bias:  # one matrix, though batch may be one of its extents
+        return "whole" if batch == 1 else None
+    if len(shape) > 1 and shape[0] == batch:
+        return "stacked"
+    return "flat" if shape == (batch * rows * columns,) else None
 
 
 def _table(

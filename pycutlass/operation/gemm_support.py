@@ -21,6 +21,7 @@ from pycutlass.operands import (
     matrix_of,
     vector_of,
 )
+from pycutlass.operands.pointers import held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
 from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
@@ -243,7 +244,10 @@ def _check_operand(
         view = nowhere() if tensor is None else view_of(name, tensor)
         check_matrix(name, description, view, rows, columns, size.batch)
         return
-    views = _listed(name, tensor, size.batch)
+    views = _listed(name, description, rows, columns, tensor, size.batch)
+    if views is None:
+        empty_matrix_of(name, description, view_of(name, tensor), rows, columns, size.batch)
+        return
     matrices = [check_matrix(f"{name}[{i}]", description, view, rows, columns) for i, view in enumerate(views)]
     check_alike(name, matrices)
 
@@ -260,16 +264,33 @@ def check_matrix(
     return make(name, description, view, rows, columns, batch)
 
 
-def _listed(name: str, tensors: Any, batch: int) -> Sequence[TensorView]:
-    """Return the views of an operand in ``Mode.Array``; of one tensor that holds all matrices, that of the first."""
+def _listed(
+    name: str, description: TensorDescription, rows: int, columns: int, tensors: Any, batch: int
+) -> Sequence[TensorView] | None:
+    """Return views of the matrices of an operand in ``Mode.Array``; None for one tensor of matrices without elements.
+
+    Of those that one tensor holds, two stand for all, which are as far apart.
+    """
     if tensors is None:
         return [nowhere()]
     if isinstance(tensors, list | tuple):
         check_listed(name, tensors, batch)
         return [view_of(f"{name}[{number}]", tensor) for number, tensor in enumerate(tensors)]
-    view = view_of(name, tensors)
-    if view.shape is not None and view.strides is not None and len(view.shape) == 3 and view.shape[0] == batch:
-        return [replace(view, shape=view.shape[1:], strides=view.strides[1:])]
+    if not rows or not columns:
+        return None
+    view, bits = view_of(name, tensors), description.type.bits
+    held = held_matrices(description, view, rows, columns, batch)
+    if held == "whole":
+        return [view]
+    if held is not None and view.shape is not None and view.strides is not None:
+        shape, strides, step = view.shape[1:], view.strides[1:], view.strides[0]
+        if held == "flat":
+            shape, strides, step = (rows * columns,), view.strides, rows * columns * view.strides[0]
+        apart = step * bits // 8
+        return [
+            replace(view, pointer=view.pointer + number * apart, shape=shape, strides=strides)
+            for number in range(min(batch, 2))
+        ]
     if view.shape == (batch,) and view.dtype_name in ("int64", "uint64"):  # addresses, of what nobody knows
         return [nowhere()]
     raise ArgumentTypeError(

@@ -82,6 +82,25 @@ def matrix(noise: random.Random, description: Any, shape: tuple[int, ...]) -> An
     return np.swapaxes(np.zeros((*lead, columns, rows + slack), dtype)[..., :rows], -1, -2)
 
 
+def held(noise: random.Random, description: Any, batch: int, shape: tuple[int, int]) -> Any:
+    """Return one array that probably holds the matrices of all problems."""
+    (rows, columns), dtype = shape, description.type.dtype
+    line = columns if description.is_row_major else rows
+    forms = [
+        (rows * columns,),
+        (batch, rows * columns),
+        (batch * rows * columns,),
+        (line,),
+        (batch, line),
+        (rows, line),
+    ]
+    if noise.random() < 0.5:
+        return matrix(noise, description, (batch, *shape))
+    if noise.random() < 0.3:
+        return np.zeros((*noise.choice(forms), 2), dtype)[..., 0]
+    return np.zeros(noise.choice(forms), dtype)
+
+
 def extent(noise: random.Random) -> int:
     return noise.choice([0, 1, 3, 8, 16, 24, 30, 32, 64, 64, 64, 72, 128])
 
@@ -106,7 +125,9 @@ def test_gemms_are_supported_where_arguments_take_them(seed: int) -> None:
         del shapes["C"], shapes["D"]
     given: dict[str, Any] = {}
     for name, (description, shape) in shapes.items():
-        if mode == Mode.Array:
+        if mode == Mode.Array and noise.random() < 0.4:
+            given[name] = held(noise, description, batch, shape)
+        elif mode == Mode.Array:
             given[name] = [matrix(noise, description, shape) for _ in range(noise.choice([batch, batch, batch, 2]))]
         elif name == "C" and noise.random() < 0.2:
             given[name] = np.zeros(noise.choice([m, n, n]), operation.C.type.dtype)
