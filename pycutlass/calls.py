@@ -172,15 +172,20 @@ def _checked(function: Any, name: str | None, also: Mapping[str, str] = MappingP
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from inside: the call itself was right
-            raise _mistake(function, name or type(args[0]).__name__, kwargs, error, also) from None
+            owner = None if name else type(args[0])
+            raise _mistake(function, owner, name or type(args[0]).__name__, kwargs, error, also) from None
 
     return _core.checked_call(function, call, tuple(also))
 
 
 def _mistake(
-    function: Any, who: str, kwargs: dict[str, Any], error: TypeError, also: Mapping[str, str]
+    function: Any, owner: type | None, who: str, kwargs: dict[str, Any], error: TypeError, also: Mapping[str, str]
 ) -> ArgumentTypeError:
-    """Return our exception for a call that does not fit the parameters of `function`."""
+    """Return our exception for a call that does not fit the parameters of `function`, the constructor of `owner`.
+
+    A class says what its signature alone does not: ``_ELSEWHERE``, where keywords of others belong; ``_LAST_NEEDED``,
+    the last parameter that every form of the call has; ``_LEGACY``, keywords of earlier scripts that are not named.
+    """
     for earlier, present in also.items():
         if f"multiple values for argument '{present}'" in str(error):
             return _twice(present, earlier)
@@ -188,10 +193,12 @@ def _mistake(
     names = [each.name for each in known if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     unknown = [name for name in kwargs if name not in names]
     if unknown:
-        return unknown_keywords(who, unknown, names)
+        return unknown_keywords(who, unknown, names, getattr(owner, "_ELSEWHERE", {}))
     said = re.sub(r"^\S+\(\)", who, str(error))
-    optional = [each.name for each in known if each.default is not each.empty]
-    required = [name for name in names if name not in optional]
+    last, legacy = getattr(owner, "_LAST_NEEDED", None), getattr(owner, "_LEGACY", ())
+    needed = names[: names.index(last) + 1] if last in names else []
+    optional = [each.name for each in known if each.default is not each.empty and each.name not in (*needed, *legacy)]
+    required = [name for name in names if name not in (*optional, *legacy)]
     takes = ", ".join([*required, f"optionally {', '.join(optional)}"] if optional else required)
     return ArgumentTypeError(f"{said}; it takes {takes or 'none'}")
 

@@ -120,14 +120,17 @@ class BuildReport:
         """Return the report as what JSON can carry."""
         return {**dataclasses.asdict(self), "warnings": list(self.warnings)}
 
-    def problems(self) -> list[str]:
-        """Return one sentence for each thing that makes the kernel slower than it should be; [] for a good one."""
+    def problems(self, *, is_native: bool = False) -> list[str]:
+        """Return one sentence for each thing that makes the kernel slower than it should be; [] for a good one.
+
+        Only Ampere-style kernels have warps to choose: nothing is said of them to a Hopper-native one (`is_native`).
+        """
         found = []
         if self.spill_store_bytes or self.spill_load_bytes:
             found.append(
                 f"registers spill to memory ({self.spill_store_bytes} bytes of stores, {self.spill_load_bytes} of "
-                f"loads per thread, with {self.registers} registers): choose a smaller tile. An "
-                f"Ampere-style kernel can divide its tile among more warps instead (warp_count)"
+                f"loads per thread, with {self.registers} registers): choose a smaller tile"
+                + ("" if is_native else ", or divide it among more warps (warp_count)")
             )
         if self.stack_bytes:
             found.append(f"each thread has a stack frame of {self.stack_bytes} bytes: an array is not in registers")

@@ -117,7 +117,8 @@ class Arguments(ABC):
             if unused:
                 say_once(
                     f"parallel split-K writes partial sums to arguments.ptr_D and uses no C, D or output_op: "
-                    f"{', '.join(unused)} of {type(self).__name__} belong to the ReductionArguments that follow",
+                    f"{', '.join(unused)} of {type(self).__name__} {'belongs' if len(unused) == 1 else 'belong'} to "
+                    f"the ReductionArguments that follow",
                     cause=f"parallel split-K of {type(self).__name__}",
                 )
             return

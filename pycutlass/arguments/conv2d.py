@@ -124,7 +124,7 @@ class Conv2dArguments(Arguments):
     """
 
     operation: Conv2dOperation
-    _SHOWN = ("problem_size", "split_k_mode", "split_k_slices")
+    _SHOWN, _LAST_NEEDED = ("problem_size", "split_k_mode", "split_k_slices"), "D"
 
     def __init__(
         self,

@@ -119,7 +119,8 @@ class GemmArguments(Arguments):
     """
 
     operation: GemmOperationUniversal
-    _SHOWN = ("problem_size", "gemm_mode", "batch_count", "split_k_slices")
+    _SHOWN, _LAST_NEEDED = ("problem_size", "gemm_mode", "batch_count", "split_k_slices"), "D"
+    _LEGACY = ("split_k_splices",)
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class GemmGroupedArguments(Arguments):
 
     operation: GemmOperationGrouped
     _SIZE = "problem_sizes"
-    _SHOWN = ("problem_count",)
+    _SHOWN, _LAST_NEEDED = ("problem_count",), "D"
 
     @overload
     def __init__(

@@ -91,7 +91,7 @@ class ReductionArguments(Arguments):
 
     operation: ReductionOperation
     _SOURCE = "source"
-    _SHOWN = ("problem_size", "partitions")
+    _SHOWN, _LAST_NEEDED = ("problem_size", "partitions"), "destination"
 
     @overload
     def __init__(

@@ -241,7 +241,7 @@ def judge(artifacts: Collection[Artifact], strict: bool) -> None:
         if NO_PROBLEMS.items() <= artifact.report.items():  # as almost all are
             continue
         try:
-            problems = BuildReport.from_json(artifact.report).problems()
+            problems = BuildReport.from_json(artifact.report).problems(is_native=artifact.target.endswith("a"))
         except ValueError as error:
             problems = [f"its build report in the cache is not whole, so nothing is known of it: {error}"]
         judged.append((artifact, problems))
@@ -249,12 +249,16 @@ def judge(artifacts: Collection[Artifact], strict: bool) -> None:
     if strict and listed:
         bad = sum(bool(problems) for _, problems in judged)
         raise BuildReportError(
-            "\n".join([f"strict mode refuses {bad} of {counted(len(artifacts), 'kernel')}:", *listed])
+            "\n".join([f"{_refused(bad, len(artifacts))}:", *listed])
             + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
         )
     for artifact, problems in judged:
         for problem in problems:  # once per process: whoever uses it should know, not only who compiled it
             say_once(f"{artifact.name} for {artifact.target}: {problem}")
+
+
+def _refused(bad: int, kernels: int) -> str:
+    return "strict mode refuses the kernel" if kernels == 1 else f"strict mode refuses {bad} of {kernels:,} kernels"
 
 
 def _obtain(wanted: Iterable[Wanted]) -> dict[Wanted, Artifact]:
@@ -292,7 +296,7 @@ class Supply:
             if not error.absent:  # something that was named, or that is installed, does not work
                 raise
             self._absence, self._headers = error, own_headers_digest()
-            say_once(f"kernels come from the cache alone. {error}", logging.INFO)
+            say_once(f"kernels come from the cache alone: {error}", logging.INFO)
         else:
             _say_who_compiles(self._choice)
 

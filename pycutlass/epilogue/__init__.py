@@ -12,12 +12,8 @@ from pycutlass.epilogue.activations import (
     silu,
     tanh,
 )
-from pycutlass.epilogue.functors import (
-    EpilogueFunctor,
-    FastLinearCombinationClamp,
-    LinearCombination,
-    LinearCombinationClamp,
-)
+from pycutlass.epilogue.fast_clamp import FastLinearCombinationClamp
+from pycutlass.epilogue.functors import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.epilogue.generic import LinearCombinationGeneric
 from pycutlass.epilogue.protocol import NO_TREES, Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars

@@ -1,4 +1,6 @@
-"""Epilogue functors: what happens to an accumulator on its way to D; the one with an activation is in `generic`.
+"""Epilogue functors: what happens to an accumulator on its way to D.
+
+The one with an activation is in `generic`, the one that converts by a trick in `fast_clamp`.
 
 A functor is one object that checks itself, spells its C++, makes its scalars and carries its reference.
 """
@@ -12,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
@@ -24,7 +25,6 @@ from pycutlass.types import Element, element
 
 __all__ = [
     "EpilogueFunctor",
-    "FastLinearCombinationClamp",
     "LinearCombination",
     "LinearCombinationClamp",
 ]
@@ -34,7 +34,7 @@ _LINEAR = (Scalar("alpha", 1.0, on_device=True), Scalar("beta", 0.0, on_device=T
 _NO_BETA: Any = float(0)
 #: Functors that CUTLASS has, and where they are.
 _FUNCTORS = ("LinearCombination", "LinearCombinationClamp", "FastLinearCombinationClamp", "LinearCombinationGeneric")
-_MODULES = (__name__, "pycutlass.epilogue.generic")
+_MODULES = (__name__, "pycutlass.epilogue.fast_clamp", "pycutlass.epilogue.generic")
 _COMPUTE = ("f16", "f32", "f64", "s32")
 
 Array = NDArray[Any]
@@ -82,6 +82,10 @@ class EpilogueFunctor(Value, Epilogue):
     inputs: ClassVar[tuple[Port, ...]] = ()
     outputs: ClassVar[tuple[Port, ...]] = ()
     ports: ClassVar[tuple[Port, ...]] = ()
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("activation", "activation_functor"),
+        "For an activation, use LinearCombinationGeneric(pycutlass.relu(), element_output, ...).",
+    )
     #: Whether CUTLASS's 3.x API has it as a fusion.
     _is_fusion: ClassVar[bool] = False
 
@@ -350,65 +354,3 @@ class LinearCombinationClamp(EpilogueFunctor):
             if self._converts_only:
                 return np.asarray(np.clip(values, low, high))  # NaN stays, and is 0 when it is rounded
             return np.asarray(np.fmin(np.fmax(values, low), high))
-
-
-@public
-@dataclass(frozen=True, repr=False)
-class FastLinearCombinationClamp(LinearCombinationClamp):
-    """LinearCombinationClamp of an s32 accumulator that converts to float by a trick which holds for K <= 256.
-
-    ``cutlass::epilogue::thread::FastLinearCombinationClamp``: accumulator s32, computed in f32, int8 output. A larger K
-    is refused with the arguments. NaN becomes -128.
-
-    Parameters
-    ----------
-    element_output : element type of ``cutlass``
-        int8. CUTLASS makes the limits by a shift, which overflows in int32: each element of D would be its least value.
-    epilogue_vector_length : int
-        Elements of one memory access; the alignment of C. At least 4, which the trick converts at a time.
-
-    Raises
-    ------
-    DescriptionError
-        Another type, or another length.
-
-    Examples
-    --------
-    >>> import pycutlass
-    >>> from pycutlass import cutlass
-    >>> pycutlass.FastLinearCombinationClamp(cutlass.int8, 16)
-    FastLinearCombinationClamp(cutlass.int8, 16, cutlass.int32, cutlass.float32)
-    """
-
-    max_k: ClassVar[int | None] = 256
-
-    def __post_init__(self) -> None:
-        for name, only in (("element_accumulator", _core.int32), ("element_epilogue", _core.float32)):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, only)
-            elif getattr(self, name) is not only:
-                raise DescriptionError(
-                    f"FastLinearCombinationClamp accumulates in cutlass.int32 and computes in cutlass.float32; got "
-                    f"{name}={element(getattr(self, name))}. Use LinearCombinationClamp for other types."
-                )
-        output = element(self.element_output)
-        if output.short != "s8":
-            other = "LinearCombinationClamp" if output.is_integer else "LinearCombination"
-            raise DescriptionError(f"FastLinearCombinationClamp writes cutlass.int8 alone, got {output}: use {other}")
-        super().__post_init__()
-        if self.epilogue_vector_length < 4:
-            raise DescriptionError(
-                f"FastLinearCombinationClamp converts 4 elements at a time, got epilogue_vector_length="
-                f"{self.epilogue_vector_length}: use LinearCombinationClamp"
-            )
-
-    @property
-    def _converts_only(self) -> bool:
-        """False: this one has limits of its own."""
-        return False
-
-    def emit(self) -> str:
-        """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
-        return (
-            f"cutlass::epilogue::thread::FastLinearCombinationClamp<{self.output.cpp}, {self.epilogue_vector_length}>"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ class LinearCombinationGeneric(EpilogueFunctor):
     activation_functor: Any = None
 
     _is_fusion: ClassVar[bool] = True
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from pycutlass import _core
 from pycutlass.calls import shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, UnknownNameError
 from pycutlass.integers import attribute, real
 from pycutlass.types import Element
+from pycutlass.types import element as element_of
 
 __all__ = ["EpilogueLayout", "EpilogueScalars", "Field", "check_scalars", "computed", "pack"]
 
@@ -311,9 +313,16 @@ def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) 
     elif math.isfinite(number) and math.isinf(computed(compute, number)):
         raise ArgumentError(
             f"{name}={number} is beyond {compute}, which the epilogue computes in: it would be infinite there, and "
-            f"the largest number is {compute.limits[1]:g}. For more, compute in a wider type (element_epilogue)."
+            f"the largest number is {compute.limits[1]:g}.{_wider(compute, number)}"
         )
     return number, 0, None
+
+
+def _wider(compute: Element, number: float) -> str:
+    """Return where to compute with a number that `compute` lacks: of f16, f32; nothing is as wide as f64 everywhere."""
+    if compute.bits > 16 or math.isinf(computed(element_of(_core.float32), number)):
+        return " Scale the operands instead: no epilogue of these operands computes in a wider type."
+    return " For more, compute in cutlass.float32 (element_epilogue)."
 
 
 def _number(name: str, value: Any, readable: tuple[str, ...]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycutlass.calls import shown
+from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.integers import as_int, attribute
@@ -62,7 +62,9 @@ def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
 def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
     """Raise ArgumentError unless there is one tensor for each problem."""
     if len(tensors) != batch:
-        raise ArgumentError(f"operand {name} has {len(tensors)} tensors for batch={batch} problems")
+        raise ArgumentError(
+            f"operand {name} has {counted(len(tensors), 'tensor')} for batch={batch}: give one for each problem"
+        )
 
 
 def check_alike(name: str, matrices: Sequence[Matrix]) -> None:
@@ -122,9 +124,14 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
         return
     describe = f", or describe {_whose(name)} with its type" if element_of_dtype(view.dtype_name) else ""
     raise ArgumentTypeError(
-        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got a {view.library} "
-        f"tensor of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}{describe}."
+        f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got "
+        f"{_kind(view)} of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}{describe}."
     )
+
+
+def _kind(view: TensorView) -> str:
+    """Return what kind of tensor a view is of; a TensorSpec is no library's."""
+    return "a TensorSpec" if view.library == "spec" else f"a {view.library} tensor"
 
 
 def _whose(name: str) -> str:

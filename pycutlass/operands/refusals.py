@@ -239,7 +239,7 @@ def _alignment(operand: Matrix) -> int:
 
 
 def _copied(operand: Matrix) -> str:
-    return "a new array for D" if operand.name.startswith("D") else f"a copy of {operand.name}"
+    return f"{'a new array for ' if operand.name[0] in 'Dd' else 'a copy of '}{operand.name}"
 
 
 def _shape(operand: Matrix) -> tuple[int, ...]:

@@ -129,6 +129,7 @@ class Conv2dOperation(Operation):
         *("conv_kind", "iterator_algorithm", "compute_capability", "tile_description", "A", "B", "C"),
         *("stride_support", "epilogue_functor", "swizzling_functor", "group_mode"),
     )
+    _LAST_NEEDED = "epilogue_functor"
 
     @overload
     def __init__(

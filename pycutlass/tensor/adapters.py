@@ -64,11 +64,11 @@ def _is_fake(tensor: Any) -> bool:
 
 def _from_torch(name: str, tensor: Any) -> TensorView:
     if tensor.layout is not imported("torch", "strided"):
-        raise ArgumentTypeError(f"operand {name} must be a dense tensor, got layout {tensor.layout}; use .to_dense()")
+        remedy = _instead(name, _EMPTY_TORCH, "use .to_dense()")
+        raise ArgumentTypeError(f"operand {name} must be a dense tensor, got layout {tensor.layout}; {remedy}")
     if tensor.is_conj() or tensor.is_neg():
-        raise ArgumentTypeError(
-            f"operand {name} is a lazy conjugate or negative view; use .resolve_conj().resolve_neg()"
-        )
+        remedy = _instead(name, _EMPTY_TORCH, "use .resolve_conj().resolve_neg()")
+        raise ArgumentTypeError(f"operand {name} is a lazy conjugate or negative view; {remedy}")
     device = tensor.device
     if _is_fake(tensor):
         raise ArgumentTypeError(
@@ -78,7 +78,8 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
     if device.type == "meta":
         raise ArgumentTypeError(f"operand {name} is on the meta device and has no memory: make it on a CUDA device")
     if device.type not in ("cuda", "cpu"):
-        raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; use .cuda()")
+        remedy = _instead(name, "torch.empty({0}.shape, dtype={0}.dtype, device='cuda')", "use .cuda()")
+        raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; {remedy}")
     ordinal = device.index if device.type == "cuda" else None
     dtype_name, pointer = str(tensor.dtype).removeprefix("torch."), tensor.data_ptr()
     if not pointer and tensor.numel():
@@ -106,17 +107,27 @@ def _is_numpy(tensor: Any) -> bool:
 
 def _from_numpy(name: str, tensor: Any) -> TensorView:
     if is_of(tensor, "numpy.ma", "MaskedArray"):
+        filled = f"pass {name}.filled(0), or another value that stands for the masked elements"
         raise ArgumentTypeError(
-            f"operand {name} is a masked array, and kernels know no masks: they would take what lies below. Pass "
-            f"{name}.filled(0), or another value that stands for the masked elements"
+            f"operand {name} is a masked array, and kernels know no masks: they would take what lies below. To fix it, "
+            f"{_instead(name, 'np.empty_like({0}.data)', filled)}"
         )
     if tensor.dtype.byteorder == ">":
-        raise ArgumentTypeError(
-            f"operand {name} is big-endian ({tensor.dtype.str}); use .astype({tensor.dtype.name!r})"
-        )
+        dtype = repr(tensor.dtype.name)
+        remedy = _instead(name, f"np.empty_like({{0}}, dtype={dtype})", f"use .astype({dtype})")
+        raise ArgumentTypeError(f"operand {name} is big-endian ({tensor.dtype.str}); {remedy}")
     strides = _element_strides(name, tensor.strides, tensor.dtype.itemsize)
     writable = bool(tensor.flags.writeable)
     return TensorView(tensor.ctypes.data, tensor.dtype.name, tensor.shape, strides, None, "numpy", tensor, writable)
+
+
+#: A dense tensor like another one, of which only shape, type and device are read.
+_EMPTY_TORCH = "torch.empty({0}.shape, dtype={0}.dtype, device={0}.device)"
+
+
+def _instead(name: str, made: str, copied: str) -> str:
+    """Return `copied`, what to pass in place of operand `name`; for D how it is made, since nobody reads a copy."""
+    return f"make {name} as {made.format(name)} and read the result from there" if name[0] in "Dd" else copied
 
 
 def _is_cupy(tensor: Any) -> bool:

@@ -23,7 +23,10 @@ from pycutlass import (
     TensorSpec,
     cutlass,
 )
+from pycutlass.compiler.session import NO_PROBLEMS
 from pycutlass.errors import ArgumentTypeError, CacheError, DescriptionError, PyCutlassError
+from pycutlass.report import BuildReport
+from pycutlass.tensor import wrap
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -157,15 +160,78 @@ def test_attributes_of_operations_are_suggested() -> None:
 
 
 def test_spilling_kernels_of_hopper_have_no_warps_to_choose() -> None:
-    from pycutlass.report import BuildReport
-
     given = {field: 1 if kind in ("int", "float") else () for field, kind in BuildReport.__annotations__.items()}
     report = SimpleNamespace(**given, wgmma=False)
     report.wgmma_serialized = False
+    [first, *_] = BuildReport.problems(report, is_native=True)  # type: ignore[arg-type]
+    assert first.endswith("choose a smaller tile")
     [first, *_] = BuildReport.problems(report)  # type: ignore[arg-type]
-    assert first.endswith(
-        "choose a smaller tile. An Ampere-style kernel can divide its tile among more warps instead (warp_count)"
-    )
+    assert first.endswith("choose a smaller tile, or divide it among more warps (warp_count)")
+
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_90a"])
+def test_strict_mode_says_what_the_family_has(target: str) -> None:
+    from pycutlass.compiler.session import judge
+    from pycutlass.errors import BuildReportError
+
+    given: dict[str, Any] = {
+        field: 1 if kind in ("int", "float") else () for field, kind in BuildReport.__annotations__.items()
+    }
+    spills = BuildReport(**{**given, "wgmma_serialized": False, "compiler": "nvcc"}).as_json()
+    kernel: Any = SimpleNamespace(name="kernel", target=target, report=spills)
+    with pytest.raises(BuildReportError, match=r"^strict mode refuses the kernel:") as caught:
+        judge([kernel], True)
+    assert ("warp" in str(caught.value)) == (target == "sm_90")
+    good: Any = SimpleNamespace(name="good", target=target, report={**spills, **NO_PROBLEMS})
+    with pytest.raises(BuildReportError, match=r"^strict mode refuses 1 of 2 kernels:"):
+        judge([kernel, good], True)
+
+
+@pytest.mark.parametrize("name", ["D", "D[0]", "destination", "A"])
+@pytest.mark.parametrize("kind", ["masked", "big-endian", "conjugate", "sparse"])
+def test_no_copy_is_offered_in_the_place_of_an_output(name: str, kind: str) -> None:
+    array = np.ones((4, 6), np.float32)
+    given: Any = {
+        "masked": lambda: np.ma.masked_less(array, 0),
+        "big-endian": lambda: array.astype(">f4"),
+        "conjugate": lambda: torch.ones(4, 6, dtype=torch.complex64).conj(),
+        "sparse": lambda: torch.from_numpy(array).to_sparse(),
+    }[kind]()
+    with pytest.raises(ArgumentTypeError) as caught:
+        wrap(name, given)
+    message = str(caught.value)
+    made = re.search(r"make (\S+) as (.*) and read the result from there", message)
+    copies = re.search(r"filled|astype|to_dense|resolve", message)
+    assert (made is None, copies is None) == ((True, False) if name == "A" else (False, True)), message
+    if made is not None:
+        assert made[1] == name
+        fresh = eval(made[2], {"np": np, "torch": torch, "D": [given] if name == "D[0]" else given, name: given})
+        assert wrap(name, fresh).shape == (4, 6)
+
+
+def test_a_scalar_that_no_type_holds_is_sent_to_none() -> None:
+    half, single = (pycutlass.LinearCombination(f16, 8, f32, compute) for compute in (f16, f32))
+    with pytest.raises(PyCutlassError, match=r"compute in cutlass\.float32 \(element_epilogue\)"):
+        half.epilogue_type(1e30)
+    assert single.epilogue_type(1e30)
+    for functor in (half, single):
+        with pytest.raises(PyCutlassError, match="Scale the operands instead") as caught:
+            functor.epilogue_type(1e60)
+        assert "element_epilogue" not in str(caught.value)
+
+
+def test_an_activation_among_the_keywords_is_for_another_functor() -> None:
+    for kind in (pycutlass.LinearCombination, pycutlass.LinearCombinationClamp):
+        with pytest.raises(ArgumentTypeError, match=r"LinearCombinationGeneric\(pycutlass\.relu\(\), ") as caught:
+            kind(f16, 8, f32, f32, activation="relu")
+        assert "Did you mean" not in str(caught.value)
+    assert pycutlass.LinearCombinationGeneric(pycutlass.relu(), f16, 8, f32, f32)
+
+
+def test_a_list_of_one_tensor_and_a_tensor_to_come_are_called_so() -> None:
+    with pytest.raises(PyCutlassError, match=r"operand A has 1 tensor for batch=2: give one for each problem"):
+        RCR.supports(GemmProblemSize(8, 8, 8, cutlass.gemm.Mode.Array, 2), {"A": [TensorSpec((8, 8), f16)]}).require()
+    assert "got a TensorSpec of float32" in RCR.supports((8, 8, 8), {"A": TensorSpec((8, 8), f32)}).reason
 
 
 def test_a_raster_order_that_does_nothing_is_said_once(caplog: Any) -> None:

@@ -139,7 +139,7 @@ CONVOLVED = [
     Remedy("numpy D", CONV, "numpy", "D", np.asfortranarray, r"make D as (np\.empty\(.*?D\.dtype\)) and read"),
     Remedy("NCHW of numpy", CONV, "numpy", "A", lambda a: a.transpose(0, 3, 1, 2).copy(), r"pass (np\..*)\.$"),
     Remedy("torch A", CONV, "torch", "A", lambda t: t.contiguous(), r"Pass (A\.contiguous\(memory_.*last\))\."),
-    Remedy("torch D", CONV, "torch", "D", lambda t: t.contiguous(), r"Make D as (torch\.empty\(.*last\)) and read"),
+    Remedy("torch D", CONV, "torch", "D", lambda t: t.contiguous(), r"make D as (torch\.empty\(.*last\)) and read"),
 ]
 
 

@@ -73,7 +73,12 @@ def test_what_is_left_out_is_named(kind: Any) -> None:
         kind()
     message = str(caught.value)
     assert message.startswith(f"{kind.__name__} missing {len(REQUIRED[kind])} required positional arguments: ")
-    assert f"; it takes {', '.join(REQUIRED[kind])}, optionally " in message
+    required, optional = message.partition("; it takes ")[2].split(", optionally ")
+    assert {*REQUIRED[kind], *BEHIND.get(kind, ())} <= set(required.split(", "))
+    positional = [name for name in inspect.signature(kind.__init__).parameters if name != "self"]
+    assert required.split(", ") == positional[: len(required.split(", "))], "they can be given in this order"
+    assert kind not in (GemmArguments, Conv2dArguments) or required.endswith("A, B, C, D")
+    assert "splices" not in optional, "the original's keyword has no effect"
     assert all(f"'{name}'" in message for name in REQUIRED[kind])
     assert "unknown" not in message and "self" not in message
 
