@@ -54,9 +54,18 @@ def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None,
 
 
 def transposed(
-    name: str, library: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str | None, row_major: bool
+    name: str,
+    library: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: str | None,
+    row_major: bool,
+    offer: str = "",
 ) -> str:
-    """Return what to do where `shape`, of two dimensions, is that of the transposed operand."""
+    """Return what to do where `shape`, of two dimensions, is that of the transposed operand.
+
+    `offer` is how to describe the operand with the other layout; nothing where there is no such operation.
+    """
     view, is_target = f"{name}.T", name[0] in "Dd"
     described = "C" if is_target or name == "source" else name.partition("[")[0]
     purpose = {"A": "To multiply by that", "B": "To multiply by that", "C": "To add that"}.get(described, "To use that")
@@ -65,12 +74,10 @@ def transposed(
     if strides[0 if row_major else 1] == 1:
         return f"{purpose}, pass {view}"
     remedy = laid_out(name, library, shape[::-1], dtype, row_major)
-    if described not in ("A", "B", "C"):  # a tensor of the epilogue, whose layout is not the user's choice
-        return f"{purpose}, {remedy.replace(name, view)}"
-    other = f"describe {described} as {'ColumnMajor' if row_major else 'RowMajor'} and pass {view}"
+    other = f"{offer} and pass {view}" if described in ("A", "B", "C") else ""  # not the user's choice of all others
     if is_target:
-        return f"{purpose}, {other}; for the result itself, {remedy}"
-    return f"{purpose}, {remedy.replace(name, view)}, or {other}"
+        return f"{purpose}, {other}; for the result itself, {remedy}" if offer else f"For the result itself, {remedy}"
+    return f"{purpose}, {remedy.replace(name, view)}{f', or {other}' if offer and other else ''}"
 
 
 def interleaved(

@@ -18,7 +18,7 @@ from pycutlass.integers import items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.launch.split_k import Planes
 from pycutlass.log import say_once
-from pycutlass.operands import MisalignedError, say_without_gradient
+from pycutlass.operands import MisalignedError, OtherLayoutError, say_without_gradient
 from pycutlass.operands.epilogue import given_ports
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import Operation
@@ -96,7 +96,7 @@ class Arguments(ABC):
         """Return the problem with every operand checked, or say what the operation offers to those that do not fit."""
         try:
             return self._problem(given, scalars)
-        except MisalignedError as error:
+        except (MisalignedError, OtherLayoutError) as error:
             raise explained(self.operation, error) from None
 
     @abstractmethod

@@ -13,13 +13,14 @@ from pycutlass.operands.checks import (
 )
 from pycutlass.operands.matrices import empty_matrix, empty_matrix_of, matrix, matrix_of
 from pycutlass.operands.operand import Matrix, Operand
-from pycutlass.operands.refusals import MisalignedError
+from pycutlass.operands.refusals import MisalignedError, OtherLayoutError
 
 __all__ = [
     "LARGEST_EXTENT",
     "Matrix",
     "MisalignedError",
     "Operand",
+    "OtherLayoutError",
     "check_alike",
     "check_bias",
     "check_count",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from pycutlass import _core
 from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
@@ -11,7 +12,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import alignment_of, interleaved, laid_out, transposed
 
-__all__ = ["SENTENCES", "MisalignedError", "refusal", "rule_of"]
+__all__ = ["SENTENCES", "MisalignedError", "OtherLayoutError", "refusal", "rule_of"]
 
 
 class MisalignedError(AlignmentError):
@@ -38,6 +39,33 @@ class MisalignedError(AlignmentError):
     def text(self, narrower: str = "") -> str:
         """Return the message, with the description that would do."""
         return f"{self.rule}. {self.padded}{f', or {narrower}' if narrower else ''}."
+
+
+class OtherLayoutError(ArgumentError):
+    """An operand has the other layout; whoever knows the operation says whether it can be described with it.
+
+    Parameters
+    ----------
+    name : str
+        The operand.
+    layout : type
+        The layout that it has.
+    alone : str
+        The message where no such operation exists.
+    described : str
+        The message where one does, with `OFFER` in the place of the description.
+    """
+
+    OFFER = "<description>"
+
+    def __init__(self, name: str, layout: Any, alone: str, described: str) -> None:
+        self.name, self.layout, self.alone, self.described = name, layout, alone, described
+        super().__init__(alone)
+
+    def text(self, described: str, apart: bool) -> str:
+        """Return the message that offers operand `described`, of which D is `apart`, with the other layout."""
+        follows = ", which D follows," if self.name[0] in "Dd" and described == "C" and not apart else ""
+        return self.described.replace(self.OFFER, f"describe {described}{follows} as {self.layout.__name__}")
 
 
 def rule_of(description: TensorDescription) -> _core.OperandRule:
@@ -104,7 +132,7 @@ def _dimensions(operand: Matrix) -> str:
     )
 
 
-def _wrong_shape(operand: Matrix) -> str:
+def _wrong_shape(operand: Matrix) -> str | PyCutlassError:
     wanted = (operand.rows, operand.columns) if operand.batch == 1 else (operand.batch, operand.rows, operand.columns)
     view, shape, elements = operand.view, _shape(operand), operand.batch * operand.rows * operand.columns
     remark = ""
@@ -112,14 +140,17 @@ def _wrong_shape(operand: Matrix) -> str:
         remark = f". For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={shape[0]}"
     if _is_bias(operand, math.prod(shape)):
         remark = _NO_BIAS
-    if len(shape) == 2 and shape[::-1] == wanted:
-        row_major = operand.description.is_row_major
-        remedy = transposed(operand.name, view.library, shape, _strides(operand), view.dtype_name, row_major)
-        remark = f": the transposed matrix. {remedy}"
-    return (
+    rule = (
         f"operand {operand.name} must have shape {wanted}, or be flat with {elements} elements, for this problem size; "
-        f"got shape {shape}{remark}"
+        f"got shape {shape}"
     )
+    if len(shape) == 2 and shape[::-1] == wanted:
+        given = operand.name, view.library, shape, _strides(operand), view.dtype_name, operand.description.is_row_major
+        alone, described = (
+            f"{rule}: the transposed matrix. {transposed(*given, offer)}" for offer in ("", OtherLayoutError.OFFER)
+        )
+        return alone if alone == described else _other(operand, alone, described)
+    return rule + remark
 
 
 def _rows_apart(operand: Matrix) -> str:
@@ -127,6 +158,12 @@ def _rows_apart(operand: Matrix) -> str:
         f"operand {operand.name} of shape {_shape(operand)} stands for a matrix of {operand.rows} rows, which must "
         f"be a constant step apart; it has strides {_strides(operand)}. Take it as a batch (Mode.Batched)."
     )
+
+
+def _other(operand: Matrix, alone: str, described: str) -> OtherLayoutError:
+    """Return the exception for an operand of the other layout."""
+    layout = _core.ColumnMajor if operand.description.is_row_major else _core.RowMajor
+    return OtherLayoutError(operand.name, layout, alone, described)
 
 
 def _not_adjacent(operand: Matrix, or_described: str = "") -> str:
@@ -139,9 +176,8 @@ def _not_adjacent(operand: Matrix, or_described: str = "") -> str:
     )
 
 
-def _other_layout(operand: Matrix) -> str:
-    other = "ColumnMajor" if operand.description.is_row_major else "RowMajor"
-    return _not_adjacent(operand, f", or describe {operand.name} as {other}")
+def _other_layout(operand: Matrix) -> PyCutlassError:
+    return _other(operand, _not_adjacent(operand), _not_adjacent(operand, f", or {OtherLayoutError.OFFER}"))
 
 
 def _anew(operand: Matrix) -> str:

@@ -1,4 +1,4 @@
-"""What to describe an operation with, where tensors are less aligned than it needs: only what is then accepted."""
+"""What to describe an operation with, where tensors are less aligned or of another layout: only what is accepted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pycutlass.errors import AlignmentError, PyCutlassError
-from pycutlass.operands import MisalignedError
+from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
+from pycutlass.operands import MisalignedError, OtherLayoutError
 from pycutlass.remedies import alignment_of
 
 __all__ = ["explained", "narrower"]
@@ -17,10 +17,15 @@ _STAGES = " and give the tile stages=2, since deeper pipelines load at least 4 b
 _EXTENTS = {"A": "MK", "B": "KN", "C": "MN"}
 
 
-def explained(operation: Any, error: MisalignedError) -> AlignmentError:
+_DESCRIBED = {"D": "C", "destination": "C", "source": "C"}
+
+
+def explained(operation: Any, error: MisalignedError | OtherLayoutError) -> ArgumentError:
     """Return what is said to users of `operation`: the rule, and each remedy that they have."""
     letter = error.name.partition("[")[0]
-    described = {"D": "C", "destination": "C", "source": "C"}.get(letter, letter)
+    described = _DESCRIBED.get(letter, letter)
+    if isinstance(error, OtherLayoutError):
+        return ArgumentError(_with_layout(operation, error, letter, described))
     if described not in _EXTENTS:  # a tensor of the epilogue, whose alignment is not the user's choice
         return AlignmentError(error.text())
     alignments = {described: error.fits}
@@ -31,6 +36,21 @@ def explained(operation: Any, error: MisalignedError) -> AlignmentError:
     if operation.is_sm90:
         return AlignmentError(f"{error.rule}. {error.padded}: TMA needs 16-byte alignment.")
     return AlignmentError(error.text(narrower(operation, alignments, described, letter == "D")))
+
+
+def _with_layout(operation: Any, error: OtherLayoutError, letter: str, described: str) -> str:
+    """Return the message about an operand of another layout, with the description that takes it if there is one."""
+    apart = getattr(operation, "is_apart", False)
+    described = letter if apart and letter == "D" else described
+    if described not in (*_EXTENTS, "D"):
+        return error.alone
+    fields = {name: getattr(operation, name) for name in operation._FIELDS if name != "D" or apart}
+    fields[described] = replace(fields[described], layout=error.layout)
+    try:
+        type(operation)(**fields)
+    except (PyCutlassError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
+        return error.alone
+    return error.text(described, apart)
 
 
 def narrower(operation: Any, alignments: Mapping[str, int], least: str = "", is_target: bool = False) -> str:

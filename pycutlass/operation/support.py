@@ -11,7 +11,7 @@ from typing import Any
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.operands import MisalignedError
+from pycutlass.operands import MisalignedError, OtherLayoutError
 from pycutlass.operation.narrower import explained
 
 __all__ = [
@@ -58,7 +58,7 @@ def supported(operation: Any, check: Callable[[], object]) -> Support:
     """Return what `check`, which raises where something does not fit `operation`, says."""
     try:
         check()
-    except MisalignedError as error:
+    except (MisalignedError, OtherLayoutError) as error:
         return Support(str(explained(operation, error)))
     except (ArgumentError, ArgumentTypeError, DescriptionError) as error:
         return Support(str(error))

@@ -115,8 +115,10 @@ def test_the_other_layout_is_refused_with_the_remedy(case, name):
     with pytest.raises(ArgumentError) as caught:
         matrix(name, description, case.view(base), case.rows, case.columns)
     words = [f"operand {name}", description.order.name, str(case.strides), "To fix it, "]
-    words.append(f"describe {name} as {'RowMajor' if case.layout is ROW else 'ColumnMajor'}")
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "describe " not in str(caught.value), "an operation alone knows whether it can be described so"
+    offered = caught.value.text(name, True)
+    assert f", or describe {name} as {'RowMajor' if case.layout is ROW else 'ColumnMajor'}." in offered
 
 
 @pytest.mark.parametrize("layout", [ROW, COLUMN])
@@ -173,6 +175,10 @@ REFUSED: list[tuple[Any, type[Exception], list[str]]] = [
 ]
 
 
+#: Remedies that are copies.
+COPIES = (".astype('float16')", "to_dense()", "resolve_neg()")
+
+
 def test_the_baseline_is_valid():
     assert matrix("A", F16, BASELINE, 4, 8).ld == 8
 
@@ -182,6 +188,8 @@ def test_the_baseline_is_valid():
 def test_one_wrong_thing_is_named(name, tensor, kind, words):
     # Nobody would read a copy of what is written.
     anew = "read the result from there" if name == "D" else "Pass a copy"
+    if name == "D":
+        words = ["ANEW" if word in COPIES else word for word in words]
     with pytest.raises(kind) as caught:
         matrix(name, F16, tensor, 4, 8)
     assert all(word.replace("ANEW", anew) in str(caught.value) for word in [name, *words]), str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from convolutions import SIMT, conv, f32, fprop, wgrad
-from descriptions import COLUMN, ROW, ampere, parts
+from descriptions import COLUMN, ROW, ampere, native_parts, parts
 
 import pycutlass
 from pycutlass import Conv2dArguments, GemmArguments, GemmGroupedArguments, GemmOperationGrouped
@@ -155,7 +156,10 @@ def test_a_transposed_d_or_c() -> None:
     A, B = ones(M, K), ones(K, N)
     message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, None, ones(N, M)))
     assert "multiply" not in message
-    assert "To write the transposed result there, describe C as ColumnMajor and pass D.T; for the result" in message
+    assert (
+        "To write the transposed result there, describe C, which D follows, as ColumnMajor and pass D.T; for the result"
+        in message
+    )
     D = np.zeros((N, M), np.float16)
     operation = ampere("f16", (ROW, ROW, COLUMN))
     operation.run(GemmArguments(operation, (M, N, K), A, B, None, D.T))
@@ -167,7 +171,7 @@ def test_a_transposed_d_or_c() -> None:
     assert "To add that, pass np.ascontiguousarray(C.T), or describe C as ColumnMajor and pass C.T" in message
     sizes, grouped = [(M, N, K)], group()
     message = said(lambda: GemmGroupedArguments(grouped, sizes, [A], [B], None, [ones(N, M)]))
-    assert "describe C as ColumnMajor and pass D[0].T" in message
+    assert "describe C, which D follows, as ColumnMajor and pass D[0].T" in message
 
 
 CONVERTED = r"[Pp]ass (\S+\.(?:to|astype)\(.*?\))|(?:Make \S+ as|pass) (\S+\.empty_like\(.*?\)) (?:and|to)"
@@ -242,3 +246,49 @@ def test_a_d_that_was_converted() -> None:
     arguments.update(D=D)
     operation.run(arguments)
     assert (D == 8).all()
+
+
+F16 = pycutlass.cutlass.float16
+SHAPES = {"A": (M, K), "B": (K, N), "C": (M, N), "D": (M, N)}
+
+
+def spec_turned(operation: Any, name: str, *, transposed: bool) -> pycutlass.TensorSpec:
+    """Return an operand that is packed in the other layout, or the transposed matrix in its own."""
+    rows, columns = SHAPES[name]
+    description = getattr(operation, name)
+    if transposed:
+        rows, columns = columns, rows
+    is_row_major = description.is_row_major == transposed
+    return pycutlass.TensorSpec((rows, columns), description.element, (columns, 1) if is_row_major else (1, rows))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("name", "ABCD")
+@pytest.mark.parametrize("kind", ["f16", "f32_simt", "hopper", "apart"])
+def test_a_layout_is_named_where_the_family_has_it(kind: str, name: str, transposed: bool) -> None:
+    described = {
+        "f16": lambda: parts("f16", (ROW, ROW, ROW)),
+        "f32_simt": lambda: parts("f32_simt", (ROW, ROW, ROW)),
+        "hopper": native_parts,
+        "apart": lambda: native_parts() | {"D": pycutlass.TensorDescription(F16, COLUMN, 8)},
+    }[kind]()
+    operation = pycutlass.GemmOperationUniversal(**described)
+    given = spec_turned(operation, name, transposed=transposed)
+    reason = operation.supports((M, N, K), {name: given}).reason
+    assert reason, "it has another layout"
+    letter = name if name != "D" or kind == "apart" else "C"
+    other = COLUMN if getattr(operation, letter).is_row_major else ROW
+    changed = {**described, letter: replace(getattr(operation, letter), layout=other)}
+    try:
+        made = pycutlass.GemmOperationUniversal(**changed)
+    except DescriptionError:
+        assert "describe " not in reason, reason
+        return
+    follows = ", which D follows," if letter != name else ""
+    assert f"describe {letter}{follows} as {other.__name__}" in reason, reason
+    tensor = given
+    if transposed:
+        assert f"and pass {name}.T" in reason, reason
+        assert given.strides is not None
+        tensor = pycutlass.TensorSpec(given.shape[::-1], given.dtype, given.strides[::-1])
+    assert made.supports((M, N, K), {name: tensor})
