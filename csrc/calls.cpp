@@ -11,8 +11,9 @@ Function dispatch = nullptr;
 
 // Takes the place of `dispatch`: a call that succeeds is not looked at.
 PyObject* guarded(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {
-  PyObject* result = dispatch(self, arguments, count, keywords);
-  if (!result) raise_ours(arguments, count + (keywords ? PyTuple_GET_SIZE(keywords) : 0), keywords);
+  py::object const names = plain_names(keywords);
+  PyObject* result = dispatch(self, arguments, count, names.ptr());
+  if (!result) raise_ours(arguments, count + (keywords ? PyTuple_GET_SIZE(keywords) : 0), names.ptr());
   return result;
 }
 
@@ -53,6 +54,18 @@ void guard_calls(py::module_& m) {
       guard_class(member);
     }
   }
+}
+
+py::object plain_names(PyObject* keywords) {
+  Py_ssize_t const count = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+  Py_ssize_t plain = 0;
+  while (plain < count && PyUnicode_CheckExact(PyTuple_GET_ITEM(keywords, plain))) ++plain;
+  if (plain == count) return py::reinterpret_borrow<py::object>(keywords);
+  py::tuple names(count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    names[i] = py::reinterpret_steal<py::object>(PyUnicode_FromObject(PyTuple_GET_ITEM(keywords, i)));
+  }
+  return names;
 }
 
 void raise_ours(PyObject* const* arguments, Py_ssize_t count, PyObject* keywords) {

@@ -8,5 +8,8 @@ namespace py = pybind11;
 /// Makes every function, method and property of the module raise our exceptions. Called when all of them are bound.
 void guard_calls(py::module_& m);
 
+/// The names of keywords as Python's own text: a class that is derived from it may raise where it is compared.
+py::object plain_names(PyObject* keywords);
+
 /// Turns the TypeError, ValueError or OverflowError that is set into ArgumentTypeError or ArgumentError.
 void raise_ours(PyObject* const* arguments = nullptr, Py_ssize_t count = 0, PyObject* keywords = nullptr);

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+
+#include "calls.h"
 
 namespace {
 
@@ -17,12 +20,19 @@ struct Method {
   PyObject* function;  // what stands for it in Python, and takes what is not served
   PyObject* direct;    // of a checked call: what is called first, with none of the keywords that are `earlier`
   PyObject* earlier;   // a tuple
+  PyObject* owner;     // the class that it is a method of; null where it is a function
   Serve serve;
 };
 
 Method& method_of(PyObject* self) { return *reinterpret_cast<Method*>(self); }
 
 PyObject* interned(char const* name) { return PyUnicode_InternFromString(name); }
+
+/// Whether it is called as a method is, with an object of its class first.
+bool is_bound(Method const& method, PyObject* const* given, Py_ssize_t count) {
+  auto* const owner = reinterpret_cast<PyTypeObject*>(method.owner);
+  return !owner || (count && PyObject_TypeCheck(given[0], owner));
+}
 
 /// Where arguments have what is looked at in each launch: in slots of their class, which lie at the same place in every
 /// object. The class is made once, and lives as long as the process.
@@ -85,7 +95,10 @@ PyObject* serve_update(Method const&, PyObject* const* given, Py_ssize_t count, 
 
 /// A call that fits the parameters of a function. One that does not has entered no frame, so its exception comes
 /// without a traceback.
-PyObject* serve_checked(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+PyObject* serve_checked(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* given_keywords) {
+  if (!is_bound(method, given, count)) return nullptr;
+  py::object const names = plain_names(given_keywords);
+  PyObject* const keywords = names.ptr();
   for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); ++i) {
     int const is_earlier = PySequence_Contains(method.earlier, PyTuple_GET_ITEM(keywords, i));
     if (is_earlier) return nullptr;
@@ -100,10 +113,27 @@ PyObject* serve_checked(Method const& method, PyObject* const* given, Py_ssize_t
   return nullptr;
 }
 
+/// Raises for a method that was called without an object of its class.
+PyObject* refuse_unbound(Method const& method, PyObject* const* given, Py_ssize_t count) {
+  try {
+    py::object const first = count ? py::reinterpret_borrow<py::object>(given[0]) : py::none();
+    py::object const error = py::module_::import("pycutlass.calls")
+                                 .attr("unbound")(py::handle(method.function), py::handle(method.owner), first);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  } catch (py::error_already_set& failed) {
+    failed.restore();
+  }
+  return nullptr;
+}
+
 PyObject* call(PyObject* self, PyObject* const* given, size_t count, PyObject* keywords) {
-  PyObject* result = method_of(self).serve(method_of(self), given, PyVectorcall_NARGS(count), keywords);
+  Method const& method = method_of(self);
+  PyObject* result = method.serve(method, given, PyVectorcall_NARGS(count), keywords);
   if (result || PyErr_Occurred()) return result;
-  return PyObject_Vectorcall(method_of(self).function, given, count, keywords);
+  if (!is_bound(method, given, PyVectorcall_NARGS(count))) {
+    return refuse_unbound(method, given, PyVectorcall_NARGS(count));
+  }
+  return PyObject_Vectorcall(method.function, given, count, plain_names(keywords).ptr());
 }
 
 PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
@@ -114,7 +144,7 @@ PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
 
 /// What is asked of the method, by help, inspect and whoever reads annotations, is asked of the function.
 PyObject* attribute(PyObject* self, PyObject* name) {
-  for (char const* own : {"__class__", "__reduce_ex__"}) {
+  for (char const* own : {"__class__", "__reduce_ex__", "__set_name__"}) {
     if (PyUnicode_CompareWithASCIIString(name, own) == 0) return PyObject_GenericGetAttr(self, name);
   }
   PyObject* const function = method_of(self).function;
@@ -128,11 +158,22 @@ PyObject* show(PyObject* self) { return PyObject_Repr(method_of(self).function);
 /// Copied and pickled by its name, as functions are.
 PyObject* reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(method_of(self).function, "__qualname__"); }
 
+/// Called where the method gets its name in a class, the one that it is a method of.
+PyObject* set_name(PyObject* self, PyObject* arguments) {
+  PyObject *owner = nullptr, *name = nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!U:__set_name__", &PyType_Type, &owner, &name)) return nullptr;
+  Py_INCREF(owner);
+  PyObject* const before = std::exchange(method_of(self).owner, owner);
+  Py_XDECREF(before);
+  return py::none().release().ptr();
+}
+
 void destroy(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   Py_XDECREF(method_of(self).function);
   Py_XDECREF(method_of(self).direct);
   Py_XDECREF(method_of(self).earlier);
+  Py_XDECREF(method_of(self).owner);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -147,7 +188,8 @@ PyTypeObject* method_type() {
       {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, call), READONLY, nullptr},
       {},
   };
-  static PyMethodDef methods[] = {{"__reduce_ex__", reduce, METH_O, nullptr}, {}};
+  static PyMethodDef methods[] = {
+      {"__reduce_ex__", reduce, METH_O, nullptr}, {"__set_name__", set_name, METH_VARARGS, nullptr}, {}};
   static PyType_Slot slots[] = {
       {Py_tp_dealloc, erased(destroy)},   {Py_tp_call, erased(PyVectorcall_Call)},
       {Py_tp_descr_get, erased(bind_to)}, {Py_tp_getattro, erased(attribute)},

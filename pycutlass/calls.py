@@ -26,6 +26,7 @@ __all__ = [
     "refused",
     "shown",
     "suggestion",
+    "unbound",
     "unknown_keywords",
 ]
 
@@ -151,6 +152,8 @@ def public(target: _Target, *, but: tuple[str, ...] = (), also: Mapping[str, str
         if is_public and name not in but and isinstance(plain, FunctionType):
             call = _checked(plain, None, also) if name == "__init__" else _checked(plain, f"{target.__name__}.{name}")
             setattr(target, name, binding(call) if binding else call)
+            if binding is None:
+                call.__set_name__(target, name)  # as in the body of a class
     return target
 
 
@@ -201,6 +204,14 @@ def _mistake(
     required = [name for name in names if name not in (*optional, *legacy)]
     takes = ", ".join([*required, f"optionally {', '.join(optional)}"] if optional else required)
     return ArgumentTypeError(f"{said}; it takes {takes or 'none'}")
+
+
+def unbound(function: Any, owner: type, first: Any) -> ArgumentTypeError:
+    """Return the exception for a method that was called without an object of its class, but with `first`."""
+    name = function.__name__
+    how = f"write {owner.__name__}(...)" if name == "__init__" else f"call it on one, .{name}(...)"
+    got = "none" if first is None else shown(first)
+    return ArgumentTypeError(f"{function.__qualname__} needs an object of {owner.__name__} first, got {got}: {how}")
 
 
 def _twice(name: str, earlier: str) -> ArgumentTypeError:

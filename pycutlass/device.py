@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ __all__ = [
     "describe",
     "device_cc",
     "require",
+    "with_streams",
 ]
 
 
@@ -106,11 +108,23 @@ def compute_capability(ordinal: int = 0) -> int:
     return describe(ordinal).compute_capability
 
 
+def with_streams() -> str:
+    """Return the library whose current stream is followed where no tensor says which; empty where there is none."""
+    if callable(imported("torch", "cuda", "current_stream")):
+        return "torch"
+    return "cupy" if callable(imported("cupy", "cuda", "get_current_stream")) else ""
+
+
 def current_stream_source(library: str, ordinal: int) -> Callable[[], int]:
-    """Return a function that gives the handle of the current stream of `library` on GPU `ordinal`."""
-    if library == "torch" and callable(current_stream := imported("torch", "cuda", "current_stream")):
+    """Return a function that gives the handle of the current stream of `library` on GPU `ordinal`.
+
+    The library is there as a whole: there are tensors of it, or `with_streams` says so.
+    """
+    if library == "torch":
+        current_stream = sys.modules["torch"].cuda.current_stream
         return lambda: int(current_stream(ordinal).cuda_stream)
-    if library == "cupy" and callable(get_current_stream := imported("cupy", "cuda", "get_current_stream")):
+    if library == "cupy":
+        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
         return lambda: int(get_current_stream(ordinal).ptr)  # without a device, the stream of the current one
     return lambda: 0  # whoever has no notion of a current stream means the legacy default stream
 

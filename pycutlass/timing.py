@@ -18,7 +18,6 @@ from pycutlass import _core, device
 from pycutlass.allocators import chosen
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.imported import imported
 from pycutlass.integers import as_int, attribute, real
 from pycutlass.memory import DeviceBuffer
 
@@ -190,7 +189,7 @@ class DeviceTimer:
         """Return the stream that is measured now."""
         if self._given is not None:
             return _core.named_stream(self._given, self._ordinal)
-        library = next((name for name in ("torch", "cupy") if imported(name, "cuda") is not None), "")
+        library = device.with_streams()
         return _core.Stream(self._ordinal, device.current_stream_source(library, self._ordinal)())
 
     def _flush(self, stream: _core.Stream) -> Work:

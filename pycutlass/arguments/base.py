@@ -47,6 +47,9 @@ class LaunchConfig:
     shared_memory_capacity: int
 
 
+_OF_LAUNCHES = ("_execution", "_given", "_planes", "_run", "_try_exchange")  # what constructors set last
+
+
 # What the original had as attributes.
 def _address_of(operand: str) -> property:
     return property(lambda self: self._addresses(operand), doc=f"Where operand {operand} is.")
@@ -188,6 +191,7 @@ class Arguments(ABC):
         """
         if further or unknown:
             refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op", "epilogue"), further)
+        self._execution  # noqa: B018 (of arguments that were never made it raises)
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if epilogue is not None:
             given |= given_ports(self.operation.epilogue_functor, epilogue)
@@ -261,7 +265,13 @@ class Arguments(ABC):
         return self._execution
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise what Python raises for an attribute that arguments lack, with what is near."""
+        """Raise what Python raises for an attribute that arguments lack, with what is near.
+
+        What a launch needs is lacking where no constructor has made them, or one that failed.
+        """
+        if name in _OF_LAUNCHES:
+            who = type(self).__name__
+            raise ArgumentTypeError(f"these {who} were never made: write {who}(operation, ...) and use the result")
         known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
         raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
 
@@ -282,6 +292,12 @@ class Arguments(ABC):
                 f"{name} of {type(self).__name__} cannot be set, a launch would not see it: make new ones{exchange}"
             )
         object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Refuse to lose what a launch was made of."""
+        if name[0] != "_" and "_execution" in self.__dict__:
+            raise AttributeError(f"{name} of {type(self).__name__} cannot be deleted: make new ones")
+        object.__delattr__(self, name)
 
     def __del__(self) -> None:
         execution = self.__dict__.get("_execution")

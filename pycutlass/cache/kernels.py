@@ -382,6 +382,15 @@ class Imported(NamedTuple):
 
 def _path(name: str, value: Any) -> Path:
     try:
-        return Path(value)
+        path = Path(value)
+        possible = 0 not in f"{path}".encode("utf-8", "surrogateescape")
     except TypeError:
-        raise ArgumentTypeError(f"{name} must be a path, a str or pathlib.Path; got {value!r}") from None
+        raise ArgumentTypeError(f"{name} must be a path, a str or pathlib.Path; got {shown(value)}") from None
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise ArgumentError(
+            f"{name} must be a path that the file system can have, without NUL and halves of surrogate pairs; got "
+            f"{shown(value)}"
+        )
+    return path

@@ -161,24 +161,21 @@ def checked(operations: Iterable[Compilable], who: str) -> list[Compilable]:
     listed: list[Compilable] = []
     try:
         for operation in operations:  # which may have no end: each is looked at when it comes
-            _check_operation(operation, len(listed), who)
-            listed.append(operation)
+            if isinstance(operation, type):
+                raise ArgumentTypeError(
+                    f"{who} takes a list of operations, and item {len(listed)} is the class {operation.__name__}: "
+                    f"describe an operation with it, {operation.__name__}(...)"
+                )
+            if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
+                raise ArgumentTypeError(
+                    f"{who} takes a list of operations, and item {len(listed)} is {shown(operation)}"
+                )
+            listed += (operation,)
     except PyCutlassError:
         raise
     except Exception as error:  # of whoever walks along them
         raise ArgumentTypeError(f"{who} takes a list of operations, got {shown(operations)}") from error
     return listed
-
-
-def _check_operation(operation: object, position: int, who: str) -> None:
-    """Raise ArgumentTypeError where an item of a list is no operation."""
-    if isinstance(operation, type):
-        raise ArgumentTypeError(
-            f"{who} takes a list of operations, and item {position} is the class {operation.__name__}: describe an "
-            f"operation with it, {operation.__name__}(...)"
-        )
-    if attribute(operation, "artifacts") is None or not callable(attribute(operation, "source")):
-        raise ArgumentTypeError(f"{who} takes a list of operations, and item {position} is {shown(operation)}")
 
 
 def requests(operations: Sequence[Compilable], target: str | Sequence[str] | None, who: str) -> list[list[Request]]:

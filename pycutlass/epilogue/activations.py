@@ -41,6 +41,9 @@ class _Fixed:
     def __setattr__(self, name: str, value: Any) -> None:
         raise no_such_field(self, name, ("element_compute",))
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of {type(self).__name__} cannot be deleted")
+
 
 @public
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,8 @@ def check_writable(target: Matrix) -> None:
 
 def say_without_gradient(given: Mapping[str, Any]) -> None:
     """Say that D has no gradient where an operand asks for one."""
+    if "torch" not in sys.modules:  # the usual way is one step
+        return
     grad_is_enabled = imported("torch", "is_grad_enabled")
     if not callable(grad_is_enabled) or not grad_is_enabled():
         return

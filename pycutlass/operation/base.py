@@ -304,6 +304,12 @@ class Operation(ABC):
             raise no_such_field(self, name, self._FIELDS)
         object.__setattr__(self, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        """Refuse to lose what describes it."""
+        if name in self._FIELDS or name in self._FURTHER:
+            raise AttributeError(f"{name} of an operation cannot be deleted: describe another operation")
+        object.__delattr__(self, name)
+
 
 def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     """Return `value`, which must be a `kind`."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pycutlass import _core
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentTypeError, PyCutlassError
 from pycutlass.imported import imported, is_of
@@ -76,7 +77,10 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
             f"launched outside of tracing"
         )
     if device.type == "meta":
-        raise ArgumentTypeError(f"operand {name} is on the meta device and has no memory: make it on a CUDA device")
+        raise ArgumentTypeError(
+            f"operand {name} is a tensor of the meta device, which has a shape and no memory: make it on "
+            f"{'a CUDA device' if _core.device_count() else 'the CPU, since this machine has no GPU'}"
+        )
     if device.type not in ("cuda", "cpu"):
         remedy = _instead(name, "torch.empty({0}.shape, dtype={0}.dtype, device='cuda')", "use .cuda()")
         raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; {remedy}")
