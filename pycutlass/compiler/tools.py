@@ -42,6 +42,7 @@ _Found = TypeVar("_Found")
 _DECIDING = (
     *("pycutlass.config", "pycutlass.toolkit.find", "pycutlass.toolkit.host_compiler", "pycutlass.toolkit.models"),
     *("pycutlass.toolkit.files", "pycutlass.toolkit.trace", "pycutlass.toolchain.compilers"),
+    "pycutlass.toolchain.host_inputs",
     *("pycutlass.compiler.choice", __name__),
 )
 

@@ -19,17 +19,18 @@ from typing import ClassVar
 from pycutlass import cubin
 from pycutlass.errors import CompileError, ToolkitError
 from pycutlass.source import KernelSource
+from pycutlass.toolchain.host_inputs import files_named, included_digest, known_by_content, programs_of
 from pycutlass.toolchain.processes import Processes
 from pycutlass.toolkit import (
     Answer,
     Memo,
     Toolkit,
     bindings_directory,
-    compiler_options,
     cuda_release,
     file_fingerprint,
     is_file,
     is_script,
+    names_in,
     on_path,
     read_bytes,
     real_path,
@@ -43,6 +44,10 @@ __all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Product", "reproduce"]
 
 _GIB = 1 << 30
 _NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
+_DEFINING = ("-std=c++17", "-DNDEBUG")  # what decides what a header says to g++
+_INCLUDES_FILE = re.compile(  # in a profile of nvcc
+    rb"(?:^|[\s\"',=])(--?(?:pre-include|include|imacros|options-file|optf))(?![-\w])", re.MULTILINE
+)
 _ITSELF = re.compile(r"[gc]\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
 
 
@@ -140,21 +145,23 @@ class Nvcc(Compiler):
     def signature(self) -> dict[str, str]:
         """Return the release of nvcc; the compiler proper and the assembler, other packages' wheels, count as well.
 
-        So does what nvcc reads its own flags from. The compiler proper does not tell its release. A script in the place
-        of nvcc is asked each time, since what it runs may change while it does not.
+        So do the library of device code, which becomes part of kernels, and what nvcc reads its own flags from. The
+        compiler proper and that library do not tell their releases. A script in the place of nvcc is asked each time,
+        since what it runs may change while it does not.
         """
         root = real_path(self._program).parents[1]
         assembler, profile = root / "bin" / "ptxas", root / "bin" / "nvcc.profile"
-        proper = root / "nvvm" / "bin" / "cicc"
-        parts = [self._program, *filter(is_file, (assembler, proper))]
+        device_code = root / "nvvm" / "libdevice"
+        silent = [root / "nvvm" / "bin" / "cicc", *(device_code / name for name in names_in(device_code))]
+        parts = [self._program, *filter(is_file, (assembler, *silent))]
 
         def ask() -> str:
-            return ", ".join(f"{part.name} {known_by(part)}" for part in parts)
+            return ", ".join(map(known_by, parts))
 
         def known_by(part: Path) -> str:
-            if part == proper:
-                return hashlib.sha256(read_bytes(part)).hexdigest()[:16]
-            return cuda_release(run_quietly([str(part), "--version"]))
+            if part in silent:
+                return known_by_content(part)
+            return f"{part.name} {cuda_release(run_quietly([str(part), '--version']))}"
 
         memo = self._memo
         if is_script(self._program):
@@ -162,7 +169,13 @@ class Nvcc(Compiler):
             unrepeatable()
         fingerprint = " ".join(map(file_fingerprint, parts))
         version = memo("parts of nvcc", str(self._program), fingerprint, ask)
-        flags = hashlib.sha256(read_bytes(profile)).hexdigest() if is_file(profile) else "none"
+        said = read_bytes(profile) if is_file(profile) else None
+        if said and (includes := _INCLUDES_FILE.search(said)):
+            raise ToolkitError(
+                f"{profile} has {includes[1].decode()}, which has nvcc read a file that a kernel's cache key does not "
+                f"know: a change in it would go unnoticed. Leave it out, or set CUDA_HOME to another toolkit."
+            )
+        flags = "none" if said is None else hashlib.sha256(said).hexdigest()
         return {"device_compiler": version, "nvcc_profile": flags}
 
     def flags(self, target: str) -> tuple[str, ...]:
@@ -192,19 +205,26 @@ class Nvrtc(Compiler):
         self._library = toolkit.nvrtc
 
     def signature(self) -> dict[str, str]:
-        """Return the release of NVRTC, which its PTX tells, and a digest of our own steps before and after it."""
+        """Return the release of NVRTC, which its PTX tells, and a digest of our own steps before and after it.
+
+        A library beside it has what it builds into kernels.
+        """
+        folder = real_path(self._library).parent
+        built_in = [folder / name for name in names_in(folder) if name.startswith("libnvrtc-builtins.so")]
+        parts = [self._library, *filter(is_file, built_in)]
 
         def ask() -> str:
             trial = KernelSource("trial", 'extern "C" __global__ void trial() {}\n', 80, native=False)
             with scratch_directory() as folder:
                 _write_source(folder, trial)
                 run_quietly(self.command(folder / "kernel.cu", folder / self.output, "sm_80"), quiet=True)
-                return f"nvrtc {cuda_release((folder / 'kernel.ptx').read_text())}"
+                release = cuda_release((folder / "kernel.ptx").read_text())
+            return ", ".join([f"nvrtc {release}", *map(known_by_content, parts[1:])])
 
-        fingerprint = file_fingerprint(self._library)
+        fingerprint = " ".join(map(file_fingerprint, parts))
         steps = [read_bytes(path) for path in (_NVRTC_MAIN, cubin.__file__)]
         return {
-            "device_compiler": self._memo("compiler version", str(self._library), fingerprint, ask),
+            "device_compiler": self._memo("parts of nvrtc", str(self._library), fingerprint, ask),
             "nvrtc_steps": hashlib.sha256(b"\0".join(steps)).hexdigest(),
         }
 
@@ -252,14 +272,15 @@ class HostCompiler(Compiler):
         return self._answer
 
     def signature(self) -> dict[str, str]:
-        """Return the first line that the compiler says about its version, and digests of the files that its words name.
+        """Return the first line that the compiler says about its version, and digests of what else it reads and runs.
 
-        Among these are launchers before the compiler, and scripts. The line is remembered for a compiler alone: what a
-        script or a launcher runs may change while they do not.
+        That is what its words name and what these files include, launchers before the compiler, scripts, and its own
+        parts: the compiler proper, the assembler and the linker. What a compiler says is remembered, for a compiler
+        alone: what a script or a launcher runs may change while they do not.
         """
         programs = [Path(program) for program in _programs(self._program)]
         beside = [program for program in programs if program is not programs[-1] or is_script(program)]
-        files = sorted({*map(str, beside), *_files_named(self._program[1:])})
+        files = sorted({*map(str, beside), *files_named(self._program[1:])})
 
         def ask() -> str:
             with self._answer or Answer(self._version_command()) as answer:
@@ -273,7 +294,14 @@ class HostCompiler(Compiler):
         fingerprint = " ".join(map(file_fingerprint, programs))
         version = memo("compiler version", shlex.join(self._program), fingerprint, ask)
         digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
-        return {"host_compiler": version + "".join(digests)}
+        fields = {"host_compiler": version + "".join(digests)}
+        fields["host_programs"] = programs_of(self._program, memo, fingerprint)
+        if included := included_digest(self._program, self._preprocessing(), self.includes):
+            fields["host_includes"] = included
+        return fields
+
+    def _preprocessing(self) -> list[str]:
+        return [*_DEFINING, *self._include_flags()]
 
     def _version_command(self) -> list[str]:
         return [*self._program, "--version"]
@@ -292,7 +320,7 @@ class HostCompiler(Compiler):
         """
         return (
             *self._program[1:],
-            *("-std=c++17", "-DNDEBUG", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
+            *(*_DEFINING, "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
             *("-Wl,--exclude-libs,ALL,--gc-sections,-s", "-fpermissive", "-w"),
         )
 
@@ -322,12 +350,6 @@ def _programs(command: Sequence[str]) -> list[str]:
     """Return the programs of `command`, a launcher before the compiler: what stands before the first option."""
     words = itertools.takewhile(lambda word: not word.startswith("-"), command)
     return [found for word in words if (found := on_path(word))] or [command[0]]
-
-
-def _files_named(words: Sequence[str]) -> list[str]:
-    """Return the files that options name: ``-include file``, ``-include/file``, ``-specs=file``, ``@file``."""
-    named = (f"/{path}" for _, slash, path in (word.partition("/") for word in compiler_options(words)) if slash)
-    return [file for file in named if is_file(Path(file))]
 
 
 def _how_it_ended(status: int) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "is_directory",
     "is_file",
     "is_script",
+    "names_in",
     "on_path",
     "read_bytes",
     "real_path",
@@ -70,6 +71,15 @@ def is_script(program: Path) -> bool:
             return file.read(2) == b"#!"
     except PermissionError:  # it may be run all the same
         return True
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a directory, in order; none where it cannot be read."""
+    look("names", folder)
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def real_path(path: str | Path) -> Path:
@@ -128,6 +138,8 @@ def cuda_release(text: str) -> str:
 class Answer:
     """What a short command prints: on its output alone, unless `both_streams` are wanted. It runs from now on.
 
+    It runs in `folder`, or else where this process does.
+
     As a context manager it ends the command, where nobody has asked for the text.
 
     Raises
@@ -136,11 +148,12 @@ class Answer:
         If it cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], *, both_streams: bool = False) -> None:
+    def __init__(self, command: Sequence[str], *, both_streams: bool = False, folder: Path | None = None) -> None:
         self._command = shlex.join(command)
         try:
             self._process = subprocess.Popen(
                 command,
+                cwd=folder,
                 env=config.compiler_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -181,7 +194,9 @@ class Answer:
             self._process.communicate()
 
 
-def run_quietly(command: Sequence[str], *, both_streams: bool = False, quiet: bool = False) -> str:
+def run_quietly(
+    command: Sequence[str], *, both_streams: bool = False, quiet: bool = False, folder: Path | None = None
+) -> str:
     """Return what a short command prints, as an `Answer` does.
 
     Raises
@@ -189,7 +204,7 @@ def run_quietly(command: Sequence[str], *, both_streams: bool = False, quiet: bo
     ToolkitError
         If it cannot be started, fails, prints nothing, or takes more than a minute.
     """
-    with Answer(command, both_streams=both_streams) as answer:
+    with Answer(command, both_streams=both_streams, folder=folder) as answer:
         return answer.text(quiet=quiet)
 
 

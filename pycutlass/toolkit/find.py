@@ -21,6 +21,7 @@ from pycutlass.toolkit.files import (
     is_directory,
     is_file,
     is_script,
+    names_in,
     on_path,
     read_bytes,
     real_path,
@@ -28,7 +29,7 @@ from pycutlass.toolkit.files import (
     without_memo,
 )
 from pycutlass.toolkit.models import Cutlass, Toolkit, numbers_defined
-from pycutlass.toolkit.trace import look, unrepeatable
+from pycutlass.toolkit.trace import unrepeatable
 
 __all__ = [
     "CHECKOUT",
@@ -261,7 +262,8 @@ def _all_cuda_roots(memo: Memo, tried: list[str]) -> Iterator[tuple[Path, str]]:
 def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
     """Return the root of the toolkit of an nvcc; where that is a script in front of the real one, it is asked.
 
-    A script that does more than run another program is asked each time: what it runs may change while it does not.
+    A script that does more than run another program is asked each time: what it runs may change while it does not. What
+    an nvcc says is remembered as it says it, since a link in it may lead to another toolkit at another time.
     """
     root = real_path(nvcc).parent.parent
     if _has_headers(root):
@@ -270,16 +272,17 @@ def _root_of_nvcc(nvcc: Path, memo: Memo) -> Path:
     def ask() -> str:
         answer = run_quietly([str(nvcc), "--dryrun", "-x", "cu", os.devnull], both_streams=True)
         top = re.search(r"^#\$ TOP=(.+)$", answer, re.MULTILINE)
-        return os.path.realpath(top[1].strip()) if top else str(root)
+        return top[1].strip() if top else str(root)
 
     try:
         if not is_script(nvcc):
-            return Path(memo("root of nvcc", str(nvcc), file_fingerprint(nvcc), ask))
+            decide = filter(is_file, (nvcc, real_path(nvcc).with_name("nvcc.profile")))
+            return real_path(memo("top of nvcc", str(nvcc), " ".join(map(file_fingerprint, decide)), ask))
         runs = _RUNS_ANOTHER.fullmatch(read_bytes(nvcc))
         if runs and _has_headers(behind := real_path(os.fsdecode(runs[1])).parent.parent):
             return behind
         unrepeatable()
-        return Path(ask())
+        return real_path(ask())
     except (OSError, ToolkitError):  # not remembered: it may work the next time
         unrepeatable()
         return root
@@ -296,11 +299,8 @@ def _nvrtc_library(root: Path) -> Path | None:
 
 def _library_version(library: Path) -> str:
     """Return the version of an NVRTC library, for example ``13.0``; the library beside it has it in its name."""
-    folder = real_path(library).parent
-    look("names", folder)
-    beside = sorted(folder.glob("libnvrtc-builtins.so.*.*"))
-    match = re.search(r"\.so\.(\d+\.\d+)", beside[0].name) if beside else None
-    return match[1] if match else "unknown"
+    versions = (re.match(r"libnvrtc-builtins\.so\.(\d+\.\d+)", name) for name in names_in(real_path(library).parent))
+    return next((match[1] for match in versions if match), "unknown")
 
 
 def _cutlass_version(root: Path) -> str:

@@ -111,28 +111,15 @@ class Toolkit:
 
     @property
     def headers(self) -> list[str]:
-        """Return files and directories of CUDA itself.
+        """Return files and directories of CUDA itself, and all that nothing is known of.
 
-        Libraries of which kernels include nothing have theirs beside them, and change more often.
+        That may come before a header of the system: kernels are compiled with these directories first. Libraries of
+        which kernels include nothing have theirs beside them, and change more often.
         """
-        look("names", self.include)
         try:
-            with os.scandir(self.include) as entries:
-                own = [
-                    entry.path
-                    for entry in entries
-                    if _OF_CUDA.fullmatch(entry.name)
-                    and (
-                        entry.is_file(follow_symlinks=False)
-                        or entry.is_dir(follow_symlinks=False)
-                        or (entry.is_symlink() and (is_file(Path(entry.path)) or is_directory(Path(entry.path))))
-                    )
-                ]
+            return [place for folder in self.includes for place in _headers_in(folder)]
         except OSError as error:
             raise _unreadable(self, error, "CUDA_HOME") from error
-        return sorted(own) + [
-            place for name in ("cuda", "nv") if is_directory(Path(place := f"{self.include}/cccl/{name}"))
-        ]
 
     @property
     def headers_version(self) -> str:
@@ -171,11 +158,26 @@ def numbers_defined(header: Path) -> dict[str, str]:
 
 
 _NUMBER = re.compile(rb"#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)")
-_OF_CUDA = re.compile(
-    r"crt|cuda|nv|cooperative_groups|"
-    r"(cuda|cuComplex|cooperative_groups|builtin_types|channel_descriptor|common_functions|device_|driver_|host_|"
-    r"library_types|math_|mma|sm_|surface_|texture_|vector_)\w*\.(h|hpp)"
+# Libraries and tools beside CUDA itself. Their headers are in no kernel; `cccl` is an include directory of its own.
+_OF_OTHERS = re.compile(
+    r"cccl|CL|Openacc|Openmp|cub|thrust|"
+    r"(cu(blas|densitymat|dnn|dss|fft|file|pti|rand|solver|sparse|statevec|tensor)|generated_|nccl|npp|nv\w)\w*(\.\w+)?"
 )
+
+
+def _headers_in(folder: Path) -> list[str]:
+    look("names", folder)
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.path
+            for entry in entries
+            if not _OF_OTHERS.fullmatch(entry.name)
+            and (
+                entry.is_file(follow_symlinks=False)
+                or entry.is_dir(follow_symlinks=False)
+                or (entry.is_symlink() and (is_file(Path(entry.path)) or is_directory(Path(entry.path))))
+            )
+        )
 
 
 def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, variable: str, states: _core.FileStates) -> str:

@@ -33,7 +33,10 @@ class Machine:
             self.make_toolkit(root / f"cuda {name}", name)
         (root / "bin").mkdir()
         (root / "first").mkdir()
-        shutil.copy("/bin/cat", root / "bin" / "g++")  # a program, and no script: its version is remembered
+        program(root / "bin" / "g++", "g++ one")  # a program, and no script: its version is remembered
+        for name in ("as", "ld"):
+            (root / "bin" / name).write_text("one")
+            (root / "bin" / name).chmod(0o755)
         self.set("PATH", f"{root}/first:{root}/bin")
         self.set("HOME", str(root))
         self.packages = {"cutlass_library": [root / "package"], "nvidia.cu13": [root / "cuda one"]}
@@ -67,6 +70,8 @@ class Machine:
         program(root / "bin" / "nvcc", f"release 13.0, V13.0.{ord(text[0])}")
         script(root / "bin" / "ptxas", f"echo 'release 13.0, V13.0.{ord(text[0])}'")
         (root / "bin" / "nvcc.profile").write_text("")
+        (root / "nvvm" / "libdevice").mkdir(parents=True)
+        (root / "nvvm" / "libdevice" / "libdevice.10.bc").write_text("one")
 
     def searched(self, wanted: str | None = None) -> dict[str, str] | str:
         """Return what a search finds now, or why it finds nothing."""
@@ -98,7 +103,7 @@ def front(machine: Machine, name: str) -> None:
 def launcher_among_compilers(machine: Machine) -> None:
     """Have g++ be a link to a launcher that lies below a compiler's name, as some package managers arrange it."""
     (machine.root / "gcc-14").mkdir()
-    shutil.copy("/bin/cat", machine.root / "gcc-14" / "launcher")
+    program(machine.root / "gcc-14" / "launcher", "g++ launched")
     relink(machine.root / "first/g++", machine.root / "gcc-14" / "launcher")
 
 
@@ -132,11 +137,23 @@ CHANGES: dict[str, Callable[[Machine], Any]] = {
         (m.root / "cuda one/nvvm/bin").mkdir(parents=True),
         (m.root / "cuda one/nvvm/bin/cicc").touch(),
     ),
+    "the library of device code": lambda m: same_size_and_time(
+        m.root / "cuda one/nvvm/libdevice/libdevice.10.bc", "two"
+    ),
+    "a library of device code more": lambda m: (m.root / "cuda one/nvvm/libdevice/libdevice.11.bc").touch(),
+    "a header that comes before one of the system": lambda m: (m.root / "cuda one/include/cstdint").touch(),
+    "a header that comes before one of the system, in CUDA's C++ library": lambda m: (
+        m.root / "cuda one/include/cccl/cstdint"
+    ).touch(),
     "the flags of nvcc": lambda m: (m.root / "cuda one/bin/nvcc.profile").write_text("PTXAS_FLAGS += -O1\n"),
     "no flags of nvcc": lambda m: (m.root / "cuda one/bin/nvcc.profile").unlink(),
     "nvcc on PATH": lambda m: (m.root / "first/nvcc").symlink_to(m.root / "cuda two/bin/nvcc"),
-    "a host compiler that comes before": lambda m: shutil.copy("/bin/sleep", m.root / "first/g++"),
-    "another host compiler": lambda m: shutil.copy("/bin/sleep", m.root / "bin/g++"),
+    "a host compiler that comes before": lambda m: program(m.root / "first/g++", "g++ first"),
+    "another host compiler": lambda m: program(m.root / "bin/g++", "g++ two"),
+    "the assembler": lambda m: same_size_and_time(m.root / "bin/as", "two"),
+    "the linker": lambda m: same_size_and_time(m.root / "bin/ld", "two"),
+    "a linker that comes before": lambda m: script(m.root / "first/ld", "exit 1"),
+    "no assembler": lambda m: (m.root / "bin/as").unlink(),
     "a host compiler that may not be run": lambda m: (m.root / "bin/g++").chmod(0o600),
     "no host compiler": lambda m: (m.root / "bin/g++").unlink(),
     "another package of CUTLASS": lambda m: relink(m.root / "package/source", m.root / "cutlass two"),

@@ -54,13 +54,22 @@ def test_a_header_of_cuda_that_changed_within_its_size_and_time_is_found(cuda, n
 
 def test_headers_of_other_libraries_beside_cuda_make_no_other_kernel(cuda):
     before = cuda_digest_now()
-    for name in ("cublas_v2.h", "cudnn.h", "cupti.h", "curand_kernel.h", "nccl.h", "stdio.h", "cccl/thrust/sort.h"):
+    for name in ("cublas_v2.h", "cudnn.h", "cupti.h", "curand_kernel.h", "nccl.h", "nvrtc.h", "cccl/thrust/sort.h"):
         (cuda / name).write_text("// of another library")
     (cuda / "nvtx3").mkdir()
     (cuda / "nvtx3" / "nvToolsExt.h").write_text("// of another library")
     (cuda / "cuda_gone.h").symlink_to("/nowhere")
     os.mkfifo(cuda / "cuda_pipe.h")
     assert cuda_digest_now() == before
+
+
+@pytest.mark.parametrize("name", ["stdio.h", "cstdint", "cccl/cstdint", "cuchar", "sys/types.h", "nv"])
+def test_a_header_that_comes_before_one_of_the_system_is_found(cuda, name):
+    """Kernels are compiled with these directories before those of the system."""
+    before = cuda_digest_now()
+    (cuda / name).parent.mkdir(exist_ok=True)
+    (cuda / name / "new" if name == "nv" else cuda / name).write_text("#error nobody has asked for this one")
+    assert cuda_digest_now() != before
 
 
 def test_headers_of_cuda_are_in_the_key(monkeypatch, tmp_path):

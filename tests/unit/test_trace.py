@@ -183,7 +183,7 @@ def test_a_damaged_row_is_no_answer(machine, value):
     machine.cache.remember(choice._KIND, choice.environment(None), value, most=9)
     assert machine.recalled() is None
     machine.learned()
-    changed = "UPDATE memo_v1 SET value = replace(value, 'coreutils', 'coreutilz')"
+    changed = "UPDATE memo_v1 SET value = replace(value, 'g++ one', 'g++ two')"
     machine.cache._disk.run(lambda store: store._run(changed))
     assert machine.recalled() is None
     machine.learned()

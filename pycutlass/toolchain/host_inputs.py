@@ -1,0 +1,95 @@
+"""What a host compiler reads and runs beside the kernel: files that its words name, what they include, its programs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from pycutlass.errors import ToolkitError
+from pycutlass.toolkit import (
+    Memo,
+    compiler_options,
+    file_fingerprint,
+    is_directory,
+    is_file,
+    names_in,
+    on_path,
+    read_bytes,
+    run_quietly,
+    scratch_directory,
+    unrepeatable,
+)
+
+__all__ = ["files_named", "included_digest", "known_by_content", "programs_of"]
+
+_DIRECTORIES_OF_PROGRAMS = re.compile(r"^programs: *=(.*)$", re.MULTILINE)
+_INCLUDES_FILE = ("-include", "--include", "-imacros", "--imacros")
+_DEPENDENCY = re.compile(r"(?:\\.|[^\s\\])+")
+
+
+def known_by_content(part: Path) -> str:
+    """Return the name of a file, with a digest of its content."""
+    return f"{part.name} {hashlib.sha256(read_bytes(part)).hexdigest()[:16]}"
+
+
+def files_named(words: Sequence[str]) -> list[str]:
+    """Return the files that options name: ``-include file``, ``-include/file``, ``-specs=file``, ``@file``."""
+    named = (f"/{path}" for _, slash, path in (word.partition("/") for word in compiler_options(words)) if slash)
+    return [file for file in named if is_file(Path(file))]
+
+
+def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequence[Path]) -> str:
+    """Return a digest of all that the words of `command` have a compiler include, and of what that includes in turn.
+
+    It is empty where they name no file. The compiler is asked each time: which files these are is a matter of other
+    files, new ones among them. Those in `includes` have digests of their own.
+
+    Raises
+    ------
+    ToolkitError
+        If the compiler does not say.
+    """
+    words = command[1:]
+    if not files_named(words) and not any(word.startswith(_INCLUDES_FILE) for word in compiler_options(words)):
+        return ""
+    asks = [*command, *flags, "-M", "-x", "c++", os.devnull]
+    digest = hashlib.sha256()
+    with scratch_directory() as folder:
+        _, colon, listed = run_quietly(asks, folder=folder).partition(": ")
+        if not colon:
+            raise ToolkitError(f"{shlex.join(asks)} does not say what is included. Leave files out of CXX.")
+        files = [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in _DEPENDENCY.findall(listed)]
+        for file in sorted({*files} - {os.devnull}):
+            path = folder / file
+            if not Path(file).is_absolute():
+                unrepeatable()
+            elif any(map(path.is_relative_to, includes)):
+                continue
+            names_in(path.parent)  # a file that is new there may come before it
+            digest.update(f"{known_by_content(path)}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def programs_of(command: Sequence[str], memo: Memo, fingerprint: str) -> str:
+    """Return digests of the programs that a compiler runs, ``none`` for one that has them within itself.
+
+    Where it looks for them is remembered by its `fingerprint`; what is there, by the states of files.
+    """
+
+    def ask() -> str:
+        said = _DIRECTORIES_OF_PROGRAMS.search(run_quietly([*command, "-print-search-dirs"]))
+        return said[1] if said else ""
+
+    said = memo("search path of compiler", shlex.join(command), fingerprint, ask)
+    folders = [folder for folder in dict.fromkeys(map(Path, filter(None, said.split(":")))) if is_directory(folder)]
+    linkers = [word.partition("=")[2] for word in compiler_options(command[1:]) if word.startswith("-fuse-ld=")]
+    names = ["cc1plus", "collect2", "as", "ld", *(f"ld.{linker}" for linker in linkers)]
+    found = (next(filter(is_file, (folder / name for folder in folders)), None) or on_path(name) for name in names)
+    parts = [Path(part) for part in found if part]
+    states = " ".join(map(file_fingerprint, parts))
+    place = os.pathsep.join(map(str, parts))
+    return memo("programs of compiler", place, states, lambda: ", ".join(map(known_by_content, parts)) or "none")

@@ -1,0 +1,183 @@
+"""The key of a kernel follows what its compilers read and run besides the kernel, CUTLASS and CUDA's headers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from machines import Machine, relink
+from tool_trees import key_now, program, same_size_and_time, script
+
+from pycutlass import toolkit
+from pycutlass.cache import KernelCache
+from pycutlass.compiler import choice, tools
+from pycutlass.errors import ToolkitError
+from pycutlass.toolchain import HostCompiler, Nvcc, Nvrtc
+from pycutlass.toolkit import Toolkit
+
+pytestmark = pytest.mark.usefixtures("private_session")
+
+
+def recalled(cache: KernelCache) -> bool:
+    """Return whether a search in this cache is known and holds."""
+    found = choice.recall("nvrtc", cache)
+    return found is not None and found.holds()
+
+
+# What the words of the host command have the compiler include.
+
+INCLUDE = ["-include {}", "-include{}", "-imacros {}", "--include={}", "-Wp,-include,{}", "@{}"]
+
+
+@pytest.mark.parametrize("words", INCLUDE)
+def test_what_a_named_header_includes_is_in_the_key(monkeypatch, tmp_path, words):
+    """A change in it is seen by a search, and a search that is kept no longer holds."""
+    folder = tmp_path / "a folder"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / "inner.h").write_text('#include "deeper/last.h"\n')
+    (folder / "deeper" / "last.h").write_text("// one\n")
+    outer = tmp_path / "outer.h"
+    outer.write_text(f'#include "{folder}/inner.h"\n#include <cstddef>\n')
+    named = outer
+    if words.startswith("@"):
+        named = tmp_path / "words"
+        named.write_text(f"-include {outer}")
+    monkeypatch.setenv("CXX", "g++ " + words.format(named))
+    cache = KernelCache(tmp_path / "cache")
+    tools.search("nvrtc", cache)
+    keys = [key_now()]
+    assert recalled(cache) or words.startswith("@"), "such a word might be a program of the working directory"
+    same_size_and_time(folder / "deeper" / "last.h", "// two\n")
+    assert not recalled(cache)
+    keys.append(key_now())
+    tools.search("nvrtc", cache)
+    (folder / "cstddef").write_text("")  # beside a header of the chain, and included by none
+    assert not recalled(cache)
+    (folder / "inner.h").write_text('#include "deeper/last.h"\n#include "cstddef"\n')
+    keys.append(key_now())
+    assert len(set(keys)) == 3
+    cache.close()
+
+
+def test_a_named_header_is_included_with_the_directories_of_a_kernel(monkeypatch, tmp_path):
+    (tmp_path / "outer.h").write_text("#include <cutlass/version.h>\n")
+    monkeypatch.setenv("CXX", f"g++ -include {tmp_path}/outer.h")
+    found = tools.find_tools("nvrtc", toolkit.without_memo)
+    assert len(found.fields["host_includes"]) == 64
+    monkeypatch.setenv("CXX", "g++")
+    assert "host_includes" not in tools.find_tools("nvrtc", toolkit.without_memo).fields
+
+
+def test_a_named_header_that_cannot_be_read_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "outer.h").write_text('#include "nowhere.h"\n')
+    monkeypatch.setenv("CXX", f"g++ -include {tmp_path}/outer.h")
+    with pytest.raises(ToolkitError, match=r"CXX is g\+\+ -include (?s:.)*nowhere\.h(?s:.)*Correct the variable"):
+        tools.find_tools("nvrtc", toolkit.without_memo)
+    compiler = script(tmp_path / "g++", "echo version")
+    with pytest.raises(ToolkitError, match="does not say what is included"):
+        HostCompiler((str(compiler), "-include", f"{tmp_path}/outer.h"), ()).signature()
+
+
+@pytest.mark.parametrize(
+    "line", ["INCLUDES += --pre-include=/x.h", 'CUDAFE_FLAGS += "-include" /x.h', "PTXAS_FLAGS += -optf /x"]
+)
+def test_a_profile_of_nvcc_that_names_files_is_refused(tmp_path, line):
+    (tmp_path / "bin").mkdir()
+    nvcc = script(tmp_path / "bin" / "nvcc", "echo 'release 13.0, V13.0.88'")
+    device = Nvcc(Toolkit(tmp_path, tmp_path, "13.0", "test", nvcc, None), (), ("/usr/bin/g++",))
+    profile = tmp_path / "bin" / "nvcc.profile"
+    profile.write_text('INCLUDES += "-I$(TOP)/x86-include" --include-path=/include -includes\n')
+    device.signature()
+    profile.write_text(f"TOP = $(_HERE_)/..\n{line}\n")
+    with pytest.raises(ToolkitError, match=r"nvcc\.profile has -.* does not know: .* Leave it out"):
+        device.signature()
+
+
+# Programs and libraries.
+
+
+def test_programs_that_the_host_compiler_runs_are_in_the_key(tmp_path, monkeypatch):
+    found = HostCompiler(("/usr/bin/g++",), ()).signature()["host_programs"]
+    assert [part.split()[0] for part in found.split(", ")] == ["cc1plus", "collect2", "as", "ld"]
+    (tmp_path / "as").write_text("another")
+    (tmp_path / "as").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    other = HostCompiler(("/usr/bin/g++",), ()).signature()["host_programs"]
+    assert other != found and other.split(", ")[1] == found.split(", ")[1]
+    shutil.copy("/bin/true", tmp_path / "ld.own")
+    named = HostCompiler(("/usr/bin/g++", "-fuse-ld=own"), ()).signature()["host_programs"]
+    assert named.startswith(f"{other}, ld.own ")
+
+
+def test_a_program_among_those_of_the_compiler_comes_before_one_on_path(tmp_path, monkeypatch):
+    """Where the compiler looks is remembered, and what is there is looked at."""
+    own = tmp_path / "own programs"
+    own.mkdir()
+    compiler = program(tmp_path / "g++", f"programs: ={own}/:/nowhere/:{own}/")
+    monkeypatch.setenv("CXX", str(compiler))
+    cache = KernelCache(tmp_path / "cache")
+    before = tools.search("nvrtc", cache).fields["host_programs"]
+    assert recalled(cache)
+    script(own / "as", "exit 1")
+    assert not recalled(cache)
+    assert tools.search("nvrtc", cache).fields["host_programs"] != before
+    cache.close()
+
+
+def test_what_nvrtc_builds_into_kernels_is_in_the_key(tmp_path):
+    found = toolkit.find_nvrtc()
+    assert "libnvrtc-builtins.so" in Nvrtc(found, ()).signature()["device_compiler"]
+    (tmp_path / "libnvrtc.so.13").write_text("library")
+    (tmp_path / "libnvrtc-builtins.so.13.0").write_text("one")
+    made = Toolkit(tmp_path, tmp_path, "13.0", "test", None, tmp_path / "libnvrtc.so.13")
+    states = [Nvrtc(made, (), lambda kind, of, state, compute: state).signature()["device_compiler"]]
+    same_size_and_time(tmp_path / "libnvrtc-builtins.so.13.0", "two")
+    states.append(Nvrtc(made, (), lambda kind, of, state, compute: state).signature()["device_compiler"])
+    assert states[0] != states[1]
+
+
+# Links.
+
+
+@pytest.mark.parametrize("how", ["CUDA_HOME", "nvcc on PATH", "what nvcc says"])
+def test_a_switched_link_to_a_toolkit_leads_to_the_other_one(tmp_path, monkeypatch, how):
+    (tmp_path / "machine").mkdir()
+    machine = Machine(tmp_path / "machine", monkeypatch)
+    present = machine.root / "present"
+    relink(present, machine.root / "cuda two")
+    if how == "CUDA_HOME":
+        machine.set("CUDA_HOME", str(present))
+    elif how == "nvcc on PATH":
+        (machine.root / "first" / "nvcc").symlink_to(present / "bin" / "nvcc")
+    else:  # a program, so that what it says is remembered
+        program(machine.root / "first" / "nvcc", f"#$ TOP={present}/bin/..")
+    before = machine.learned()
+    assert "V13" not in before["device_compiler"] and ".116" in before["device_compiler"]
+    relink(present, machine.root / "cuda one")
+    assert machine.recalled() is None
+    found = tools.find_device_compiler(None, machine.cache.memo)[1]
+    assert found.root.resolve() == machine.root / "cuda one"
+    after = machine.learned()
+    assert ".111" in after["device_compiler"] and after["cuda_headers"] != before["cuda_headers"]
+    relink(present, machine.root / "cuda two")
+    assert machine.learned() == before
+    machine.cache.close()
+
+
+def test_what_an_nvcc_says_follows_its_profile(tmp_path, monkeypatch):
+    (tmp_path / "machine").mkdir()
+    machine = Machine(tmp_path / "machine", monkeypatch)
+    asked: list[str] = []
+
+    def memo(kind, subject, fingerprint, compute):
+        if kind == "top of nvcc":
+            asked.append(fingerprint)
+        return compute()
+
+    program(machine.root / "first" / "nvcc", f"#$ TOP={machine.root}/cuda two")
+    toolkit.find_nvcc(memo)
+    (machine.root / "first" / "nvcc.profile").write_text("TOP = elsewhere\n")
+    toolkit.find_nvcc(memo)
+    machine.cache.close()
+    assert len(set(asked)) == 2
