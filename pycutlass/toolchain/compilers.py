@@ -44,7 +44,6 @@ __all__ = ["Compiler", "HostCompiler", "Nvcc", "Nvrtc", "Product", "reproduce"]
 
 _GIB = 1 << 30
 _NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
-_DEFINING = ("-std=c++17", "-DNDEBUG")  # what decides what a header says to g++
 _INCLUDES_FILE = re.compile(  # in a profile of nvcc
     rb"(?:^|[\s\"',=])(--?(?:pre-include|include|imacros|options-file|optf))(?![-\w])", re.MULTILINE
 )
@@ -296,12 +295,10 @@ class HostCompiler(Compiler):
         digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
         fields = {"host_compiler": version + "".join(digests)}
         fields["host_programs"] = programs_of(self._program, memo, fingerprint)
-        if included := included_digest(self._program, self._preprocessing(), self.includes):
+        flags = [*self.flags("")[len(self._program) - 1 :], *self._include_flags()]
+        if included := included_digest(self._program, flags, self.includes, self._memo):
             fields["host_includes"] = included
         return fields
-
-    def _preprocessing(self) -> list[str]:
-        return [*_DEFINING, *self._include_flags()]
 
     def _version_command(self) -> list[str]:
         return [*self._program, "--version"]
@@ -320,7 +317,7 @@ class HostCompiler(Compiler):
         """
         return (
             *self._program[1:],
-            *(*_DEFINING, "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
+            *("-std=c++17", "-DNDEBUG", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique"),
             *("-Wl,--exclude-libs,ALL,--gc-sections,-s", "-fpermissive", "-w"),
         )
 

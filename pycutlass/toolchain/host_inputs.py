@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -16,9 +17,9 @@ from pycutlass.toolkit import (
     file_fingerprint,
     is_directory,
     is_file,
+    look,
     names_in,
     on_path,
-    read_bytes,
     run_quietly,
     scratch_directory,
     unrepeatable,
@@ -28,12 +29,15 @@ __all__ = ["files_named", "included_digest", "known_by_content", "programs_of"]
 
 _DIRECTORIES_OF_PROGRAMS = re.compile(r"^programs: *=(.*)$", re.MULTILINE)
 _INCLUDES_FILE = ("-include", "--include", "-imacros", "--imacros")
+_PRECOMPILED = re.compile(r'^#pragma GCC pch_preprocess "(.*)"$', re.MULTILINE)
 _DEPENDENCY = re.compile(r"(?:\\.|[^\s\\])+")
 
 
 def known_by_content(part: Path) -> str:
     """Return the name of a file, with a digest of its content."""
-    return f"{part.name} {hashlib.sha256(read_bytes(part)).hexdigest()[:16]}"
+    look("kind", part)
+    with part.open("rb") as file:
+        return f"{part.name} {hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
 
 
 def files_named(words: Sequence[str]) -> list[str]:
@@ -42,11 +46,12 @@ def files_named(words: Sequence[str]) -> list[str]:
     return [file for file in named if is_file(Path(file))]
 
 
-def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequence[Path]) -> str:
+def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequence[Path], memo: Memo) -> str:
     """Return a digest of all that the words of `command` have a compiler include, and of what that includes in turn.
 
     It is empty where they name no file. The compiler is asked each time: which files these are is a matter of other
-    files, new ones among them. Those in `includes` have digests of their own.
+    files, new ones among them. Those in `includes` have digests of their own. A header that was compiled before stands
+    for all that it was made from, if it fits the `flags`.
 
     Raises
     ------
@@ -56,21 +61,23 @@ def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequ
     words = command[1:]
     if not files_named(words) and not any(word.startswith(_INCLUDES_FILE) for word in compiler_options(words)):
         return ""
-    asks = [*command, *flags, "-M", "-x", "c++", os.devnull]
+    asks = [*command, *flags, "-M", "-fpch-preprocess", "-x", "c++", os.devnull]
     digest = hashlib.sha256()
     with scratch_directory() as folder:
-        _, colon, listed = run_quietly(asks, folder=folder).partition(": ")
+        said = run_quietly(asks, folder=folder)
+        _, colon, listed = _PRECOMPILED.sub("", said).partition(": ")
         if not colon:
             raise ToolkitError(f"{shlex.join(asks)} does not say what is included. Leave files out of CXX.")
         files = [re.sub(r"\\(.)", r"\1", word).replace("$$", "$") for word in _DEPENDENCY.findall(listed)]
-        for file in sorted({*files} - {os.devnull}):
+        for file in sorted({*files, *_PRECOMPILED.findall(said)} - {os.devnull}):
             path = folder / file
             if not Path(file).is_absolute():
                 unrepeatable()
             elif any(map(path.is_relative_to, includes)):
                 continue
             names_in(path.parent)  # a file that is new there may come before it
-            digest.update(f"{known_by_content(path)}\n".encode(errors="surrogateescape"))
+            known = memo("included", str(path), file_fingerprint(path), functools.partial(known_by_content, path))
+            digest.update(f"{known}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

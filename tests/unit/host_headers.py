@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from run_wide import made_once
 
 from pycutlass import device, toolkit
 from pycutlass.compiler.tools import find_tools
+from pycutlass.toolchain import HostCompiler
 
 __all__ = ["are_wanted", "compiled_headers", "linked"]
 
@@ -30,7 +34,22 @@ def compiled_headers(factory: pytest.TempPathFactory) -> Path:
 
 
 def _compile(directory: Path) -> None:
-    plain = find_tools("nvcc", toolkit.without_memo).host
+    """Have them in `directory`; they are kept from one run to the next, since their content is part of keys."""
+    found = find_tools("nvcc", toolkit.without_memo)
+    identity = hashlib.sha256(repr((sorted(found.fields.items()), found.host.includes, _HEADERS)).encode()).hexdigest()
+    kept = _ROOT / "build" / "compiled headers" / identity[:16]
+    if not kept.exists():
+        shutil.rmtree(kept.parent, ignore_errors=True)  # of others
+        making = kept.with_name(f"{kept.name}-{os.getpid()}")
+        making.mkdir(parents=True)
+        _compile_in(making, found.host)
+        with contextlib.suppress(OSError):  # another run was faster
+            making.rename(kept)
+    for name in ("kernels.h", "kernels.h.gch"):
+        (directory / name).symlink_to(kept / name)
+
+
+def _compile_in(directory: Path, plain: HostCompiler) -> None:
     header = directory / "kernels.h"
     header.write_text("".join(f'#include "pycutlass/{name}.h"\n' for name in _HEADERS))
     command = plain.command(header, directory / "kernels.h.gch", "sm_80")

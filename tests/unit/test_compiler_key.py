@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tool_trees import key_now, same_size_and_time, script
+from tool_trees import key_now, program, same_size_and_time, script
 from trivial_kernels import Operation
 
 from pycutlass import compiler, toolkit
@@ -193,7 +193,8 @@ def test_a_further_link_to_a_directory_is_in_the_digest(tmp_path):
 def test_only_the_version_of_a_compiler_itself_is_remembered(tmp_path):
     """The compiler behind a script or a launcher may change while these do not."""
     (tmp_path / "launcher").mkdir()
-    (tmp_path / "launcher" / "g++").symlink_to("/usr/bin/env")  # as ccache is installed
+    program(tmp_path / "launcher" / "launch", "g++ 12")
+    (tmp_path / "launcher" / "g++").symlink_to("launch")  # as ccache is installed
     asked: list[str] = []
 
     def memo(kind, subject, fingerprint, compute):

@@ -154,4 +154,4 @@ def test_the_fields_of_the_key_are_those_that_the_compiler_makes():
     listed = re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines() if row))
     source = KernelSource("kernel", "", 80, native=False)
     made = [find_tools(backend, without_memo).key_fields(source, "sm_80") for backend in ("nvcc", "nvrtc")]
-    assert sorted(listed) == sorted({*made[0], *made[1]})
+    assert sorted(listed) == sorted({*made[0], *made[1], "host_includes"})  # which is there where CXX names files

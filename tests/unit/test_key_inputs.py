@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from machines import Machine, relink
@@ -67,6 +69,21 @@ def test_a_named_header_is_included_with_the_directories_of_a_kernel(monkeypatch
     assert len(found.fields["host_includes"]) == 64
     monkeypatch.setenv("CXX", "g++")
     assert "host_includes" not in tools.find_tools("nvrtc", toolkit.without_memo).fields
+
+
+def test_a_header_that_was_compiled_before_is_in_the_key(monkeypatch, tmp_path):
+    """The compiler reads it in place of the header, which may be as it was."""
+    (tmp_path / "outer.h").write_text("#error it was to be compiled before\n")
+    host = tools.find_tools("nvrtc", toolkit.without_memo).host
+    command = [word for word in host.command(Path("x.h"), tmp_path / "outer.h.gch", "sm_80") if word != "-shared"]
+    command[command.index("c++")] = "c++-header"
+    monkeypatch.setenv("CXX", f"g++ -include {tmp_path}/outer.h")
+    keys = []
+    for text in ("int one;", "int two;"):
+        (tmp_path / "x.h").write_text(text)
+        subprocess.run([word for word in command if not word.startswith("-Wl,")], cwd=tmp_path, check=True)
+        keys.append(key_now())
+    assert len(set(keys)) == 2
 
 
 def test_a_named_header_that_cannot_be_read_is_refused(monkeypatch, tmp_path):
