@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-__all__ = ["alignment_of", "converted", "interleaved", "laid_out", "transposed"]
+__all__ = ["alignment_of", "converted", "interleaved", "laid_out", "spread", "transposed"]
 
 
 def converted(name: str, library: str, dtype: str, given: str | None = None) -> str:
@@ -22,11 +22,13 @@ def converted(name: str, library: str, dtype: str, given: str | None = None) -> 
     if name[0] not in "Dd" and given is not None and _wraps(given, dtype):
         return f"A cast would change values that {dtype} cannot represent: make {name} in {dtype} from the start"
     if module is None:
-        return f"Pass a copy in {dtype}"
+        rounds = ", which rounds its values" if given is not None and _rounds(given, dtype) else ""
+        return f"Pass a copy in {dtype}{rounds}"
     written = f"{'ml_dtypes' if (library, dtype) == ('numpy', 'bfloat16') else module}.{dtype}"
     if name[0] in "Dd":  # or destination
         return f"Make {name} as {module}.empty_like({name}, dtype={written}) and read the result from there"
-    return f"Pass {name}.{'to' if library == 'torch' else 'astype'}({written})"
+    rounds = ", which rounds its values" if given is not None and _rounds(given, dtype) else ""
+    return f"Pass {name}.{'to' if library == 'torch' else 'astype'}({written}){rounds}"
 
 
 def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
@@ -118,6 +120,34 @@ def _wraps(given: str, dtype: str) -> bool:
     if "int" not in dtype:
         return False
     return "int" not in given or not np.can_cast(np.dtype(given), np.dtype(dtype), "safe")
+
+
+#: Bits of the significand, with the leading one, and of the exponent.
+_FLOATS = {"float16": (11, 5), "bfloat16": (8, 8), "float32": (24, 8), "float64": (53, 11)}
+_INTEGERS = {f"{sign}int{bits}": bits - (not sign) for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def _rounds(given: str, dtype: str) -> bool:
+    """Return whether a cast to floats may change values: any that is not known to keep them."""
+    if dtype not in _FLOATS:
+        return False
+    digits, exponent = _FLOATS[dtype]
+    if given in _FLOATS:
+        return digits < _FLOATS[given][0] or exponent < _FLOATS[given][1]
+    return _INTEGERS.get(given, 64) > digits
+
+
+def spread(name: str, library: str, rows: int, columns: int, row_major: bool) -> str:
+    """Return how to get a whole matrix of the vector `name`, which is to be added along the other dimension."""
+    column = f"{name}.reshape({'-1, 1' if row_major else '1, -1'})"
+    if library == "torch":
+        turned = ".contiguous()" if row_major else ".mT.contiguous().mT"
+        return f"pass {column}.expand({rows}, {columns}){turned}"
+    module = {"numpy": "np", "cupy": "cupy"}.get(library)
+    if module is None:
+        return f"pass a matrix of {rows} x {columns}"
+    packed = "ascontiguousarray" if row_major else "asfortranarray"
+    return f"pass {module}.{packed}({module}.broadcast_to({column}, ({rows}, {columns})))"
 
 
 def _empty(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:

@@ -56,7 +56,15 @@ def private_directory(path: Path, *names: str) -> Path:
 
 
 def _make_directories(path: Path) -> None:
-    """Make `path` and what is missing above it, all for this user alone, whatever the umask."""
+    """Make `path` and what is missing above it, all for this user alone, whatever the umask.
+
+    A home is the system's to make: where it is missing, root could make one, and nobody would look for a cache in it.
+    """
+    home = None
+    with contextlib.suppress(RuntimeError):  # which says that nobody knows of one
+        home = Path.home()
+    if home is not None and home in path.parents and not os.path.lexists(home):
+        raise CacheError(f"the home directory {home} does not exist: set PYCUTLASS_CACHE_DIR or HOME to one that does")
     missing = [path]
     while not os.path.lexists(missing[-1].parent):
         missing.append(missing[-1].parent)

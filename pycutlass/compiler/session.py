@@ -277,6 +277,7 @@ class Supply:
     """
 
     def __init__(self) -> None:
+        self._forbids = config.flag("PYCUTLASS_NO_COMPILE")  # read here: junk in it is refused whatever the cache has
         self._cache = _session.cache()
         self._tools: Tools | None = None
         self._recalled = recall(_session.backend, self._cache)
@@ -324,7 +325,7 @@ class Supply:
         ToolkitError
             There is no compiler.
         """
-        forbids = config.flag("PYCUTLASS_NO_COMPILE")
+        forbids = self._forbids
         if self._choice and not self._tools and not forbids:
             self._search()  # for the compilers themselves
         cache, choice, tools = self._cache, self._choice, self._tools

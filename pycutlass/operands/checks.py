@@ -125,7 +125,8 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
         )
     if view.dtype_name is None or view.dtype_name == wanted:
         return
-    describe = f", or describe {_whose(name)} with its type" if element_of_dtype(view.dtype_name) else ""
+    whose = _whose(name) if element_of_dtype(view.dtype_name) else ""
+    describe = f", or describe {whose} with its type" if whose else ""
     raise ArgumentTypeError(
         f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got "
         f"{_kind(view)} of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}{describe}."
@@ -138,5 +139,11 @@ def _kind(view: TensorView) -> str:
 
 
 def _whose(name: str) -> str:
-    """Return whose description says what operand `name` is: D follows C unless it is described apart."""
-    return "C, and the functor's output," if name.startswith("D") else name
+    """Return whose description says what operand `name` is: D follows C unless it is described apart.
+
+    Nothing of tensors of an epilogue, whose types are not the user's choice.
+    """
+    if name in ("source", "destination"):
+        return "C of the reduction, and its functor's output,"
+    letter = name.partition("[")[0]
+    return {"A": name, "B": name, "C": name, "D": "C, and the functor's output,"}.get(letter, "")

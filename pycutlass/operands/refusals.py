@@ -10,7 +10,7 @@ from pycutlass import _core
 from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
 from pycutlass.library import TensorDescription
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import alignment_of, interleaved, laid_out, transposed
+from pycutlass.remedies import alignment_of, interleaved, laid_out, spread, transposed
 
 __all__ = ["SENTENCES", "MisalignedError", "OtherLayoutError", "refusal", "rule_of"]
 
@@ -110,11 +110,22 @@ def _flat_elements(operand: Matrix) -> str:
     or_bias = f", or {operand.line} elements as a bias, {operand.bias_direction}" if takes_bias else ""
     return (
         f"a flat operand {name} must have exactly {times}{operand.rows} x {operand.columns} = {elements} elements, "
-        f"packed in the declared layout{or_bias}; got {given}{_NO_BIAS if is_bias else ''}"
+        f"packed in the declared layout{or_bias}; got {given}{_NO_BIAS if is_bias else _across(operand, given)}"
     )
 
 
 _NO_BIAS = ", the elements of a bias, and bias=False was given: leave bias out, or pass a whole matrix"
+
+
+def _across(operand: Matrix, elements: int) -> str:
+    """Return what to do about as many elements as a bias along the other dimension would have; "" for other numbers."""
+    row_major = operand.description.is_row_major
+    across = operand.rows if row_major else operand.columns
+    if operand.name[0] not in "Cs" or operand.description.order.interleave > 1 or elements != across:
+        return ""
+    whole = spread(operand.name, operand.view.library, operand.rows, operand.columns, row_major)
+    axis, layout = ("row", "RowMajor") if row_major else ("column", "ColumnMajor")
+    return f", one for each {axis}, which no bias of {layout} is: {whole}"
 
 
 def _is_bias(operand: Matrix, elements: int) -> bool:
@@ -140,6 +151,8 @@ def _wrong_shape(operand: Matrix) -> str | PyCutlassError:
         remark = f". For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={shape[0]}"
     if _is_bias(operand, math.prod(shape)):
         remark = _NO_BIAS
+    elif not remark and sum(extent != 1 for extent in shape) == 1:
+        remark = _across(operand, math.prod(shape))
     rule = (
         f"operand {operand.name} must have shape {wanted}, or be flat with {elements} elements, for this problem size; "
         f"got shape {shape}"
@@ -226,7 +239,8 @@ def _column(operand: Matrix) -> str:
     name = operand.name
     return (
         f"a bias {name} of RowMajor is a row of {operand.line} elements that stands for all rows; got shape "
-        f"{_shape(operand)}, a column, which is as long. Pass {name}.reshape(-1) if it is that row."
+        f"{_shape(operand)}, a column, which is as long. Pass {name}.reshape(-1) if it is that row; for one "
+        f"element for each row, {spread(name, operand.view.library, operand.rows, operand.columns, True)}."
     )
 
 

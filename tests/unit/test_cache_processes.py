@@ -366,6 +366,15 @@ def test_a_home_that_cannot_be_written(shared: Path, start: Start) -> None:
     assert list(home.iterdir()) == []
 
 
+def test_a_home_that_is_not_there_is_not_made(shared: Path, start: Start) -> None:
+    env = {"HOME": str(shared / "nobody"), "XDG_CACHE_HOME": "", "PYCUTLASS_CACHE_DIR": ""}
+    ((printed, errors),) = finish(start("memory_only", Path("default"), env=env))
+    assert printed == "memory only\n"
+    assert errors.count("nobody does not exist: set PYCUTLASS_CACHE_DIR or HOME") == 1
+    assert len(errors.splitlines()) == 1
+    assert not (shared / "nobody").exists()
+
+
 def test_a_database_that_cannot_be_read(shared: Path, start: Start) -> None:
     directory = shared / "cache"
     KernelCache(directory).put(kernel(0))

@@ -14,7 +14,7 @@ from trivial_kernels import Operation, environment, write_script
 from pycutlass import compiler, toolkit
 from pycutlass.cache import make_key
 from pycutlass.compiler import choice, tools
-from pycutlass.errors import NotCompiledError, ToolkitError
+from pycutlass.errors import ArgumentError, NotCompiledError, ToolkitError
 from pycutlass.source import KernelSource
 
 pytestmark = pytest.mark.usefixtures("private_session")
@@ -70,6 +70,16 @@ compiler.add_module([Operation("kernel_a")])
     outputs = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0, 0]
     assert sum("compiled kernel_a for sm_80" in output for output in outputs) == 1
+
+
+@pytest.mark.parametrize("call", [compiler.add_module, lambda given: list(compiler.compile_many(given))])
+def test_a_variable_that_says_neither_is_noticed_with_a_kernel_in_the_cache(monkeypatch, builds, call):
+    compiler.add_module([Operation("kernel_a")])
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "maybe")
+    with pytest.raises(ArgumentError, match=r"PYCUTLASS_NO_COMPILE must be one of 1, .*'maybe'"):
+        call([Operation("kernel_a")])
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "yes")
+    call([Operation("kernel_a")])
 
 
 def test_a_cache_that_lacks_a_kernel_when_compiling_is_forbidden(monkeypatch, builds):

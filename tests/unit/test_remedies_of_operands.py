@@ -292,3 +292,58 @@ def test_a_layout_is_named_where_the_family_has_it(kind: str, name: str, transpo
         assert given.strides is not None
         tensor = pycutlass.TensorSpec(given.shape[::-1], given.dtype, given.strides[::-1])
     assert made.supports((M, N, K), {name: tensor})
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("layout", "form"), [*((layout, form) for layout in (ROW, COLUMN) for form in ("flat", "line")), (ROW, "square")]
+)
+def test_a_vector_across_the_layout_is_spread(library: str, layout: Any, form: str) -> None:
+    operation = ampere("f16", (ROW, ROW, layout))
+    m, n = (M, M) if form == "square" else (M, N)
+    across = m if layout is ROW else n
+    C = np.arange(across).astype(np.float16)
+    matrix = C.reshape(-1, 1) if layout is ROW else C.reshape(1, -1)
+    given: Any = C if form == "flat" else matrix
+    given = torch.from_numpy(given) if library == "torch" else given
+    D = np.zeros((m, n), np.float16) if layout is ROW else np.zeros((n, m), np.float16).T
+    scalars = operation.epilogue_type(1.0, 1.0)
+
+    def make(added: Any) -> GemmArguments:
+        return GemmArguments(operation, (m, n, K), ones(m, K), ones(K, n), added, D, output_op=scalars)
+
+    code = re.search(r"pass ((?:np\.|C\.).*?)\.?$", said(lambda: make(given)))
+    assert code is not None
+    arguments = make(eval(code[1], {"np": np, "C": given}))
+    operation.run(arguments)
+    arguments.sync()
+    np.testing.assert_array_equal(D, K + np.broadcast_to(matrix, (m, n)))
+
+
+def test_a_cast_that_rounds_is_said_to() -> None:
+    from pycutlass.remedies import converted
+
+    rounding = "float32 float16, float32 bfloat16, float16 bfloat16, bfloat16 float16, int16 float16, int32 float32"
+    exact = "float16 float32, bfloat16 float32, int8 bfloat16, uint8 bfloat16, int16 float32, int32 float64, int8 int32"
+    for library in ("numpy", "torch", "cupy", "dlpack"):
+        for given, wanted in map(str.split, rounding.split(", ")):
+            assert converted("A", library, wanted, given).endswith(", which rounds its values"), (given, wanted)
+        for given, wanted in map(str.split, exact.split(", ")):
+            assert "rounds" not in converted("A", library, wanted, given), (given, wanted)
+    assert "rounds" not in converted("D", "numpy", "float16", "float32"), "it is made anew"
+
+
+def test_the_type_of_a_result_of_a_reduction_is_that_of_its_c() -> None:
+    C = pycutlass.TensorDescription(F16, ROW, 8)
+    reduction = pycutlass.ReductionOperation(
+        pycutlass.cutlass.MatrixCoord(4, 256), C, pycutlass.cutlass.float32, count=8
+    )
+    for name in ("source", "destination"):
+        spec = pycutlass.TensorSpec((8, 16), pycutlass.cutlass.float32)
+        reason = reduction.supports((8, 16), {name: spec}).reason
+        assert "or describe C of the reduction, and its functor's output, with its type" in reason, reason
+    wider = pycutlass.TensorDescription(pycutlass.cutlass.float32, ROW, 4)
+    reduction = pycutlass.ReductionOperation(
+        pycutlass.cutlass.MatrixCoord(4, 128), wider, pycutlass.cutlass.float32, count=4
+    )
+    assert reduction.supports((8, 16), {"destination": spec})
