@@ -86,7 +86,8 @@ def test_files_that_the_host_command_names_are_in_the_key(monkeypatch, tmp_path)
 OPTIONS_OF_DIRECTORIES = [
     *("-I/opt/include", "-isystem /opt/include", "-iquote/opt", "-idirafter /opt", "--sysroot=/opt", "--sysroot /opt"),
     *("-isysroot /opt", "-isysroot/opt", "-B/opt", "-B /opt", "-cxx-isystem /opt", "-Wp,-I/opt", "-Wp,-isystem,/opt"),
-    *("-Xpreprocessor -I/opt", "-Wa,-I/opt", "--gcc-toolchain=/opt"),
+    *("-Xpreprocessor -I/opt", "-Wa,-I/opt", "--gcc-toolchain=/opt", "-L/opt", "-L /opt"),
+    *("-Wl,-L/opt", "-Wl,--library-path=/opt", "--library-directory=/opt"),
 ]
 
 
