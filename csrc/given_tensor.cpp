@@ -80,6 +80,16 @@ void GivenTensor::enter(Call& call, int role, OperandRule const& rule, int eleme
   call.remember(role_name(role), py::reinterpret_borrow<py::object>(tensor_), role_name(role));
 }
 
+void GivenTensor::watch(TensorSignature& form, TensorGuard& guard, bool written) const {
+  if (kind_) {
+    form = kind_->form_of(view_);
+    guard.watch_like(kind_->guard(written), tensor_);
+  } else {
+    form.remember(tensor_);
+    guard.watch(tensor_, written);
+  }
+}
+
 void GivenTensor::lead(Call& call, int ordinal, py::handle stream_source) const {
   if (kind_) return call.follow_library(kind_->api());
   py::object const type = py::type::of(tensor_);

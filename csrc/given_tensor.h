@@ -41,6 +41,8 @@ class GivenTensor {
 
   /// Points operand `role` of a call at the tensor.
   void enter(Call& call, int role, OperandRule const& rule, int element, PlacedOperand const& placed) const;
+  /// Has a form become that of the tensor, and a guard watch it; `written`: launches write to it.
+  void watch(TensorSignature& form, TensorGuard& guard, bool written) const;
   /// Has launches of a call go to the current stream of the tensor's library. `stream_source` is that of
   /// pycutlass/tensor.
   void lead(Call& call, int ordinal, pybind11::handle stream_source) const;

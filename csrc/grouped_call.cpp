@@ -1,26 +1,21 @@
-// Grouped GEMM on the launch fast path. What the kernel reads of its problems - addresses, leading dimensions, sizes
-// and the schedule - is packed in host memory and sent to the device in one copy, before the launch that needs it.
+#include "grouped_call.h"
+
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <utility>
-#include <vector>
 
 #include "bindings.h"
-#include "launch.h"
-#include "operand_list.h"
-#include "overlap.h"
-#include "staging.h"
 
 namespace pycutlass {
 namespace {
 
-constexpr size_t kOperands = 4;  // A, B, C, D
+constexpr size_t kOperands = GroupedCall::kOperands;
 constexpr size_t kC = 2, kD = 3;
 constexpr size_t kAlignment = PYCUTLASS_SCRATCH_ALIGNMENT;  // the beginning of the table has it too
 
 /// Which of M, N, K are the rows and the columns of each operand.
 constexpr std::array<std::array<size_t, 2>, kOperands> kExtents = {{{0, 2}, {2, 1}, {0, 1}, {0, 1}}};
+
+}  // namespace
 
 /// The packed tables. Addresses come first: where only they have changed, only they are sent.
 class TableLayout {
@@ -36,81 +31,6 @@ class TableLayout {
   size_t problems_;
 };
 
-class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
- public:
-  explicit GroupedCall(std::shared_ptr<DeviceKernel> kernel)
-      : Call(std::move(kernel), &Recorded::record.common, sizeof(pycutlass_grouped_call)) {}
-  ~GroupedCall() override;
-
-  void set_sizes(py::buffer const& sizes);
-  void set_entries(size_t operand, int element, OperandRule const& rule, py::buffer const& entries,
-                   py::tuple const& tensors);
-  void set_table(uintptr_t table, size_t bytes) {
-    table_ = table;
-    table_capacity_ = bytes;
-  }
-  void set_device_tables(int problems, int most_tiles, std::array<uintptr_t, 9> const& tables);
-
-  int plan();
-  void adopt(Call& other) noexcept override;
-  bool update(PyObject* const* tensors, size_t count) override;
-  bool resize(py::buffer const& sizes, std::array<py::handle, kOperands> const& given);
-  void run(py::handle stream) override;
-  void join(Stream const& stream);
-
-  /// Whether the last launch went to a stream that the caller named.
-  bool was_named() const override { return launch_was_named_; }
-  /// Whether a graph was captured, which has the addresses of the table and of the operands in it.
-  bool captured() const { return captured_ever_; }
-  /// Device memory for the tables, and behind them for what the kernel alone writes to.
-  size_t table_bytes() const { return scratch_bytes() ? scratch_offset() + scratch_bytes() : image_.size(); }
-  std::pair<uint64_t, int64_t> entry(size_t operand, size_t problem) const {
-    OperandList const& list = group_.operands.at(operand);
-    return {list.pointers.at(problem), list.lds.at(problem)};
-  }
-
- protected:
-  void prepare(Stream const& stream, bool capturing) override;
-  void check_unmoved() const override;
-  void count_writes() const override;
-  py::list storages() const override;
-
- private:
-  size_t scratch_offset() const { return (image_.size() + kAlignment - 1) / kAlignment * kAlignment; }
-  void point_scratch();
-  void point_tables(TableLayout const& layout);
-  void pack(TableLayout const& layout);
-  void pack_pointers(TableLayout const& layout, size_t operand);
-  OperandList const& packed(size_t operand) const;
-  bool overlapping(bool other_targets);
-  bool fits_table();
-  void follow_last_launch(Stream const& stream);
-
-  /// Sizes and operands of all problems.
-  struct Group {
-    std::vector<int32_t> sizes;
-    std::array<OperandList, kOperands> operands;
-  };
-  bool take(Group& group, std::array<py::handle, kOperands> const& given) const;
-  void go_over_to(Group& group);
-
-  Group group_;
-  Targets targets_;
-  bool targets_known_ = false;        // whether they are those of D's spans
-  std::vector<unsigned char> image_;  // what the table on the device is to hold; empty where the user keeps the tables
-  uintptr_t table_ = 0;
-  size_t table_capacity_ = 0;
-  StagingRing staging_ring_;
-  size_t stale_ = 0;  // bytes at the beginning of the image that the device lacks
-  // A captured launch brings its own table along whenever its graph is replayed, so nobody knows what the device holds.
-  std::vector<Pinned> captured_;
-  bool capturing_ = false, captured_ever_ = false;  // the last launch, and any
-  // Where the last launch that was no capture went, or the last work of the host for one.
-  Stream last_;
-  bool has_last_ = false, last_was_named_ = false;
-  bool launch_was_named_ = false;
-};
-
 GroupedCall::~GroupedCall() {
   if (!has_last_) return;
   try {
@@ -124,6 +44,10 @@ GroupedCall::~GroupedCall() {
   } catch (std::exception const&) {
     // The driver has ended, as nothing else makes a mark fail; with it the copies.
   }
+}
+
+OperandExtents GroupedCall::Group::extents(size_t operand) const {
+  return {sizes, kExtents[operand][0], kExtents[operand][1]};
 }
 
 std::vector<int32_t> read_sizes(py::buffer const& sizes) {
@@ -202,6 +126,8 @@ void GroupedCall::adopt(Call& other) noexcept {
   table_capacity_ = prepared.table_capacity_;
   stale_ = image_.size();
 }
+
+size_t GroupedCall::scratch_offset() const { return (image_.size() + kAlignment - 1) / kAlignment * kAlignment; }
 
 void GroupedCall::point_scratch() {
   record.scratch = table_ ? reinterpret_cast<void*>(table_ + scratch_offset()) : nullptr;
@@ -299,11 +225,10 @@ bool GroupedCall::take(Group& group, std::array<py::handle, kOperands> const& gi
   for (size_t i = 0; i < kOperands; ++i) {
     OperandList const& present = group_.operands[i];
     if (i == kC && present.tensors.is_none()) {  // it is not read
-      group.operands[i].resize(group.sizes.size() / 3);
+      group.operands[i].resize(group.count());
       continue;
     }
-    OperandExtents const extents{group.sizes, kExtents[i][0], kExtents[i][1]};
-    OperandExtents const before{group_.sizes, kExtents[i][0], kExtents[i][1]};
+    OperandExtents const extents = group.extents(i), before = group_.extents(i);
     if (!present.remembers_all()) return false;
     if (given[i].is_none() && extents == before) {
       group.operands[i] = present;
@@ -317,8 +242,13 @@ bool GroupedCall::take(Group& group, std::array<py::handle, kOperands> const& gi
 /// Goes over to `group`, which becomes what was there; once more goes back.
 void GroupedCall::go_over_to(Group& group) {
   std::swap(group_, group);
-  record.problem_count = static_cast<int32_t>(group_.sizes.size() / 3);
+  record.problem_count = static_cast<int32_t>(group_.count());
   targets_known_ = false;
+}
+
+bool GroupedCall::start(Group& group) {
+  go_over_to(group);
+  return !overlapping(true);
 }
 
 bool GroupedCall::fits_table() { return plan() == 0 && table_bytes() <= table_capacity_; }
@@ -397,7 +327,6 @@ void GroupedCall::follow_last_launch(Stream const& stream) {
   }
 }
 
-}  // namespace
 }  // namespace pycutlass
 
 void bind_grouped_call(py::module_& m) {
@@ -427,6 +356,7 @@ void bind_grouped_call(py::module_& m) {
       .def("plan", &GroupedCall::plan)
       .def("join", &GroupedCall::join, py::arg("stream"))
       .def_property_readonly("captured", &GroupedCall::captured)
-      .def_property_readonly("table_bytes", &GroupedCall::table_bytes)
+      .def_property_readonly("device_bytes", &GroupedCall::table_bytes)
+      .def_property_readonly("image", &GroupedCall::image, "What the table on the device is to hold. For tests.")
       .def("entry", &GroupedCall::entry, py::arg("operand"), py::arg("problem"));
 }

@@ -86,6 +86,8 @@ class Call {
   /// Throws ArgumentError while anybody looks at the tensors of this call, or launches it: they must stay what they
   /// are until then.
   void check_unused() const;
+  /// Throws ArgumentError where a tensor's memory was moved since it was given.
+  virtual void check_unmoved() const;
   /// Makes grid and kernel parameters from the record; returns a cutlass::Status.
   int plan();
   /// Takes tensors of the remembered forms, in the order of `operands`: A, B, C, D, then further ones as they were set.
@@ -119,8 +121,6 @@ class Call {
   DeviceKernel const& kernel() const { return *kernel_; }
   /// What is done on the stream of the coming launch, before it: that one waits for earlier launches elsewhere.
   virtual void prepare(Stream const& stream, bool capturing);
-  /// Throws ArgumentError where a tensor's memory was moved since it was given.
-  virtual void check_unmoved() const;
   /// Tells autograd what the launch writes to.
   virtual void count_writes() const;
   /// What keeps the memory of the tensors alive.
@@ -184,4 +184,5 @@ void bind_gemm_call(pybind11::module_& m);
 void bind_grouped_call(pybind11::module_& m);
 void bind_prepared_conv2d(pybind11::module_& m);
 void bind_prepared_gemm(pybind11::module_& m);
+void bind_prepared_grouped(pybind11::module_& m);
 void bind_prepared_reduction(pybind11::module_& m);

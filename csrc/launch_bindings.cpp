@@ -37,6 +37,7 @@ void bind_call(py::module_& m) {
       .def("set_in_place", &Call::set_in_place, py::arg("allowed"))
       .def("follow_library", py::overload_cast<py::object const&>(&Call::follow_library), py::arg("tensor_type"))
       .def("follow_callable", &Call::follow_callable, py::arg("callable"))
+      .def("check_unmoved", &Call::check_unmoved)
       .def("plan", &Call::plan)
       .def(
           "update",
@@ -52,6 +53,7 @@ void bind_call(py::module_& m) {
           "bound_run",
           [](py::object self) -> py::typing::Callable<void(py::ellipsis)> { return bound_run(std::move(self)); })
       .def_property_readonly("workspace_bytes", &Call::workspace_bytes)
+      .def_property_readonly("device_bytes", &Call::workspace_bytes, "Memory that launches need beside the operands.")
       .def_property_readonly("launches_with_pdl", &Call::launches_with_pdl)
       .def_property_readonly("function", &Call::function)
       .def_property_readonly("params_address", &Call::params_address)
@@ -108,5 +110,6 @@ void bind_launch(py::module_& m) {
   bind_grouped_call(m);
   bind_prepared_gemm(m);
   bind_prepared_conv2d(m);
+  bind_prepared_grouped(m);
   bind_prepared_reduction(m);
 }

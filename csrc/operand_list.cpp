@@ -140,9 +140,19 @@ bool OperandList::take(OperandList const& like, py::handle given, OperandExtents
     guards[i] = like.guards.front();
     guards[i].exchange(tensor);
   }
+  hold(given);
+  return true;
+}
+
+bool OperandList::take_given(size_t problem, GivenTensor const& tensor, OperandExtents const& extents, bool written) {
+  if (!take_one(problem, tensor.view(), extents.rows(problem), extents.columns(problem))) return false;
+  tensor.watch(forms[problem], guards[problem], written);
+  return true;
+}
+
+void OperandList::hold(py::handle given) {
   tensors = py::reinterpret_borrow<py::object>(given);
   plain = takes_plainly();
-  return true;
 }
 
 bool OperandList::take_one(size_t problem, TensorView const& view, int64_t rows, int64_t columns) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "given_tensor.h"
 #include "operand_rule.h"
 #include "overlap.h"
 #include "tensor_signature.h"
@@ -42,6 +43,11 @@ struct OperandList {
   void place(size_t problem, Span const& span, int64_t ld);
   /// Keeps the tensors alive, and knows their forms. `written`: launches write to them.
   void remember(pybind11::tuple const& given, bool written);
+
+  /// Takes a tensor that was read for a problem; false where it needs a closer look. `written`: launches write to it.
+  bool take_given(size_t problem, GivenTensor const& tensor, OperandExtents const& extents, bool written);
+  /// Keeps the tensors alive that were taken one by one: `given` is a tuple of them.
+  void hold(pybind11::handle given);
 
   /// Whether there is a tensor of the remembered form for every problem; if so, `next` has their addresses.
   bool read(pybind11::handle given);

@@ -61,7 +61,7 @@ class PreparedConv2d : private PreparedKernel {
     enter(*call, taken, epilogue);
     call->set_problem(size_, mode_, size_.split_k_slices);
     if (!plan(*call)) return py::none();
-    auto [made, libraries] = finish(std::move(call), given, taken);
+    auto [made, libraries] = finish(std::move(call), given, taken[PYCUTLASS_D].tensor, taken.followed);
     return py::make_tuple(std::move(made), std::move(libraries));
   }
 

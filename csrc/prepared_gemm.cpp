@@ -106,7 +106,7 @@ class PreparedGemm : private PreparedKernel {
     call->set_schedule(rules_.swizzle, static_cast<int>(PyLong_AsLong(raster.ptr())));
     call->set_launch_with_pdl(with_pdl);
     if (!plan(*call)) return py::none();
-    auto [made, libraries] = finish(std::move(call), given, taken);
+    auto [made, libraries] = finish(std::move(call), given, taken[PYCUTLASS_D].tensor, taken.followed);
     return py::make_tuple(std::move(made), std::move(libraries));
   }
 

@@ -29,14 +29,13 @@ PreparedKernel::PreparedKernel(py::object kernel, FourGiven const& operands, boo
   }
 }
 
-bool PreparedKernel::read(int role, GivenOperands const& given, TakenOperands& taken) const {
-  GivenTensor& tensor = taken[role].tensor;
-  py::handle const object = given[static_cast<size_t>(role)];
-  if (!tensor.read(object, described(role).type, kernel_->ordinal(), helpers_.wrap)) return false;
-  if (!tensor.same_library(taken[roles_.front()].tensor)) return false;
-  bool const followed = tensor.is_followed();
-  taken.followed = taken.followed || followed;
-  return role != PYCUTLASS_D || !followed;
+bool PreparedKernel::read(int role, py::handle given, GivenTensor const& leader, GivenTensor& tensor,
+                          bool& followed) const {
+  if (!tensor.read(given, described(role).type, kernel_->ordinal(), helpers_.wrap)) return false;
+  if (!tensor.same_library(leader)) return false;
+  bool const is_followed = tensor.is_followed();
+  followed = followed || is_followed;
+  return role != PYCUTLASS_D || !is_followed;
 }
 
 /// Whether D lies over nothing else, but for a C that is D itself.
@@ -52,7 +51,7 @@ bool PreparedKernel::writes_apart(TakenOperands const& taken) const {
 }
 
 void PreparedKernel::enter(Call& call, TakenOperands const& taken, py::bytes const& epilogue) const {
-  taken[roles_.front()].tensor.lead(call, kernel_->ordinal(), helpers_.stream_source);
+  lead(call, taken[roles_.front()].tensor);
   for (int role : roles_) {
     if (role == PYCUTLASS_C && !taken.reads_source) continue;
     auto const& [rule, type] = described(role);
@@ -62,8 +61,12 @@ void PreparedKernel::enter(Call& call, TakenOperands const& taken, py::bytes con
   call.set_in_place(in_place_);
 }
 
-bool PreparedKernel::plan(Call& call) {
-  return call.plan() == 0 && call.config().gridDimY <= kGridLimit && call.config().gridDimZ <= kGridLimit;
+void PreparedKernel::lead(Call& call, GivenTensor const& tensor) const {
+  tensor.lead(call, kernel_->ordinal(), helpers_.stream_source);
+}
+
+bool PreparedKernel::fits_grid(Call const& call) {
+  return call.config().gridDimY <= kGridLimit && call.config().gridDimZ <= kGridLimit;
 }
 
 }  // namespace pycutlass

@@ -68,15 +68,23 @@ class PreparedKernel {
   bool take(GivenOperands const& given, TakenOperands& taken, Place place) const;
   /// Points a call at its operands.
   void enter(Call& call, TakenOperands const& taken, pybind11::bytes const& epilogue) const;
+  /// Has a call go to the streams of the library of a tensor that was read.
+  void lead(Call& call, GivenTensor const& tensor) const;
   /// Makes the parameters of a call; false where it needs a closer look.
-  static bool plan(Call& call);
-  /// What is handed to Python: the call, and the library of the tensors with the type of one.
+  template <class FamilyCall>
+  static bool plan(FamilyCall& call) {
+    return call.plan() == 0 && fits_grid(call);
+  }
+  /// What is handed to Python: the call, and the library of the tensors with the type of one. `followed`: autograd
+  /// follows one that is read.
   template <class FamilyCall>
   std::pair<pybind11::object, pybind11::dict> finish(std::unique_ptr<FamilyCall> call, GivenOperands const& given,
-                                                     TakenOperands const& taken) const;
+                                                     GivenTensor const& target, bool followed) const;
+  /// Reads a tensor for `role` that is on this GPU and of the library of `leader`; false where it needs a closer look.
+  bool read(int role, pybind11::handle given, GivenTensor const& leader, GivenTensor& tensor, bool& followed) const;
 
  private:
-  bool read(int role, GivenOperands const& given, TakenOperands& taken) const;
+  static bool fits_grid(Call const& call);
   bool writes_apart(TakenOperands const& taken) const;
 
   std::shared_ptr<DeviceKernel> kernel_;
@@ -92,9 +100,11 @@ bool PreparedKernel::take(GivenOperands const& given, TakenOperands& taken, Plac
   for (int role : roles_) {
     bool const is_read = role != PYCUTLASS_C || taken.reads_source;
     if (!is_read && given[PYCUTLASS_C].is_none()) continue;
-    if (!read(role, given, taken)) return false;
+    GivenTensor& tensor = taken[role].tensor;
+    if (!read(role, given[static_cast<size_t>(role)], taken[roles_.front()].tensor, tensor, taken.followed))
+      return false;
     if (!is_read) continue;
-    std::optional<PlacedOperand> const placed = place(role, taken[role].tensor);
+    std::optional<PlacedOperand> const placed = place(role, tensor);
     if (!placed) return false;
     taken[role].placed = *placed;
   }
@@ -104,11 +114,10 @@ bool PreparedKernel::take(GivenOperands const& given, TakenOperands& taken, Plac
 template <class FamilyCall>
 std::pair<pybind11::object, pybind11::dict> PreparedKernel::finish(std::unique_ptr<FamilyCall> call,
                                                                    GivenOperands const& given,
-                                                                   TakenOperands const& taken) const {
-  if (taken.followed) helpers_.say_followed(given[PYCUTLASS_A], given[PYCUTLASS_B], given[PYCUTLASS_C]);
+                                                                   GivenTensor const& target, bool followed) const {
+  if (followed) helpers_.say_followed(given[PYCUTLASS_A], given[PYCUTLASS_B], given[PYCUTLASS_C]);
   pybind11::object made = pybind11::cast(std::move(call));
   pybind11::detail::keep_alive_impl(made, kernel_object_);  // whose end unloads the kernel
-  GivenTensor const& target = taken[PYCUTLASS_D].tensor;
   pybind11::dict libraries;
   libraries[target.library()] = pybind11::type::of(target.tensor());
   return {std::move(made), std::move(libraries)};

@@ -64,7 +64,7 @@ class PreparedReduction : private PreparedKernel {
     call->remember(role_name(PYCUTLASS_A), py::reinterpret_borrow<py::object>(memory), "workspace");
     call->set_problem(lines, line, sums.partitions);
     if (!plan(*call)) return py::none();
-    auto [made, libraries] = finish(std::move(call), given, taken);
+    auto [made, libraries] = finish(std::move(call), given, taken[PYCUTLASS_D].tensor, taken.followed);
     libraries["workspace"] = py::type::of(memory);
     return py::make_tuple(std::move(made), std::move(libraries));
   }

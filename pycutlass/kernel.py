@@ -22,6 +22,7 @@ from pycutlass.operands import LARGEST_EXTENT, say_without_gradient
 from pycutlass.operands.conv_operand import ConvOperand
 from pycutlass.operation import GemmOperationUniversal, Operation
 from pycutlass.operation.conv2d import Conv2dOperation
+from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.reduction import ReductionOperation, partial_sums
 from pycutlass.operation.support import GRID_LIMIT
 from pycutlass.tensor import wrap
@@ -33,6 +34,7 @@ __all__ = [
     "KnownConvolution",
     "PreparedConvolutions",
     "PreparedGemm",
+    "PreparedGrouped",
     "PreparedKernel",
     "PreparedReduction",
     "epilogue_layout",
@@ -135,7 +137,7 @@ class PreparedKernel:
 
     def __init__(self, operation: Operation, described: tuple[TensorDescription, ...], ordinal: int) -> None:
         self.artifacts: dict[str, Artifact] = dict(operation.artifacts)
-        self.ordinal = ordinal
+        self.ordinal: int = ordinal
         loaded = load(operation, ordinal)
         self._functor, self._layout = operation.epilogue_functor, epilogue_layout(loaded)
         # What scalars were found to be before, and those of no output_op. They are values, which many launches share.
@@ -240,6 +242,20 @@ class PreparedConvolutions(PreparedKernel):
         self.problems.keep(size, mode, KnownConvolution(size, size.split_k_slices, prepared.make))
 
 
+class PreparedGrouped(PreparedKernel):
+    """What all launches of a grouped GEMM on one GPU share.
+
+    Attributes
+    ----------
+    make : callable
+        Makes a call for tuples of ordinary tensors, or returns None (`_core.PreparedGrouped.make`).
+    """
+
+    def __init__(self, operation: GemmOperationGrouped, ordinal: int) -> None:
+        super().__init__(operation, (operation.A, operation.B, operation.C, operation.C), ordinal)
+        self.make = _core.PreparedGrouped(**self._shared).make
+
+
 class PreparedReduction(PreparedKernel):
     """What all reductions of an operation on one GPU share.
 
@@ -257,25 +273,27 @@ class PreparedReduction(PreparedKernel):
         self.make = _core.PreparedReduction(**self._shared).make
 
 
-_Prepared = TypeVar("_Prepared", PreparedConvolutions, PreparedReduction)
+_Prepared = TypeVar("_Prepared", PreparedGemm, PreparedConvolutions, PreparedGrouped, PreparedReduction)
 
 
-def prepare(operation: GemmOperationUniversal, D: Any, tried: tuple[PreparedGemm, ...]) -> PreparedGemm | None:
-    """Return what is prepared for launches that write `D`, for the operation to keep.
+def prepare(
+    operation: Any, D: Any, tried: tuple[_Prepared, ...], kind: Callable[[Any, int], _Prepared]
+) -> _Prepared | None:
+    """Return what is prepared for launches that write `D`, which the operation keeps: the `kind` of its family.
 
     None where that has been `tried`, or Python has to look.
     """
     ordinal = _core.gpu_of(D, wrap)
-    described = (operation.A, operation.B, operation.C, operation.D)
+    described = (operation.A, operation.B, operation.C, getattr(operation, "D", operation.C))  # groups have no D apart
     needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
     if ordinal is None or needs_look or operation.epilogue_functor.ports:
         return None
-    present: tuple[PreparedGemm, ...] = operation._prepared
+    present: tuple[_Prepared, ...] = operation._prepared
     for each in present:
         if each.ordinal == ordinal and each.artifacts == operation.artifacts:
             return None if each in tried else each  # which another thread has prepared meanwhile
     try:
-        prepared = PreparedGemm(operation, ordinal)
+        prepared = kind(operation, ordinal)
     except PyCutlassError:  # which is raised again, behind what else is wrong
         return None
     object.__setattr__(operation, "_prepared", (prepared, *(each for each in present if each.ordinal != ordinal)))

@@ -191,7 +191,7 @@ class GemmArguments(Arguments):
         for each in known:
             if self._start_prepared(each, operation, tensors, output_op, size, how):
                 return True
-        prepared = prepare(operation, tensors[3], known)
+        prepared = prepare(operation, tensors[3], known, PreparedGemm)
         return prepared is not None and self._start_prepared(prepared, operation, tensors, output_op, size, how)
 
     def _start_prepared(

@@ -13,6 +13,7 @@ from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError
+from pycutlass.kernel import PreparedGrouped, prepare
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.launch.grouped import GroupedLaunch, GroupProblem, TableProblem
 from pycutlass.operands import check_bias, check_count
@@ -141,7 +142,25 @@ class GemmGroupedArguments(Arguments):
         self.problem_count = len(sizes)
         tensors = {name: listed(name, operand) for name, operand in (("A", A), ("B", B), ("C", C), ("D", D))}
         given = {"problem_sizes": sizes, **tensors}
-        self._start(self.operation, given, output_op)
+        if not self._start_ordinary(given, output_op):
+            self._start(self.operation, given, output_op)
+
+    def _start_ordinary(self, given: dict[str, Any], output_op: Any) -> bool:
+        """Make the launch of tensors that C++ sees are right; False, and nothing has changed, of all others."""
+        operation, sizes, D = self.operation, given["problem_sizes"], given["D"]
+        if type(operation) is not GemmOperationGrouped or type(D) is not tuple or exceeds(operation, sizes):
+            return False
+        prepared = prepare(operation, D[0], (), PreparedGrouped) if D else None
+        if prepared is None:
+            return False
+        tensors = given["A"], given["B"], given["C"], D
+        made = GroupedLaunch.of(operation, prepared, prepared.make, tensors, output_op, (sizes, self.bias))
+        if made is None:
+            return False
+        execution, self.output_op = made
+        self._run, self._try_exchange = execution.run, execution.try_exchange
+        self._launched, self._given, self._execution = operation, given, execution
+        return True
 
     @classmethod
     def from_device(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class DeviceLaunch:
         tensors: tuple[Any, Any, Any, Any],
         output_op: Any,
         how: tuple[Any, ...],
-    ) -> tuple[DeviceLaunch, EpilogueScalars] | None:
+    ) -> tuple[Self, EpilogueScalars] | None:
         """Return the launch of tensors that C++ sees are right, and its scalars; None of all others.
 
         What is plainly right there is right by the checks in Python, too, and makes the same call record. They decide
@@ -68,13 +68,15 @@ class DeviceLaunch:
         prepared : PreparedKernel
             Of the operation.
         make : callable
-            Makes its calls, of the tensors and of `how`: they lack a workspace at most, and all tensors are on the GPU
-            and of one library.
+            Makes its calls, of the tensors and of `how`: they lack device memory at most, and all tensors are on the
+            GPU and of one library.
 
         Raises
         ------
         PoolError
-            No memory for the workspace.
+            No memory for what the call lacks.
+        ArgumentError
+            A tensor was moved while that memory was taken.
         """
         packed = prepared.packed(output_op)
         if packed is None or operation._artifacts != prepared.artifacts:
@@ -94,13 +96,18 @@ class DeviceLaunch:
             call=call,
             _libraries=libraries,
         )
-        if call.workspace_bytes:
-            workspace = launch._new_workspace(call.workspace_bytes, call.current_stream)
-            call.set_workspace(workspace.pointer)
-            launch._buffers = {"workspace": workspace}
-            if call.plan() != 0:
+        if call.device_bytes:
+            if not launch._provide(call.device_bytes):
                 return None
+            call.check_unmoved()  # by the user's allocator
         return launch, scalars
+
+    def _provide(self, size: int) -> bool:
+        """Have the workspace that a call of ordinary tensors lacks; False where CUTLASS refuses it then."""
+        workspace = self._new_workspace(size, self.call.current_stream)
+        self.call.set_workspace(workspace.pointer)
+        self._buffers = {"workspace": workspace}
+        return self.call.plan() == 0
 
     def hold(self, name: str, buffer: DeviceBuffer) -> None:
         """Keep a buffer that somebody else has made, and give it back like those of its own."""

@@ -178,9 +178,20 @@ class GroupedLaunch(DeviceLaunch):
         if prepared.buffers or prepared.inputs.buffer is not None:
             self.call.join(prepared.stream)  # memory is the launch's once `stream` has come this far
 
+    def _provide(self, size: int) -> bool:
+        """Have memory for the table of a call of ordinary tensors; False while a graph is captured, or as CUTLASS."""
+        stream = self.call.current_stream
+        if stream.is_capturing():
+            return False
+        table = self._take(size, stream)
+        self._buffers = {"table": table}
+        self.call.set_table(table.pointer, table.size)
+        self.call.join(stream)
+        return self.call.plan() == 0
+
     def _make_table(self, prepared: Prepared) -> None:
         """Have device memory for the table and what the kernel alone writes to."""
-        size, held = int(prepared.call.table_bytes), self._buffers.get("table")
+        size, held = int(prepared.call.device_bytes), self._buffers.get("table")
         if not size:
             return
         if held is not None and held.size < size:
