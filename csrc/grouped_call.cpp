@@ -317,9 +317,7 @@ void GroupedCall::prepare(Stream const& stream, bool capturing) {
   has_last_ = true;
 }
 
-/// Orders `stream` behind the last launch where that was on another one: it reads the table, or has brought it.
-void GroupedCall::follow_last_launch(Stream const& stream) {
-  if (!has_last_ || last_ == stream) return;
+void GroupedCall::follow_other_stream(Stream const& stream) {
   if (last_was_named_) {  // that stream may be gone, its event is not
     stream.wait_for(*explicit_end());
   } else {

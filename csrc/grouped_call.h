@@ -60,7 +60,7 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   bool captured() const { return captured_ever_; }
   /// Device memory for the tables, and behind them for what the kernel alone writes to.
   size_t table_bytes() const { return scratch_bytes() ? scratch_offset() + scratch_bytes() : image_.size(); }
-  /// What the table on the device is to hold. For tests.
+  /// What the table on the device is to hold, for tests.
   pybind11::bytes image() const { return {reinterpret_cast<char const*>(image_.data()), image_.size()}; }
   std::pair<uint64_t, int64_t> entry(size_t operand, size_t problem) const {
     OperandList const& list = group_.operands.at(operand);
@@ -81,7 +81,11 @@ class GroupedCall : private Recorded<pycutlass_grouped_call>, public Call {
   OperandList const& packed(size_t operand) const;
   bool overlapping(bool other_targets);
   bool fits_table();
-  void follow_last_launch(Stream const& stream);
+  /// Orders `stream` behind the last launch where that was on another one: it reads the table, or has brought it.
+  void follow_last_launch(Stream const& stream) {
+    if (has_last_ && !(last_ == stream)) follow_other_stream(stream);
+  }
+  void follow_other_stream(Stream const& stream);
 
   bool take(Group& group, std::array<pybind11::handle, kOperands> const& given) const;
   void go_over_to(Group& group);

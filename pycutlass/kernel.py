@@ -137,7 +137,7 @@ class PreparedKernel:
 
     def __init__(self, operation: Operation, described: tuple[TensorDescription, ...], ordinal: int) -> None:
         self.artifacts: dict[str, Artifact] = dict(operation.artifacts)
-        self.ordinal: int = ordinal
+        self.ordinal = ordinal
         loaded = load(operation, ordinal)
         self._functor, self._layout = operation.epilogue_functor, epilogue_layout(loaded)
         # What scalars were found to be before, and those of no output_op. They are values, which many launches share.
@@ -283,7 +283,7 @@ def prepare(
 
     None where that has been `tried`, or Python has to look.
     """
-    ordinal = _core.gpu_of(D, wrap)
+    ordinal: int | None = _core.gpu_of(D, wrap)
     described = (operation.A, operation.B, operation.C, getattr(operation, "D", operation.C))  # groups have no D apart
     needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
     if ordinal is None or needs_look or operation.epilogue_functor.ports:
