@@ -1,5 +1,6 @@
 // What all launches of one grouped operation on one GPU share, made once and never changed: its kernel, and what the
 // operands of each problem must be.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -44,8 +45,7 @@ class PreparedGrouped : private PreparedKernel {
       py::handle const tensors = given[static_cast<size_t>(role)];
       bool const is_read = role != PYCUTLASS_C || reads_source;
       if (!is_read && tensors.is_none()) continue;
-      bool const taken = take(role, tensors, bias, group, is_read, seen);
-      if (!taken) return py::none();
+      if (!take(role, tensors, bias, group, is_read, seen)) return py::none();
     }
     auto call = std::make_unique<GroupedCall>(kernel());
     lead(*call, seen.first);
@@ -60,6 +60,7 @@ class PreparedGrouped : private PreparedKernel {
     auto const at = static_cast<size_t>(role);
     if (!PyTuple_CheckExact(tensors.ptr())) return false;
     if (static_cast<size_t>(PyTuple_GET_SIZE(tensors.ptr())) != group.count()) return false;
+    if (!shows_kind(role, tensors)) return false;
     OperandList& operand = group.operands[at];
     OperandExtents const extents = group.extents(at);
     if (is_read) operand.rule = rule(role, bias);
@@ -72,6 +73,15 @@ class PreparedGrouped : private PreparedKernel {
     }
     if (is_read) operand.hold(tensors);
     return true;
+  }
+
+  /// Whether any of the tensors can be read: those without elements can be once another one has shown their kind.
+  bool shows_kind(int role, py::handle tensors) const {
+    GivenTensor shown;
+    bool followed = false;
+    PyObject* const* const items = PySequence_Fast_ITEMS(tensors.ptr());
+    return std::any_of(items, items + PyTuple_GET_SIZE(tensors.ptr()),
+                       [&](PyObject* tensor) { return read(role, tensor, shown, shown, followed); });
   }
 
   /// What the tensors of a role must be; `bias` says whether every C is one, or None where each tells.

@@ -126,6 +126,21 @@ with pycutlass.allocating_with(allocator):
     fake_gpu.run(_GROUPS + program)
 
 
+def test_empty_problems_may_come_first() -> None:
+    """A tensor without elements shows too little of its kind, until another one of the group has."""
+    program = """
+for mode in ("device", "host"):
+    _core.forget_tensors()
+    operation, sizes = group(mode), [(0, 6, 7), (4, 0, 2), (5, 6, 0), (5, 6, 7)]
+    A, B, C, D = operands(sizes)
+    arguments = GemmGroupedArguments(operation, sizes, A, B, None, D)
+    assert starts.pop() is True
+    assert arguments.ptr_A == [each.data_ptr() for each in A] and arguments.ptr_D[2:] == [d.data_ptr() for d in D[2:]]
+    assert arguments.ptr_A[0] == arguments.ptr_A[2] == 0 and arguments.ldd == [6, 0, 6, 6]
+"""
+    fake_gpu.run(_GROUPS + program)
+
+
 def test_threads_share_what_is_prepared() -> None:
     program = """
 operation, failed = group("device"), []

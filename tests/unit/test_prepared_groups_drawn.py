@@ -179,7 +179,7 @@ def state(arguments):
         record(execution), list(execution._buffers), execution.call.operands, pointers, repr(arguments),
         arguments.bias, arguments.launch_config, arguments.problem_sizes.tolist(), arguments.total_tiles,
         arguments.problem_count, arguments._most_tiles, (scalars.values, scalars.compute, scalars.names),
-        [None if each is None else list(map(which, each)) for each in list(arguments._given.values())[1:]],
+        [list(map(which, each)) if type(each) is tuple else id(each) for each in list(arguments._given.values())[1:]],
         list(arguments._given), execution.ordinal, execution.launched, list(execution._libraries.items()),
         type(arguments._run), sorted(set(vars(arguments)) | {"_run", "_try_exchange", "operation"}),
     )
