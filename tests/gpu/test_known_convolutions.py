@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 from conv_cases import OPERATIONS, assert_matches, problem, problems, random_tensor, tensors
+from two_streams import on_two_streams
 
 import pycutlass
 from pycutlass import _core, cutlass
@@ -116,30 +116,18 @@ def test_they_are_updated_and_captured(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["f16_fprop_optimized", "f16_wgrad_optimized"])
 def test_two_threads_use_one_prepared_kernel(name: str) -> None:
-    import torch
-
     operation, size = met(name)
     operation._prepared = ()  # the two may prepare it at the same time
-    failures: list[BaseException] = []
 
     def work() -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    A, B, C, D = tensors(operation, size)
-                    arguments = pycutlass.Conv2dArguments(operation, size, A, B, None, D)
-                    operation.run(arguments)
-                    arguments.sync()
-                    assert_matches(operation, size, A, B, C, D, 1.0, 0.0)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(20):
+            A, B, C, D = tensors(operation, size)
+            arguments = pycutlass.Conv2dArguments(operation, size, A, B, None, D)
+            operation.run(arguments)
+            arguments.sync()
+            assert_matches(operation, size, A, B, C, D, 1.0, 0.0)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    on_two_streams(work)
     (prepared,) = operation._prepared
     assert len(prepared.problems) == 1
     A, B, _, D = tensors(operation, size)

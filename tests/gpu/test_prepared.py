@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 from cases import OPERATIONS, assert_matches, poisoned, random_matrix, random_values
+from two_streams import on_two_streams
 
 import pycutlass
 from pycutlass import _core, cutlass
@@ -98,30 +98,19 @@ def test_they_are_updated_and_captured(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_threads_use_one_prepared_kernel(name: str) -> None:
-    import torch
-
-    operation, failures = OPERATIONS[name], []
+    operation = OPERATIONS[name]
     at_once(operation, SIZE, *operands(operation)[:2], None, poisoned(operation.C, M, N))
     operation._prepared = ()  # the two may prepare it at the same time
 
     def work() -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    A, B, _, D = operands(operation)
-                    arguments = at_once(operation, SIZE, A, B, None, D)
-                    operation.run(arguments)
-                    arguments.sync()
-                    assert_matches(operation, A, B, None, D)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(20):
+            A, B, _, D = operands(operation)
+            arguments = at_once(operation, SIZE, A, B, None, D)
+            operation.run(arguments)
+            arguments.sync()
+            assert_matches(operation, A, B, None, D)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    on_two_streams(work)
     (prepared,) = operation._prepared
     at_once(operation, SIZE, *operands(operation)[:2], None, poisoned(operation.C, M, N))
     assert operation._prepared == (prepared,)

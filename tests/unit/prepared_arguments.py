@@ -41,6 +41,24 @@ def made(operation, *given, **named):
 def is_ordinary(arguments):
     return "_reordering" not in vars(arguments)
 
+def in_threads(work, *streams):
+    # work(stream) for each stream at the same time, each in a thread of its own
+    import threading
+    errors = []
+
+    def guarded(stream):
+        try:
+            work(stream)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(stream,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+
 def looked_at(operation, *given, **named):
     # by Python alone
     starts = [(pycutlass.GemmArguments, "_start_ordinary"), (pycutlass.Conv2dArguments, "_start_known")]
@@ -164,4 +182,34 @@ def outcome(make, operation, given, how):
     except PyCutlassError as error:
         return None, (type(error), str(error), list(said))
     return arguments, (state(arguments), list(said))
+
+def compared(operation, odd, given, how, is_known, alike=copied):
+    # Counts of what was taken at once, under `odd` and `is_known`; `alike` copies a tensor for an exchange.
+    if draw.random() < 0.5:  # what looks may change how others find it: a lazy copy gets memory of its own
+        other, expected = outcome(looked_at, operation, given, how)
+        arguments, got = outcome(made, operation, given, how)
+    else:
+        arguments, got = outcome(made, operation, given, how)
+        other, expected = outcome(looked_at, operation, given, how)
+    taken, all_of_them, right = counts.get((odd, is_known), (0, 0, 0))
+    ordinary = arguments is not None and is_ordinary(arguments)
+    if other is not None and arguments is not None and not ordinary:
+        is_interleaved = operation.A.order.interleave > 1 or operation.B.order.interleave > 1
+        if getattr(other._execution, "_buffers", None) or is_interleaved or other._partials:
+            return  # each has its own copies, or partial sums
+    different = [pair for pair in zip(expected, got) if pair[0] != pair[1]]
+    assert not different, (odd, operation, [t if not hasattr(t, "shape") else t.shape for t in given], how, different)
+    counts[odd, is_known] = taken + ordinary, all_of_them + 1, right + (arguments is not None)
+    launched = arguments is not None and isinstance(arguments._execution, device.DeviceLaunch)
+    if launched and not odd_memory(odd):
+        tensors = [t if isinstance(t, (torch.Tensor, Cupy)) else None for t in given[1:]]
+        fresh = [None if t is None or draw.random() < 0.5 else alike(t) for t in tensors]
+        assert arguments._try_exchange(*fresh) == other._try_exchange(*fresh)
+        assert without_workspace(arguments._execution) == without_workspace(other._execution)
+
+counts = {}
+
+def print_counts():
+    for (odd, is_known), row in counts.items():
+        print(odd, is_known, *row, sep="|")
 """

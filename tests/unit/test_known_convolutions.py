@@ -154,29 +154,20 @@ assert not is_ordinary(of(2))
 def test_threads_share_what_is_prepared() -> None:
     """Two threads make calls of one prepared kernel and launch them, each on its own stream, at the same time."""
     program = """
-import threading
 operation._prepared = ()
-streams, errors, ordinary = [Stream(0), Stream(0)], [], []
+ordinary = []
 sys.setswitchinterval(1e-5)
 
 def work(stream):
-    try:
-        for _ in range(200):
-            given, arguments = here()
-            ordinary.append(is_ordinary(arguments))
-            check(given, arguments, stream)
-            given = drawn()
-            arguments.update(A=given[0], B=given[1], D=given[3])
-            check(given, arguments, stream)
-    except BaseException as error:
-        errors.append(error)
+    for _ in range(200):
+        given, arguments = here()
+        ordinary.append(is_ordinary(arguments))
+        check(given, arguments, stream)
+        given = drawn()
+        arguments.update(A=given[0], B=given[1], D=given[3])
+        check(given, arguments, stream)
 
-threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-assert not errors, errors
+in_threads(work, Stream(0), Stream(0))
 assert sum(ordinary) >= 395 and problems() == [1], ordinary
 """
     fake_gpu.run(_LAUNCHES + program)

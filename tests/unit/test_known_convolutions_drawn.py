@@ -191,7 +191,6 @@ for operation in operations:
     scalars = operation.epilogue_type(0.5, 2.0)
     operation._seen = [operation.epilogue_type, lambda alpha, beta=0.0, same=scalars: same]
 
-counts = {}
 for number in range(COUNT):
     odd, operation, given, how, (p, known) = case()
     met = draw.random() < 0.8
@@ -203,29 +202,9 @@ for number in range(COUNT):
         _, usual = operands(operation, p, lambda step: 0)
         first = made(operation, p, usual["A"], usual["B"], None, usual["D"], **known)
         del first
-    if draw.random() < 0.5:  # what looks may change how others find it: a lazy copy gets memory of its own
-        other, expected = outcome(looked_at, operation, given, how)
-        arguments, got = outcome(made, operation, given, how)
-    else:
-        arguments, got = outcome(made, operation, given, how)
-        other, expected = outcome(looked_at, operation, given, how)
-    taken, all_of_them, right = counts.get((odd, met), (0, 0, 0))
-    ordinary = arguments is not None and is_ordinary(arguments)
-    if other is not None and arguments is not None and not ordinary:
-        if getattr(other._execution, "_buffers", None) or operation.A.order.interleave > 1 or other._partials:
-            continue  # each has its own copies, or partial sums
-    different = [pair for pair in zip(expected, got) if pair[0] != pair[1]]
-    assert not different, (odd, operation, [t if not hasattr(t, "shape") else t.shape for t in given], how, different)
-    counts[odd, met] = taken + ordinary, all_of_them + 1, right + (arguments is not None)
-    launched = arguments is not None and isinstance(arguments._execution, device.DeviceLaunch)
-    if launched and not odd_memory(odd):
-        tensors = [t if isinstance(t, (torch.Tensor, Cupy)) else None for t in given[1:]]
-        fresh = [None if t is None or draw.random() < 0.5 else copied_alike(t) for t in tensors]
-        assert arguments._try_exchange(*fresh) == other._try_exchange(*fresh)
-        assert without_workspace(arguments._execution) == without_workspace(other._execution)
+    compared(operation, odd, given, how, met, copied_alike)
     assert all(len(each.problems) <= 64 for each in operation._prepared)
-for (odd, met), (taken, all_of_them, right) in counts.items():
-    print(odd, met, taken, all_of_them, right, sep="|")
+print_counts()
 assert not any(operation._prepared for operation in operations if operation.is_interleaved)
 """
 

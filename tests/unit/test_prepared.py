@@ -84,29 +84,19 @@ except pycutlass.errors.ArgumentError as error:
 def test_threads_share_what_is_prepared() -> None:
     """Two threads make calls of one prepared kernel and launch them, each on its own stream, at the same time."""
     program = """
-import threading
 here()  # while one thread searches what tensors of this torch are like, others do without
 operation._prepared = ()
-streams, errors = [Stream(0), Stream(0)], []
 sys.setswitchinterval(1e-5)
 
 def work(stream):
-    try:
-        for _ in range(300):
-            given, arguments = here()
-            check(given, arguments, stream)
-            given = drawn()
-            arguments.update(A=given[0], B=given[1], D=given[3])
-            check(given, arguments, stream)
-    except BaseException as error:
-        errors.append(error)
+    for _ in range(300):
+        given, arguments = here()
+        check(given, arguments, stream)
+        given = drawn()
+        arguments.update(A=given[0], B=given[1], D=given[3])
+        check(given, arguments, stream)
 
-threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-assert not errors, errors
+in_threads(work, Stream(0), Stream(0))
 (prepared,) = operation._prepared
 here()
 assert operation._prepared == (prepared,)

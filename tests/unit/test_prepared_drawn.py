@@ -134,7 +134,6 @@ for operation in operations:
     scalars = operation.epilogue_type(0.5, 2.0)
     operation._seen = [operation.epilogue_type, lambda alpha, beta=0.0, same=scalars: same]
 
-counts = {}
 for number in range(COUNT):
     odd, operation, given, how = case()
     first = draw.random() < 0.5
@@ -142,28 +141,8 @@ for number in range(COUNT):
         operation._prepared = ()
         if draw.random() < 0.5:
             _core.forget_tensors()
-    if draw.random() < 0.5:  # what looks may change how others find it: a lazy copy gets memory of its own
-        other, expected = outcome(looked_at, operation, given, how)
-        arguments, got = outcome(made, operation, given, how)
-    else:
-        arguments, got = outcome(made, operation, given, how)
-        other, expected = outcome(looked_at, operation, given, how)
-    taken, all_of_them, right = counts.get((odd, first), (0, 0, 0))
-    ordinary = arguments is not None and is_ordinary(arguments)
-    if other is not None and arguments is not None and not ordinary:
-        if getattr(other._execution, "_buffers", None) or operation.B.order.interleave > 1 or other._partials:
-            continue  # each has its own copies, or partial sums
-    different = [pair for pair in zip(expected, got) if pair[0] != pair[1]]
-    assert not different, (odd, operation, [t if not hasattr(t, "shape") else t.shape for t in given], how, different)
-    counts[odd, first] = taken + ordinary, all_of_them + 1, right + (arguments is not None)
-    launched = arguments is not None and isinstance(arguments._execution, device.DeviceLaunch)
-    if launched and not odd_memory(odd):
-        tensors = [t if isinstance(t, (torch.Tensor, Cupy)) else None for t in given[1:]]
-        fresh = [None if t is None or draw.random() < 0.5 else copied(t) for t in tensors]
-        assert arguments._try_exchange(*fresh) == other._try_exchange(*fresh)
-        assert without_workspace(arguments._execution) == without_workspace(other._execution)
-for (odd, first), (taken, all_of_them, right) in counts.items():
-    print(odd, first, taken, all_of_them, right, sep="|")
+    compared(operation, odd, given, how, first)
+print_counts()
 """
 
 
