@@ -8,6 +8,10 @@ namespace py = pybind11;
 /// Makes every function, method and property of the module raise our exceptions. Called when all of them are bound.
 void guard_calls(py::module_& m);
 
+/// Lets no class of the module change any more, and no object its class: pybind11 would read its value as what it is
+/// not.
+void seal_classes(py::module_ const& m);
+
 /// The names of keywords as Python's own text: a class that is derived from it may raise where it is compared.
 py::object plain_names(PyObject* keywords);
 

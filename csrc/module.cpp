@@ -11,5 +11,8 @@ PYBIND11_MODULE(_core, m) {
   bind_swizzle(m);
   bind_launch(m);
   bind_files(m);
+  m.def(
+      "seal_classes", [m] { seal_classes(m); },
+      "From now on, no class of the extension changes, and no object its class.");
   guard_calls(m);
 }

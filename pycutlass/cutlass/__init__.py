@@ -52,6 +52,7 @@ from pycutlass._core import (
     layout,
     tfloat32,
 )
+from pycutlass._core import seal_classes as _seal_classes
 from pycutlass.calls import no_attribute as _without
 from pycutlass.calls import suggestion as _suggestion
 from pycutlass.cutlass import conv, gemm
@@ -104,6 +105,7 @@ def _no_attribute(value: object, name: str) -> _Any:
 
 for _kind in (gemm.GemmCoord, MatrixCoord, Tensor3DCoord, Tensor4DCoord, conv.Conv2dProblemSize):
     setattr(_kind, "__getattr__", _no_attribute)  # noqa: B010 (mypy takes no assignment to a method)
+_seal_classes()
 
 
 def __getattr__(name: str) -> _Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from descriptions import run_python
 from misuse import CALLS, CONV, GEMM, GROUPED, REDUCTION, _conv, _f32, _gemm, _group, _reduce
 
 import pycutlass
@@ -180,3 +181,36 @@ def test_a_meta_tensor_is_told_what_this_machine_has(monkeypatch):
     with pytest.raises(ArgumentTypeError, match="no memory: make it on a CUDA device"):
         wrap("A", tensor)
     assert wrap("A", np.ones(3)).shape == (3,)
+
+
+# Classes of the extension: what has no value, or that of another class, would be read as what it is not
+
+
+_EXTENSION = """
+import inspect, pickle
+from pycutlass import _core, cutlass
+
+kinds = [each for each in vars(_core).values() if inspect.isclass(each) and hasattr(each, "_pybind11_conduit_v1_")]
+assert len(kinds) > 50
+values = [cutlass.MatrixCoord(1, 2), cutlass.float16(1), cutlass.RowMajor(8), cutlass.IdentitySwizzle1()]
+for kind in kinds:
+    for wrong in (lambda: kind.__new__(kind), kind.__mro__[-2], lambda: setattr(kind, "added", 1)):
+        try:
+            wrong()
+        except TypeError:
+            continue
+        raise AssertionError(kind)
+    for value in values:
+        try:
+            value.__class__ = kind
+        except TypeError:
+            continue
+        raise AssertionError((value, kind))
+for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+    assert [repr(each) for each in pickle.loads(pickle.dumps(values, protocol))] == list(map(repr, values))
+print("whole")
+"""
+
+
+def test_objects_of_the_extension_have_their_own_value():
+    assert run_python(_EXTENSION).strip() == "whole"
