@@ -63,6 +63,7 @@ _PASSED_ON = (
 )
 _PATHS = ("CUTLASS_PATH", "CUDA_INSTALL_PATH", "CUDA_HOME")
 _OF_THE_SEARCH = (*_PATHS, "PYCUTLASS_BACKEND", "CXX", "PATH", "HOME")
+_FLAGS = frozenset(("PYCUTLASS_STRICT", "PYCUTLASS_NO_COMPILE"))
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _KNOWN = frozenset(variable.name for variable in VARIABLES)
 # What the variables of a search were when it began. Else they would be a parameter of all that looks for a file.
@@ -93,8 +94,9 @@ def flag(name: str) -> bool:
     ArgumentError
         It says something else.
     """
-    value = text(name)
-    if value is None or value.lower() in _NO:
+    assert name in _FLAGS, f"{name} is not among the flags of config.VARIABLES"
+    value = os.environ.get(name)
+    if not value or value.lower() in _NO:
         return False
     if value.lower() not in _YES:
         raise ArgumentError(f"{name} must be one of {', '.join((*_YES, *_NO))}; it is {value!r}")
