@@ -284,14 +284,15 @@ def prepare(
     None where that has been `tried`, or Python has to look.
     """
     ordinal: int | None = _core.gpu_of(D, wrap)
-    described = (operation.A, operation.B, operation.C, getattr(operation, "D", operation.C))  # groups have no D apart
-    needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
-    if ordinal is None or needs_look or operation.epilogue_functor.ports:
-        return None
     present: tuple[_Prepared, ...] = operation._prepared
     for each in present:
         if each.ordinal == ordinal and each.artifacts == operation.artifacts:
-            return None if each in tried else each  # which another thread has prepared meanwhile
+            return None if each in tried else each  # which another thread may have prepared meanwhile
+    written = operation.D if kind is PreparedGemm else operation.C  # groups have no D apart
+    described = (operation.A, operation.B, operation.C, written)
+    needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
+    if ordinal is None or needs_look or operation.epilogue_functor.ports:
+        return None
     try:
         prepared = kind(operation, ordinal)
     except PyCutlassError:  # which is raised again, behind what else is wrong
