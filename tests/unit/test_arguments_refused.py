@@ -117,7 +117,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
             (
                 {name: np.zeros(shape, np.float16, order="C" if name == "B" else "F")},
                 ArgumentError,
-                [f"operand {name}", "ColumnMajor" if name == "B" else "RowMajor", f"describe {name} as"],
+                [
+                    f"operand {name}",
+                    "ColumnMajor" if name == "B" else "RowMajor",
+                    f"describe {'C, which D follows,' if name == 'D' else name} as",
+                ],
             ),
             ({name: [[1.0]]}, ArgumentTypeError, [f"operand {name}", "torch, numpy or cupy", "list"]),
             ({name: 0x7F0000001000}, DeviceError, [f"operand {name}", "device memory", "no GPU", "numpy arrays"]),

@@ -119,7 +119,7 @@ def test_masked_arrays_are_refused(family: str, name: str) -> None:
     launch = FAMILIES[family]()
     given = launch.tensors[name]
     masked = [np.ma.masked_array(t.numpy()) for t in given] if isinstance(given, list) else np.ma.array(given.numpy())
-    with pytest.raises(ArgumentTypeError, match=r"masked array.*filled"):
+    with pytest.raises(ArgumentTypeError, match=r"masked array.*(filled|read the result from there)"):
         launch.make(**{**launch.tensors, name: masked})
-    with pytest.raises(ArgumentTypeError, match=r"masked array.*filled"):
+    with pytest.raises(ArgumentTypeError, match=r"masked array.*(filled|read the result from there)"):
         launch.arguments.update(**{name: masked})
