@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import re
@@ -47,6 +48,8 @@ _NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
 _INCLUDES_FILE = re.compile(  # in a profile of nvcc
     rb"(?:^|[\s\"',=])(--?(?:pre-include|include|imacros|options-file|optf))(?![-\w])", re.MULTILINE
 )
+# What a host compiler is asked: which one it is, and where it looks for its programs.
+_QUESTIONS = ("--version", "-print-search-dirs")
 _ITSELF = re.compile(r"[gc]\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
 
 
@@ -255,20 +258,20 @@ class HostCompiler(Compiler):
     def __init__(self, program: tuple[str, ...], includes: tuple[Path, ...], memo: Memo = without_memo) -> None:
         super().__init__(includes, memo)
         self._program = program
-        self._answer: Answer | None = None
+        self._answers: dict[str, Answer] = {}
 
     def ask_ahead(self) -> contextlib.AbstractContextManager[object]:
-        """Begin to ask for a version that `signature` cannot remember, so that all else is done meanwhile.
+        """Begin to ask for what `signature` cannot remember, so that all else is done meanwhile.
 
         What has been begun ends with the context that is returned.
         """
-        if not self._has_launcher():
-            return contextlib.nullcontext()
-        try:
-            self._answer = Answer(self._version_command())
-        except ToolkitError:  # which `signature` raises, where it is its turn
-            return contextlib.nullcontext()
-        return self._answer
+        with contextlib.ExitStack() as asked:
+            if self._has_launcher():
+                for question in _QUESTIONS:
+                    # One that cannot be asked is asked again by `signature`, which raises where it is its turn.
+                    with contextlib.suppress(ToolkitError):
+                        self._answers[question] = asked.enter_context(Answer([*self._program, question]))
+            return asked.pop_all()
 
     def signature(self) -> dict[str, str]:
         """Return the first line that the compiler says about its version, and digests of what else it reads and runs.
@@ -281,27 +284,26 @@ class HostCompiler(Compiler):
         beside = [program for program in programs if program is not programs[-1] or is_script(program)]
         files = sorted({*map(str, beside), *files_named(self._program[1:])})
 
-        def ask() -> str:
-            with self._answer or Answer(self._version_command()) as answer:
-                self._answer = None
-                return answer.text().strip().splitlines()[0]
-
         memo = self._memo
         if self._has_launcher():
             memo = without_memo
             unrepeatable()
         fingerprint = " ".join(map(file_fingerprint, programs))
-        version = memo("compiler version", shlex.join(self._program), fingerprint, ask)
+        version, searched = (
+            memo(f"compiler {question}", shlex.join(self._program), fingerprint, functools.partial(self._ask, question))
+            for question in _QUESTIONS
+        )
         digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
-        fields = {"host_compiler": version + "".join(digests)}
-        fields["host_programs"] = programs_of(self._program, memo, fingerprint)
+        fields = {"host_compiler": version.strip().splitlines()[0] + "".join(digests)}
+        fields["host_programs"] = programs_of(self._program, searched, self._memo)
         flags = [*self.flags("")[len(self._program) - 1 :], *self._include_flags()]
         if included := included_digest(self._program, flags, self.includes, self._memo):
             fields["host_includes"] = included
         return fields
 
-    def _version_command(self) -> list[str]:
-        return [*self._program, "--version"]
+    def _ask(self, question: str) -> str:
+        with self._answers.pop(question, None) or Answer([*self._program, question]) as answer:
+            return answer.text()
 
     def _has_launcher(self) -> bool:
         """Whether something stands before the compiler, which may run another one at another time."""

@@ -81,18 +81,15 @@ def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequ
     return digest.hexdigest()
 
 
-def programs_of(command: Sequence[str], memo: Memo, fingerprint: str) -> str:
+def programs_of(command: Sequence[str], searched: str, memo: Memo) -> str:
     """Return digests of the programs that a compiler runs, ``none`` for one that has them within itself.
 
-    Where it looks for them is remembered by its `fingerprint`; what is there, by the states of files.
+    `searched` is what it says of the directories that it looks for them in, for ``-print-search-dirs``. Contents are
+    remembered by the states of files.
     """
-
-    def ask() -> str:
-        said = _DIRECTORIES_OF_PROGRAMS.search(run_quietly([*command, "-print-search-dirs"]))
-        return said[1] if said else ""
-
-    said = memo("search path of compiler", shlex.join(command), fingerprint, ask)
-    folders = [folder for folder in dict.fromkeys(map(Path, filter(None, said.split(":")))) if is_directory(folder)]
+    said = _DIRECTORIES_OF_PROGRAMS.search(searched)
+    places = filter(None, said[1].split(":")) if said else ()
+    folders = [folder for folder in dict.fromkeys(map(Path, places)) if is_directory(folder)]
     linkers = [word.partition("=")[2] for word in compiler_options(command[1:]) if word.startswith("-fuse-ld=")]
     names = ["cc1plus", "collect2", "as", "ld", *(f"ld.{linker}" for linker in linkers)]
     found = (next(filter(is_file, (folder / name for folder in folders)), None) or on_path(name) for name in names)

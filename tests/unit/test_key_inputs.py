@@ -127,6 +127,23 @@ def test_programs_that_the_host_compiler_runs_are_in_the_key(tmp_path, monkeypat
     assert named.startswith(f"{other}, ld.own ")
 
 
+def test_contents_are_read_once_also_where_a_script_runs_the_compiler(tmp_path):
+    """What a script says may change while it does not, so it is asked each time; programs have states."""
+    wrapper = script(tmp_path / "g++", 'echo "$@" >> "$0.log"; exec /usr/bin/g++ "$@"')
+    cache, computed = KernelCache(), []
+
+    def memo(kind, of, state, compute):
+        return cache.memo(kind, of, state, lambda: (computed.append(kind), compute())[1])
+
+    for _ in range(2):
+        host = HostCompiler((str(wrapper),), (), memo)
+        with host.ask_ahead():
+            fields = host.signature()
+    assert "cc1plus" in fields["host_programs"]
+    assert computed == ["programs of compiler"]
+    assert sorted((tmp_path / "g++.log").read_text().split()) == ["--version"] * 2 + ["-print-search-dirs"] * 2
+
+
 def test_a_program_among_those_of_the_compiler_comes_before_one_on_path(tmp_path, monkeypatch):
     """Where the compiler looks is remembered, and what is there is looked at."""
     own = tmp_path / "own programs"
