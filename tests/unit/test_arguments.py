@@ -185,7 +185,7 @@ def test_running_again_reads_the_memory_again():
     operation.run(arguments)
     given_["A"] *= 2
     given_["D"].fill(np.nan)
-    operation.run(arguments, stream=7)  # there are no streams on the host
+    operation.run(arguments, stream=0x7000)  # there are no streams on the host
     assert_close(operation, given_["D"], expected(operation, given_["A"], given_["B"], None), K, 2.0)
 
 

@@ -19,7 +19,7 @@ from cached import FIELDS, REPORT, edit, kernel
 
 from pycutlass.cache import KernelCache
 from pycutlass.cache.bundle import read_bundle
-from pycutlass.errors import ArgumentTypeError, CacheError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError
 
 
 @pytest.fixture
@@ -357,5 +357,5 @@ def test_a_bundle_has_a_name(cache: KernelCache, name: str) -> None:
     cache.put(kernel())
     with pytest.raises(CacheError, match=r"that is a directory. Give a file name"):
         cache.export(name)
-    with pytest.raises(CacheError, match=r"null byte"):
+    with pytest.raises(ArgumentError, match=r"without NUL"):
         cache.export("bundle\0")

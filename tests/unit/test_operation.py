@@ -11,6 +11,7 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from descriptions import (
     BY_SHORT_NAME,
@@ -321,12 +322,11 @@ def test_a_kernel_that_was_not_compiled_is_refused(monkeypatch):
 
 
 def test_arguments_of_another_operation_are_refused():
-    class Arguments:
-        operation = ampere("bf16")
-
+    A, B, D = np.ones((8, 8), np.float32), np.ones((8, 8), np.float32, "F"), np.empty((8, 8), np.float32)
+    arguments = pycutlass.GemmArguments(ampere("f32_simt"), (8, 8, 8), A, B, None, D)
     with pytest.raises(ArgumentError) as caught:
-        ampere("f16").run(Arguments())
-    assert ampere("bf16").procedural_name() in str(caught.value)
+        ampere("f16").run(arguments)
+    assert ampere("f32_simt").procedural_name() in str(caught.value)
     assert ampere("f16").procedural_name() in str(caught.value)
     with pytest.raises(ArgumentTypeError, match="arguments made for this operation, got int"):
         ampere("f16").run(3)

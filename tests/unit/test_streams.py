@@ -43,7 +43,7 @@ class CUstream:
         SimpleNamespace(__cuda_stream__=lambda: (0, 0xABC0)),
         SimpleNamespace(__cuda_stream__=lambda: [np.int32(0), CUstream()], cuda_stream="not asked"),
     ],
-    ids=repr,
+    ids=["int", "numpy", "index", "CUstream", "cuda_stream", "ptr", "handle", "protocol", "protocol first"],
 )
 def test_streams_of_every_library(stream):
     assert _core.stream_handle(stream) == 0xABC0
@@ -145,7 +145,11 @@ class _Claims:
     operation = GEMM
 
 
-@pytest.mark.parametrize("arguments", [_Claims(), pycutlass.GemmArguments, pycutlass.GemmArguments.__new__], ids=repr)
+@pytest.mark.parametrize(
+    "arguments",
+    [_Claims(), pycutlass.GemmArguments, pycutlass.GemmArguments.__new__],
+    ids=["an operation alone", "a class", "a method"],
+)
 def test_what_only_looks_like_arguments_is_refused(arguments):
     with pytest.raises(ArgumentTypeError, match="run needs arguments made for this operation"):
         GEMM.run(arguments)
