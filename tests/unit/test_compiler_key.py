@@ -218,9 +218,11 @@ def test_a_script_is_asked_once_for_its_version_while_all_else_is_found(monkeypa
     key = key_now()
     assert runs.read_text() == "run\n"
     assert key_now() == key
-    with HostCompiler((str(program),), ()).ask_ahead() as unread:  # as where something else is missing
-        pass
-    assert unread._process.returncode is not None  # it has ended, and was waited for
+    unread = HostCompiler((str(program),), ())
+    with unread.ask_ahead():  # as where something else is missing
+        assert len(unread._answers) == 2
+    ended = [answer._process.returncode for answer in unread._answers.values()]
+    assert None not in ended  # and were waited for
     host = HostCompiler((str(script(tmp_path / "slow", "echo g++ 12; sleep 0.2; echo 'more'")),), ())
     with host.ask_ahead():
         assert host.signature()["host_compiler"].startswith("g++ 12 ")
