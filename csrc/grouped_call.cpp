@@ -184,6 +184,7 @@ bool GroupedCall::update(PyObject* const* tensors, size_t count) {
   } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
     fits = false;
   }
+  check_unused();  // a launch may have begun meanwhile, in another thread
   if (!fits) return false;
   for_each_given([&](size_t i) { group_.operands[i].exchange(); });
   if (overlapping(!given[kD].is_none())) {
@@ -212,6 +213,7 @@ bool GroupedCall::resize(py::buffer const& sizes, std::array<py::handle, kOperan
   } catch (py::error_already_set const&) {  // as in update
     return false;
   }
+  check_unused();  // as in update
   go_over_to(group);
   bool const apart = !overlapping(true);
   if (apart && fits_table()) return true;

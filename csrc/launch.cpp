@@ -3,8 +3,10 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "bindings.h"
 #include "gate.h"
@@ -32,6 +34,27 @@ CUstream StreamSource::current_handle() const {
   if (callable_) return stream_handle(callable_());
   return nullptr;  // the legacy default stream
 }
+
+namespace {
+
+/// Waits until no other thread launches. Returns whether the turn is to be ended.
+bool take_turn(unsigned long& thread) {
+  unsigned long const self = PyThread_get_thread_ident();
+  if (thread == self) return false;
+  while (thread) {
+    unlocked([] {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // a launch takes about as long as that
+      return CUDA_SUCCESS;
+    });
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  thread = self;
+  return true;
+}
+
+}  // namespace
+
+Turn::Turn(unsigned long& thread) : thread_(thread), taken_(take_turn(thread)) {}
 
 Call::Call(std::shared_ptr<DeviceKernel> kernel, pycutlass_call* record, uint32_t record_bytes)
     : kernel_(std::move(kernel)),
@@ -262,11 +285,13 @@ bool Call::update(PyObject* const* tensors, size_t count) {
   } catch (py::error_already_set const&) {  // what a tensor raises when it is asked: the slow path explains
     fits = false;
   }
-  if (fits && try_exchange(for_each_given)) {
+  bool const launching = looking_ != 0;  // since then, in another thread
+  if (fits && !launching && try_exchange(for_each_given)) {
     for_each_given([](OperandSlot& slot, PyObject* tensor) { slot.keep(tensor); });
     return true;
   }
   for_each_given([](OperandSlot& slot, PyObject*) { slot.forget(); });
+  if (launching) check_unused();
   return false;
 }
 
@@ -311,6 +336,7 @@ void Call::prepare(Stream const& stream, bool capturing) {
 }
 
 void Call::launch(Stream const& stream, bool named, bool capturing) {
+  Turn const turn(launching_thread_);
   Looking const looking = look();  // also without the interpreter's lock: an update would change what the driver reads
   check_unmoved();
   prepare(stream, capturing);

@@ -48,6 +48,22 @@ class Looking {
   int& count_;
 };
 
+/// The turn of one launch of a call. Without the interpreter's lock the driver reads parameters and records events: a
+/// launch by another thread waits until that is done, or two launches would not be ordered on the GPU.
+class Turn {
+ public:
+  explicit Turn(unsigned long& thread);
+  ~Turn() {
+    if (taken_) thread_ = 0;
+  }
+  Turn(Turn const&) = delete;
+  Turn& operator=(Turn const&) = delete;
+
+ private:
+  unsigned long& thread_;  // that launches, 0 for none; the interpreter's lock guards it
+  bool const taken_;       // false where the same thread launches already, from the code of a tensor
+};
+
 /// A kernel ready to be launched any number of times. Each family of kernels derives a class that owns the record.
 class Call {
  public:
@@ -156,8 +172,9 @@ class Call {
   bool in_place_allowed_ = true;
   void* arguments_[1];
   bool launched_ = false;
-  mutable int looking_ = 0;  // the interpreter's lock guards it
-  Stream launch_stream_;     // of the last launch
+  mutable int looking_ = 0;             // the interpreter's lock guards it
+  unsigned long launching_thread_ = 0;  // as above
+  Stream launch_stream_;                // of the last launch
   // Where the last launch that was no capture went, as far as somebody may have to wait for it.
   Stream last_;
   bool has_last_ = false, last_was_named_ = false;

@@ -32,7 +32,8 @@ bool is_known(void const* memory) {
 }
 
 constexpr char kRemedy[] =
-    ". Pass torch.cuda.current_stream(), cupy.cuda.get_current_stream() or None for the current stream.";
+    ". Pass None for the current stream, or a stream such as torch.cuda.current_stream() or "
+    "cupy.cuda.get_current_stream().";
 
 /// An attribute of what may be anything; null where it has none.
 py::object attribute_of(py::handle object, PyObject* name) {
@@ -70,6 +71,22 @@ bool is_handle_object(py::handle value) {
   return (name == "CUstream" || name == "cudaStream_t") && PyNumber_Check(value.ptr());
 }
 
+/// The number in what may be an integer, a handle of cuda.bindings, or ctypes.c_void_p, which numba has.
+py::object number_of(py::handle value) {
+  if (PyLong_CheckExact(value.ptr())) return py::reinterpret_borrow<py::object>(value);
+  if (is_handle_object(value)) {
+    auto number = py::reinterpret_steal<py::object>(PyNumber_Long(value.ptr()));
+    if (!number) raise_asked(value, "handle", kRemedy);
+    return number;
+  }
+  if (type_name(value) == "c_void_p") {
+    static PyObject* const held = PyUnicode_InternFromString("value");
+    py::object const address = attribute_of(value, held);  // None is the null pointer
+    return address && address.is_none() ? py::int_(0) : address;
+  }
+  return py::reinterpret_borrow<py::object>(value);
+}
+
 /// Whether the driver may be asked about it: whoever asks about another number ends the process.
 bool may_be_handle(size_t number) {
   constexpr size_t kFirstAddress = 4096, kLastAddress = (size_t{1} << 56) - 1;  // the first page is never mapped
@@ -78,29 +95,28 @@ bool may_be_handle(size_t number) {
 
 /// The handle that a number means. `from` says where the number comes from.
 CUstream checked_handle(py::handle value, char const* from) {
-  py::object number = py::reinterpret_borrow<py::object>(value);
-  if (!PyLong_CheckExact(value.ptr()) && is_handle_object(value)) {
-    number = py::reinterpret_steal<py::object>(PyNumber_Long(value.ptr()));
-    if (!number) raise_asked(value, "handle", kRemedy);
+  py::object const number = number_of(value);
+  if (number) {
+    std::optional<size_t> const handle = natural(number, std::numeric_limits<size_t>::max() - 1);
+    if (handle && may_be_handle(*handle)) return reinterpret_cast<CUstream>(*handle);
   }
-  std::optional<size_t> const handle = natural(number, std::numeric_limits<size_t>::max() - 1);
-  if (handle && may_be_handle(*handle)) return reinterpret_cast<CUstream>(*handle);
   raise_error("ArgumentTypeError", std::string(from) + " is " + shown(value) +
-                                       ", which is no handle of a stream: that is an integer, and an address, or 0, 1 "
-                                       "or 2" +
-                                       kRemedy);
+                                       ", which is no handle of a stream (an address, or 0, 1 or 2)" + kRemedy);
 }
 
-/// The handle in what `__cuda_stream__` returns: a version, which is 0, and the handle.
-CUstream handle_of_protocol(py::handle stream, py::handle method) {
-  auto const answer = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(method.ptr()));
-  if (!answer) raise_asked(stream, "__cuda_stream__()", kRemedy);
+/// The handle in what `__cuda_stream__` returns: a version, which is 0, and the handle. In first versions of the
+/// protocol it is a property.
+CUstream handle_of_protocol(py::handle stream, py::object const& member) {
+  py::object answer = member;
+  if (PyCallable_Check(member.ptr())) {
+    answer = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(member.ptr()));
+    if (!answer) raise_asked(stream, "__cuda_stream__()", kRemedy);
+  }
   bool const is_sequence = PyTuple_Check(answer.ptr()) || PyList_Check(answer.ptr());
   if (!is_sequence || PySequence_Fast_GET_SIZE(answer.ptr()) != 2 ||
       natural(PySequence_Fast_GET_ITEM(answer.ptr(), 0), 0) != 0) {
-    raise_error("ArgumentTypeError", "stream.__cuda_stream__() is " + shown(answer) +
-                                         ": version 0 of that protocol, which is known here, returns 0 and the handle" +
-                                         kRemedy);
+    raise_error("ArgumentTypeError", "stream.__cuda_stream__ gives " + shown(answer) +
+                                         ", where version 0 of that protocol has 0 and the handle" + kRemedy);
   }
   return checked_handle(PySequence_Fast_GET_ITEM(answer.ptr(), 1), "stream.__cuda_stream__()[1]");
 }
@@ -226,6 +242,9 @@ bool is_capturing(CUstream handle) {
 }
 
 CUstream stream_handle(py::handle stream) {
+  if (PyType_Check(stream.ptr())) {
+    raise_error("ArgumentTypeError", "stream is " + shown(stream) + ", which is a class and no stream" + kRemedy);
+  }
   if (PyLong_Check(stream.ptr()) && !PyBool_Check(stream.ptr())) return checked_handle(stream, "stream");
   static PyObject* const protocol = PyUnicode_InternFromString("__cuda_stream__");
   if (py::object const method = attribute_of(stream, protocol)) return handle_of_protocol(stream, method);
@@ -248,10 +267,12 @@ Stream named_stream(py::handle stream, CUcontext context, int ordinal) {
   CUstream const handle = stream_handle(stream);
   int const device = device_of(stream, handle, context, ordinal);
   if (device >= 0 && device != ordinal) {
-    raise_error("ArgumentError", "the stream belongs to GPU " + std::to_string(device) + ", the operands are on GPU " +
-                                     std::to_string(ordinal) +
-                                     ": a launch goes to a stream of its own GPU. Pass torch.cuda.current_stream(" +
-                                     std::to_string(ordinal) + "), or None for the current one there.");
+    raise_error("ArgumentError",
+                "the stream belongs to GPU " + std::to_string(device) + ", the operands are on GPU " +
+                    std::to_string(ordinal) +
+                    ": a launch goes to a stream of its own GPU. Pass None for the current one there, or "
+                    "torch.cuda.current_stream(" +
+                    std::to_string(ordinal) + ").");
   }
   return {context, handle};
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import decimal
 import ipaddress
 from collections.abc import Callable
@@ -67,6 +68,8 @@ ODD_STREAMS: dict[str, Callable[[], Any]] = {
     **{f"{name} of the protocol": lambda make=make: _protocol((0, make())) for name, make in _HANDLES.items()},
     "unknown version of the protocol": lambda: _protocol((1, 0)),
     "version as text": lambda: _protocol(("0", 0)),
+    "protocol that is a number": lambda: SimpleNamespace(__cuda_stream__=5),
+    "c_void_p in the first page": lambda: SimpleNamespace(handle=ctypes.c_void_p(3)),
     "short answer": lambda: _protocol((0,)),
     "long answer": lambda: _protocol((0, 0, 0)),
     "no answer": lambda: _protocol(None),
@@ -74,11 +77,11 @@ ODD_STREAMS: dict[str, Callable[[], Any]] = {
     "answer by and by": lambda: _protocol(iter((0, 0))),
     "class of streams": lambda: type("Odd", (), {"cuda_stream": property(lambda self: 0)}),
     "text that cannot be printed": lambda: _with(ptr=0.5, __repr__=lambda self: "\ud800"),
+    "class of numbers": lambda: int,
+    "protocol of a class": lambda: type("Odd", (), {"__cuda_stream__": lambda self: (0, 0)}),
     "another CUstream": lambda: type("CUstream", (), {})(),
 }
 RAISING_STREAMS: dict[str, Callable[[], Any]] = {
-    "protocol that is no function": lambda: SimpleNamespace(__cuda_stream__=5),
-    "protocol of a class": lambda: type("Odd", (), {"__cuda_stream__": lambda self: (0, 0)}),
     "protocol that raises": lambda: _with(__cuda_stream__=_raises),
     "raises in __index__": lambda: _with(__index__=_raises),
     "raises in __getattr__": lambda: _with(__getattr__=_raises),

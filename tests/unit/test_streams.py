@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ import pycutlass
 from pycutlass import _core
 from pycutlass.errors import ArgumentTypeError
 
-_REMEDY = r"\. Pass torch\.cuda\.current_stream\(\).* or None"
+_REMEDY = r"\. Pass None for the current stream, or a stream such as torch\.cuda\.current_stream\(\)"
 
 
 class _Index:
@@ -40,10 +41,12 @@ class CUstream:
         SimpleNamespace(cuda_stream=0xABC0),
         SimpleNamespace(ptr=np.int64(0xABC0)),
         SimpleNamespace(handle=CUstream()),
+        SimpleNamespace(handle=ctypes.c_void_p(0xABC0)),
         SimpleNamespace(__cuda_stream__=lambda: (0, 0xABC0)),
+        SimpleNamespace(__cuda_stream__=(0, 0xABC0)),
         SimpleNamespace(__cuda_stream__=lambda: [np.int32(0), CUstream()], cuda_stream="not asked"),
     ],
-    ids=["int", "numpy", "index", "CUstream", "cuda_stream", "ptr", "handle", "protocol", "protocol first"],
+    ids=["int", "numpy", "index", "CUstream", "cuda_stream", "ptr", "handle", "numba", "protocol", "property", "first"],
 )
 def test_streams_of_every_library(stream):
     assert _core.stream_handle(stream) == 0xABC0
@@ -51,6 +54,7 @@ def test_streams_of_every_library(stream):
 
 def test_default_streams():
     assert [_core.stream_handle(handle) for handle in range(3)] == [0, 1, 2]
+    assert _core.stream_handle(SimpleNamespace(handle=ctypes.c_void_p())) == 0
 
 
 @pytest.mark.parametrize("name", ODD_STREAMS)
