@@ -88,7 +88,10 @@ def mistaken(
     if unknown:
         return unknown_keywords(who, unknown, known)
     by_name = "by name alone: " if named else ""
-    return ArgumentTypeError(f"{who} takes {by_name}{', '.join(known)}; got {len(further)} more, {shown(further[0])}")
+    first, is_tensor = further[0], hasattr(further[0], "shape")  # whose values say nothing
+    got = f"{type(first).__name__} of shape {tuple(first.shape)}" if is_tensor else shown(first)
+    how = f": write {who}({known[0]}=...)" if named else ""
+    return ArgumentTypeError(f"{who} takes {by_name}{', '.join(known)}; got {len(further)} more, {got}{how}")
 
 
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:

@@ -294,8 +294,9 @@ def _shape(who: str, name: str, array: Any) -> tuple[int, ...]:
     """Return the shape of an array of numpy, cupy or torch, which are known here by what they can do."""
     shape = None if isinstance(array, type) else shape_of(array)
     if shape is None or not all(hasattr(array, each) for each in ("reshape", "swapaxes")):
+        instead = f"; pass numpy.asarray({name}, numpy.int8)" if isinstance(array, list | tuple) else ""
         raise ArgumentTypeError(
-            f"{who} takes an array of numpy, cupy or torch as {name}, got {type(array).__name__}; use numpy.asarray"
+            f"{who} takes an array of numpy, cupy or torch as {name}, got {type(array).__name__}{instead}"
         )
     return shape
 

@@ -6,32 +6,57 @@ import math
 
 import numpy as np
 
-__all__ = ["alignment_of", "converted", "interleaved", "laid_out", "spread", "transposed"]
+__all__ = [
+    "alignment_of",
+    "converted",
+    "copied",
+    "empty",
+    "interleaved",
+    "laid_out",
+    "spread",
+    "transposed",
+    "typed",
+]
 
 
-def converted(name: str, library: str, dtype: str, given: str | None = None) -> str:
+def converted(
+    name: str, library: str, dtype: str, given: str | None = None, made: str = "", copied: str | None = None
+) -> str:
     """Return how to get operand `name`, of type `given`, with another element type.
 
     D is made anew, and its result is read from there. A cast to a narrower integer would be silently wrong.
+
+    Parameters
+    ----------
+    made : str
+        Code that makes D, as `empty` returns it.
+    copied : str, optional
+        Code of a copy that has the right type, as `copied` returns it; None where a cast alone does.
     """
     module = {"torch": "torch", "cupy": "cupy", "numpy": "np"}.get(library)
     if library == "spec":
         return f"Give a TensorSpec of {dtype}"
-    if module is None and name[0] in "Dd":
-        return f"Make another {name} in {dtype} and read the result from there"
-    if name[0] not in "Dd" and given is not None and _wraps(given, dtype):
-        return f"A cast would change values that {dtype} cannot represent: make {name} in {dtype} from the start"
-    if module is None:
-        rounds = ", which rounds its values" if given is not None and _rounds(given, dtype) else ""
-        return f"Pass a copy in {dtype}{rounds}"
-    written = f"{'ml_dtypes' if (library, dtype) == ('numpy', 'bfloat16') else module}.{dtype}"
     if name[0] in "Dd":  # or destination
-        return f"Make {name} as {module}.empty_like({name}, dtype={written}) and read the result from there"
+        return f"Make {name} as {made} and read the result from there"
+    if given is not None and given.startswith("complex") and not dtype.startswith("complex"):
+        return f"A cast would leave out imaginary parts: make {name} in {dtype} from the start"
+    if given is not None and _wraps(given, dtype):
+        return f"A cast would change values that {dtype} cannot represent: make {name} in {dtype} from the start"
     rounds = ", which rounds its values" if given is not None and _rounds(given, dtype) else ""
-    return f"Pass {name}.{'to' if library == 'torch' else 'astype'}({written}){rounds}"
+    if module is None:
+        return f"Pass a copy in {dtype}{rounds}"
+    cast = f"{name}.{'to' if library == 'torch' else 'astype'}({typed(library, dtype)})"
+    return f"Pass {copied or cast}{rounds}"
 
 
-def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
+def typed(library: str, dtype: str) -> str:
+    """Return how an element type is written for a library."""
+    if dtype == "bfloat16" and library != "torch":
+        return "ml_dtypes.bfloat16"
+    return f"{'torch' if library == 'torch' else 'cupy' if library == 'cupy' else 'np'}.{dtype}"
+
+
+def laid_out(name: str, library: str, shape: tuple[int, ...], row_major: bool) -> str:
     """Return how to get operand `name` of `shape` with adjacent rows, or columns.
 
     D is made anew: the kernel would write into a copy, which nobody reads.
@@ -42,17 +67,47 @@ def laid_out(name: str, library: str, shape: tuple[int, ...], dtype: str | None,
             strides = (*strides[:-2], 1, shape[-2])
         return f"give a TensorSpec of shape {shape} with strides {strides}"
     if name[0] in "Dd":  # or destination
-        return f"make {name} as {_empty(name, library, shape, dtype, row_major)} and read the result from there"
-    module = {"numpy": "np", "cupy": "cupy"}.get(library)
+        return f"make {name} as {empty(name, library, shape, None, row_major)} and read the result from there"
+    return f"pass {copied(name, library, len(shape), row_major) or 'a contiguous copy'}"
+
+
+def copied(name: str, library: str, rank: int, row_major: bool, dtype: str | None = None, anew: bool = False) -> str:
+    """Return code that makes `name`, of `rank` dimensions, with adjacent rows, or columns; "" for other libraries.
+
+    Parameters
+    ----------
+    dtype : str, optional
+        Its element type then; None leaves it.
+    anew : bool
+        Whether it is copied even where it is laid out so already.
+    """
+    as_rows = row_major or rank < 2
     if library == "torch":
-        return f"pass {name}.contiguous()" if row_major else f"pass {name}.mT.contiguous().mT"
+        packed = "clone(memory_format=torch.contiguous_format)" if anew else "contiguous()"
+        cast = "" if dtype is None else f".to({typed(library, dtype)})"
+        return f"{name}{cast}.{packed}" if as_rows else f"{name}{cast}.mT.{packed}.mT"
+    module = {"numpy": "np", "cupy": "cupy"}.get(library)
     if module is None:
-        return "pass a contiguous copy"
-    if row_major:
-        return f"pass {module}.ascontiguousarray({name})"
-    if len(shape) == 2:
-        return f"pass {module}.asfortranarray({name})"
-    return f"pass {module}.ascontiguousarray({name}.swapaxes(1, 2)).swapaxes(1, 2)"
+        return ""
+    cast = "" if dtype is None else f", {typed(library, dtype)}"
+    if as_rows:
+        return f'{module}.array({name}{cast}, order="C")' if anew else f"{module}.ascontiguousarray({name}{cast})"
+    if rank == 2:
+        return f'{module}.array({name}{cast}, order="F")' if anew else f"{module}.asfortranarray({name}{cast})"
+    return f"{copied(f'{name}.swapaxes(1, 2)', library, rank, True, dtype, anew)}.swapaxes(1, 2)"
+
+
+def empty(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
+    """Return code that makes operand `name` anew, with adjacent rows or columns; it reads its device alone."""
+    as_rows = row_major or len(shape) < 2
+    made = shape if as_rows else (*shape[:-2], shape[-1], shape[-2])
+    kind = f"{name}.dtype" if dtype is None else typed(library, dtype)
+    if library == "torch":
+        return f"torch.empty({made}, dtype={kind}, device={name}.device){'' if as_rows else '.mT'}"
+    module = "cupy" if library == "cupy" else "np"
+    if not as_rows and len(shape) == 2:
+        return f'{module}.empty({shape}, {kind}, order="F")'
+    return f"{module}.empty({made}, {kind}){'' if as_rows else '.swapaxes(-1, -2)'}"
 
 
 def transposed(
@@ -60,22 +115,21 @@ def transposed(
     library: str,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-    dtype: str | None,
     row_major: bool,
     offer: str = "",
 ) -> str:
-    """Return what to do where `shape`, of two dimensions, is that of the transposed operand.
+    """Return what to do where `shape`, of a matrix or a batch of them, is that of the transposed operand.
 
     `offer` is how to describe the operand with the other layout; nothing where there is no such operation.
     """
-    view, is_target = f"{name}.T", name[0] in "Dd"
+    view, is_target = f"{name}.T" if len(shape) == 2 else f"{name}.swapaxes(1, 2)", name[0] in "Dd"
     described = "C" if is_target or name == "source" else name.partition("[")[0]
     purpose = {"A": "To multiply by that", "B": "To multiply by that", "C": "To add that"}.get(described, "To use that")
     if is_target:
         purpose = "To write the transposed result there"
-    if strides[0 if row_major else 1] == 1:
+    if strides[-2 if row_major else -1] == 1:
         return f"{purpose}, pass {view}"
-    remedy = laid_out(name, library, shape[::-1], dtype, row_major)
+    remedy = laid_out(name, library, (*shape[:-2], shape[-1], shape[-2]), row_major)
     other = f"{offer} and pass {view}" if described in ("A", "B", "C") else ""  # not the user's choice of all others
     if is_target:
         return f"{purpose}, {other}; for the result itself, {remedy}" if offer else f"For the result itself, {remedy}"
@@ -91,9 +145,7 @@ def interleaved(
     """
     if name.startswith("D"):
         rows, columns = matrix
-        made = f"torch.empty({batch * rows * columns}, dtype={name}.dtype, device={name}.device)"
-        if library != "torch":
-            made = f"{'cupy' if library == 'cupy' else 'np'}.empty({batch * rows * columns}, {name}.dtype)"
+        made = empty(name, library, (batch * rows * columns,), None, True)
         flat = name if batch == 1 else f"each {rows * columns} elements of {name}"
         return f"make {name} as {made} and read the result as pycutlass.deinterleave_columns({flat}, {rows}, {columns})"
     pack = "pycutlass.interleave_rows" if row_major else "pycutlass.interleave_columns"
@@ -148,15 +200,3 @@ def spread(name: str, library: str, rows: int, columns: int, row_major: bool) ->
         return f"pass a matrix of {rows} x {columns}"
     packed = "ascontiguousarray" if row_major else "asfortranarray"
     return f"pass {module}.{packed}({module}.broadcast_to({column}, ({rows}, {columns})))"
-
-
-def _empty(name: str, library: str, shape: tuple[int, ...], dtype: str | None, row_major: bool) -> str:
-    if library == "torch":
-        made = shape if row_major else (*shape[:-2], shape[-1], shape[-2])
-        return f"torch.empty({made}, dtype=torch.{dtype}, device={name}.device){'' if row_major else '.mT'}"
-    module = "cupy" if library == "cupy" else "np"
-    if row_major:
-        return f"{module}.empty({shape}, {name}.dtype)"
-    if len(shape) == 2:
-        return f'{module}.empty({shape}, {name}.dtype, order="F")'
-    return f"{module}.empty({(*shape[:-2], shape[-1], shape[-2])}, {name}.dtype).swapaxes(-1, -2)"

@@ -18,7 +18,7 @@ from pycutlass.integers import items_of
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
 from pycutlass.launch.split_k import Planes
 from pycutlass.log import say_once
-from pycutlass.operands import MisalignedError, OtherLayoutError, say_without_gradient
+from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError, say_without_gradient
 from pycutlass.operands.epilogue import given_ports
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import Operation
@@ -99,8 +99,9 @@ class Arguments(ABC):
         """Return the problem with every operand checked, or say what the operation offers to those that do not fit."""
         try:
             return self._problem(given, scalars)
-        except (MisalignedError, OtherLayoutError) as error:
-            raise explained(self.operation, error) from None
+        except (MisalignedError, OtherLayoutError, OtherTypeError) as error:
+            read = given if scalars.needs_source else {**given, "C": None}
+            raise explained(self.operation, error, read) from None
 
     @abstractmethod
     def _problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:

@@ -231,7 +231,8 @@ class Conv2dArguments(Arguments):
                 f"split_k_slices={slices} disagrees with the problem_size, which has {given.split_k_slices}: give one"
             )
         if slices > 1 and self.split_k_mode is _Mode.NoSplit:
-            raise ArgumentError(f"split_k_mode is NoSplit, got {slices} slices: choose Serial or Parallel")
+            instead = "choose Serial or Parallel" if self.operation.splits_k else "pass split_k_slices=1"
+            raise ArgumentError(f"split_k_mode is NoSplit, got {slices} slices: {instead}")
         if self.split_k_mode is _Mode.Parallel and not self.operation.splits_k:
             raise ArgumentError(
                 f"{self.operation.procedural_name()} does not split K: use SplitKMode.Serial with one slice"

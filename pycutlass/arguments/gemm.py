@@ -17,10 +17,11 @@ from pycutlass.arguments.base import (
     kept,
     refuse_unknown,
 )
-from pycutlass.calls import member_meant, public, shown
+from pycutlass.calls import counted, member_meant, public, shown
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
+from pycutlass.integers import shape_of
 from pycutlass.kernel import PreparedGemm, prepare
 from pycutlass.launch import DeviceLaunch
 from pycutlass.launch.gemm import GemmProblem
@@ -288,6 +289,11 @@ class GemmArguments(Arguments):
             check_listed(name, tensor, batch)
             each = [empty_matrix(f"{name}[{i}]", description, one, rows, columns) for i, one in enumerate(tensor)]
             return PointerArray(name, description, tuple(each))
+        if self.gemm_mode != _Mode.Array and isinstance(tensor, list | tuple) and tensor and shape_of(tensor[0]):
+            raise ArgumentTypeError(
+                f"operand {name} is a list of {counted(len(tensor), 'tensor')}, and {self.gemm_mode} takes one tensor: "
+                f"for a list of each operand pass gemm_mode=cutlass.gemm.Mode.Array, batch={len(tensor)}"
+            )
         if self.gemm_mode == _Mode.Array:
             return pointer_operand(name, description, tensor, rows, columns, batch, bias=self._bias, reorder=reorder)
         if name == "C" and self._takes_bias(tensor, rows, columns):

@@ -16,8 +16,9 @@ from pycutlass.operands import Matrix, check_writable, empty_matrix, is_vector, 
 from pycutlass.operands.epilogue import check_sums
 from pycutlass.operands.overlaps import check_many_overlaps
 from pycutlass.operands.reordered import UNCHANGED, Reordering
-from pycutlass.operation.group_support import EXTENTS, Sizes, as_sequence, check_count_of
+from pycutlass.operation.group_support import EXTENTS, Sizes, as_sequence, check_count_of, shared
 from pycutlass.operation.grouped import GemmOperationGrouped
+from pycutlass.remedies import copied
 from pycutlass.tensor import wrap
 
 __all__ = ["exceeds", "group_problem", "listed", "table_problem"]
@@ -100,7 +101,7 @@ def _operands(
     """Return one operand of every problem."""
     if tensors is None:
         raise ArgumentError(f"operand {name} is missing: give a list of {len(sizes)} tensors, one for each problem")
-    tensors = as_sequence(f"operand {name}", tensors)
+    tensors = as_sequence(f"operand {name}", tensors, shared(name, len(sizes)))
     check_count_of(name, len(tensors), len(sizes))
     description: TensorDescription = getattr(operation, "C" if name == "D" else name)
     rows, columns = (sizes[:, extent].tolist() for extent in EXTENTS[name])
@@ -137,7 +138,7 @@ def _check_place(groups: Iterable[tuple[Matrix, ...]]) -> None:
         if each.view.device != first.view.device:
             raise ArgumentError(
                 f"all operands of a group must be on one GPU, got {first.name} on GPU {first.view.device} and "
-                f"{each.name} on GPU {each.view.device}; move them with .to()"
+                f"{each.name} on GPU {each.view.device}: move them to one"
             )
 
 
@@ -179,5 +180,6 @@ def _table(key: str, tensor: Any, count: int) -> Table:
             f"{name} must have shape {shape}, an entry for each of problem_count={count} problems; got {view.shape}"
         )
     if view.strides != ((3, 1) if len(shape) == 2 else (1,)) and count > 1:
-        raise ArgumentError(f"{name} must be contiguous, got strides {view.strides}; pass {name}.contiguous()")
+        packed = copied(name, view.library, len(shape), True) or "a contiguous copy"
+        raise ArgumentError(f"{name} must be contiguous, got strides {view.strides}; pass {packed}")
     return Table(name, view)

@@ -295,7 +295,16 @@ class GemmGroupedArguments(Arguments):
             merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation.single, problem_sizes)
             if output_op is None and not on_device and self._try_resize(merged, A, B, C, D):
                 return
-        self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
+        try:
+            self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
+        except ArgumentError as error:
+            kept = [name for name in "ABCD" if name not in tensors and self._given[name] is not None]
+            if problem_sizes is None or not kept or self._most_tiles is not None:
+                raise
+            raise type(error)(
+                f"{str(error).removesuffix('.')}. {', '.join(kept)} are still those of before: pass what fits the new "
+                f"sizes along, update(problem_sizes=..., {', '.join(f'{name}=...' for name in kept)})"
+            ) from None
 
     @property
     def problem_sizes(self) -> Any:

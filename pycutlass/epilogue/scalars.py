@@ -17,7 +17,7 @@ import numpy as np
 from pycutlass import _core
 from pycutlass.calls import shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, UnknownNameError
-from pycutlass.integers import attribute, real
+from pycutlass.integers import attribute, real, shape_of
 from pycutlass.types import Element
 from pycutlass.types import element as element_of
 
@@ -341,7 +341,9 @@ def _number(name: str, value: Any, readable: tuple[str, ...]) -> float:
         raise ArgumentError(f"{name} is beyond float64, the type that scalars are handed over in") from None
     if number is None:
         kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in readable else "a number"
-        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}") from cause
+        shape = shape_of(value)
+        of_shape = f" of shape {shape}" if shape else ""
+        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}{of_shape}") from cause
     return number
 
 

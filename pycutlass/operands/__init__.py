@@ -3,6 +3,7 @@
 from pycutlass.operands.biases import check_bias, is_vector, vector, vector_of
 from pycutlass.operands.checks import (
     LARGEST_EXTENT,
+    OtherTypeError,
     check_alike,
     check_count,
     check_dtype,
@@ -21,6 +22,7 @@ __all__ = [
     "MisalignedError",
     "Operand",
     "OtherLayoutError",
+    "OtherTypeError",
     "check_alike",
     "check_bias",
     "check_count",

@@ -10,10 +10,9 @@ import numpy as np
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.library import TensorDescription
-from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.operands.refusals import refusal, rule_of
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.operands.refusals import check_element, refusal, rule_of, viewed
+from pycutlass.tensor import TensorView
 
 __all__ = ["check_bias", "is_vector", "vector", "vector_of"]
 
@@ -38,7 +37,9 @@ def vector(
     ArgumentTypeError, ArgumentError, AlignmentError
         As for `matrix`.
     """
-    return vector_of(name, description, wrap(name, tensor), rows, columns, batch, written=written)
+    line = columns if description.is_row_major else rows
+    view = viewed(name, description, tensor, (line,) if batch == 1 else (batch, line))
+    return vector_of(name, description, view, rows, columns, batch, written=written)
 
 
 def vector_of(
@@ -52,11 +53,11 @@ def vector_of(
     written: bool = False,
 ) -> Matrix:
     """Return the bias whose tensor, in memory or to come, looks like `view`: as `vector` does."""
-    check_dtype(name, description, view)
     ld, batch_stride, broken = rule_of(description).check_vector(
         view.pointer, view.shape, view.strides, rows, columns, batch, written
     )
     result = Matrix(name, description, view, rows, columns, ld, batch, batch_stride)
+    check_element(result, broken)
     if broken:
         raise refusal(result, broken)
     return result

@@ -13,12 +13,12 @@ from pycutlass.integers import as_int, attribute
 from pycutlass.library import TensorDescription
 from pycutlass.log import say_once
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import converted
+from pycutlass.remedies import converted, laid_out
 from pycutlass.tensor import TensorView
-from pycutlass.types import element_of_dtype
 
 __all__ = [
     "LARGEST_EXTENT",
+    "OtherTypeError",
     "check_alike",
     "check_count",
     "check_dtype",
@@ -29,6 +29,31 @@ __all__ = [
 ]
 
 LARGEST_EXTENT = 2**31 - 1  # CUTLASS keeps coordinates in 32 bits
+
+
+class OtherTypeError(ArgumentTypeError):
+    """An operand has another element type; whoever knows the operation says whether it can be described with it.
+
+    Parameters
+    ----------
+    name : str
+        The operand.
+    view : TensorView
+        The tensor that was given.
+    rule, remedy : str
+        What is wrong, and what to do about the tensor.
+    besides : str
+        What else is wrong with it.
+    """
+
+    def __init__(self, name: str, view: TensorView, rule: str, remedy: str, besides: str = "") -> None:
+        self.name, self.view, self.rule, self.remedy, self.besides = name, view, rule, remedy, besides
+        super().__init__(self.text())
+
+    def text(self, described: str = "") -> str:
+        """Return the message, with the description that would do."""
+        besides = f" Besides, {self.besides.removesuffix('.')}." if self.besides else ""
+        return f"{self.rule}. {self.remedy}{f', or {described}' if described else ''}.{besides}"
 
 
 def check_count(name: str, value: Any, least: int = 1) -> int:
@@ -63,21 +88,23 @@ def check_extents(name: str, size: Sequence[int], tile: Sequence[int]) -> None:
 def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
     """Raise ArgumentError unless there is one tensor for each problem."""
     if len(tensors) != batch:
+        instead = f"give batch={len(tensors)}" if tensors and batch == 1 else "give one for each problem"
+        shared = f", or [{name}] * {batch} for one that all share" if name in "ABC" and len(tensors) == 1 else ""
         raise ArgumentError(
-            f"operand {name} has {counted(len(tensors), 'tensor')} for batch={batch}: give one for each problem"
+            f"operand {name} has {counted(len(tensors), 'tensor')} for batch={batch}: {instead}{shared}"
         )
 
 
 def check_alike(name: str, matrices: Sequence[Matrix]) -> None:
     """Raise ArgumentError unless the matrices of an operand in ``Mode.Array`` have one leading dimension and place."""
-    for what, values in (
-        ("leading dimension", {each.ld for each in matrices}),
-        ("place", {each.view.device for each in matrices}),
+    for what, values, instead in (
+        ("leading dimension", {each.ld for each in matrices}, ", or use a grouped GEMM"),
+        ("place", {each.view.device for each in matrices}, ""),
     ):
         if len(values) > 1:
             raise ArgumentError(
                 f"all tensors of operand {name} must have one {what} in Mode.Array, got "
-                f"{sorted(map(str, values))}: make them alike, or use a grouped GEMM"
+                f"{sorted(map(str, values))}: make them alike{instead}"
             )
 
 
@@ -91,8 +118,8 @@ def check_writable(target: Matrix) -> None:
         )
     if not target.view.writable:
         raise ArgumentError(
-            f"operand {target.name} is a read-only {target.view.library} array, and the result is written to it: pass "
-            f"np.empty(({target.rows}, {target.columns}), {target.description.type.dtype_name!r})"
+            f"operand {name} is a read-only {target.view.library} array, and the result is written to it: "
+            f"{laid_out(name, 'numpy', tuple(target.view.shape or ()), target.description.is_row_major)}"
         )
 
 
@@ -105,18 +132,30 @@ def say_without_gradient(given: Mapping[str, Any]) -> None:
         return
     for name in ("A", "B", "C"):
         tensors: Any = given.get(name)
-        for tensor in tensors if type(tensors) in (list, tuple) else (tensors,):
+        for number, tensor in enumerate(tensors if type(tensors) in (list, tuple) else (tensors,)):
             if attribute(tensor, "requires_grad") is True:
+                label = name if tensor is tensors else f"{name}[{number}]"
                 say_once(
-                    f"operand {name} requires a gradient, and D has none: autograd does not see what kernels do. Pass "
-                    f"{name}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around the call.",
+                    f"operand {label} requires a gradient, and D has none: autograd does not see what kernels do. "
+                    f"Pass {label}.detach(), work under torch.no_grad(), or write a torch.autograd.Function around it.",
                     cause="no gradient",
                 )
                 return
 
 
-def check_dtype(name: str, description: TensorDescription, view: TensorView) -> None:
-    """Raise ArgumentTypeError where a tensor has another element type than described."""
+def check_dtype(
+    name: str,
+    description: TensorDescription,
+    view: TensorView,
+    made: str = "",
+    copied: str | None = None,
+    besides: str = "",
+) -> None:
+    """Raise OtherTypeError where a tensor has another element type than described.
+
+    `made` and `copied` are code that makes the operand anew, and a copy of it, with the right type; `besides` is what
+    else is wrong with it.
+    """
     wanted = description.type.dtype_name
     if description.type.bits < 8 and view.device is None and view.dtype_name is not None:
         raise ArgumentTypeError(
@@ -125,25 +164,14 @@ def check_dtype(name: str, description: TensorDescription, view: TensorView) -> 
         )
     if view.dtype_name is None or view.dtype_name == wanted:
         return
-    whose = _whose(name) if element_of_dtype(view.dtype_name) else ""
-    describe = f", or describe {whose} with its type" if whose else ""
-    raise ArgumentTypeError(
+    rule = (
         f"operand {name} must be {wanted}, as the operation describes it ({description.type}); got "
-        f"{_kind(view)} of {view.dtype_name}. {converted(name, view.library, wanted, view.dtype_name)}{describe}."
+        f"{_kind(view)} of {view.dtype_name}"
     )
+    remedy = converted(name, view.library, wanted, view.dtype_name, made, copied)
+    raise OtherTypeError(name, view, rule, remedy, besides)
 
 
 def _kind(view: TensorView) -> str:
     """Return what kind of tensor a view is of; a TensorSpec is no library's."""
     return "a TensorSpec" if view.library == "spec" else f"a {view.library} tensor"
-
-
-def _whose(name: str) -> str:
-    """Return whose description says what operand `name` is: D follows C unless it is described apart.
-
-    Nothing of tensors of an epilogue, whose types are not the user's choice.
-    """
-    if name in ("source", "destination"):
-        return "C of the reduction, and its functor's output,"
-    letter = name.partition("[")[0]
-    return {"A": name, "B": name, "C": name, "D": "C, and the functor's output,"}.get(letter, "")

@@ -6,19 +6,34 @@ import math
 from collections.abc import Callable
 
 from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.conv_operand import ConvOperand
 from pycutlass.operands.operand import Matrix
 from pycutlass.operands.refusals import refusal
-from pycutlass.remedies import laid_out
+from pycutlass.remedies import empty, laid_out, typed
 from pycutlass.tensor import TensorView
 
-__all__ = ["CONV_SENTENCES", "conv_refusal"]
+__all__ = ["CONV_SENTENCES", "check_conv_element", "conv_refusal"]
+
+#: Rules that a packed copy keeps.
+_OF_COPIES = ("gaps", "reach", "ld alignment", "address alignment")
 
 
 def conv_refusal(wanted: ConvOperand, operand: Matrix, broken: str) -> PyCutlassError:
     """Return the exception for a tensor that breaks a rule; `operand` has the leading dimension that was found."""
     sentence = CONV_SENTENCES.get(broken)
     return refusal(operand, broken) if sentence is None else ArgumentError(sentence(wanted, operand))
+
+
+def check_conv_element(wanted: ConvOperand, operand: Matrix, broken: str) -> None:
+    """Raise where the tensor has another element type than described, with what else is wrong with it."""
+    view, kind = operand.view, wanted.description.type
+    if view.dtype_name is None or (view.dtype_name == kind.dtype_name and kind.bits >= 8):
+        return
+    is_target = wanted.name == "D"
+    remains = broken and broken not in _OF_COPIES and not is_target and not (broken == "empty" and wanted.name == "C")
+    besides = str(conv_refusal(wanted, operand, broken)) if remains else ""
+    check_dtype(wanted.name, wanted.description, view, _made(wanted, view, kind.dtype_name), None, besides)
 
 
 def _elements(wanted: ConvOperand, operand: Matrix) -> str:
@@ -44,10 +59,10 @@ def _pixels(wanted: ConvOperand, operand: Matrix) -> str:
     if view.library != "torch":
         # An array that may be (N, H, W, C) is that.
         moved = name if shape == wanted.extent or name == "D" else f"{name}.transpose(0, 2, 3, 1)"
-        remedy = laid_out(moved, view.library, wanted.extent, view.dtype_name, True)
+        remedy = laid_out(moved, view.library, wanted.extent, True)
         return f"operand {name} must be packed pixel by pixel, with channels adjacent; {found}. To fix it, {remedy}."
     if shape != (n, c, h, w):
-        remedy = laid_out(name, view.library, wanted.extent, view.dtype_name, True)
+        remedy = laid_out(name, view.library, wanted.extent, True)
         return f"operand {name} must be contiguous as (N, H, W, C); {found}. To fix it, {remedy}."
     if name == "D":
         return f"operand D must be in torch's channels_last memory format; {found}. To fix it, {_anew(wanted, view)}."
@@ -78,7 +93,7 @@ def _group_steps(wanted: ConvOperand, operand: Matrix) -> str:
     view = operand.view
     return (
         f"operand {wanted.name} of shape {wanted.shape} must be contiguous, got strides {_strides(view)}; "
-        f"{laid_out(wanted.name, view.library, wanted.shape, view.dtype_name, True)}"
+        f"{laid_out(wanted.name, view.library, wanted.shape, True)}"
     )
 
 
@@ -99,11 +114,18 @@ def _gaps(wanted: ConvOperand, operand: Matrix) -> str:
 
 def _anew(wanted: ConvOperand, view: TensorView) -> str:
     """Return how to make an output without gaps: nobody would read a copy."""
+    if view.library == "spec":
+        return laid_out(wanted.name, view.library, wanted.extent, True)
+    return f"make {wanted.name} as {_made(wanted, view)} and read the result from there"
+
+
+def _made(wanted: ConvOperand, view: TensorView, dtype: str | None = None) -> str:
+    """Return code that makes an operand anew, in the order of dimensions that it has."""
     n, h, w, c = wanted.extent
     if view.library != "torch" or _shape(view) != (n, c, h, w):
-        return laid_out(wanted.name, view.library, wanted.extent, view.dtype_name, True)
-    made = f"torch.empty({_shape(view)}, dtype=D.dtype, device=D.device, memory_format=torch.channels_last)"
-    return f"make D as {made} and read the result from there"
+        return empty(wanted.name, view.library, wanted.shape, dtype, True)
+    kind = "D.dtype" if dtype is None else typed("torch", dtype)
+    return f"torch.empty({_shape(view)}, dtype={kind}, device=D.device, memory_format=torch.channels_last)"
 
 
 def _shape(view: TensorView) -> tuple[int, ...]:

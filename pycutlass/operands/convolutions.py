@@ -24,11 +24,12 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, several, shape_of
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, check_dtype, vector_of
+from pycutlass.operands import Matrix, vector_of
 from pycutlass.operands.conv_operand import ConvOperand, Extent
-from pycutlass.operands.conv_refusals import conv_refusal
+from pycutlass.operands.conv_refusals import check_conv_element, conv_refusal
+from pycutlass.operands.refusals import viewed
 from pycutlass.spec import view_of
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import TensorView
 
 __all__ = [
     "channel_bias",
@@ -67,13 +68,13 @@ def conv_tensor(wanted: ConvOperand, tensor: Any) -> Matrix:
     AlignmentError
         Pointer or step between pixels less aligned than described.
     """
-    return conv_tensor_of(wanted, wrap(wanted.name, tensor))
+    return conv_tensor_of(wanted, viewed(wanted.name, wanted.description, tensor, wanted.extent))
 
 
 def conv_tensor_of(wanted: ConvOperand, view: TensorView) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `conv_tensor` does."""
-    check_dtype(wanted.name, wanted.description, view)
     operand, broken = wanted.check(view)
+    check_conv_element(wanted, operand, broken)
     if broken and not (broken == "empty" and wanted.name == "C"):  # which may also be a bias
         raise conv_refusal(wanted, operand, broken)
     return operand
@@ -87,7 +88,7 @@ def channel_bias(name: str, description: TensorDescription, tensor: Any, extent:
     ArgumentTypeError, ArgumentError, AlignmentError
         As for `conv_tensor`.
     """
-    return channel_bias_of(name, description, wrap(name, tensor), extent)
+    return channel_bias_of(name, description, viewed(name, description, tensor, extent[3:]), extent)
 
 
 def channel_bias_of(name: str, description: TensorDescription, view: TensorView, extent: Extent) -> Matrix:
@@ -210,9 +211,12 @@ def _orders(x: Any, w: Any) -> str:
         ("x", "(N, H, W, C)", "(N, C, H, W)", x),
         ("w", "(K, R, S, C)", "(K, C, R, S)", w),
     ):
-        is_torch = view_of(name, tensor).library == "torch"
+        view = view_of(name, tensor)
+        is_torch = view.library == "torch"
         read, other = (first, last) if is_torch else (last, first)
         moved = f"{name}.permute(0, 3, 1, 2)" if is_torch else f"{name}.transpose(0, 2, 3, 1)"
+        if view.library == "spec":
+            moved = f"a TensorSpec of shape {tuple((view.shape or ())[axis] for axis in _NCHW)}"
         texts.append(f"{name} was read as {read}; if it is {other}, pass {moved}")
     return ". " + ", and ".join(texts)
 

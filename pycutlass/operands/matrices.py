@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from pycutlass.errors import ArgumentError
 from pycutlass.library import TensorDescription
-from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.operands.refusals import refusal, rule_of
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.operands.refusals import check_element, refusal, rule_of, viewed
+from pycutlass.tensor import TensorView
 
 __all__ = ["empty_matrix", "empty_matrix_of", "matrix", "matrix_of"]
 
@@ -41,7 +41,9 @@ def matrix(
     AlignmentError
         Pointer, extent or leading dimension less aligned than described.
     """
-    return matrix_of(name, description, wrap(name, tensor), rows, columns, batch, written=written)
+    shape = (rows, columns) if batch == 1 else (batch, rows, columns)
+    view = viewed(name, description, tensor, shape)
+    return matrix_of(name, description, view, rows, columns, batch, written=written)
 
 
 def matrix_of(
@@ -55,12 +57,12 @@ def matrix_of(
     written: bool = False,
 ) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `matrix` does."""
-    check_dtype(name, description, view)
     rule, folds = rule_of(description), name[0] != "B"
     ld, batch_stride, broken = rule.check_matrix(
         view.pointer, view.shape, view.strides, rows, columns, batch, written or name == "D", folds
     )
     result = Matrix(name, description, view, rows, columns, ld, batch, batch_stride)
+    check_element(result, broken)
     if broken:
         raise refusal(result, broken)
     return result
@@ -78,15 +80,17 @@ def empty_matrix(
     ArgumentError
         Other extents. A C may also be a bias.
     """
-    return empty_matrix_of(name, description, wrap(name, tensor), rows, columns, batch)
+    shape = (rows, columns) if batch == 1 else (batch, rows, columns)
+    return empty_matrix_of(name, description, viewed(name, description, tensor, shape), rows, columns, batch)
 
 
 def empty_matrix_of(
     name: str, description: TensorDescription, view: TensorView, rows: int, columns: int, batch: int = 1
 ) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `empty_matrix` does."""
-    check_dtype(name, description, view)
-    packed = Matrix(name, description, view, rows, columns, 0)
+    packed = Matrix(name, description, view, rows, columns, 0, batch)
+    check_element(packed, "shape" if name[0] in "Dd" else "")
+    packed = replace(packed, batch=1)
     shape = view.shape
     if shape is not None and name[0] not in "Cs":
         known = {(rows, columns), (0,), (1, rows, columns), (batch, rows, columns)}

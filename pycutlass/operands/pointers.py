@@ -226,8 +226,11 @@ def _table(
     view = wrap(name, tensor)
     if view.dtype_name not in ("int64", "uint64") or view.shape is None or view.device is None:
         got = "an address" if view.shape is None else f"a {view.library} tensor of {view.dtype_name}, {view.shape}"
-        if name == "C" and view.shape is not None and is_vector(description, tensor, rows, columns):
-            got += f". For one bias of all problems pass [C] * {batch}"
+        is_bias = name == "C" and view.shape is not None and is_vector(description, tensor, rows, columns)
+        if is_bias or (name in "ABC" and view.shape == (rows, columns)):
+            got += f". For one {'bias' if is_bias else 'matrix'} of all problems pass [{name}] * {batch}"
+        elif view.shape is not None and len(view.shape) == 3 and view.shape[1:] == (rows, columns):
+            got += f". For {view.shape[0]} problems pass batch={view.shape[0]}"
         raise ArgumentTypeError(
             f"operand {name} in Mode.Array must be a list of {batch} tensors or addresses, one tensor that holds "
             f"{batch} matrices, or an int64 tensor of {batch} addresses on the GPU; got {got}"

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.library import TensorDescription
+from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import alignment_of, interleaved, laid_out, spread, transposed
+from pycutlass.remedies import alignment_of, copied, empty, interleaved, laid_out, spread, transposed
+from pycutlass.tensor import NoViewError, TensorView, wrap
 
-__all__ = ["SENTENCES", "MisalignedError", "OtherLayoutError", "refusal", "rule_of"]
+__all__ = ["SENTENCES", "MisalignedError", "OtherLayoutError", "check_element", "refusal", "rule_of", "viewed"]
 
 
 class MisalignedError(AlignmentError):
@@ -88,6 +90,44 @@ def refusal(operand: Matrix, broken: str) -> PyCutlassError:
     return ArgumentError(error) if isinstance(error, str) else error
 
 
+#: Rules of extents, which a copy of the same extents breaks again, and those of them that a D made anew keeps.
+_OF_EXTENTS = ("shape", "flat elements", "dimensions", "interleave", "column", "vector", "line alignment")
+_OF_SHAPE = _OF_EXTENTS[:3]
+
+
+def check_element(operand: Matrix, broken: str) -> None:
+    """Raise where the tensor has another element type than described, with what else is wrong with it."""
+    name, view, wanted = operand.name, operand.view, operand.description.type
+    if view.dtype_name is None or (view.dtype_name == wanted.dtype_name and wanted.bits >= 8):
+        return
+    shape, row_major, is_target = _shape(operand), operand.description.is_row_major, name[0] in "Dd"
+    made = empty(name, view.library, _extents(operand) if broken in _OF_SHAPE else shape, wanted.dtype_name, row_major)
+    copy = None
+    if broken not in ("", *_OF_EXTENTS) or 0 in _strides(operand):  # else a cast keeps a layout that is right
+        copy = copied(name, view.library, len(shape), row_major, wanted.dtype_name) or None
+    remains = broken in _OF_EXTENTS and not (is_target and broken in _OF_SHAPE)
+    besides = str(refusal(operand, broken)) if remains else ""
+    check_dtype(name, operand.description, view, made, copy, besides)
+
+
+def viewed(name: str, description: TensorDescription, tensor: Any, shape: tuple[int, ...]) -> TensorView:
+    """Return the view of an operand of `shape`, or say what to pass in its place."""
+    try:
+        return wrap(name, tensor)
+    except NoViewError as error:
+        shape = shape if description.order.interleave == 1 else (math.prod(shape),)
+        rows = description.is_row_major if description.order.rank == 2 else None
+        raise ArgumentTypeError(error.text(shape, description.type.dtype_name, rows)) from None
+
+
+def _extents(operand: Matrix) -> tuple[int, ...]:
+    """Return the shape that an operand must have: flat for interleaved layouts, three extents in a batch."""
+    batch, matrix = operand.batch, (operand.rows, operand.columns)
+    if operand.description.order.interleave > 1:
+        return (batch * math.prod(matrix),)
+    return matrix if batch == 1 else (batch, *matrix)
+
+
 def _interleave(operand: Matrix) -> str:
     order = operand.description.order
     across = operand.rows if order.is_row_major else operand.columns
@@ -144,32 +184,41 @@ def _dimensions(operand: Matrix) -> str:
 
 
 def _wrong_shape(operand: Matrix) -> str | PyCutlassError:
-    wanted = (operand.rows, operand.columns) if operand.batch == 1 else (operand.batch, operand.rows, operand.columns)
-    view, shape, elements = operand.view, _shape(operand), operand.batch * operand.rows * operand.columns
-    remark = ""
-    if operand.name in ("A", "B", "C", "D") and len(shape) == 3 and shape[1:] == wanted:
-        remark = f". For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={shape[0]}"
+    wanted, name, view, shape = _extents(operand), operand.name, operand.view, _shape(operand)
+    elements, matrix = math.prod(wanted), (operand.rows, operand.columns)
+    rule = f"operand {name} must have shape {wanted}, or be flat with {elements} elements, for this problem size; "
+    rule += f"got shape {shape}"
     if _is_bias(operand, math.prod(shape)):
-        remark = _NO_BIAS
-    elif not remark and sum(extent != 1 for extent in shape) == 1:
-        remark = _across(operand, math.prod(shape))
-    rule = (
-        f"operand {operand.name} must have shape {wanted}, or be flat with {elements} elements, for this problem size; "
-        f"got shape {shape}"
-    )
-    if len(shape) == 2 and shape[::-1] == wanted:
-        given = operand.name, view.library, shape, _strides(operand), view.dtype_name, operand.description.is_row_major
+        return rule + _NO_BIAS
+    if name in ("A", "B", "C", "D") and len(shape) == 3 and shape[1:] == wanted:
+        return f"{rule}. For a batch of such matrices, pass gemm_mode=cutlass.gemm.Mode.Batched, batch={shape[0]}"
+    if len(shape) > 1 and shape[-2:] == matrix[::-1] and shape[:-2] in ((), wanted[:-2]) and not _is_shared(operand):
+        given = name, view.library, shape, _strides(operand), operand.description.is_row_major
         alone, described = (
-            f"{rule}: the transposed matrix. {transposed(*given, offer)}" for offer in ("", OtherLayoutError.OFFER)
+            f"{rule}: the transposed {'matrix' if len(shape) == 2 else 'matrices'}. {transposed(*given, offer)}"
+            for offer in ("", OtherLayoutError.OFFER)
         )
         return alone if alone == described else _other(operand, alone, described)
-    return rule + remark
+    if name[0] in "Dd":
+        return f"{rule}. To fix it, {laid_out(name, view.library, wanted, operand.description.is_row_major)}"
+    if len(shape) == 3 and shape[1:] == matrix and len(wanted) == 3:
+        return f"{rule}. For {shape[0]} problems pass batch={shape[0]}"
+    return rule + (_across(operand, math.prod(shape)) if sum(extent != 1 for extent in shape) == 1 else "")
+
+
+def _is_shared(operand: Matrix) -> bool:
+    """Return whether a result of one matrix is given where each problem of a batch needs its own."""
+    return operand.name[0] in "Dd" and operand.batch > 1 and len(_shape(operand)) == 2
 
 
 def _rows_apart(operand: Matrix) -> str:
+    name, matrix = operand.name, (operand.rows, operand.columns)
+    remedy = laid_out(name, operand.view.library, matrix, operand.description.is_row_major)
+    if operand.view.library != "spec" and name[0] not in "Dd":
+        remedy = f"pass {name}.reshape({operand.rows}, {operand.columns}), which copies it"
     return (
         f"operand {operand.name} of shape {_shape(operand)} stands for a matrix of {operand.rows} rows, which must "
-        f"be a constant step apart; it has strides {_strides(operand)}. Take it as a batch (Mode.Batched)."
+        f"be a constant step apart; it has strides {_strides(operand)}. {remedy[0].upper()}{remedy[1:]}."
     )
 
 
@@ -181,7 +230,7 @@ def _other(operand: Matrix, alone: str, described: str) -> OtherLayoutError:
 
 def _not_adjacent(operand: Matrix, or_described: str = "") -> str:
     view, row_major = operand.view, operand.description.is_row_major
-    remedy = laid_out(operand.name, view.library, view.shape or (), view.dtype_name, row_major)
+    remedy = laid_out(operand.name, view.library, view.shape or (), row_major)
     return (
         f"operand {operand.name} is described as {operand.description.order.name}, which needs a step of 1 along "
         f"{'columns' if row_major else 'rows'}; the tensor of shape {view.shape} has strides "
@@ -195,10 +244,7 @@ def _other_layout(operand: Matrix) -> PyCutlassError:
 
 def _anew(operand: Matrix) -> str:
     """Return what to do about memory that cannot be used: nobody would read a copy of what is written."""
-    if operand.name[0] not in "Dd":
-        return "Pass a copy"
-    view, row_major = operand.view, operand.description.is_row_major
-    remedy = laid_out(operand.name, view.library, view.shape or (), view.dtype_name, row_major)
+    remedy = laid_out(operand.name, operand.view.library, _shape(operand), operand.description.is_row_major)
     return remedy[0].upper() + remedy[1:]
 
 
@@ -258,11 +304,11 @@ def _line_alignment(operand: Matrix) -> MisalignedError:
 
 
 def _ld_alignment(operand: Matrix) -> MisalignedError:
-    return _misaligned(operand, "leading dimension", operand.ld, f"Pass {_copied(operand)} that is packed")
+    return _misaligned(operand, "leading dimension", operand.ld, _packed(operand))
 
 
 def _batch_alignment(operand: Matrix) -> MisalignedError:
-    return _misaligned(operand, "batch stride", operand.batch_stride, f"Pass {_copied(operand)} that is packed")
+    return _misaligned(operand, "batch stride", operand.batch_stride, _packed(operand))
 
 
 def _misaligned(operand: Matrix, what: str, value: int, remedy: str, extent: int | None = None) -> MisalignedError:
@@ -278,8 +324,7 @@ def _address_alignment(operand: Matrix) -> MisalignedError:
         f"operand {operand.name} is described with alignment {operand.description.alignment}, so its address must be a "
         f"multiple of {operand.description.alignment_bytes} bytes; got {operand.view.pointer:#x}"
     )
-    remedy = f"Pass {_copied(operand)}, which begins at an aligned address"
-    return MisalignedError(rule, remedy, operand.name, _alignment(operand))
+    return MisalignedError(rule, _packed(operand), operand.name, _alignment(operand))
 
 
 def _alignment(operand: Matrix) -> int:
@@ -288,8 +333,22 @@ def _alignment(operand: Matrix) -> int:
     return alignment_of(bits, operand.view.pointer, operand.line, operand.ld, operand.batch_stride)
 
 
-def _copied(operand: Matrix) -> str:
-    return f"{'a new array for ' if operand.name[0] in 'Dd' else 'a copy of '}{operand.name}"
+def _packed(operand: Matrix) -> str:
+    """Return what to do about a tensor with gaps, or one that begins anywhere: the layout is right, and stays."""
+    name, library, shape = operand.name, operand.view.library, _shape(operand)
+    if operand.description.order.rank == 2:
+        if name[0] in "Dd":
+            return _anew(operand)
+        code = copied(name, library, len(shape), operand.description.is_row_major, anew=True)
+    elif library == "torch":
+        code = f"torch.empty_like({name})" if name[0] in "Dd" else f"{name}.clone()"
+    else:
+        module = {"numpy": "np", "cupy": "cupy"}.get(library)
+        code = f"{module}.empty_like({name})" if name[0] in "Dd" else f'{name}.copy(order="K")'
+        code = code if module else ""
+    if name[0] in "Dd":
+        return f"Make {name} as {code} and read the result from there" if code else f"Pass a new {name} that is packed"
+    return f"Pass {code}" if code else f"Pass a packed copy of {name}"
 
 
 def _shape(operand: Matrix) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ class Reordering:
     """
 
     def __init__(self, description: TensorDescription | None, reordered: bool | None) -> None:
-        self._copied: list[tuple[Any, tuple[int, int]]] = []
+        self._copied: list[tuple[str, Any, tuple[int, int]]] = []
         self._reordered = reordered
         self.is_needed = description is not None and description.order.interleave > 1
         if reordered is not None and not isinstance(reordered, bool):
@@ -89,7 +89,7 @@ class Reordering:
                 )
             marked = is_reordered(tensor, name)
             if marked and view.device is not None:
-                self._watch(view, tensor)
+                self._watch(name, view, tensor)
                 return operand
             if marked:
                 return _Unsaid(**vars(operand))
@@ -105,13 +105,13 @@ class Reordering:
         stream = _stream_of(view)
         if not stream.is_capturing():  # else the copy is captured, and comes before the launch in the graph
             stream.synchronize()  # as for numpy operands: a launch may be on another stream
-        self._watch(view, tensor)
+        self._watch(name, view, tensor)
         return make(copy)
 
-    def _watch(self, view: TensorView, tensor: Any) -> None:
+    def _watch(self, name: str, view: TensorView, tensor: Any) -> None:
         """Look at `tensor` before each launch: what has been copied, or seen to be reordered, may be written."""
         if view.library == "torch" and not tensor.is_inference():  # which knows of no version
-            self._copied.append((tensor, _state(tensor)))
+            self._copied.append((name, tensor, _state(tensor)))
 
     def guarded(self, run: Callable[..., None]) -> Callable[..., None]:
         """Return `run`, with a look before each launch at the tensors whose order was seen."""
@@ -120,11 +120,11 @@ class Reordering:
         copied = self._copied
 
         def run_unchanged(stream: Any = None) -> None:
-            for tensor, state in copied:
+            for name, tensor, state in copied:
                 if _state(tensor) != state:
                     raise ArgumentError(
-                        "operand B has been written since these arguments looked at the order of its columns: pass it "
-                        "again, arguments.update(B=B), or what reorder_column returns, with reordered=True"
+                        f"operand {name} has been written since these arguments looked at the order of its columns: "
+                        f"pass it again, arguments.update(B=B), or make new arguments with what reorder_column returns"
                     )
             run(stream)
 

@@ -229,7 +229,7 @@ class Conv2dOperation(Operation):
         reason = why_not(self, problem_size)
         if not reason and operands is not None:
             given = named_operands(operands)
-            reason = supported(self, lambda: check_operands(self, problem_size, given)).reason
+            reason = supported(self, lambda: check_operands(self, problem_size, given), given).reason
         return Conv2dSupport(reason)
 
     def output(self, problem_size: _core.Conv2dProblemSize) -> TensorSpec:

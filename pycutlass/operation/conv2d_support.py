@@ -16,6 +16,7 @@ from pycutlass.operands.convolutions import channel_bias_of, conv_tensor_of, is_
 from pycutlass.operation.narrower import narrower
 from pycutlass.operation.support import Support
 from pycutlass.spec import TensorSpec, view_of
+from pycutlass.tensor import TensorView
 
 __all__ = [
     "ROLES",
@@ -134,8 +135,24 @@ def takes_bias(operation: Described, tensor: Any, extent: Extent, said: bool | N
     wanted = is_channel_bias(tensor, extent) if said is None else said
     if wanted and (operation.conv_kind is _Operator.wgrad or operation.is_interleaved):
         what = "a filter gradient" if operation.conv_kind is _Operator.wgrad else "TensorNC32HW32"
-        raise ArgumentError(f"C has one element for each channel, and {what} takes no bias: expand it to {extent}")
+        raise ArgumentError(
+            f"C has one element for each channel, and {what} takes no bias: {_expanded(operation, tensor, extent)}"
+        )
     return wanted
+
+
+def _expanded(operation: Described, tensor: Any, extent: Extent) -> str:
+    """Return what to pass in place of a bias: its elements as often as there are pixels, packed in the layout of C."""
+    n, h, w, c = extent
+    of_groups = (n, c // 32, h, w, 32), (1, c // 32, 1, 1, 32)
+    shape, channels = of_groups if operation.is_interleaved else (extent, (1, 1, 1, c))
+    library = "spec" if isinstance(tensor, TensorView) else view_of("C", tensor).library
+    if library == "torch":
+        return f"pass C.reshape({channels}).expand({shape}).reshape(-1)"
+    module = {"numpy": "np", "cupy": "cupy"}.get(library)
+    if module is None:
+        return f"give a tensor of shape {shape}"
+    return f"pass {module}.broadcast_to(C.reshape({channels}), {shape}).reshape(-1)"
 
 
 def _or_bias(operation: Described, extent: Extent, said: bool | None) -> str:

@@ -239,7 +239,7 @@ class GemmOperationUniversal(Operation):
 
         if not isinstance(problem_size, GemmProblemSize) and several(problem_size, 3) is None:
             gemm_size(problem_size)  # raises: this is no problem
-        return supported(self, check)
+        return supported(self, check, given)
 
     def problem_of(self, A: Any, B: Any) -> GemmProblemSize:
         """Return the problem that A of (M, K) and B of (K, N) make, or batches of them: TensorSpecs or tensors.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
-from pycutlass.calls import shown
+from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, items_of, several
 from pycutlass.operands import LARGEST_EXTENT, check_extents
@@ -29,6 +29,7 @@ __all__ = [
     "check_sizes",
     "count_tiles",
     "outputs",
+    "shared",
 ]
 
 Sizes = NDArray[np.int32]
@@ -128,7 +129,7 @@ def _each(name: str, sizes: Sizes, tensors: Any) -> Iterator[tuple[str, int, int
             rows, columns = extents[number].tolist()
             yield f"{name}[{number}]", rows, columns, None
         return
-    listed = as_sequence(f"operand {name}", tensors)
+    listed = as_sequence(f"operand {name}", tensors, shared(name, len(sizes)))
     check_count_of(name, len(listed), len(sizes))
     for number, (rows, columns) in enumerate(extents.tolist()):
         yield f"{name}[{number}]", rows, columns, listed[number]
@@ -138,9 +139,14 @@ def check_count_of(name: str, tensors: int, problems: int) -> None:
     """Raise ArgumentError unless a list of operands has one for each problem."""
     if tensors != problems:
         raise ArgumentError(
-            f"operand {name} has {tensors} tensors, and problem_sizes {problems} problems: a group needs one "
-            f"tensor for each problem in each list"
+            f"operand {name} has {counted(tensors, 'tensor')}, and problem_sizes {counted(problems, 'problem')}: a "
+            f"group needs one tensor for each problem in each list{shared(name, problems)}"
         )
+
+
+def shared(name: str, problems: int) -> str:
+    """Return how one operand stands for all problems: no result does."""
+    return f"; for one {name} of all problems pass [{name}] * {problems}" if name in "ABC" else ""
 
 
 def _host_array(sizes: Any) -> Any:
@@ -179,11 +185,13 @@ def _size(number: int, size: Any) -> tuple[int, int, int]:
     return m, n, k
 
 
-def as_sequence(name: str, values: Any) -> Sequence[Any] | NDArray[Any]:
+def as_sequence(name: str, values: Any, further: str = "") -> Sequence[Any] | NDArray[Any]:
     """Return a list or an array of sizes; a single tensor is none, though one could walk along it."""
     if isinstance(values, np.ndarray) and values.ndim and name == "problem_sizes":
         return values
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | range):
         one = "size" if name == "problem_sizes" else "tensor"
-        raise ArgumentTypeError(f"{name} must be a list with one {one} for each problem, got {type(values).__name__}")
+        raise ArgumentTypeError(
+            f"{name} must be a list with one {one} for each problem, got {type(values).__name__}{further}"
+        )
     return values if type(values) in (list, tuple) else items_of(values, sys.maxsize - 1) or ()

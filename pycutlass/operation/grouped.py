@@ -144,7 +144,7 @@ class GemmOperationGrouped(Operation):
             sizes = check_sizes(self.single, problem_sizes)
         except ArgumentError as error:
             return Support(str(error))
-        return supported(self, lambda: check_operands(self.single, sizes, given))
+        return supported(self, lambda: check_operands(self.single, sizes, given), given)
 
     def outputs(self, problem_sizes: Any) -> list[TensorSpec]:
         """Return the shape, type and strides of D for each problem, packed, without memory for it.

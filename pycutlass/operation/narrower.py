@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from pycutlass.errors import AlignmentError, ArgumentError, PyCutlassError
-from pycutlass.operands import MisalignedError, OtherLayoutError
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.integers import attribute
+from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.remedies import alignment_of
+from pycutlass.types import Element, element_of_dtype
 
 __all__ = ["explained", "narrower"]
 
@@ -20,8 +23,17 @@ _EXTENTS = {"A": "MK", "B": "KN", "C": "MN"}
 _DESCRIBED = {"D": "C", "destination": "C", "source": "C"}
 
 
-def explained(operation: Any, error: MisalignedError | OtherLayoutError) -> ArgumentError:
-    """Return what is said to users of `operation`: the rule, and each remedy that they have."""
+def explained(
+    operation: Any,
+    error: MisalignedError | OtherLayoutError | OtherTypeError,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> PyCutlassError:
+    """Return what is said to users of `operation`: the rule, and each remedy that they have.
+
+    `given` are the tensors, by operand, as far as they are known.
+    """
+    if isinstance(error, OtherTypeError):
+        return ArgumentTypeError(error.text(_with_type(operation, error, given)))
     letter = error.name.partition("[")[0]
     described = _DESCRIBED.get(letter, letter)
     if isinstance(error, OtherLayoutError):
@@ -51,6 +63,61 @@ def _with_layout(operation: Any, error: OtherLayoutError, letter: str, described
     except (PyCutlassError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
         return error.alone
     return error.text(described, apart)
+
+
+def _with_type(operation: Any, error: OtherTypeError, given: Mapping[str, Any]) -> str:
+    """Return the description that takes a C or D of another type; nothing where there is none.
+
+    A and B are of the type that the math instruction multiplies, and with another one hardly anything would stay. Of a
+    list, nobody knows whether the others are of that type too.
+    """
+    kind, name = element_of_dtype(error.view.dtype_name or ""), error.name
+    if kind is None or name not in ("C", "D", "source", "destination"):
+        return ""
+    is_target, apart = name[0] in "Dd", getattr(operation, "is_apart", False)
+    described = "D" if apart and is_target else "C"
+    other = next(
+        (given[each] for each in (("C", "source") if is_target else ("D", "destination")) if each in given), None
+    )
+    if not apart and other is not None and _dtype_name(other) != error.view.dtype_name:
+        return ""
+    strides = [step for step in error.view.strides or () if step != 1]
+    shape = [extent for extent in error.view.shape or () if extent]
+    inner = [extent for extent, step in zip(shape, error.view.strides or (), strict=False) if step == 1]
+    fits = alignment_of(kind.bits, error.view.pointer, *strides, *inner)
+    alignment = min(fits or 128 // kind.bits, 128 // kind.bits)
+    fields = {each: getattr(operation, each) for each in operation._FIELDS if each != "D" or apart}
+    functor = fields["epilogue_functor"]
+    while alignment:
+        try:
+            fields[described] = replace(fields[described], element=kind.tag, alignment=alignment)
+            fields["epilogue_functor"] = replace(functor, element_output=kind.tag, epilogue_vector_length=alignment)
+            if "count" in fields:  # of a reduction
+                fields["count"] = alignment
+            made = type(operation)(**fields)
+        except (PyCutlassError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
+            alignment //= 2
+            continue
+        if getattr(made, described).alignment == alignment:
+            return _typed(described, kind, alignment, is_target and described == "C", "count" in fields)
+        alignment //= 2
+    return ""
+
+
+def _typed(described: str, kind: Element, alignment: int, follows: bool, of_reduction: bool) -> str:
+    which = f"{described}, which D follows," if follows else described
+    if of_reduction:
+        which = "C of the reduction"
+    count = f" and the reduction count={alignment}" if of_reduction else ""
+    return (
+        f"describe {which} as {kind} with alignment {alignment}, and give the epilogue functor "
+        f"element_output={kind} and epilogue_vector_length={alignment}{count}"
+    )
+
+
+def _dtype_name(tensor: Any) -> str:
+    """Return the name of the element type of what may be a tensor."""
+    return str(attribute(tensor, "dtype")).removeprefix("torch.")
 
 
 def narrower(operation: Any, alignments: Mapping[str, int], least: str = "", is_target: bool = False) -> str:

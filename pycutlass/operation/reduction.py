@@ -148,7 +148,7 @@ class ReductionOperation(Operation):
                 view = view_of(name, given[name]) if name in given else nowhere()
                 self._check_operand(name, view, size)
 
-        return supported(self, check)
+        return supported(self, check, given)
 
     def output(self, problem_size: ReductionProblemSize | _core.MatrixCoord | Sequence[int]) -> TensorSpec:
         """Return the shape, type and strides of D for `problem_size`, packed, without memory for it.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.operands import MisalignedError, OtherLayoutError
+from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.operation.narrower import explained
 
 __all__ = [
@@ -54,12 +55,12 @@ class Support:
             raise ArgumentError(self.reason)
 
 
-def supported(operation: Any, check: Callable[[], object]) -> Support:
-    """Return what `check`, which raises where something does not fit `operation`, says."""
+def supported(operation: Any, check: Callable[[], object], given: Mapping[str, Any] = MappingProxyType({})) -> Support:
+    """Return what `check`, which raises where something does not fit `operation`, says of the `given` operands."""
     try:
         check()
-    except (MisalignedError, OtherLayoutError) as error:
-        return Support(str(explained(operation, error)))
+    except (MisalignedError, OtherLayoutError, OtherTypeError) as error:
+        return Support(str(explained(operation, error, given)))
     except (ArgumentError, ArgumentTypeError, DescriptionError) as error:
         return Support(str(error))
     return Support("")

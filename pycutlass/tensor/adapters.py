@@ -15,11 +15,70 @@ from pycutlass import _core
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentTypeError, PyCutlassError
 from pycutlass.imported import imported, is_of
-from pycutlass.integers import as_int, several
+from pycutlass.integers import as_int, several, shape_of
+from pycutlass.remedies import converted, copied, empty, typed
 from pycutlass.tensor.capsule import CUDA, read_capsule
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["wrap"]
+__all__ = ["NoViewError", "wrap"]
+
+
+class NoViewError(ArgumentTypeError):
+    """What was given as an operand cannot be viewed; whoever knows the operand says what to pass in its place.
+
+    Parameters
+    ----------
+    name, rule : str
+        The operand, and what is wrong with it.
+    library : str
+        Whose tensor is to be passed.
+    shape : tuple of int
+        What it has, as far as it has one.
+    given : str or None
+        Its element type.
+    plain : str
+        Code that makes a tensor of its values; "" where there are none.
+    further : str
+        What else is to be known of that.
+    device : str
+        Where it is to be, as code; "" for where it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rule: str,
+        library: str,
+        shape: tuple[int, ...],
+        given: str | None,
+        plain: str = "",
+        further: str = "",
+        device: str = "",
+    ) -> None:
+        self.name, self.rule, self.library, self.shape, self.given = name, rule, library, shape, given
+        self.plain, self.further, self.device = plain, further, device
+        super().__init__(self.text(shape, given, None))
+
+    def text(self, shape: tuple[int, ...], dtype: str | None, row_major: bool | None) -> str:
+        """Return the message for an operand of `shape` and `dtype`, with adjacent rows, columns, or either (None)."""
+        if self.given is None and not self.plain:
+            of_shape = f" of shape {shape}" if shape else ""
+            zeros = ", of zeros where nothing is to be added" if self.name[0] == "C" else ""
+            return f"{self.rule}: give a tensor{of_shape}{zeros}"
+        made = empty(self.name, self.library, shape, dtype, row_major is not False)
+        if self.device:
+            made = made.replace(f"{self.name}.device", self.device)
+        is_target = self.name[0] in "Dd"
+        if dtype is None:
+            return self.rule if is_target else f"{self.rule}. Pass {self.plain}."
+        cast = None if dtype == self.given and self.plain != self.name else dtype
+        code = copied(self.plain, self.library, len(self.shape or shape), row_major is not False, cast)
+        code = code.replace(f"array(np.asarray({self.name}), ", f"array({self.name}, ")  # which take lists as well
+        if row_major is None:  # either is right, and stays
+            code = self.plain if cast is None else f"{self.plain}.{'to' if self.library == 'torch' else 'astype'}"
+            code += "" if cast is None else f"({typed(self.library, cast)})"
+        remedy = converted(self.name, self.library, dtype, self.given, made, code)
+        return f"{self.rule}. {remedy}{'' if is_target else self.further}."
 
 
 def wrap(name: str, tensor: Any) -> TensorView:
@@ -48,10 +107,25 @@ def wrap(name: str, tensor: Any) -> TensorView:
         raise ArgumentTypeError(
             f"operand {name}, a {type(tensor).__name__}, cannot be read as a tensor in memory: {shown(error)}"
         ) from error
-    raise ArgumentTypeError(
+    if tensor is None:
+        raise NoViewError(name, f"operand {name} is missing", "numpy", (), None)
+    rule = (
         f"operand {name} must be a tensor of torch, numpy or cupy, an object with __dlpack__, or a CUdeviceptr; "
         f"got {type(tensor).__name__}"
     )
+    if _has_numbers(tensor):
+        raise NoViewError(name, rule, "numpy", np.shape(tensor), None, f"np.asarray({name})")
+    raise ArgumentTypeError(rule)
+
+
+def _has_numbers(values: Any) -> bool:
+    """Whether these are numbers in lists, which NumPy makes an array of."""
+    if not isinstance(values, list | tuple) or not values or shape_of(values[0]):
+        return False
+    try:
+        return np.asarray(values).dtype.kind in "iuf"
+    except ValueError:  # rows of different lengths
+        return False
 
 
 def _is_torch(tensor: Any) -> bool:
@@ -64,12 +138,13 @@ def _is_fake(tensor: Any) -> bool:
 
 
 def _from_torch(name: str, tensor: Any) -> TensorView:
+    own = "torch", tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not imported("torch", "strided"):
-        remedy = _instead(name, _EMPTY_TORCH, "use .to_dense()")
-        raise ArgumentTypeError(f"operand {name} must be a dense tensor, got layout {tensor.layout}; {remedy}")
+        rule = f"operand {name} must be a dense tensor, got layout {tensor.layout}"
+        raise NoViewError(name, rule, *own, f"{name}.to_dense()")
     if tensor.is_conj() or tensor.is_neg():
-        remedy = _instead(name, _EMPTY_TORCH, "use .resolve_conj().resolve_neg()")
-        raise ArgumentTypeError(f"operand {name} is a lazy conjugate or negative view; {remedy}")
+        rule = f"operand {name} is a lazy conjugate or negative view"
+        raise NoViewError(name, rule, *own, f"{name}.resolve_conj().resolve_neg()")
     device = tensor.device
     if _is_fake(tensor):
         raise ArgumentTypeError(
@@ -82,8 +157,8 @@ def _from_torch(name: str, tensor: Any) -> TensorView:
             f"{'a CUDA device' if _core.device_count() else 'the CPU, since this machine has no GPU'}"
         )
     if device.type not in ("cuda", "cpu"):
-        remedy = _instead(name, "torch.empty({0}.shape, dtype={0}.dtype, device='cuda')", "use .cuda()")
-        raise ArgumentTypeError(f"operand {name} must be on a CUDA device, got {device}; {remedy}")
+        rule = f"operand {name} must be on a CUDA device, got {device}"
+        raise NoViewError(name, rule, *own, f"{name}.cuda()", device="'cuda'")
     ordinal = device.index if device.type == "cuda" else None
     dtype_name, pointer = str(tensor.dtype).removeprefix("torch."), tensor.data_ptr()
     if not pointer and tensor.numel():
@@ -110,28 +185,17 @@ def _is_numpy(tensor: Any) -> bool:
 
 
 def _from_numpy(name: str, tensor: Any) -> TensorView:
+    own = "numpy", tensor.shape, tensor.dtype.name
     if is_of(tensor, "numpy.ma", "MaskedArray"):
-        filled = f"pass {name}.filled(0), or another value that stands for the masked elements"
-        raise ArgumentTypeError(
-            f"operand {name} is a masked array, and kernels know no masks: they would take what lies below. To fix it, "
-            f"{_instead(name, 'np.empty_like({0}.data)', filled)}"
-        )
+        rule = f"operand {name} is a masked array, and kernels know no masks: they would take what lies below"
+        filled = ", or fill in another value than 0"
+        raise NoViewError(name, rule, *own, f"{name}.filled(0)", filled)
     if tensor.dtype.byteorder == ">":
-        dtype = repr(tensor.dtype.name)
-        remedy = _instead(name, f"np.empty_like({{0}}, dtype={dtype})", f"use .astype({dtype})")
-        raise ArgumentTypeError(f"operand {name} is big-endian ({tensor.dtype.str}); {remedy}")
+        rule = f"operand {name} is big-endian ({tensor.dtype.str})"
+        raise NoViewError(name, rule, *own, name)
     strides = _element_strides(name, tensor.strides, tensor.dtype.itemsize)
     writable = bool(tensor.flags.writeable)
     return TensorView(tensor.ctypes.data, tensor.dtype.name, tensor.shape, strides, None, "numpy", tensor, writable)
-
-
-#: A dense tensor like another one, of which only shape, type and device are read.
-_EMPTY_TORCH = "torch.empty({0}.shape, dtype={0}.dtype, device={0}.device)"
-
-
-def _instead(name: str, made: str, copied: str) -> str:
-    """Return `copied`, what to pass in place of operand `name`; for D how it is made, since nobody reads a copy."""
-    return f"make {name} as {made.format(name)} and read the result from there" if name[0] in "Dd" else copied
 
 
 def _is_cupy(tensor: Any) -> bool:

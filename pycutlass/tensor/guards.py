@@ -84,7 +84,7 @@ class _ArrayGuard:
             before, after = ("shape {} and strides {} of {}".format(*form) for form in (self._form, _form(self._array)))
             raise ArgumentError(
                 f"operand {name} is not the array that these arguments were made with: it had {before}, and has "
-                f"{after}. It was changed in place. {_REMEDY}"
+                f"{after}. It was changed in place. Change it back, or pass an array like it was to update."
             )
         if self._written and not self._array.flags.writeable:
             raise ArgumentError(

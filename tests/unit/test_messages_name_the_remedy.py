@@ -49,8 +49,15 @@ def test_what_differs_of_a_d_described_apart_is_shown() -> None:
 def test_a_d_of_another_type_names_the_description_of_c() -> None:
     D = TensorSpec((64, 128), f32)
     reason = RCR.supports((64, 128, 64), {"D": D}).reason
-    assert "Give a TensorSpec of float16, or describe C, and the functor's output, with its type" in reason
-    assert ampere("f16_out32").supports((64, 128, 64), {"D": D})
+    advice = re.search(
+        r"Give a TensorSpec of float16, or describe C, which D follows, as cutlass.float32 with alignment (\d), and "
+        r"give the epilogue functor element_output=cutlass.float32 and epilogue_vector_length=(\d)",
+        reason,
+    )
+    assert advice is not None, reason
+    functor = pycutlass.LinearCombination(f32, int(advice[2]), f32, f32)
+    described = {**parts(), "C": TensorDescription(f32, ROW, int(advice[1])), "epilogue_functor": functor}
+    assert GemmOperationUniversal(**described).supports((64, 128, 64), {"D": D})
     assert RCR.supports((64, 128, 64), {"D": TensorSpec((64, 128), "float16")})
 
 
@@ -200,7 +207,7 @@ def test_no_copy_is_offered_in_the_place_of_an_output(name: str, kind: str) -> N
     with pytest.raises(ArgumentTypeError) as caught:
         wrap(name, given)
     message = str(caught.value)
-    made = re.search(r"make (\S+) as (.*) and read the result from there", message)
+    made = re.search(r"Make (\S+) as (.*) and read the result from there", message)
     copies = re.search(r"filled|astype|to_dense|resolve", message)
     assert (made is None, copies is None) == ((True, False) if name == "A" else (False, True)), message
     if made is not None:

@@ -174,7 +174,7 @@ def test_a_transposed_d_or_c() -> None:
     assert "describe C, which D follows, as ColumnMajor and pass D[0].T" in message
 
 
-CONVERTED = r"[Pp]ass (\S+\.(?:to|astype)\(.*?\))|(?:Make \S+ as|pass) (\S+\.empty_like\(.*?\)) (?:and|to)"
+CONVERTED = r"[Pp]ass (\S+\.(?:to|astype)\(.*?\))|(?:Make \S+ as|pass) (\S+\.empty(?:_like)?\(.*?\)) (?:and|to)"
 TOOLS = {"np": np, "torch": torch, "ml_dtypes": ml_dtypes}
 
 
@@ -341,9 +341,15 @@ def test_the_type_of_a_result_of_a_reduction_is_that_of_its_c() -> None:
     for name in ("source", "destination"):
         spec = pycutlass.TensorSpec((8, 16), pycutlass.cutlass.float32)
         reason = reduction.supports((8, 16), {name: spec}).reason
-        assert "or describe C of the reduction, and its functor's output, with its type" in reason, reason
-    wider = pycutlass.TensorDescription(pycutlass.cutlass.float32, ROW, 4)
-    reduction = pycutlass.ReductionOperation(
-        pycutlass.cutlass.MatrixCoord(4, 128), wider, pycutlass.cutlass.float32, count=4
-    )
-    assert reduction.supports((8, 16), {"destination": spec})
+        advice = re.search(
+            r"or describe C of the reduction as (\S+) with alignment (\d+), and give the epilogue functor "
+            r"element_output=(\S+) and epilogue_vector_length=(\d+) and the reduction count=(\d+)",
+            reason,
+        )
+        assert advice is not None, reason
+        kind, alignment, output, length, count = (eval(each, vars(pycutlass)) for each in advice.groups())
+        functor = replace(reduction.epilogue_functor, element_output=output, epilogue_vector_length=length)
+        described = replace(C, element=kind, alignment=alignment)
+        changed = {"C": described, "epilogue_functor": functor, "count": count}
+        fields = {each: getattr(reduction, each) for each in reduction._FIELDS}
+        assert pycutlass.ReductionOperation(**{**fields, **changed}).supports((8, 16), {name: spec})
