@@ -101,13 +101,14 @@ def empty(name: str, library: str, shape: tuple[int, ...], dtype: str | None, ro
     """Return code that makes operand `name` anew, with adjacent rows or columns; it reads its device alone."""
     as_rows = row_major or len(shape) < 2
     made = shape if as_rows else (*shape[:-2], shape[-1], shape[-2])
+    extents = made[0] if len(made) == 1 else made
     kind = f"{name}.dtype" if dtype is None else typed(library, dtype)
     if library == "torch":
-        return f"torch.empty({made}, dtype={kind}, device={name}.device){'' if as_rows else '.mT'}"
+        return f"torch.empty({extents}, dtype={kind}, device={name}.device){'' if as_rows else '.mT'}"
     module = "cupy" if library == "cupy" else "np"
     if not as_rows and len(shape) == 2:
         return f'{module}.empty({shape}, {kind}, order="F")'
-    return f"{module}.empty({made}, {kind}){'' if as_rows else '.swapaxes(-1, -2)'}"
+    return f"{module}.empty({extents}, {kind}){'' if as_rows else '.swapaxes(-1, -2)'}"
 
 
 def transposed(

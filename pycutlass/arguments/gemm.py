@@ -289,7 +289,7 @@ class GemmArguments(Arguments):
             check_listed(name, tensor, batch)
             each = [empty_matrix(f"{name}[{i}]", description, one, rows, columns) for i, one in enumerate(tensor)]
             return PointerArray(name, description, tuple(each))
-        if self.gemm_mode != _Mode.Array and isinstance(tensor, list | tuple) and tensor and shape_of(tensor[0]):
+        if self.gemm_mode != _Mode.Array and type(tensor) in (list, tuple) and tensor and shape_of(tensor[0]):
             raise ArgumentTypeError(
                 f"operand {name} is a list of {counted(len(tensor), 'tensor')}, and {self.gemm_mode} takes one tensor: "
                 f"for a list of each operand pass gemm_mode=cutlass.gemm.Mode.Array, batch={len(tensor)}"

@@ -104,7 +104,7 @@ def check_element(operand: Matrix, broken: str) -> None:
     made = empty(name, view.library, _extents(operand) if broken in _OF_SHAPE else shape, wanted.dtype_name, row_major)
     copy = None
     if broken not in ("", *_OF_EXTENTS) or 0 in _strides(operand):  # else a cast keeps a layout that is right
-        copy = copied(name, view.library, len(shape), row_major, wanted.dtype_name) or None
+        copy = copied(name, view.library, len(shape), _has_rows(operand), wanted.dtype_name) or None
     remains = broken in _OF_EXTENTS and not (is_target and broken in _OF_SHAPE)
     besides = str(refusal(operand, broken)) if remains else ""
     check_dtype(name, operand.description, view, made, copy, besides)
@@ -199,7 +199,7 @@ def _wrong_shape(operand: Matrix) -> str | PyCutlassError:
             for offer in ("", OtherLayoutError.OFFER)
         )
         return alone if alone == described else _other(operand, alone, described)
-    if name[0] in "Dd":
+    if _is_shared(operand):
         return f"{rule}. To fix it, {laid_out(name, view.library, wanted, operand.description.is_row_major)}"
     if len(shape) == 3 and shape[1:] == matrix and len(wanted) == 3:
         return f"{rule}. For {shape[0]} problems pass batch={shape[0]}"
@@ -244,8 +244,14 @@ def _other_layout(operand: Matrix) -> PyCutlassError:
 
 def _anew(operand: Matrix) -> str:
     """Return what to do about memory that cannot be used: nobody would read a copy of what is written."""
-    remedy = laid_out(operand.name, operand.view.library, _shape(operand), operand.description.is_row_major)
+    remedy = laid_out(operand.name, operand.view.library, _shape(operand), _has_rows(operand))
     return remedy[0].upper() + remedy[1:]
+
+
+def _has_rows(operand: Matrix) -> bool:
+    """Return whether the last dimension of a tensor is to be adjacent, as that of biases is, whatever the layout."""
+    shape, matrix = _shape(operand), (operand.rows, operand.columns)
+    return operand.description.is_row_major or (operand.batch, operand.line) == shape != matrix
 
 
 def _reversed(operand: Matrix) -> str:
@@ -339,7 +345,7 @@ def _packed(operand: Matrix) -> str:
     if operand.description.order.rank == 2:
         if name[0] in "Dd":
             return _anew(operand)
-        code = copied(name, library, len(shape), operand.description.is_row_major, anew=True)
+        code = copied(name, library, len(shape), _has_rows(operand), anew=True)
     elif library == "torch":
         code = f"torch.empty_like({name})" if name[0] in "Dd" else f"{name}.clone()"
     else:

@@ -107,12 +107,12 @@ def wrap(name: str, tensor: Any) -> TensorView:
         raise ArgumentTypeError(
             f"operand {name}, a {type(tensor).__name__}, cannot be read as a tensor in memory: {shown(error)}"
         ) from error
-    if tensor is None:
-        raise NoViewError(name, f"operand {name} is missing", "numpy", (), None)
     rule = (
         f"operand {name} must be a tensor of torch, numpy or cupy, an object with __dlpack__, or a CUdeviceptr; "
         f"got {type(tensor).__name__}"
     )
+    if tensor is None:
+        raise NoViewError(name, rule, "numpy", (), None)
     if _has_numbers(tensor):
         raise NoViewError(name, rule, "numpy", np.shape(tensor), None, f"np.asarray({name})")
     raise ArgumentTypeError(rule)
@@ -120,11 +120,11 @@ def wrap(name: str, tensor: Any) -> TensorView:
 
 def _has_numbers(values: Any) -> bool:
     """Whether these are numbers in lists, which NumPy makes an array of."""
-    if not isinstance(values, list | tuple) or not values or shape_of(values[0]):
+    if type(values) not in (list, tuple) or not values or shape_of(values[0]):
         return False
     try:
         return np.asarray(values).dtype.kind in "iuf"
-    except ValueError:  # rows of different lengths
+    except Exception:  # rows of different lengths, or of whoever wrote the class of one
         return False
 
 

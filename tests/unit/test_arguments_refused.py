@@ -98,7 +98,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"beta": 1.0}, ArgumentTypeError, ["no keyword beta", "output_op"]),
     ({"a": None, "d": None}, ArgumentTypeError, ["no keyword a, d", "A, B, C, D"]),
     ({"C": None}, ArgumentError, ["C is None", "beta is not 0", "epilogue_type(alpha, 0)"]),
-    ({"D": read_only()}, ArgumentError, ["operand D", "read-only", "np.empty((24, 40), 'float16')"]),
+    ({"D": read_only()}, ArgumentError, ["operand D", "read-only", "make D as np.empty((24, 40), D.dtype)"]),
     *[
         ({name: None}, ArgumentError, [f"operand {name} is missing", f"{SHAPES[name][0]} x {SHAPES[name][1]}"])
         for name in ("A", "B")

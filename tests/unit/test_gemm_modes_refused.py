@@ -102,7 +102,10 @@ AROUND = np.zeros((8, 4, 12), np.float32)
         ({"D": np.empty((4, 5), np.float32)}, ["overlap"]),
         ({"D": np.empty(20, np.float32)}, ["flat operand D", "3 x 4 x 5 = 60", "20"]),
         ({"A": np.ones((3, 4, 6), np.float32)[::-1]}, ["batch stride of operand A", "-24", "negative"]),
-        ({"C": np.ones((3, 5), np.float32)[::-1]}, ["batch stride of operand C", "-5", "negative", "copy"]),
+        (
+            {"C": np.ones((3, 5), np.float32)[::-1]},
+            ["batch stride of operand C", "-5", "Pass np.ascontiguousarray(C)"],
+        ),
         ({"D": np.ones((3, 4, 5), np.float32)[::-1]}, ["batch stride of operand D", "np.empty((3, 4, 5), D.dtype)"]),
         ({"A": AROUND[:3, :, :6], "D": AROUND[:3, :, 5:10]}, ["D overlaps A"]),
         ({"C": AROUND[:3, :, :5], "D": AROUND[1:4, :, :5]}, ["D overlaps C"]),

@@ -39,7 +39,7 @@ def half(*shape: int) -> NDArray[Any]:
 BAD: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"A": GOOD.A[:2]}, ArgumentError, ["operand A has 2 tensors", "3 problems"]),
     ({"D": [*GOOD.D, half(1, 8)]}, ArgumentError, ["operand D has 4 tensors", "3 problems"]),
-    ({"problem_sizes": GOOD.sizes[:1]}, ArgumentError, ["operand A has 3 tensors", "1 problems"]),
+    ({"problem_sizes": GOOD.sizes[:1]}, ArgumentError, ["operand A has 3 tensors", "1 problem:"]),
     ({"B": None}, ArgumentError, ["operand B is missing", "list of 3 tensors"]),
     ({"C": None}, ArgumentError, ["C is None", "epilogue_type(alpha, 0)"]),
     ({"A": np.zeros((3, 192), np.float16)}, ArgumentTypeError, ["operand A must be a list", "ndarray"]),

@@ -176,7 +176,7 @@ operation = group("host")
 A, B, C, D = operands(SIZES)
 B[1].requires_grad_()
 GemmGroupedArguments(operation, SIZES, A, B, None, D)
-assert starts == [True] and len(said) == 1 and "operand B requires a gradient" in said[0], said
+assert starts == [True] and len(said) == 1 and "operand B[1] requires a gradient" in said[0], said
 refused(lambda: GemmGroupedArguments(operation, SIZES, A, B, None, [*D[:2], D[1][:1]]), "operand D[2]")
 refused(lambda: GemmGroupedArguments(operation, SIZES, A, B, None, [*D[:2], A[0]]), "operand D[2]")
 refused(lambda: GemmGroupedArguments(operation, SIZES, A, B, C, D), "beta is 0")

@@ -327,7 +327,7 @@ def test_a_copy_of_a_tensor_that_was_written_since_is_not_launched():
     reordering, B, runs = Reordering(INTERLEAVED8.B, None), torch.zeros(4), []
     assert reordering.guarded(runs.append) == runs.append
     for write in (lambda: B.add_(1), lambda: setattr(B, "data", torch.ones(4))):
-        reordering._copied = [(B, (B._version, B.data_ptr()))]
+        reordering._copied = [("B", B, (B._version, B.data_ptr()))]
         run = reordering.guarded(runs.append)
         run(7)
         write()

@@ -260,7 +260,7 @@ def test_an_operand_that_requires_a_gradient_is_said_once(name, caplog):
 def test_an_operand_of_a_group_that_requires_a_gradient_is_said(caplog):
     group = Group(grouped(alignment=1, stages=2), [(4, 6, 3), (5, 2, 7)])
     group.arguments(A=[group.A[0], torch.from_numpy(group.A[1]).requires_grad_()])
-    assert caplog.text.count("operand A requires a gradient") == 1
+    assert caplog.text.count("operand A[1] requires a gradient") == 1
 
 
 def test_an_alignment_that_is_reduced_is_said_once(caplog):

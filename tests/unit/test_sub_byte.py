@@ -83,10 +83,10 @@ def test_the_bytes_of_an_operand(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_of("A", described, view, 3, 6)
     assert (matrix.bytes, matrix.packed_bytes) == (4 + 4 + 3, 9)
     assert span(matrix) == (0x1000, 11, 3, 4)
-    monkeypatch.setattr("pycutlass._core.OperandRule", lambda *rule: rule)
-    assert operand_rule("A", matrix, None) == (True, 4, 2, False, False), "an update looks at each tensor itself"
     with pytest.raises(ArgumentTypeError, match=r"operand A is described as cutlass\.int4, of 4 bits.*host memory"):
         matrix_of("A", described, replace(view, device=None, library="numpy"), 3, 6)
+    monkeypatch.setattr("pycutlass._core.OperandRule", lambda *rule: rule)
+    assert operand_rule("A", matrix, None) == (True, 4, 2, False, False), "an update looks at each tensor itself"
 
 
 @pytest.mark.usefixtures("four_bits")
