@@ -36,6 +36,9 @@ _OPERATION_TAGS = {
     MathOperation.multiply_add_fast_f32: "3xtf32",
 }
 
+#: What an extent is not counted beyond without a second look: Python prints no integer of any size.
+_MOST = 2**31
+
 _TENSOR_OP, _SIMT = _core.OpClass.TensorOp, _core.OpClass.Simt
 
 
@@ -197,7 +200,7 @@ class TileDescription(Value):
             object.__setattr__(self, "cluster_shape", _cluster(self.cluster_shape))
             if self.kernel_schedule is None:
                 object.__setattr__(self, "kernel_schedule", SM90.schedule_of(self.threadblock_shape[0]))
-        elif self.warp_count is not None:
+        if self.warp_count is not None:
             object.__setattr__(self, "warp_count", _triple("warp_count", self.warp_count))
         stages = as_int(self.stages)
         (m, n, k), counted = self.threadblock_shape, self.cluster_shape is None and self.warp_count
@@ -312,7 +315,7 @@ def _triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:
     """Return M, N, K of a shape; raise DescriptionError, naming it, where they are not three positive integers."""
     if type(values) in (tuple, list):
         m, n, k = tuple(values) if len(values) == 3 else (0, 0, 0)  # type: ignore[arg-type]
-        if type(m) is type(n) is type(k) is int and min(m, n, k) > 0:
+        if type(m) is type(n) is type(k) is int and min(m, n, k) > 0 and max(m, n, k) < _MOST:
             return m, n, k
     extents = several(values, 3)
     if extents is None or min(extents) < 1:
@@ -324,4 +327,11 @@ def _triple(name: str, values: Iterable[int]) -> tuple[int, int, int]:
 
 def _cluster(values: Iterable[int]) -> tuple[int, int, int]:
     items = items_of(values, 3) or ()
-    return _triple("cluster_shape", (*items, 1) if len(items) == 2 else values)
+    extents = several(items, 3) if len(items) == 3 else several((*items, 1), 3)
+    if extents is None or min(extents) < 1:
+        raise DescriptionError(
+            f"cluster_shape must be two positive integers, threadblocks along M and N, such as [2, 1]; got "
+            f"{shown(list(items) or values)}"
+        )
+    m, n, k = extents
+    return m, n, k

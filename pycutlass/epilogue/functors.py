@@ -141,10 +141,8 @@ class EpilogueFunctor(Value, Epilogue):
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this functor; nothing where they can."""
         if not self._is_fusion and family.is_sm90:
-            return (
-                f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination or "
-                f"LinearCombinationGeneric, or leave out cluster_shape for an Ampere-style kernel"
-            )
+            generic = "" if self.output.short == "s8" else " or LinearCombinationGeneric"
+            return f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination{generic}"
         return ""
 
     def cpp(self, family: Family, source: Element | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,9 @@ from pycutlass import _core
 from pycutlass.calls import member_meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Shape, Tensor, Tile
+from pycutlass.families.agreement import check_alignments
+from pycutlass.families.other_family import ampere_shape, as_ampere, as_native, listed
+from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Shape, Tensor, Tile, changed
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
     Family,
@@ -64,31 +67,44 @@ class _Sm90(KernelFamily):
         return (
             f"{self.name} kernels, whose instruction_shape is None, multiply {multiplied}, by OpClass.TensorOp and "
             f"multiply_add; got {math.a} and {math.accumulator} by {math.opcode_class.name} and "
-            f"{math.math_operation.name}. Give an instruction_shape, and leave out cluster_shape, for an Ampere-style "
-            f"kernel."
+            f"{math.math_operation.name}.{self._instead(math)}"
         )
+
+    def _instead(self, math: Math) -> str:
+        """Return which instructions there are of the same types."""
+        if shape := ampere_shape(math):
+            return f" Give instruction_shape={list(shape)}, and leave out cluster_shape, for an Ampere-style kernel."
+        if math.is_tensor_op:
+            return ""
+        try:
+            changed(math, opcode_class=_core.OpClass.TensorOp)
+        except DescriptionError:
+            return ""
+        return " Give opcode_class=cutlass.OpClass.TensorOp."
 
     def check_tile(self, tile: Tile) -> None:
         """Raise DescriptionError where warp groups cannot have the tile."""
         instruction = tile.math_instruction
-        if not instruction.is_tensor_op:
-            raise DescriptionError("a Hopper-native kernel needs OpClass.TensorOp; leave out cluster_shape for Simt")
         m, n, k = tile.cluster_shape or (1, 1, 1)
         if k != 1 or m not in (1, 2) or n not in (1, 2):
-            raise DescriptionError(f"cluster_shape must be 1 or 2 along M and N, got {[m, n, k]}")
-        if instruction.instruction_shape is not None:
             raise DescriptionError(
-                f"the instruction of a Hopper-native kernel follows from its tile: give instruction_shape=None, or "
-                f"leave out cluster_shape; got {list(instruction.instruction_shape)}"
+                f"cluster_shape must be 1 or 2 along M and N, such as cluster_shape=[2, 1]; got {[m, n, k]}"
+            )
+        given = {"instruction_shape": instruction.instruction_shape, "warp_count": tile.warp_count}
+        if unlike := {name: value for name, value in given.items() if value is not None}:
+            ways = [each for each in (as_native(tile), as_ampere(tile)) if each]
+            needs = (
+                "" if instruction.is_tensor_op else f"needs OpClass.TensorOp, got {instruction.opcode_class.name}; it "
+            )
+            raise DescriptionError(
+                f"a Hopper-native kernel {needs}has an instruction and warp groups that follow from its tile, got "
+                f"{listed(f'{name}={list(value)}' for name, value in unlike.items())}"
+                f"{': ' + ', or '.join(ways) if ways else ''}"
             )
         schedule = tile.kernel_schedule
         if not isinstance(schedule, KernelSchedule):
             near = member_meant(schedule, KernelSchedule, "KernelSchedule")
             raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {shown(schedule)}{near}")
-        if tile.warp_count is not None:
-            raise DescriptionError(
-                "a Hopper-native kernel has fixed warp groups: give warp_count=None, or leave out cluster_shape"
-            )
         self._check_extents(tile, schedule)
         if tile.stages is not None and (type(tile.stages) is not int or tile.stages < 2):
             raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {shown(tile.stages)}")
@@ -101,40 +117,52 @@ class _Sm90(KernelFamily):
                 f"threadblock_shape M={m} does not fit {schedule!r}, which takes "
                 f"{', '.join(map(str, self.schedules[schedule]))}" + ("" if other is None else f"; {other!r} takes {m}")
             )
-        if n % 16 or not 16 <= n <= 256:
-            raise DescriptionError(
-                f"threadblock_shape N={n} must be a multiple of 16 from 16 to 256 (the epilogue stores 16 at once); "
-                f"the nearest is {min(256, max(16, nearest_multiple(n, 16)))}"
-            )
         widest = max(tile.math_instruction.a, tile.math_instruction.b, key=lambda operand: operand.bits)
-        step = _WGMMA_DEPTH * 8 // widest.bits
-        if k % step:
-            raise DescriptionError(
-                f"threadblock_shape K={k} must be a multiple of {step} for {widest}; "
-                f"the nearest is {nearest_multiple(k, step)}"
-            )
-        registers = accumulator_registers(tile)
-        if registers > _MAX_ACCUMULATORS:
-            raise DescriptionError(
+        step, registers = _WGMMA_DEPTH * 8 // widest.bits, accumulator_registers(tile)
+        wrong: list[tuple[str, str]] = []  # each with its own remedy
+        columns, depth = n, k
+        if n % 16 or not 16 <= n <= 256:
+            columns = min(256, max(16, nearest_multiple(n, 16)))
+            rule = f"threadblock_shape N={n} must be a multiple of 16 from 16 to 256 (the epilogue stores 16 at once)"
+            wrong.append((rule, f"; the nearest is {columns}"))
+        if registers * columns > _MAX_ACCUMULATORS * n:
+            columns = CLEAN_ACCUMULATORS * n // registers // 16 * 16
+            rule = (
                 f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
-                f"{_MAX_ACCUMULATORS} to give at most, and {CLEAN_ACCUMULATORS} without spills: use at most "
-                f"{CLEAN_ACCUMULATORS * n // registers // 16 * 16} columns"
+                f"{_MAX_ACCUMULATORS} to give at most, and {CLEAN_ACCUMULATORS} without spills"
             )
+            wrong.append((rule, f": use at most {columns} columns"))
+        if k % step:
+            depth = nearest_multiple(k, step)
+            rule = f"threadblock_shape K={k} must be a multiple of {step} for {widest}"
+            wrong.append((rule, f"; the nearest is {depth}"))
+        if wrong:
+            remedy = wrong[0][1] if len(wrong) == 1 else f": use threadblock_shape {[m, columns, depth]}"
+            raise DescriptionError("; ".join(rule for rule, _ in wrong) + remedy)
 
     def schedule_of(self, rows: int) -> KernelSchedule:
         """Return the schedule of a tile that names none."""
         return KernelSchedule.Pingpong if rows == 192 or rows < 128 else KernelSchedule.Cooperative
 
-    def check_apart(self, C: Tensor, D: Tensor) -> None:
+    def check_apart(self, kernel: Gemm) -> None:
         """Check a D that is described apart from C."""
-        for name, operand in (("C", C), ("D", D)):
+        described = (("C", kernel.C), ("D", kernel.D))
+        for name, operand in described:
             check_matrix(name, operand)
             if operand.order.interleave > 1 or operand.type.short not in self.apart:
                 raise DescriptionError(
                     f"where D is described apart from C, both are RowMajor or ColumnMajor, of {', '.join(self.apart)}; "
                     f"got {name} {operand.order} of {operand.type}"
                 )
-            _check_alignment(name, operand)
+        _check_alignments(described, "D")
+
+    def stored_alignment(self, math: Math, D: Tensor) -> int | None:
+        """Return the alignment of whatever TMA copies."""
+        return 8 * _TMA_BYTES // D.type.bits
+
+    def with_swizzle(self, kernel: Gemm) -> str:
+        """Return what to describe for a swizzle that the family lacks, for the end of a message."""
+        return _or_ampere(kernel, ". For it, ")
 
     def check_parts(self, kernel: Gemm) -> None:
         """Check compute capability, layouts, alignments and epilogue; say where registers will spill."""
@@ -142,30 +170,47 @@ class _Sm90(KernelFamily):
         if kernel.compute_capability not in self.shared_memory:
             raise DescriptionError(
                 f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; got "
-                f"{kernel.compute_capability}. Leave out cluster_shape for an Ampere-style kernel."
+                f"{kernel.compute_capability}{_or_ampere(kernel, '. For an Ampere-style kernel, ')}"
             )
-        allowed = tile.math_instruction.product.layouts
-        if (A.layout, B.layout) not in allowed or (C == D and C.layout is not _core.RowMajor):
-            raise DescriptionError(
-                f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor; got {A.order}, {B.order} and "
-                f"{C.order}"
-            )
-        for name, operand in (("A", A), ("B", B), *([("C", C)] if C == D else [])):
-            _check_alignment(name, operand)
-        check_family(kernel.epilogue_functor, self.gemm)
+        self._check_layouts(kernel)
+        _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
+        or_ampere = ", or for an Ampere-style kernel "
+        check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
         _warn_of_spills(tile, D)
+
+    def _check_layouts(self, kernel: Gemm) -> None:
+        A, B, C = kernel.A, kernel.B, kernel.C
+        (of_A, of_B), *_ = kernel.tile_description.math_instruction.product.layouts
+        wanted = [("A", A, of_A), ("B", B, of_B), *([("C", C, _core.RowMajor)] if C == kernel.D else [])]
+        wrong = [(name, operand, layout) for name, operand, layout in wanted if operand.layout is not layout]
+        if not wrong:
+            return
+        got = listed(f"{name} of cutlass.{operand.layout.__name__}" for name, operand, _ in wrong)
+        remedy = "describe " + listed(f"{name} as cutlass.{layout.__name__}" for name, _, layout in wrong)
+        if wrong[-1][0] == "C" and C.order.interleave == 1 and C.type.short in self.apart:
+            by_rows, by_columns = (
+                f"D=TensorDescription({C.type}, cutlass.{order}, {C.alignment})"
+                for order in ("RowMajor", "ColumnMajor")
+            )
+            others = listed([f"{name} as cutlass.{layout.__name__}" for name, _, layout in wrong[:-1]] or [""])
+            remedy = f"describe {f'{others}, and ' if others else ''}D apart, {by_rows} for such a C, or C as "
+            remedy += f"cutlass.RowMajor and {by_columns} for such a D"
+        raise DescriptionError(
+            f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor where D is like it; got {got}: "
+            f"{remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
+        )
 
     def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
         """Check that a group leaves it to the kernel who takes which tile, and when."""
+        wrong, given = [], []
         if mode is not SchedulerMode.Device:
-            raise DescriptionError(
-                "a Hopper-native group finds its tiles as it goes: use precompute_mode=SchedulerMode.Device, or "
-                "describe an Ampere-style kernel (stages and warp_count, no cluster_shape)"
-            )
+            wrong.append("a Hopper-native group finds its tiles as it goes, on the device")
+            given.append("precompute_mode=SchedulerMode.Device")
         if swizzle is not _core.IdentitySwizzle1:
-            raise DescriptionError(
-                f"a Hopper-native group has no swizzle: use cutlass.IdentitySwizzle1, got cutlass.{swizzle.__name__}"
-            )
+            wrong.append(f"a Hopper-native group has no swizzle, got cutlass.{swizzle.__name__}")
+            given.append("swizzling_functor=cutlass.IdentitySwizzle1")
+        if wrong:
+            raise DescriptionError(f"{'; '.join(wrong)}: use {listed(given)}")
 
     def shared_bytes(
         self,
@@ -225,12 +270,15 @@ def _static_shape(shape: Shape) -> str:
     return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in shape)}>"
 
 
-def _check_alignment(name: str, operand: Tensor) -> None:
-    if operand.alignment_bytes != _TMA_BYTES:
-        raise DescriptionError(
-            f"TMA needs 16-byte alignment: operand {name} of {operand.type} needs alignment "
-            f"{8 * _TMA_BYTES // operand.type.bits}, got {operand.alignment}"
-        )
+def _check_alignments(operands: Iterable[tuple[str, Tensor]], written: str = "C") -> None:
+    wanted = {name: (operand, 8 * _TMA_BYTES // operand.type.bits) for name, operand in operands}
+    check_alignments("TMA needs 16-byte alignment", wanted, written=written)
+
+
+def _or_ampere(kernel: Gemm, first: str) -> str:
+    """Return how to describe the same as an Ampere-style kernel, behind `first`; nothing where there is none."""
+    changes = as_ampere(kernel.tile_description, kernel)
+    return f"{first}{changes}" if changes else ""
 
 
 def accumulator_registers(tile: Tile) -> int:

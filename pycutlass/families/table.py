@@ -14,6 +14,7 @@ from typing import Any
 from pycutlass.calls import meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
+from pycutlass.families.agreement import mended, or_instruction, retyped
 from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Tensor, Tile, changed
 from pycutlass.types import ELEMENTS, Element
 
@@ -132,65 +133,95 @@ class KernelFamily(ABC):
         apart = D != C
         self.check_operands(tile.math_instruction, A, B)
         if apart:
-            self.check_apart(C, D)
-        self.check_epilogue(tile.math_instruction.accumulator, D, kernel.epilogue_functor, "D" if apart else "C")
+            self.check_apart(kernel)
+        stored = self.stored_alignment(tile.math_instruction, D)
+        self.check_epilogue(
+            tile.math_instruction.accumulator, D, kernel.epilogue_functor, "D" if apart else "C", stored
+        )
         if kernel.swizzling_functor not in self.swizzles:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in self.swizzles)
             given = kernel.swizzling_functor
+            got = f"cutlass.{given.__name__}" if isinstance(given, type) else shown(given)
             near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in self.swizzles})
-            raise DescriptionError(f"swizzling_functor must be one of {known}; got {shown(given)}{near}")
+            raise DescriptionError(
+                f"swizzling_functor must be one of {known}; got {got}{near}{self.with_swizzle(kernel)}"
+            )
         self.check_parts(kernel)
         self.check_shared_memory(kernel.compute_capability, tile, A, B, C, D, epilogue=kernel.epilogue_functor)
 
     def check_operands(self, math: Math, A: Tensor, B: Tensor) -> None:
         """Check that the operands are what the instruction multiplies."""
-        for name, operand, multiplied in (("A", A, math.a), ("B", B, math.b)):
+        for name, operand in (("A", A), ("B", B)):
             check_matrix(name, operand)
-            if operand.type is not multiplied:
-                raise DescriptionError(
-                    f"operand {name} is {operand.type}, the math instruction multiplies {multiplied}: make them the "
-                    f"same"
-                )
+        others = {name: operand for name, operand, of in (("A", A, math.a), ("B", B, math.b)) if operand.type is not of}
+        if others:
+            has = " and ".join(f"operand {name} is {operand.type}" for name, operand in others.items())
+            made = " and ".join(f"{name} with {retyped(operand, math.a)}" for name, operand in others.items())
+            raise DescriptionError(
+                f"{has}, the math instruction multiplies {math.a}: describe {made}{or_instruction(math, A, B)}"
+            )
         if math.math_operation not in math.product.operations:
             raise DescriptionError(
                 f"{math.math_operation.name} rounds operands of cutlass.float32, got {A.type}, which need no rounding: "
                 f"use multiply_add"
             )
 
+    def stored_alignment(self, math: Math, D: Tensor) -> int | None:
+        """Return the one alignment that D can have; None where there are several."""
+        return None
+
+    def with_swizzle(self, kernel: Gemm) -> str:
+        """Return what to describe for a swizzle that the family lacks, for the end of a message."""
+        return ""
+
     @abstractmethod
-    def check_apart(self, C: Tensor, D: Tensor) -> None:
+    def check_apart(self, kernel: Gemm) -> None:
         """Check a D that is described apart from C."""
 
-    def check_epilogue(self, accumulator: Element, C: Tensor, functor: Epilogue, name: str = "C") -> None:
-        """Check that the epilogue takes the accumulator, and writes operand `name`, `C` or a D described apart."""
+    def check_epilogue(
+        self, accumulator: Element, C: Tensor, functor: Epilogue, name: str = "C", stored: int | None = None
+    ) -> None:
+        """Check that the epilogue takes the accumulator, and writes operand `name`, `C` or a D described apart.
+
+        `stored` is the one alignment that C can have, if there is just one. All that is wrong is said at once.
+        """
         check_matrix(name, C)
+        written, computed = self.written[accumulator.short], self.computed[accumulator.short]
+        if C.type.short not in written:
+            raise DescriptionError(
+                f"an epilogue of an accumulator of {accumulator} can write {', '.join(written)}; got {C.type}: "
+                f"describe {name}, and the functor's output, with one of these"
+            )
+        wrong, fields = [], dict[str, Any]()
         if functor.accumulator is not accumulator:
-            raise DescriptionError(
+            wrong.append(
                 f"the epilogue functor expects an accumulator of {functor.accumulator}, the math instruction makes "
-                f"{accumulator}: give the functor element_accumulator={accumulator}"
+                f"{accumulator}"
             )
+            fields["element_accumulator"] = accumulator
         if functor.output is not C.type:
-            raise DescriptionError(
-                f"the epilogue functor writes {functor.output}, operand {name} is {C.type}: give the functor "
-                f"element_output={C.type}, or describe {name} with {functor.output}"
-            )
+            wrong.append(f"the epilogue functor writes {functor.output}, operand {name} is {C.type}")
+            fields["element_output"] = C.type
         if functor.epilogue_vector_length != C.alignment:
-            raise DescriptionError(
+            wrong.append(
                 f"epilogue_vector_length={functor.epilogue_vector_length} must equal the alignment of {name}, "
                 f"{C.alignment}"
             )
-        for what, chosen, allowed in (
-            ("compute in", functor.compute, self.computed[accumulator.short]),
-            ("write", functor.output, self.written[accumulator.short]),
-        ):
-            if chosen.short not in allowed:
-                raise DescriptionError(
-                    f"an epilogue of an accumulator of {accumulator} can {what} {', '.join(allowed)}; got {chosen}"
-                )
+        if functor.compute.short not in computed:
+            wrong.append(
+                f"an epilogue of an accumulator of {accumulator} can compute in {', '.join(computed)}; got "
+                f"{functor.compute}"
+            )
+            fields["element_epilogue"] = next(row for row in ELEMENTS if row.short == computed[0])
+        if wrong:
+            if functor.epilogue_vector_length != (alignment := stored or C.alignment):
+                fields["epilogue_vector_length"] = alignment
+            raise DescriptionError(f"{'; '.join(wrong)}: {mended(name, C, functor, fields, alignment, written)}")
         if functor.output.short == "s8" and not functor.saturates:
+            others = ["LinearCombination", *([] if self.gemm.is_sm90 else ["LinearCombinationClamp"])]
             raise DescriptionError(
                 f"{type(functor).__name__} does not limit its result to the range of cutlass.int8: use "
-                f"LinearCombinationClamp or FastLinearCombinationClamp"
+                f"{' or '.join(others)}, which do{'es' if len(others) == 1 else ''}, without an activation"
             )
 
     @abstractmethod
@@ -296,10 +327,10 @@ def _smaller(tile: Tile) -> Iterator[Tile]:
             continue
 
 
-def check_family(functor: Epilogue, family: Family) -> None:
-    """Check that kernels of a family can have this epilogue."""
+def check_family(functor: Epilogue, family: Family, instead: Callable[[], str] = str) -> None:
+    """Check that kernels of a family can have this epilogue; `instead` says what else there is."""
     if reason := functor.why_not(family):
-        raise DescriptionError(reason)
+        raise DescriptionError(reason + instead())
 
 
 def check_matrix(name: str, operand: Tensor) -> None:

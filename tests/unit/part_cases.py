@@ -40,7 +40,7 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"instruction_shape": None, "element_accumulator": cutlass.int32},
-        ["Hopper-native kernels", "f16 or bf16 and accumulate in f32", "cutlass.int32", "Give an instruction_shape"],
+        ["Hopper-native kernels", "f16 or bf16 and accumulate in f32", "cutlass.int32"],
     ),
     (
         {"instruction_shape": None, "opcode_class": cutlass.OpClass.Simt},
@@ -64,7 +64,7 @@ NATIVE = TileDescription([128, 256, 64], 4, None, HOPPER, [2, 1], KernelSchedule
 WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (TILE, {"threadblock_shape": [128, 128]}, ["threadblock_shape", "[M, N, K]", "[128, 128]"]),
     (TILE, {"threadblock_shape": [128, -128, 32]}, ["threadblock_shape", "positive", "-128"]),
-    (TILE, {"threadblock_shape": [128, 128, 16]}, ["2 instructions along K", "K=16", "at least 32"]),
+    (TILE, {"threadblock_shape": [128, 128, 16]}, ["2 instructions along K", "K=16", "use threadblock_shape K=32"]),
     (TILE, {"stages": 1}, ["stages", "at least 2", "got 1"]),
     (TILE, {"stages": 2.5}, ["stages", "integer", "2.5"]),
     (TILE, {"stages": None}, ["stages may be None only for Hopper-native", "cluster_shape"]),
@@ -78,7 +78,7 @@ WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (SIMT_TILE, {"warp_count": [16, 1, 1]}, ["SIMT warp tile", "8x128", "threadblock_shape or warp_count"]),
     (SIMT_TILE, {"threadblock_shape": [32, 16, 8]}, ["SIMT warp tile", "8x8", "32x16"]),
     (NATIVE, {"math_instruction": F32_SIMT}, ["TensorOp", "leave out cluster_shape"]),
-    (NATIVE, {"math_instruction": F16}, ["follows from its tile", "instruction_shape=None", "[16, 8, 16]"]),
+    (NATIVE, {"math_instruction": F16}, ["follow from its tile", "instruction_shape=None", "[16, 8, 16]"]),
     (NATIVE, {"cluster_shape": [3, 1]}, ["cluster_shape", "1 or 2", "[3, 1, 1]"]),
     (NATIVE, {"cluster_shape": [1, 1, 2]}, ["cluster_shape", "1 or 2", "[1, 1, 2]"]),
     (NATIVE, {"cluster_shape": [2]}, ["cluster_shape", "[2]"]),

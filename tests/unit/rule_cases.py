@@ -108,7 +108,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f16", {"A": None}, ["A must be a TensorDescription", "None"]),
     ("f16", {"epilogue_functor": LinearCombination}, ["is the class LinearCombination; call it"]),
     # Operands
-    ("f16", {"A": tensor("bf16", ROW, 8)}, ["operand A is cutlass.bfloat16", "multiplies cutlass.float16", "the same"]),
+    (
+        "f16",
+        {"A": tensor("bf16", ROW, 8)},
+        ["operand A is cutlass.bfloat16", "multiplies cutlass.float16", "describe A with"],
+    ),
     (
         "f16",
         {"tile_description": OVER_F32["tile_description"]},
@@ -160,7 +164,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("turing int8", {"compute_capability": 80}, ["[8, 8, 16] is Turing's", "[16, 8, 32]"]),
     # int8
     ("int8", {"A": tensor("s8", COLUMN, 16)}, ["A RowMajor and B ColumnMajor", "ldmatrix", "cutlass.ColumnMajor"]),
-    ("int8", {"B": tensor("s8", ROW, 16)}, ["A RowMajor and B ColumnMajor", "OpClass.Simt with [1, 1, 4]"]),
+    (
+        "int8",
+        {"B": tensor("s8", ROW, 16)},
+        ["A RowMajor and B ColumnMajor", "OpClass.Simt with instruction_shape=[1, 1, 4]"],
+    ),
     ("interleaved", {"A": tensor("s8", ROW, 16)}, ["interleaved layouts go together", "cutlass.RowMajor,"]),
     (
         "interleaved",
@@ -177,7 +185,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         {"C": tensor("f16", COLUMNS32, 8), "epilogue_functor": functor("f16", 8, "s32")},
         ["interleaved", "must be cutlass.int8 with alignment 8, got cutlass.float16 with 8"],
     ),
-    ("interleaved", {"A": tensor("s8", COLUMNS32, 8)}, ["16 elements at a time", "A needs alignment 16, got 8"]),
+    (
+        "interleaved",
+        {"A": tensor("s8", COLUMNS32, 8)},
+        ["16 elements at a time", "operand A of cutlass.int8 needs alignment 16, got 8"],
+    ),
     (
         "interleaved",
         tile("interleaved", threadblock_shape=(32, 128, 128), warp_count=(1, 2, 1), stages=2),
@@ -193,13 +205,13 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "int8 simt",
         {"B": tensor("s8", COLUMN, 16)},
-        ["SIMT kernels of cutlass.int8 load 4", "B needs alignment 4", "16"],
+        ["SIMT kernels of cutlass.int8 load 4", "operand B of cutlass.int8 needs alignment 4", "16"],
     ),
     ("int8 simt", tile("int8 simt", stages=3), ["int8 SIMT kernels have 2 stages", "3"]),
     (
         "simt",
         {"C": tensor("f32", ROW, 2), "epilogue_functor": functor("f32", 2)},
-        ["SIMT kernels store single elements", "alignment 1, got 2"],
+        ["SIMT kernels of cutlass.float32", "store single ones", "alignment 1, got 2"],
     ),
     ("simt", tile("simt", threadblock_shape=(128, 128, 5)), ["K=5 makes 5 instructions", "must be even", "K=4 or K=6"]),
     (
@@ -239,7 +251,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     ("simt", tile("simt", threadblock_shape=(128, 128, 32), stages=3), ["1 elements between lines", "use K below 32"]),
     # Loads
-    ("f64", {"B": tensor("f64", COLUMN, 2)}, ["f64 TensorOp kernels need alignment 1 for B", "2"]),
+    (
+        "f64",
+        {"B": tensor("f64", COLUMN, 2)},
+        ["f64 TensorOp kernels", "operand B of cutlass.float64 needs alignment 1", "2"],
+    ),
     (
         "f32",
         tile("f32", stages=2),
@@ -269,12 +285,20 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f16", {"B": tensor("f16", COLUMN, 1)}, ["cp.async", "4 bytes", "operand B", "alignment 2", "stages=2"]),
     ("int8", {"A": tensor("s8", ROW, 2)}, ["cp.async", "operand A of cutlass.int8 needs alignment 4, got 2"]),
     # Tiles
-    ("f16", tile("f16", threadblock_shape=(128, 128, 128), stages=2), ["operand A", "K=128", "64 elements", "use 64"]),
-    ("f16", tile("f16", threadblock_shape=(128, 128, 48)), ["operand A", "K=48", "64 elements", "use 32"]),
+    (
+        "f16",
+        tile("f16", threadblock_shape=(128, 128, 128), stages=2),
+        ["operand A", "K=128", "64 elements", "[128, 128, 64]"],
+    ),
+    ("f16", tile("f16", threadblock_shape=(128, 128, 48)), ["operand A", "K=48", "64 elements", "[128, 128, 64]"]),
     ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 128, 48)), ["K=48 makes 3", "K=32 or K=64"]),
     ("f64", parts("f64", (COLUMN, ROW, ROW), tile=(64, 96, 12), warps=(2, 1, 1)), ["K=12 makes 3", "K=8 or K=16"]),
-    ("f16 by columns", tile("f16 by columns", threadblock_shape=(96, 128, 32)), ["operand A", "M=96", "use 128"]),
-    ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 32, 32)), ["operand B", "N=32", "use 64"]),
+    (
+        "f16 by columns",
+        tile("f16 by columns", threadblock_shape=(96, 128, 32)),
+        ["operand A", "M=96", "[128, 128, 32]"],
+    ),
+    ("f16 by columns", tile("f16 by columns", threadblock_shape=(128, 32, 32)), ["operand B", "N=32", "[128, 64, 32]"]),
     (
         "f16",
         tile("f16", threadblock_shape=(128, 32, 32), warp_count=(4, 2, 1)),
@@ -288,7 +312,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "f16",
         parts("tf32", (ROW, ROW, ROW), tile=(128, 96, 16), stages=2),
-        ["operand B", "N=96", "64 elements of two 128-byte lines", "use 128"],
+        ["operand B", "N=96", "64 elements of two 128-byte lines", "[128, 128, 16]"],
     ),
     (
         "f16 by columns",
@@ -330,7 +354,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "f16",
         tile("f16", threadblock_shape=(96, 128, 32)) | {"B": tensor("f16", ROW, 8), "C": tensor("f16", COLUMN, 8)},
-        ["operand B is not contiguous along K", "threadblock_shape M=96", "use 128"],
+        ["operand B is not contiguous along K", "threadblock_shape M=96", "[128, 128, 32]"],
     ),
     # What is not proven
     ("f16", tile("f16", threadblock_shape=(512, 128, 32)), ["M=512 is beyond 256", "proven", "use at most M=256"]),

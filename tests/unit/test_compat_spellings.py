@@ -74,7 +74,7 @@ def test_an_instruction_may_name_the_type_that_f32_is_rounded_to(kind, operation
 
 def test_but_not_one_that_would_multiply_in_another():
     """In the original, f16 multiply_add over f32 multiplied in tf32."""
-    with pytest.raises(DescriptionError, match=r"operand A is cutlass\.float32, the math instruction multiplies"):
+    with pytest.raises(DescriptionError, match=r"operand B is cutlass\.float32, the math instruction multiplies"):
         over_f32(cutlass.float16, MathOperation.multiply_add)
     half = TensorDescription(cutlass.float16, ROW, 8)
     with pytest.raises(DescriptionError, match=r"rounds operands of cutlass\.float32, got cutlass\.float16"):
@@ -102,7 +102,7 @@ def test_simt_loads_single_elements(said):
     for _ in range(2):
         assert GemmOperationUniversal(**fields) == ampere("f32_simt")
     assert [sentence.split(":")[1].split(",")[0].strip() for sentence in said()] == ["operand A", "operand B"]
-    with pytest.raises(DescriptionError, match="C needs alignment 1"):
+    with pytest.raises(DescriptionError, match=r"operand C of cutlass\.float32 needs alignment 1"):
         GemmOperationUniversal(
             **fields | {"C": TensorDescription(f32, ROW, 4), "epilogue_functor": LinearCombination(f32, 4)}
         )

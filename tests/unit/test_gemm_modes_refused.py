@@ -288,7 +288,7 @@ def test_the_fast_clamp_has_a_largest_k(k):
 
 def test_int8_is_not_written_without_a_clamp():
     functor = LinearCombinationGeneric(relu, cutlass.int8, 16, cutlass.int32, cutlass.float32)
-    with pytest.raises(DescriptionError, match="use LinearCombinationClamp or FastLinearCombinationClamp"):
+    with pytest.raises(DescriptionError, match="use LinearCombination or LinearCombinationClamp"):
         int8(functor)
 
 

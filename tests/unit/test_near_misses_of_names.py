@@ -189,7 +189,10 @@ def test_one_bias_of_an_array() -> None:
 def test_types_and_targets_that_disagree() -> None:
     half = parts("f16")
     functor = LinearCombination(F32, 4, F32, F32)
-    with pytest.raises(DescriptionError, match=r"element_output=cutlass.float16, or describe C with cutlass.float32$"):
+    with pytest.raises(
+        DescriptionError,
+        match=r"epilogue_vector_length=8, or describe C with cutlass.float32 and alignment 4$",
+    ):
         GemmOperationUniversal(**{**half, "epilogue_functor": functor})
     with pytest.raises(DescriptionError, match=r"got 81. Kernels for 80, the nearest below it, run on GPUs of 81"):
         described(compute_capability=81)

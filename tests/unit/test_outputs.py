@@ -138,7 +138,7 @@ def test_an_int8_tile_of_four_warps():
         "operand C of cutlass.int8 with alignment 16 makes 4 accesses of a row",
         "2 warps along N and K",
         "threadblock_shape is [64, 64, 128], warp_count [2, 2, 1]",
-        "use warp_count [4, 1, 1] or alignment 8 for operand C",
+        "use warp_count [4, 1, 1], or describe C with alignment 8",
     ):
         assert words in message
 
@@ -152,7 +152,7 @@ def test_warps_of_a_convolution_that_share_k(kind, stride):
     for words in (
         "operand C of cutlass.float16 with alignment 8 makes 8 accesses of a row, and 4 warps along N and K",
         "threadblock_shape is [128, 64, 64], warp_count [2, 2, 2]",
-        "use warp_count [4, 2, 1] or alignment 4 for operand C",
+        "use warp_count [4, 2, 1], or describe C with alignment 4",
     ):
         assert words in str(caught.value)
     assert conv(kind, "optimized", alignments=(8, 8, 4), **options, **tile)
@@ -162,11 +162,19 @@ def test_warps_of_a_convolution_that_share_k(kind, stride):
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (
         described("s8", "s32", "f16", 4, (64, 64), (2, 2, 1)),
-        ["write cutlass.float16 from cutlass.int32 8 elements at a time", "alignment 4", "use alignment 8 for"],
+        [
+            "write cutlass.float16 from cutlass.int32 8 elements at a time",
+            "alignment 4",
+            "describe C with alignment 8 and",
+        ],
     ),
     (
         described("s8", "s32", "s8", 2, (64, 64), (2, 2, 1)),
-        ["write cutlass.int8 from cutlass.int32 4 or 8 or 16 elements", "alignment 2", "use alignment 8 for"],
+        [
+            "write cutlass.int8 from cutlass.int32 4 or 8 or 16 elements",
+            "alignment 2",
+            "describe C with alignment 8 and",
+        ],
     ),
     (
         described("f16", "f32", "f16", 8, (64, 256), (2, 2, 1)),
@@ -174,7 +182,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
             "known CUTLASS bug, refused",
             "alignment 8",
             "warps have 128 of 256 columns",
-            "use warp_count [1, 4, 1] or alignment 4 for operand C",
+            "use warp_count [1, 4, 1], or describe C with alignment 4",
         ],
     ),
     (

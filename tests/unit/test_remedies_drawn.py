@@ -33,14 +33,16 @@ SPELLED = {
     "threadblock_shape": re.compile(r"threadblock_shape \[(\d+), (\d+), (\d+)\]"),
     "warp_count": re.compile(r"warp_count \[(\d+), (\d+), (\d+)\]"),
     "stages": re.compile(r"(?:at most )?(\d+) stages"),
-    "alignment": re.compile(r"alignment (\d+) for operand C"),
+    "alignment": re.compile(
+        r"describe C with alignment (\d+) and give the epilogue functor epilogue_vector_length=\1$"
+    ),
 }
 #: Advice that names no number: there is nothing near that works.
 VAGUE = ("a smaller threadblock_shape", "another threadblock_shape")
 
 
 def changed(made: Parts, change: str) -> Parts:
-    """Return the parts with a change of a message, such as ``warp_count [2, 2, 1] and alignment 4 for operand C``."""
+    """Return the parts with a change of a message, such as ``use warp_count [2, 2, 1]``."""
     found = 0
     for name, pattern in SPELLED.items():
         if (match := pattern.search(change)) is None:
@@ -78,13 +80,20 @@ def advised(made: Parts, message: str) -> tuple[str, list[Parts]]:
     if match := re.search(r"use at most (\d+) columns$", message):
         m, _, k = made["tile"]["threadblock_shape"]
         return "columns", [_with_tile(made, threadblock_shape=[m, int(match[1]), k])]
-    if match := re.search(r"use threadblock_shape K of at least (\d+)$", message):
+    if match := re.search(r"use threadblock_shape K=(\d+)$", message):
         m, n, _ = made["tile"]["threadblock_shape"]
         return "depth", [_with_tile(made, threadblock_shape=[m, n, int(match[1])])]
-    if match := re.search(r"; use (warp_count \[[\d, ]+\])$", message):
-        return "warps", [changed(made, match[1])]
-    if re.search(r"; use .*(for operand C|\])$", message):
-        return "output", [changed(made, each) for each in message.rpartition("; use ")[2].split(" or ")]
+    if (match := re.search(r"; use ((?:warp_count|threadblock_shape) \[[\d, ]+\])$", message)) and "times" in message:
+        return "warps" if "warp_count [" in match[1] else "shape", [changed(made, match[1])]
+    if match := re.search(r": use (threadblock_shape \[[\d, ]+\])$", message):
+        return "shape", [changed(made, match[1])]
+    if match := re.search(
+        r"needs alignment .*; describe (?:(A)(?: and (B))?|(B)) with alignment (\d+), or use stages=2$", message
+    ):
+        described = {name: replace(made[name], alignment=int(match[4])) for name in match.groups()[:3] if name}
+        return "loads", [made | described, _with_tile(made, stages=2)]
+    if match := re.search(r"; ((?:use|describe C) .*(?:epilogue_vector_length=\d+|\]))$", message):
+        return "output", [changed(made, each) for each in match[1].split(", or ")]
     return "none", []
 
 
@@ -104,7 +113,7 @@ def taken_apart(made: Parts) -> Parts:
 
 
 #: Advice that mends one rule of several: the next message says what else there is.
-STEPS = {"nearest M", "nearest N", "nearest K", "columns", "schedule", "depth", "warps"}
+STEPS = {"nearest M", "nearest N", "nearest K", "columns", "schedule", "depth", "warps", "shape", "loads"}
 
 
 def follow(made: Parts, seen: Counter[str], steps: int = 5) -> None:
@@ -181,11 +190,15 @@ def native_tiles(drawn: random.Random) -> Iterator[Parts]:
 
 
 DRAWN: dict[str, tuple[Any, int, set[str]]] = {
-    "Ampere-style": (ampere_tiles, 500, {"example", "memory", "output", "nearest M", "nearest N", "depth", "warps"}),
+    "Ampere-style": (
+        ampere_tiles,
+        500,
+        {"example", "memory", "output", "nearest M", "nearest N", "depth", "warps", "shape"},
+    ),
     "groups": (groups, 300, {"example", "memory", "output"}),
     "convolutions": (convolutions, 300, {"example", "memory", "output"}),
     "integers": (integer_tiles, 200, {"example", "output"}),
-    "Hopper-native": (native_tiles, 500, {"memory", "nearest N", "nearest K", "schedule", "columns"}),
+    "Hopper-native": (native_tiles, 500, {"memory", "nearest N", "nearest K", "schedule", "columns", "shape"}),
 }
 
 

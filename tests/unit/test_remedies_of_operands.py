@@ -119,7 +119,7 @@ def test_warps_that_do_not_divide_a_usual_tile() -> None:
 
 def test_another_tile_is_named_before_a_lower_alignment() -> None:
     message = said(lambda: ampere("f16", tile=(128, 96, 32)), DescriptionError)
-    advice = re.search(r"use threadblock_shape \[(\d+), (\d+), (\d+)\] or alignment 1 for operand C$", message)
+    advice = re.search(r"use threadblock_shape \[(\d+), (\d+), (\d+)\], or describe C with alignment 1 and", message)
     assert advice is not None
     assert ampere("f16", tile=tuple(map(int, advice.groups())))
 

@@ -27,7 +27,7 @@ from pycutlass import (
     cutlass,
 )
 from pycutlass.errors import DescriptionError
-from pycutlass.families import sm90, table
+from pycutlass.families import agreement, sm90, table
 from pycutlass.families.ampere import family, simt, tensor_op, tiles
 
 
@@ -55,7 +55,9 @@ def test_the_tile_of_a_column_major_c_is_transposed():
     GemmOperationUniversal(**{**BASELINES["f16"], **change, "C": tensor("f16", COLUMN, 8)})
 
 
-@pytest.mark.parametrize("module", [table, sm90, family, simt, tensor_op, tiles], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [table, agreement, sm90, family, simt, tensor_op, tiles], ids=lambda module: module.__name__
+)
 def test_every_rule_is_broken_by_a_case(module):
     path = Path(module.__file__)
     raised = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pycutlass import _core
 from pycutlass.calls import counted, shown
@@ -16,6 +16,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere import simt, tensor_op
 from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
+from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
@@ -72,29 +73,38 @@ class _Ampere(KernelFamily):
 
     def check_tile(self, tile: Tile) -> None:
         """Raise DescriptionError where warps and instructions do not divide a tile."""
+        instruction = tile.math_instruction
         if tile.kernel_schedule is not None:
-            raise DescriptionError("kernel_schedule belongs to Hopper-native kernels: give a cluster_shape as well")
-        if tile.warp_count is None or tile.stages is None:
-            raise DescriptionError(
-                "warp_count and stages may be None only for Hopper-native kernels, which name a cluster_shape"
+            self._refuse_native_parts(
+                tile, "kernel_schedule belongs to Hopper-native kernels, which name a cluster_shape"
+            )
+        missing = [
+            name
+            for name, value in (
+                ("instruction_shape", instruction.instruction_shape),
+                ("stages", tile.stages),
+                ("warp_count", tile.warp_count),
+            )
+            if value is None
+        ]
+        if tile.warp_count is None or tile.stages is None or instruction.instruction_shape is None:
+            self._refuse_native_parts(
+                tile, f"{listed(missing)} may be None only for Hopper-native kernels, which name a cluster_shape"
             )
         if type(tile.stages) is not int or tile.stages < 2:
             raise DescriptionError(f"stages must be an integer of at least 2, got {shown(tile.stages)}")
         if tile.num_threads > _MAX_THREADS:
             raise DescriptionError(
                 f"a threadblock has at most {_MAX_THREADS} threads; warp_count {list(tile.warp_count)} makes "
-                f"{tile.num_threads}"
+                f"{tile.num_threads}: use at most {_MAX_WARPS} warps"
             )
-        instruction = tile.math_instruction
-        if instruction.instruction_shape is None:
-            raise DescriptionError("instruction_shape may be None only for Hopper-native kernels")
         for axis, extent, count, step in zip(
             "MNK", tile.threadblock_shape, tile.warp_count, instruction.instruction_shape, strict=True
         ):
             if extent % (count * step):
                 raise DescriptionError(
                     f"threadblock_shape {axis}={extent} must be a multiple of warp_count {axis}={count} times "
-                    f"instruction_shape {axis}={step}; {divided(tile, extent, count * step)}"
+                    f"instruction_shape {axis}={step}{divided(tile)}"
                 )
         m, n, k = tile.warp_shape
         if not instruction.is_tensor_op:
@@ -111,16 +121,32 @@ class _Ampere(KernelFamily):
         if k // step < 2:
             raise DescriptionError(
                 f"a warp tile needs at least 2 instructions along K to overlap loads with math: K={k} with instruction "
-                f"K={step} gives {k // step}; use threadblock_shape K of at least {2 * step * tile.warp_count[2]}"
+                f"K={step} gives {k // step}; use threadblock_shape K={2 * step * tile.warp_count[2]}"
             )
 
-    def check_apart(self, C: Tensor, D: Tensor) -> None:
+    def _refuse_native_parts(self, tile: Tile, reason: str) -> NoReturn:
+        """Raise for a tile without a cluster that has what Hopper-native ones alone have."""
+        ways = [each for each in (as_native(tile), as_ampere(tile)) if each]
+        raise DescriptionError(f"{reason}{': ' + ', or '.join(ways) if ways else ''}")
+
+    def check_apart(self, kernel: Gemm) -> None:
         """Refuse a D that is described apart from C."""
+        C, D, functor = kernel.C, kernel.D, kernel.epilogue_functor
+        native = as_native(kernel.tile_description, kernel)
+        or_native = f", or for a Hopper-native kernel {native}" if native else ""
+        of_D = f"element_output={D.type} and epilogue_vector_length={D.alignment}"
+        writes_D = functor.output is D.type and functor.epilogue_vector_length == D.alignment
         raise DescriptionError(
             f"D is described apart from C, as {D!r} where C is {C!r}, and the epilogue of an Ampere-style kernel "
-            f"writes D as it reads C: describe C so (and the functor's output and vector length) and leave out D, or "
-            f"describe a Hopper-native kernel"
+            f"writes D as it reads C: {'' if writes_D else f'give the functor {of_D}, and '}describe C so and leave "
+            f"out D{or_native}"
         )
+
+    def stored_alignment(self, math: Math, D: Tensor) -> int | None:
+        """Return the one alignment that D can have; None where there are several."""
+        if D.order.interleave > 1:
+            return 8
+        return None if math.is_tensor_op else 1
 
     def check_parts(self, kernel: Gemm) -> None:
         """Check that mainloop and epilogue load, multiply and write the tile."""
@@ -158,7 +184,7 @@ class _Ampere(KernelFamily):
             raise DescriptionError(f"{error}; for example {' or '.join(found)}" if found else str(error)) from None
         if reason := why_not_written(tile, C):
             remedies = writable(tile, C, loads, _writes)
-            raise DescriptionError(f"{reason}; use {' or '.join(remedies)}")
+            raise DescriptionError(f"{reason}; {', or '.join(remedies)}")
 
     def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
         """Take any: tiles are visited row by row whatever the swizzle is, and either side may schedule them."""
@@ -262,7 +288,11 @@ def check_mainloop(compute_capability: int, tile: Tile, A: Tensor, B: Tensor, C:
     if compute_capability == 75:
         tensor_op.check_turing(tile)
     elif math.instruction_shape == (8, 8, 16):
-        raise DescriptionError("instruction_shape [8, 8, 16] is Turing's: use compute_capability=75, or [16, 8, 32]")
+        later = " or instruction_shape=[16, 8, 32]" if tensor_op.can_be_newer(tile) else ""
+        stages = "" if tile.stages == 2 else " and stages=2,"
+        raise DescriptionError(
+            f"instruction_shape [8, 8, 16] is Turing's: use compute_capability=75{stages}{later}".rstrip(",")
+        )
     if any(operand.order.interleave > 1 for operand in (A, B, C)) or (math.a.is_integer and math.is_tensor_op):
         tensor_op.check_integer_layouts(tile, A, B, C)
     check = tensor_op.check_tensor_op if math.is_tensor_op else simt.check_simt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
+from pycutlass.families.agreement import check_alignments
 from pycutlass.families.parts import Tensor, Tile
 
 __all__ = [
@@ -35,15 +36,13 @@ def check_simt(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
         refuse_sliced_k(tile)  # warp/mma_simt_tile_iterator.h
     elif tile.stages != 2:
         raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
-    for name, operand in (("A", A), ("B", B)):
-        if operand.alignment != wanted:
-            raise DescriptionError(
-                f"SIMT kernels of {math.a} load {wanted} elements at a time: operand {name} needs alignment {wanted}, "
-                f"got {operand.alignment}"
-            )
+    loaded = "single elements" if wanted == 1 else f"{wanted} elements at a time"
+    check_alignments(
+        f"SIMT kernels of {math.a} load {loaded} and store single ones",
+        {"A": (A, wanted or 1), "B": (B, wanted or 1), "C": (C, 1)},
+    )
     check_steps(tile)
-    if C.alignment != 1:
-        raise DescriptionError(f"SIMT kernels store single elements: C needs alignment 1, got {C.alignment}")
+    check_steps(tile)
     m, n, _ = tile.warp_shape
     lanes, most = [], 4 if math.a.is_integer else 128 // math.a.bits  # that a thread takes at once
     for axis, extent, along in zip("MN", (m, n), simt_threads(tile), strict=True):
@@ -134,9 +133,10 @@ def check_steps(tile: Tile) -> None:
     steps = tile.warp_shape[2] // of_step
     if steps % 2:
         step = k // steps
+        fewer = f"K={k - step} or " if k > step else ""
         raise DescriptionError(
             f"a warp loads while it multiplies, in steps of two: threadblock_shape K={k} makes {steps} instructions "
-            f"along K for each warp, and their number must be even; use K={k - step} or K={k + step}"
+            f"along K for each warp, and their number must be even; use {fewer}K={k + step}"
         )
 
 

@@ -10,11 +10,19 @@ from __future__ import annotations
 from pycutlass.calls import counted
 from pycutlass.enums import MathOperation
 from pycutlass.errors import DescriptionError
+from pycutlass.families.agreement import check_alignments, with_alignments
 from pycutlass.families.ampere.products import INTERLEAVED
 from pycutlass.families.ampere.simt import check_accesses, check_steps, described, refuse_sliced_k, sides
-from pycutlass.families.parts import Tensor, Tile
+from pycutlass.families.parts import Tensor, Tile, changed
 
-__all__ = ["check_integer_layouts", "check_tensor_op", "check_turing", "shares_evenly", "why_not_written"]
+__all__ = [
+    "can_be_newer",
+    "check_integer_layouts",
+    "check_tensor_op",
+    "check_turing",
+    "shares_evenly",
+    "why_not_written",
+]
 
 #: Bytes along K of a line of which four share 128 bytes of shared memory (tensor_op_multiplicand_sm75.h).
 _QUARTER_LINE = 32
@@ -25,8 +33,17 @@ _LANES = 32
 _ROWS = 8
 #: Bytes of a row that one access of a warp covers at most, where its lanes can be spread over several rows.
 _LINE_BYTES = 256
+#: The instructions of Turing's tensor cores.
+_TURING = {"f16": (16, 8, 8), "s8": (8, 8, 16)}
 #: Elements in one access, by what tensor-core epilogues write from s32 (default_epilogue_tensor_op.h).
 _FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
+
+
+#: What takes int8 in every layout.
+_SIMT_INT8 = (
+    "for every layout use OpClass.Simt with instruction_shape=[1, 1, 4], threadblock_shape=[128, 128, 32], stages=2 "
+    f"and warp_count=[4, 2, 1], and {with_alignments({'A': 4, 'B': 4, 'C': 1})}"
+)
 
 
 def check_tensor_op(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
@@ -64,14 +81,30 @@ def shares_evenly(beside: int, lines: int, lanes: int, warps: int, *, striped: b
 
 def check_turing(tile: Tile) -> None:
     """Check what Turing asks of a tile."""
-    math = tile.math_instruction
-    if math.is_tensor_op and (math.a.short, math.instruction_shape) not in (("f16", (16, 8, 8)), ("s8", (8, 8, 16))):
-        raise DescriptionError(
+    math, wrong, given = tile.math_instruction, [], []
+    shape = _TURING.get(math.a.short)
+    if math.is_tensor_op and math.instruction_shape != shape:
+        wrong.append(
             f"Turing's tensor cores (compute_capability=75) multiply f16 with instruction_shape [16, 8, 8] and int8 "
-            f"with [8, 8, 16]; got {math.a} with {list(math.instruction_shape or ())}"
+            f"with [8, 8, 16], got {math.a} with {list(math.instruction_shape or ())}"
         )
+        given += [f"instruction_shape={list(shape)}"] if shape else []
     if tile.stages != 2:
-        raise DescriptionError(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
+        wrong.append(f"Turing has no asynchronous copies: stages must be 2, got {tile.stages}")
+        given.append("stages=2")
+    if wrong:
+        ways = [f"give {' and '.join(given)}"] if given else []
+        ways += [] if math.instruction_shape == (8, 8, 16) else ["describe compute_capability=80"]
+        raise DescriptionError(f"{'; '.join(wrong)}: {' or '.join(ways)}")
+
+
+def can_be_newer(tile: Tile) -> bool:
+    """Return whether a tile of Turing's int8 instruction can have that of newer GPUs."""
+    try:
+        changed(tile, math_instruction=changed(tile.math_instruction, instruction_shape=(16, 8, 32)))
+    except DescriptionError:
+        return False
+    return True
 
 
 def check_integer_layouts(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
@@ -88,14 +121,9 @@ def check_integer_layouts(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
         if C.type.short != "s8" or C.alignment != 8:  # a lane writes 8 bytes of a row of 32 (default_gemm.h)
             raise DescriptionError(
                 f"interleaved layouts are written 8 bytes at a time, as 8 elements: operand C must be cutlass.int8 "
-                f"with alignment 8, got {C.type} with {C.alignment}"
+                f"with alignment 8, got {C.type} with {C.alignment}: {with_alignments({'C': 8})}"
             )
-        for name, operand in (("A", A), ("B", B)):
-            if operand.alignment != 16:
-                raise DescriptionError(
-                    f"interleaved operands are loaded 16 elements at a time: {name} needs alignment 16, got "
-                    f"{operand.alignment}"
-                )
+        check_alignments("interleaved operands are loaded 16 elements at a time", {"A": (A, 16), "B": (B, 16)})
         warps, k = tile.num_threads // 32, tile.threadblock_shape[2]
         if k > 32 * warps:  # the transposed map of default_mma_core_sm80.h has one line of 32 for each warp
             raise DescriptionError(
@@ -106,8 +134,7 @@ def check_integer_layouts(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
     if layouts[:2] not in allowed:
         raise DescriptionError(
             f"int8 tensor-core kernels take A RowMajor and B ColumnMajor, both contiguous along K, since ldmatrix "
-            f"cannot transpose 8-bit elements; got {A.order} and {B.order}. OpClass.Simt with [1, 1, 4] takes every "
-            f"layout."
+            f"cannot transpose 8-bit elements; got {A.order} and {B.order}. Describe them so, or {_SIMT_INT8}"
         )
 
 
@@ -125,17 +152,20 @@ def _check_loads(tile: Tile, A: Tensor, B: Tensor) -> None:
             "f32 TensorOp kernels need 3 stages or more, got 2, with which CUTLASS rounds f32 to f16; operands of "
             "cutlass.tfloat32 can have 2"
         )
-    for name, operand in (("A", A), ("B", B)):
-        if operand.type.short == "f64" and operand.alignment != 1:
-            # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
-            raise DescriptionError(f"f64 TensorOp kernels need alignment 1 for {name}, got {operand.alignment}")
-        if operand.type.short == "f64" and tile.stages == 2:
+    operands = {"A": A, "B": B}
+    if math.a.short == "f64":
+        # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
+        check_alignments(
+            "f64 TensorOp kernels load single elements", {name: (each, 1) for name, each in operands.items()}
+        )
+        if tile.stages == 2:
             raise DescriptionError("f64 TensorOp kernels are pipelines of cp.async: they need 3 stages or more, got 2")
-        if operand.alignment_bytes < 4 and (tile.stages or 0) > 2:
-            raise DescriptionError(
-                f"pipelines of more than 2 stages use cp.async, which moves at least 4 bytes: operand {name} of "
-                f"{operand.type} needs alignment {32 // operand.type.bits}, got {operand.alignment}; or use stages=2"
-            )
+    if (tile.stages or 0) > 2:
+        check_alignments(
+            "pipelines of more than 2 stages use cp.async, which moves at least 4 bytes",
+            {name: (each, 32 // each.type.bits) for name, each in operands.items() if each.alignment_bytes < 4},
+            ", or use stages=2",
+        )
 
 
 def _check_f64(name: str, tile: Tile, axis: int, along_k: bool) -> None:
@@ -183,14 +213,13 @@ def _check_operand_tile(name: str, operand: Tensor, tile: Tile, axis: int, along
     if along_k and (k > line or line % k):
         raise DescriptionError(
             f"operand {name} is contiguous along K: threadblock_shape K={k} must divide the {line} elements of a "
-            f"128-byte line; use {min(line, 1 << (k.bit_length() - 1))}"
+            f"128-byte line"
         )
     lines = 2 if tile.stages == 2 and operand.type.bits == 32 else 1  # a warp loads two (default_mma_core_sm75.h)
     if not along_k and operand.type.bits != 64 and rows % (lines * line):
         raise DescriptionError(
             f"operand {name} is not contiguous along K: threadblock_shape {'MN'[axis]}={rows} must be a multiple of "
-            f"the {lines * line} elements of {'a' if lines == 1 else 'two'} 128-byte line{'s' * (lines - 1)}; use "
-            f"{-(-rows // (lines * line)) * lines * line}"
+            f"the {lines * line} elements of {'a' if lines == 1 else 'two'} 128-byte line{'s' * (lines - 1)}"
         )
     check_accesses(name, operand, tile, axis)
 

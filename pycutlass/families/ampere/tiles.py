@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pycutlass.errors import DescriptionError
+from pycutlass.families.agreement import with_alignments
 from pycutlass.families.parts import Shape, Tensor, Tile, changed
 from pycutlass.families.table import nearest_multiple
 
@@ -18,17 +19,38 @@ _TRIED = 40
 _WARP = 32  # threads
 
 
-def divided(tile: Tile, extent: int, step: int) -> str:
-    """Return the nearest warp_count that makes a tile if the extent is a usual one, else the nearest extent."""
+def divided(tile: Tile) -> str:
+    """Return the nearest warp_count by which the instruction divides a tile of usual extents, else the nearest tile."""
     shape = tile.math_instruction.instruction_shape or (1, 1, 1)
-    nearest = []
-    for size, warps, one in zip(tile.threadblock_shape, tile.warp_count or (1, 1, 1), shape, strict=True):
+    warps = tile.warp_count or (1, 1, 1)
+    axes = list(zip("MNK", tile.threadblock_shape, warps, shape, strict=True))
+    nearest: list[int] = []
+    extents: list[set[int]] = []
+    for _, size, count, one in axes:
         dividing = [number for number in range(1, 33) if size % (number * one) == 0]
-        nearest.append(min(dividing, key=lambda number: abs(number - warps), default=0))
-    with contextlib.suppress(DescriptionError):
-        if math.prod(nearest) and not extent & (extent - 1):
-            return f"use warp_count {list(changed(tile, warp_count=tuple(nearest)).warp_count or ())}"
-    return f"the nearest is {nearest_multiple(extent, step)}"
+        nearest.append(min(dividing, key=lambda number: abs(number - count), default=0))
+        steps = [one * count, 2 * one * count, 16 * count, 32 * count] if size % (count * one) else []
+        extents.append({nearest_multiple(size, step) for step in steps if step % (one * count) == 0} or {size})
+    usual = all(not size & (size - 1) for _, size, count, one in axes if size % (count * one))
+    if usual and all(nearest) and _is_tile(tile, warp_count=tuple(nearest)):
+        return f"; use warp_count {nearest}"
+    shapes = sorted(
+        itertools.product(*extents),
+        key=lambda found: sum(abs(a - b) for a, b in zip(found, tile.threadblock_shape, strict=True)),
+    )
+    found = next((each for each in shapes if _is_tile(tile, threadblock_shape=each)), None)
+    if found is None:
+        return ""
+    others = [new for (_, old, _, _), new in zip(axes, found, strict=True) if new != old]
+    return f"; the nearest is {others[0]}" if len(others) == 1 else f"; use threadblock_shape {list(found)}"
+
+
+def _is_tile(tile: Tile, **fields: Any) -> bool:
+    try:
+        changed(tile, **fields)
+    except DescriptionError:
+        return False
+    return True
 
 
 def near(tile: Tile, works: Callable[[Tile], bool]) -> Iterator[str]:
@@ -68,22 +90,22 @@ def writable(tile: Tile, C: Tensor, loads: Callable[[Tile], bool], writes: Calla
         Whether the mainloop, and the epilogue, work with another tile: no other one is recommended.
     """
     others = [other for other in with_other_warps(tile) if loads(other)]
-    found = [f"warp_count {list(other.warp_count or ())}" for other in others if writes(other, C)][:1]
+    found = [f"use warp_count {list(other.warp_count or ())}" for other in others if writes(other, C)][:1]
     if not found:
         same_warps = (other for other in _with_other_columns(tile) if other.warp_count == tile.warp_count)
         usable = (other for other in same_warps if loads(other) and writes(other, C))
-        found = [f"threadblock_shape {list(other.threadblock_shape)}" for other in itertools.islice(usable, 1)]
+        found = [f"use threadblock_shape {list(other.threadblock_shape)}" for other in itertools.islice(usable, 1)]
     if loads(tile):  # it may take too much shared memory whatever C is
-        found += [f"alignment {alignment} for operand C" for alignment in _alignments(tile, C, writes)[:1]]
+        found += [with_alignments({"C": alignment}) for alignment in _alignments(tile, C, writes)[:1]]
     if found:
         return found
     others += [other for other in _with_other_columns(tile) if loads(other)]
     all_together = ((other, alignments[0]) for other in others if (alignments := _alignments(other, C, writes)))
     return [
-        f"threadblock_shape {list(other.threadblock_shape)}, warp_count {list(other.warp_count or ())} and alignment "
-        f"{alignment} for operand C"
+        f"use threadblock_shape {list(other.threadblock_shape)} and warp_count {list(other.warp_count or ())}, "
+        f"{with_alignments({'C': alignment})}"
         for other, alignment in all_together
-    ][:1] or ["another threadblock_shape"]
+    ][:1] or ["use another threadblock_shape"]
 
 
 def _alignments(tile: Tile, C: Tensor, writes: Callable[[Tile, Tensor], bool]) -> list[int]:
