@@ -65,7 +65,8 @@ class GemmArguments(Arguments):
         the GPU here, and D comes back with `sync`. `C` may be None where beta is 0, may be D itself, and may be a bias:
         a vector of N elements (row-major C) or M elements (column-major C).
         ``Mode.Batched``: shapes (batch, M, K) and so on, with any step between the matrices; a two-dimensional A, B or
-        C is shared by all. ``Mode.Array``: a sequence of `batch` tensors each, or an int64 device tensor of addresses.
+        C is shared by all. ``Mode.Array``: a sequence of `batch` tensors each, or an int64 device tensor of addresses;
+        the tensors of C are all matrices or all biases.
     gemm_mode : cutlass.gemm.Mode
         ``Gemm`` (with serial split-K where `split_k_slices` > 1), ``GemmSplitKParallel``, ``Batched`` or ``Array``.
     output_op : EpilogueScalars, optional

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, overload
@@ -12,7 +13,7 @@ from pycutlass.arguments.group import exceeds, group_problem, listed, table_prob
 from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import AlignmentError, ArgumentError
 from pycutlass.kernel import PreparedGrouped, prepare
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.launch.grouped import GroupedLaunch, GroupProblem, TableProblem
@@ -299,9 +300,11 @@ class GemmGroupedArguments(Arguments):
             self._replace(merged, self.output_op if output_op is None else self._check_scalars(output_op))
         except ArgumentError as error:
             kept = [name for name in "ABCD" if name not in tensors and self._given[name] is not None]
-            if problem_sizes is None or not kept or self._most_tiles is not None:
+            refused = re.search(r"\b(?:operand|bias) ([ABCD])\b", str(error))
+            if problem_sizes is None or refused is None or refused[1] not in kept:
                 raise
-            raise type(error)(
+            kind = AlignmentError if isinstance(error, AlignmentError) else ArgumentError
+            raise kind(
                 f"{str(error).removesuffix('.')}. {', '.join(kept)} are still those of before: pass what fits the new "
                 f"sizes along, update(problem_sizes=..., {', '.join(f'{name}=...' for name in kept)})"
             ) from None

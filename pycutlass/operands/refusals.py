@@ -281,9 +281,13 @@ def _batch_reversed(operand: Matrix) -> str:
 
 def _batch_overlap(operand: Matrix) -> str:
     extent = (operand.lines - 1) * operand.ld + operand.line
+    remedy = f"Pass a {operand.name} of its own memory for each"
+    if operand.name[0] in "Dd":
+        row_major = operand.description.is_row_major
+        remedy = laid_out(operand.name, operand.view.library, _extents(operand), row_major)
     return (
         f"the matrices of operand {operand.name} overlap each other: they are {operand.batch_stride} elements apart "
-        f"and {extent} long. Pass a {operand.name} of its own memory for each."
+        f"and {extent} long. {remedy[0].upper()}{remedy[1:]}."
     )
 
 

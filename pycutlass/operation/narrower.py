@@ -11,6 +11,7 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, P
 from pycutlass.integers import attribute
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.remedies import alignment_of
+from pycutlass.spec import view_of
 from pycutlass.types import Element, element_of_dtype
 
 __all__ = ["explained", "narrower"]
@@ -37,7 +38,7 @@ def explained(
     letter = error.name.partition("[")[0]
     described = _DESCRIBED.get(letter, letter)
     if isinstance(error, OtherLayoutError):
-        return ArgumentError(_with_layout(operation, error, letter, described))
+        return ArgumentError(_with_layout(operation, error, letter, described, given))
     if described not in _EXTENTS:  # a tensor of the epilogue, whose alignment is not the user's choice
         return AlignmentError(error.text())
     alignments = {described: error.fits}
@@ -46,13 +47,21 @@ def explained(
         shared = {name for name in _EXTENTS if _line(operation, name) == along} - {described}
         alignments |= {name: alignment_of(8, 0, error.extent) for name in shared}
     if operation.is_sm90:
-        return AlignmentError(f"{error.rule}. {error.padded}: TMA needs 16-byte alignment.")
+        return AlignmentError(f"{error.rule}, as TMA needs 16-byte alignment. {error.padded}.")
     return AlignmentError(error.text(narrower(operation, alignments, described, letter == "D")))
 
 
-def _with_layout(operation: Any, error: OtherLayoutError, letter: str, described: str) -> str:
-    """Return the message about an operand of another layout, with the description that takes it if there is one."""
+def _with_layout(operation: Any, error: OtherLayoutError, letter: str, described: str, given: Mapping[str, Any]) -> str:
+    """Return the message about an operand of another layout, with the description that takes it if there is one.
+
+    It must take all that it describes: whole lists, and C beside D.
+    """
     apart = getattr(operation, "is_apart", False)
+    if letter != error.name and len(given.get(letter) or ()) != 1:
+        return error.alone
+    beside = None if apart or described != "C" else _beside(letter, given)
+    if beside is not None and not _has_layout(beside, error.layout.__name__ == "RowMajor"):
+        return error.alone
     described = letter if apart and letter == "D" else described
     if described not in (*_EXTENTS, "D"):
         return error.alone
@@ -76,9 +85,7 @@ def _with_type(operation: Any, error: OtherTypeError, given: Mapping[str, Any]) 
         return ""
     is_target, apart = name[0] in "Dd", getattr(operation, "is_apart", False)
     described = "D" if apart and is_target else "C"
-    other = next(
-        (given[each] for each in (("C", "source") if is_target else ("D", "destination")) if each in given), None
-    )
+    other = _beside(name, given)
     if not apart and other is not None and _dtype_name(other) != error.view.dtype_name:
         return ""
     strides = [step for step in error.view.strides or () if step != 1]
@@ -113,6 +120,22 @@ def _typed(described: str, kind: Element, alignment: int, follows: bool, of_redu
         f"describe {which} as {kind} with alignment {alignment}, and give the epilogue functor "
         f"element_output={kind} and epilogue_vector_length={alignment}{count}"
     )
+
+
+def _beside(name: str, given: Mapping[str, Any]) -> Any:
+    """Return the C that is added to the D called `name`, or the other way round; None where there is none."""
+    beside = ("C", "source") if name[0] in "Dd" else ("D", "destination")
+    return next((given[each] for each in beside if given.get(each) is not None), None)
+
+
+def _has_layout(tensor: Any, row_major: bool) -> bool:
+    """Return whether rows, or columns, of a matrix are adjacent."""
+    tensor = tensor[0] if isinstance(tensor, list | tuple) and len(tensor) == 1 else tensor
+    try:
+        strides = view_of("C", tensor).strides or ()
+    except PyCutlassError:
+        return False
+    return len(strides) > 1 and strides[-1 if row_major else -2] == 1
 
 
 def _dtype_name(tensor: Any) -> str:

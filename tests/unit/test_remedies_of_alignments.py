@@ -83,7 +83,7 @@ def test_tensors_of_a_hopper_native_kernel_can_only_be_padded(size: tuple[int, i
     size = size if output == "f16" or size[1] % 4 else (size[0], size[1] + 2, size[2])
     for answer in (operation.supports(size), group.supports([size])):
         assert not answer and ", or describe " not in answer.reason
-        assert answer.reason.endswith("Pad the tensor: TMA needs 16-byte alignment.")
+        assert answer.reason.endswith("as TMA needs 16-byte alignment. Pad the tensor.")
     padded = tuple(-(-extent // 8) * 8 for extent in size)
     assert operation.supports(padded) and group.supports([padded])
 

@@ -168,7 +168,12 @@ def test_a_transposed_d_or_c() -> None:
     assert message.endswith("To write the transposed result there, pass D.T")
     scalars = RRR.epilogue_type(1.0, 1.0)
     message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, ones(N, M), ones(M, N), output_op=scalars))
-    assert "To add that, pass np.ascontiguousarray(C.T), or describe C as ColumnMajor and pass C.T" in message
+    assert message.endswith("To add that, pass np.ascontiguousarray(C.T)"), "D would have to be column-major as well"
+    columns = np.asfortranarray(ones(M, N))
+    message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, None, columns))
+    assert "or describe C, which D follows, as ColumnMajor" in message
+    message = said(lambda: GemmArguments(RRR, (M, N, K), A, B, ones(M, N), columns, output_op=scalars))
+    assert "or describe" not in message, "C would have to be column-major as well"
     sizes, grouped = [(M, N, K)], group()
     message = said(lambda: GemmGroupedArguments(grouped, sizes, [A], [B], None, [ones(N, M)]))
     assert "describe C, which D follows, as ColumnMajor and pass D[0].T" in message
