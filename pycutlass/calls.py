@@ -179,18 +179,25 @@ def _checked(function: Any, name: str | None, also: Mapping[str, str] = MappingP
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from inside: the call itself was right
             owner = None if name else type(args[0])
-            raise _mistake(function, owner, name or type(args[0]).__name__, kwargs, error, also) from None
+            raise _mistake(function, owner, name or type(args[0]).__name__, args, kwargs, error, also) from None
 
     return _core.checked_call(function, call, tuple(also))
 
 
 def _mistake(
-    function: Any, owner: type | None, who: str, kwargs: dict[str, Any], error: TypeError, also: Mapping[str, str]
+    function: Any,
+    owner: type | None,
+    who: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: TypeError,
+    also: Mapping[str, str],
 ) -> ArgumentTypeError:
     """Return our exception for a call that does not fit the parameters of `function`, the constructor of `owner`.
 
     A class says what its signature alone does not: ``_ELSEWHERE``, where keywords of others belong; ``_LAST_NEEDED``,
-    the last parameter that every form of the call has; ``_LEGACY``, keywords of earlier scripts that are not named.
+    the last parameter that every form of the call has; ``_LEGACY``, keywords of earlier scripts that are not named;
+    ``_MISPLACED``, what a value is for that belongs to another class.
     """
     for earlier, present in also.items():
         if f"multiple values for argument '{present}'" in str(error):
@@ -206,7 +213,9 @@ def _mistake(
     optional = [each.name for each in known if each.default is not each.empty and each.name not in (*needed, *legacy)]
     required = [name for name in names if name not in (*optional, *legacy)]
     takes = ", ".join([*required, f"optionally {', '.join(optional)}"] if optional else required)
-    return ArgumentTypeError(f"{said}; it takes {takes or 'none'}")
+    misplaced: Callable[[Any], str] = getattr(owner, "_MISPLACED", lambda value: "")
+    hint = next((text for text in map(misplaced, args[1:]) if text), "")
+    return ArgumentTypeError(f"{said}; it takes {takes or 'none'}{f'.{hint}' if hint else ''}")
 
 
 def unbound(function: Any, owner: type, first: Any) -> ArgumentTypeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -30,12 +31,12 @@ from pycutlass.log import say_once
 from pycutlass.operands import Matrix, Operand, check_bias, check_listed, empty_matrix, is_vector, matrix, vector
 from pycutlass.operands.epilogue import check_sums, given_ports, port_operand
 from pycutlass.operands.overlaps import check_target
-from pycutlass.operands.pointers import PointerArray, PointerTable, pointer_operand
+from pycutlass.operands.pointers import PointerArray, PointerTable, check_no_table, pointer_operand
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.operation.gemm_support import check_size, launched_k
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
-from pycutlass.tensor import TensorView
+from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["GemmArguments"]
 
@@ -286,6 +287,8 @@ class GemmArguments(Arguments):
             reorder = self._reordering if name == "B" else UNCHANGED
         if not rows or not columns:
             if self.gemm_mode != _Mode.Array or not isinstance(tensor, tuple):
+                if self.gemm_mode == _Mode.Array:
+                    check_no_table(name, wrap(name, tensor), rows, columns, batch)
                 return empty_matrix(name, description, tensor, rows, columns, batch)
             check_listed(name, tensor, batch)
             each = [empty_matrix(f"{name}[{i}]", description, one, rows, columns) for i, one in enumerate(tensor)]
@@ -387,6 +390,8 @@ def _check_raster_order(order: Any, operation: GemmOperationUniversal) -> Raster
         return RasterOrder(order)
     except ArgumentError:
         known, near = ", ".join(map(repr, RasterOrder)), member_meant(order, RasterOrder, "RasterOrder")
+        if isinstance(order, str) and (letters := re.findall(r"\b[MNmn]\b", order)):
+            near = f". Did you mean RasterOrder.Along{letters[0].upper()}, without quotes?"
         raise ArgumentError(f"raster_order must be one of {known}; got {shown(order)}{near}") from None
 
 

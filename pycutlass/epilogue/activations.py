@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from pycutlass.calls import meant, no_such_field, public, shown
 from pycutlass.errors import DescriptionError
-from pycutlass.types import Element, element
+from pycutlass.types import ELEMENT_OF_TAG, Element, element
 
 __all__ = [
     "Activation",
+    "activation_named",
+    "check_activation",
     "gelu",
     "gelu_tanh",
     "hardswish",
@@ -302,6 +304,13 @@ _KNOWN: dict[str, type[Activation]] = {
 }
 
 
+def activation_named(value: Any) -> str:
+    """Return how an activation is written that was given itself, as its class or by its name; "" for anything else."""
+    given = value if isinstance(value, type) else type(value)
+    name = value.rpartition(".")[2].lower() if isinstance(value, str) else given.__name__
+    return f"pycutlass.{name}()" if name in _KNOWN and (isinstance(value, str) or given is _KNOWN[name]) else ""
+
+
 def check_activation(activation: Any) -> Activation:
     """Return `activation`, or raise DescriptionError with the ones that exist."""
     given = activation if isinstance(activation, type) else type(activation)
@@ -314,4 +323,7 @@ def check_activation(activation: Any) -> Activation:
             f"the activation must be one of {known}; got {given.__name__}, a class of your own, whose C++ the kernel "
             f"would not have"
         )
-    raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}{near}")
+    first = ""
+    if isinstance(activation, type) and activation in ELEMENT_OF_TAG:
+        first = ": the activation comes first, LinearCombinationGeneric(pycutlass.relu(), element_output, ...)"
+    raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}{near}{first}")

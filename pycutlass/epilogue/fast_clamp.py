@@ -51,7 +51,7 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
             elif getattr(self, name) is not only:
                 raise DescriptionError(
                     f"FastLinearCombinationClamp accumulates in cutlass.int32 and computes in cutlass.float32; got "
-                    f"{name}={element(getattr(self, name))}. Use LinearCombinationClamp for other types."
+                    f"{name}={element(getattr(self, name))}. Use {self._for_other_types()} for other types."
                 )
         output = element(self.element_output)
         if output.short != "s8":
@@ -63,6 +63,16 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
                 f"FastLinearCombinationClamp converts 4 elements at a time, got epilogue_vector_length="
                 f"{self.epilogue_vector_length}: use LinearCombinationClamp"
             )
+
+    def _for_other_types(self) -> str:
+        """Return the functor that takes the types that were given."""
+        output = self.element_output
+        others = (other or output for other in (self.element_accumulator, self.element_epilogue))
+        try:
+            LinearCombinationClamp(output, self.epilogue_vector_length, *others)
+        except DescriptionError:
+            return "LinearCombination"
+        return "LinearCombinationClamp"
 
     @property
     def _converts_only(self) -> bool:

@@ -7,7 +7,7 @@ A functor is one object that checks itself, spells its C++, makes its scalars an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass.calls import public, shown
+from pycutlass.epilogue.activations import activation_named
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
@@ -27,6 +28,8 @@ __all__ = [
     "EpilogueFunctor",
     "LinearCombination",
     "LinearCombinationClamp",
+    "for_activation",
+    "for_activation_of",
 ]
 
 _LINEAR = (Scalar("alpha", 1.0, on_device=True), Scalar("beta", 0.0, on_device=True))
@@ -38,6 +41,19 @@ _MODULES = (__name__, "pycutlass.epilogue.fast_clamp", "pycutlass.epilogue.gener
 _COMPUTE = ("f16", "f32", "f64", "s32")
 
 Array = NDArray[Any]
+
+
+def for_activation(written: str = "pycutlass.relu()") -> str:
+    """Return what to use for an activation."""
+    return f"For an activation, use LinearCombinationGeneric({written}, element_output, epilogue_vector_length, ...)."
+
+
+def for_activation_of(value: Any) -> str:
+    """Return what to use for `value`, for the end of a message; nothing where that is no activation."""
+    written = activation_named(value)
+    return f" {for_activation(written)}" if written else ""
+
+
 #: What stands in the class before the properties of `Epilogue`; each functor has its own.
 _OF_EACH: Any = None
 
@@ -82,10 +98,8 @@ class EpilogueFunctor(Value, Epilogue):
     inputs: ClassVar[tuple[Port, ...]] = ()
     outputs: ClassVar[tuple[Port, ...]] = ()
     ports: ClassVar[tuple[Port, ...]] = ()
-    _ELSEWHERE: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("activation", "activation_functor"),
-        "For an activation, use LinearCombinationGeneric(pycutlass.relu(), element_output, ...).",
-    )
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = dict.fromkeys(("activation", "activation_functor"), for_activation())
+    _MISPLACED: ClassVar[Callable[[Any], str]] = staticmethod(for_activation_of)
     #: Whether CUTLASS's 3.x API has it as a fusion.
     _is_fusion: ClassVar[bool] = False
 
@@ -104,6 +118,9 @@ class EpilogueFunctor(Value, Epilogue):
         for name in ("element_accumulator", "element_epilogue"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.element_output)
+        for field_name in ("element_output", "epilogue_vector_length", "element_accumulator", "element_epilogue"):
+            if hint := for_activation_of(value := getattr(self, field_name)):
+                raise DescriptionError(f"{field_name} of {type(self).__name__} is an activation, {shown(value)}.{hint}")
         output, accumulator = element(self.element_output), element(self.element_accumulator)
         compute = element(self.element_epilogue)
         self.__dict__.update(

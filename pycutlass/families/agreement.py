@@ -31,8 +31,9 @@ def mended(
     name: str, C: Tensor, functor: Epilogue, fields: Mapping[str, Any], alignment: int, written: tuple[str, ...]
 ) -> str:
     """Return how functor and C are made to agree; C may be of the functor's type if as many bytes are moved at once."""
-    given = listed(f"{field}={value}" for field, value in fields.items())
-    text = f"give the functor {given}" if fields else ""
+    text = ""
+    if fields:
+        text = f"give the functor {listed(f'{field}={value}' for field, value in fields.items())}"
     try:
         changed(functor, **{field: getattr(value, "tag", value) for field, value in fields.items()})
     except DescriptionError:  # it cannot write that, say

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import member_meant, public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, several, shape_of
 from pycutlass.interleave import reorder_column
 from pycutlass.library import TensorDescription
-from pycutlass.operands import Matrix, vector_of
+from pycutlass.operands import Matrix, check_count, vector_of
 from pycutlass.operands.conv_operand import ConvOperand, Extent
 from pycutlass.operands.conv_refusals import check_conv_element, conv_refusal
 from pycutlass.operands.refusals import viewed
@@ -187,7 +187,11 @@ def conv2d_problem_size(
             f"w must have the channels of x, {input_size.c()}, divided by groups=1; got {filter_size.c()}"
             f"{_orders(x, w)}"
         )
-    pad_h, pad_w = _pair("padding", padding)
+    pad_h, pad_w = _pair("padding", padding, 0)
+    groups, split_k_slices = check_count("groups", groups), check_count("split_k_slices", split_k_slices)
+    if not isinstance(mode, _core.ConvMode):
+        near = member_meant(mode, _core.ConvMode, "cutlass.conv.Mode")
+        raise ArgumentTypeError(f"mode must be a cutlass.conv.Mode, got {shown(mode)}{near}")
     given = (
         input_size,
         filter_size,
@@ -229,9 +233,11 @@ def _logical_extent(name: str, tensor: Any) -> Extent:
     return n, h, w, c
 
 
-def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+def _pair(name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
     number = as_int(value)
     pair = several(value, 2) if number is None else (number, number)
     if pair is None:
         raise ArgumentTypeError(f"{name} must be an integer, or two for height and width; got {shown(value)}")
+    for number in pair:
+        check_count(name, number, least)
     return pair[0], pair[1]

@@ -17,7 +17,7 @@ from pycutlass.operands import Matrix, check_alike, check_listed, is_vector, mat
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["PointerArray", "PointerTable", "held_matrices", "pointer_operand"]
+__all__ = ["PointerArray", "PointerTable", "check_no_table", "held_matrices", "pointer_operand"]
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,15 @@ def _taken_apart(
         elements = rows * columns
         return [tensor[number * elements : (number + 1) * elements] for number in range(batch)]
     return None
+
+
+def check_no_table(name: str, view: TensorView, rows: int, columns: int, batch: int) -> None:
+    """Raise ArgumentTypeError for a table of addresses of matrices without elements, which have none."""
+    if view.shape == (batch,) and view.dtype_name in ("int64", "uint64"):
+        raise ArgumentTypeError(
+            f"operand {name} is a table of addresses, of matrices of {rows} x {columns}, which have no elements: pass "
+            f"a list of {batch} tensors of that shape"
+        )
 
 
 def held_matrices(

@@ -30,6 +30,7 @@ from pycutlass.calls import (
     unknown_keywords,
 )
 from pycutlass.epilogue import Epilogue, EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue.functors import for_activation_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
 from pycutlass.families.ampere.family import NO_VOLTA
@@ -82,6 +83,27 @@ _INSTEAD = {
     ): " Use pycutlass.conv2d_problem_size(activation, filter, stride=..., padding=...).",
     ("GemmOperationGrouped", "problem_of"): " The problem of a group is a list of (M, N, K), one for each GEMM.",
     ("ReductionOperation", "problem_of"): " Use pycutlass.ReductionProblemSize(rows, columns, partitions).",
+}
+
+
+#: Keywords that belong to another call.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("activation", "activation_functor"),
+        "An activation is part of the functor: epilogue_functor=LinearCombinationGeneric(pycutlass.relu(), "
+        "element_output, epilogue_vector_length, ...).",
+    ),
+    **dict.fromkeys(
+        ("alpha", "beta"), "Scalars belong to the arguments: output_op=operation.epilogue_type(alpha, beta)."
+    ),
+    **dict.fromkeys(
+        ("gemm_mode", "batch", "split_k_slices", "split_k_mode", "bias", "output_op", "raster_order"),
+        "What a launch computes belongs to the arguments, and not to the operation.",
+    ),
+    **dict.fromkeys(
+        ("threadblock_shape", "stages", "warp_count", "math_instruction", "cluster_shape", "kernel_schedule"),
+        "What a tile is belongs to the tile: tile_description=TileDescription(...).",
+    ),
 }
 
 
@@ -248,7 +270,7 @@ class Operation(ABC):
 
     def _refuse(self, unknown: Mapping[str, Any], *further: str) -> NoReturn:
         """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""
-        raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further))
+        raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further), _ELSEWHERE)
 
     def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
         """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""
@@ -319,6 +341,8 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     if isinstance(value, type) and issubclass(value, kind):
         raise DescriptionError(f"{name} is the class {value.__name__}; call it: {value.__name__}(...)")
     near = member_meant(value, kind, kind.__name__) if isinstance(kind, EnumMeta) else ""
+    if kind is EpilogueFunctor:
+        near = for_activation_of(value).replace(" For", ". For")
     raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
 
 

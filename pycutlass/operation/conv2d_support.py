@@ -94,7 +94,11 @@ def why_not(operation: Described, p: _core.Conv2dProblemSize) -> str:
 def why_never(operation: Described, p: _core.Conv2dProblemSize) -> str:
     """Return why `operation` cannot compute problem `p` for any tensors, or an empty text where it may."""
     if not isinstance(p, _core.Conv2dProblemSize):
-        raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}")
+        raise ArgumentTypeError(
+            f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(p).__name__}: pass "
+            f"cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=64, K=64, R=3, S=3), say, or "
+            f"pycutlass.conv2d_problem_size(activation, filter)"
+        )
     rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _sizes)
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pycutlass import _core
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.enums import SchedulerMode
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import KernelFamily
+from pycutlass.families.other_family import as_ampere
+from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import (
     Matrix,
@@ -21,7 +24,7 @@ from pycutlass.operands import (
     matrix_of,
     vector_of,
 )
-from pycutlass.operands.pointers import held_matrices
+from pycutlass.operands.pointers import check_no_table, held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
 from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
@@ -48,6 +51,7 @@ _BATCHED = (_Mode.Batched, _Mode.Array)
 class Described(Protocol):
     """What the rules read of a GEMM operation."""
 
+    compute_capability: int
     A: TensorDescription
     B: TensorDescription
     C: TensorDescription
@@ -78,12 +82,15 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     mode, slices = size.gemm_mode, size.split_k_slices
     if mode not in operation.family.modes:
         modes = " and ".join(f"Mode.{each.name}" for each in operation.family.modes)
-        raise ArgumentError(f"{operation.family.name} kernels run in {modes}, not in {mode}")
+        raise ArgumentError(f"{operation.family.name} kernels run in {modes}, not in {mode}{_instead(operation, mode)}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
-        raise ArgumentError(f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}")
+        raise ArgumentError(
+            f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}: for it, describe the kernel with "
+            f"swizzling_functor=cutlass.IdentitySwizzle1"
+        )
     _check_ports(operation.epilogue_functor, size)
     if operation.D != operation.C:
-        _check_stand_in(operation.C, size.m, size.n)
+        _check_stand_in(operation.C, operation.D, size.m, size.n)
     if slices > 1:
         check_slices(operation, launched_k(operation, size), slices)
     if mode == _Mode.Gemm:
@@ -96,6 +103,28 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     _check_grid(operation, size)
 
 
+def _instead(operation: Described, mode: Any) -> str:
+    """Return what to describe for a mode that Hopper-native kernels lack."""
+    changes = as_ampere(operation.tile_description, operation)
+    ways = [f"for an Ampere-style kernel {changes}"] if changes else []
+    if mode == _Mode.Array and operation.D == operation.C and _makes_groups(operation):
+        ways.insert(0, "describe a GemmOperationGrouped of the same parts, whose problems may be anywhere as well")
+    return f": {', or '.join(ways)}" if ways else ""
+
+
+def _makes_groups(operation: Described) -> bool:
+    """Return whether there is a grouped operation of the same parts."""
+    family, group = operation.family, SchedulerMode.Device
+    try:
+        family.check_group(operation.swizzling_functor, group)
+        check_family(operation.epilogue_functor, family.group)
+        A, B, C = operation.A, operation.B, operation.C
+        family.check_shared_memory(operation.compute_capability, operation.tile_description, A, B, C, group=group)
+    except DescriptionError:
+        return False
+    return True
+
+
 def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
     """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
     names = ", ".join(port.name for port in epilogue.ports)
@@ -106,22 +135,24 @@ def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
         )
 
 
-def _check_stand_in(C: TensorDescription, m: int, n: int) -> None:
+def _check_stand_in(C: TensorDescription, D: TensorDescription, m: int, n: int) -> None:
     """Check that a tensor map of C can be made: kernels have one whether they read C or not."""
     name, extent = ("N", n) if C.is_row_major else ("M", m)
     if extent % C.alignment:
+        takes_D = D.is_row_major and n % D.alignment == 0  # which is then like C, and RowMajor
         raise ArgumentError(
             f"{name} must be a multiple of {C.alignment}, the alignment of C, also where C is not read; got {extent}: "
-            f"describe C as D, or pad D"
+            f"{'describe C as D, or ' if takes_D else ''}pad D"
         )
 
 
 def check_slices(operation: Described, k: int, slices: int) -> None:
     """Raise ArgumentError where K cannot be divided into `slices` slices."""
     if not operation.family.splits_k:
+        changes = as_ampere(operation.tile_description, operation)
         raise ArgumentError(
-            f"{operation.family.name} kernels do not split K; got split_k_slices={slices}: leave out split_k_slices, "
-            f"or describe an Ampere-style kernel (stages and warp_count, no cluster_shape)"
+            f"{operation.family.name} kernels do not split K; got split_k_slices={slices}: leave out split_k_slices"
+            f"{f', or for an Ampere-style kernel {changes}' if changes else ''}"
         )
     if slices > 1 and operation.A.order.interleave > 1:
         # Partial sums would be interleaved s32, which no kernel writes; and CUTLASS forgets the end of a slice that is
@@ -246,6 +277,7 @@ def _check_operand(
         return
     views = _listed(name, description, rows, columns, tensor, size.batch)
     if views is None:
+        check_no_table(name, view_of(name, tensor), rows, columns, size.batch)
         empty_matrix_of(name, description, view_of(name, tensor), rows, columns, size.batch)
         return
     matrices = [check_matrix(f"{name}[{i}]", description, view, rows, columns) for i, view in enumerate(views)]

@@ -16,6 +16,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, items_of, several
 from pycutlass.operands import LARGEST_EXTENT, check_extents
 from pycutlass.operation.gemm_support import Described, check_matrix
+from pycutlass.operation.problems import GemmProblemSize
 from pycutlass.operation.support import check_k
 from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import wrap
@@ -49,6 +50,8 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
     ArgumentError
         No problem at all, an extent out of range, or more tiles than a launch counts.
     """
+    if isinstance(problem_sizes, GemmProblemSize):
+        problem_sizes = problem_sizes.extents  # which is one size
     if not isinstance(problem_sizes, np.ndarray) and (one := several(problem_sizes, 3)) is not None:
         raise ArgumentTypeError(
             f"problem_sizes must be a list with one size for each problem, got one size: pass a list of problem sizes, "
@@ -180,6 +183,7 @@ def _size(number: int, size: Any) -> tuple[int, int, int]:
     if extents is None:
         raise ArgumentTypeError(
             f"problem_sizes[{number}] must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}"
+            f"{f': pass {size.extents}' if isinstance(size, GemmProblemSize) else ''}"
         )
     m, n, k = extents
     return m, n, k

@@ -120,7 +120,8 @@ def gemm_size(size: Any, gemm_mode: Any = _Mode.Gemm, batch: Any = 1, split_k_sl
         extents = several(size, 3)
         if extents is None:
             raise ArgumentTypeError(
-                f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, got {shown(size)}"
+                f"problem_size must be cutlass.gemm.GemmCoord(M, N, K) or three integers, such as (128, 256, 64), or a "
+                f"GemmProblemSize; got {shown(size)}{_of_another(size, 'GemmOperationUniversal')}"
             )
         m, n, k = extents
         return GemmProblemSize(m, n, k, gemm_mode, batch, split_k_slices)
@@ -143,12 +144,26 @@ def reduction_size(size: Any, partitions: Any = 1) -> ReductionProblemSize:
     if not isinstance(size, ReductionProblemSize):
         extents = several(size, 2)
         if extents is None:
-            raise ArgumentTypeError(f"problem_size must be two integers [M, N], got {shown(size)}")
+            raise ArgumentTypeError(
+                f"problem_size must be two integers [M, N], such as (128, 256), or a ReductionProblemSize; got "
+                f"{shown(size)}{_of_another(size, 'ReductionOperation')}"
+            )
         rows, columns = extents
         return ReductionProblemSize(rows, columns, partitions)
     if as_int(partitions) not in (1, size.partitions):
         raise _said_twice("partitions", size.partitions, partitions)
     return size
+
+
+def _of_another(size: Any, operation: str) -> str:
+    """Return which operation a problem of another kind is for."""
+    if isinstance(size, _core.Conv2dProblemSize):
+        return f", which is for a Conv2dOperation; this is a {operation}"
+    if isinstance(size, ReductionProblemSize):
+        return f", which is for a ReductionOperation; this is a {operation}"
+    if isinstance(size, GemmProblemSize) and operation == "ReductionOperation":
+        return f": pass ({size.m}, {size.n}), or ReductionProblemSize({size.m}, {size.n}, partitions)"
+    return ""
 
 
 def _said_twice(name: str, said: Any, value: Any) -> ArgumentError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pycutlass import _core
@@ -226,16 +227,18 @@ class ReductionOperation(Operation):
         if functor.output is not self.C.type or functor.accumulator is not accumulator:
             raise DescriptionError(
                 f"the epilogue functor turns {functor.accumulator} into {functor.output}, the reduction {accumulator} "
-                f"into {self.C.type}: make them the same"
+                f"into {self.C.type}: give the functor element_output={self.C.type}, epilogue_vector_length="
+                f"{self.count} and element_accumulator={accumulator}, to make them the same"
             )
         if functor.epilogue_vector_length != self.count:
             raise DescriptionError(
-                f"count={self.count} must equal the functor's epilogue_vector_length={functor.epilogue_vector_length}"
+                f"count={self.count} must equal the functor's epilogue_vector_length={functor.epilogue_vector_length}: "
+                f"give the functor epilogue_vector_length={self.count}"
             )
         if self.C.alignment % self.count:
             raise DescriptionError(
                 f"count={self.count} elements are moved at a time, operand C is described with alignment "
-                f"{self.C.alignment}: use count={self.C.alignment}, or describe C with alignment {self.count}"
+                f"{self.C.alignment}: {self._fewer_at_a_time()}describe C with alignment {self.count}"
             )
         if self.C.order.interleave > 1:
             raise DescriptionError(
@@ -256,6 +259,17 @@ class ReductionOperation(Operation):
                 f"{self.partitions_per_stage:,} partial sums into at most {_MAX_REGISTERS} registers: use "
                 f"partitions_per_stage of at most {most}"
             )
+
+    def _fewer_at_a_time(self) -> str:
+        """Return the count that fits the alignment of C, if there is such a reduction."""
+        count = self.C.alignment
+        try:
+            functor = replace(self.epilogue_functor, epilogue_vector_length=count)  # type: ignore[type-var]
+            sums = self.element_accumulator, self.element_workspace, None
+            ReductionOperation(self.shape, self.C, *sums, functor, count, self.partitions_per_stage)
+        except (DescriptionError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
+            return ""
+        return f"use count={count} and give the functor epilogue_vector_length={count}, or "
 
     def _check_epilogue(self) -> None:
         """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""

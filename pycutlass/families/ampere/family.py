@@ -138,8 +138,8 @@ class _Ampere(KernelFamily):
         writes_D = functor.output is D.type and functor.epilogue_vector_length == D.alignment
         raise DescriptionError(
             f"D is described apart from C, as {D!r} where C is {C!r}, and the epilogue of an Ampere-style kernel "
-            f"writes D as it reads C: {'' if writes_D else f'give the functor {of_D}, and '}describe C so and leave "
-            f"out D{or_native}"
+            f"writes D as it reads C: {'' if writes_D else f'give the functor {of_D}, and '}"
+            f"{'either ' if native and not writes_D else ''}describe C so and leave out D{or_native}"
         )
 
     def stored_alignment(self, math: Math, D: Tensor) -> int | None:

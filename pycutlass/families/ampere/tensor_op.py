@@ -41,8 +41,8 @@ _FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
 
 #: What takes int8 in every layout.
 _SIMT_INT8 = (
-    "for every layout use OpClass.Simt with instruction_shape=[1, 1, 4], threadblock_shape=[128, 128, 32], stages=2 "
-    f"and warp_count=[4, 2, 1], and {with_alignments({'A': 4, 'B': 4, 'C': 1})}"
+    "for every layout use OpClass.Simt with instruction_shape=[1, 1, 4], math_operation=MathOperation.multiply_add, "
+    f"threadblock_shape=[128, 128, 32], stages=2 and warp_count=[4, 2, 1], and {with_alignments({'A': 4, 'B': 4, 'C': 1})}"
 )
 
 
