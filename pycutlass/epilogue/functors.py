@@ -118,11 +118,12 @@ class EpilogueFunctor(Value, Epilogue):
         for name in ("element_accumulator", "element_epilogue"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self.element_output)
-        for field_name in ("element_output", "epilogue_vector_length", "element_accumulator", "element_epilogue"):
-            if hint := for_activation_of(value := getattr(self, field_name)):
-                raise DescriptionError(f"{field_name} of {type(self).__name__} is an activation, {shown(value)}.{hint}")
-        output, accumulator = element(self.element_output), element(self.element_accumulator)
-        compute = element(self.element_epilogue)
+        try:
+            output, accumulator = element(self.element_output), element(self.element_accumulator)
+            compute = element(self.element_epilogue)
+        except DescriptionError:
+            self._refuse_activations()
+            raise
         self.__dict__.update(
             output=output,
             accumulator=accumulator,
@@ -137,6 +138,8 @@ class EpilogueFunctor(Value, Epilogue):
                 f"cutlass.float32 serves every 16-bit output"
             )
         length = as_int(self.epilogue_vector_length)
+        if length is None:
+            self._refuse_activations()
         if length is None or length < 1 or length & (length - 1) or length * self.output.bits > 128:
             raise DescriptionError(
                 f"epilogue_vector_length must be a power of two of at most 128 bits, which is "
@@ -148,6 +151,13 @@ class EpilogueFunctor(Value, Epilogue):
                 f"an epilogue that computes in {self.compute} cannot write {self.output}: CUTLASS truncates "
                 f"integers there instead of rounding them; compute in cutlass.float32 (element_epilogue)"
             )
+
+    def _refuse_activations(self) -> None:
+        """Raise DescriptionError where a field is an activation."""
+        for name in ("element_output", "epilogue_vector_length", "element_accumulator", "element_epilogue"):
+            value = getattr(self, name)
+            if hint := for_activation_of(value):
+                raise DescriptionError(f"{name} of {type(self).__name__} is an activation, {shown(value)}.{hint}")
 
     @property
     def scalar_table(self) -> tuple[Scalar, ...]:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from pycutlass.calls import meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
@@ -134,10 +134,8 @@ class KernelFamily(ABC):
         self.check_operands(tile.math_instruction, A, B)
         if apart:
             self.check_apart(kernel)
-        stored = self.stored_alignment(tile.math_instruction, D)
-        self.check_epilogue(
-            tile.math_instruction.accumulator, D, kernel.epilogue_functor, "D" if apart else "C", stored
-        )
+        math = tile.math_instruction
+        self.check_epilogue(math.accumulator, D, kernel.epilogue_functor, "D" if apart else "C", math)
         if kernel.swizzling_functor not in self.swizzles:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in self.swizzles)
             given = kernel.swizzling_functor
@@ -153,18 +151,21 @@ class KernelFamily(ABC):
         """Check that the operands are what the instruction multiplies."""
         for name, operand in (("A", A), ("B", B)):
             check_matrix(name, operand)
-        others = {name: operand for name, operand, of in (("A", A, math.a), ("B", B, math.b)) if operand.type is not of}
-        if others:
-            has = " and ".join(f"operand {name} is {operand.type}" for name, operand in others.items())
-            made = " and ".join(f"{name} with {retyped(operand, math.a)}" for name, operand in others.items())
-            raise DescriptionError(
-                f"{has}, the math instruction multiplies {math.a}: describe {made}{or_instruction(math, A, B)}"
-            )
+        if A.type is not math.a or B.type is not math.b:
+            self._refuse_operands(math, A, B)
         if math.math_operation not in math.product.operations:
             raise DescriptionError(
                 f"{math.math_operation.name} rounds operands of cutlass.float32, got {A.type}, which need no rounding: "
                 f"use multiply_add"
             )
+
+    def _refuse_operands(self, math: Math, A: Tensor, B: Tensor) -> NoReturn:
+        others = {name: each for name, each, of in (("A", A, math.a), ("B", B, math.b)) if each.type is not of}
+        has = " and ".join(f"operand {name} is {operand.type}" for name, operand in others.items())
+        made = " and ".join(f"{name} with {retyped(operand, math.a)}" for name, operand in others.items())
+        raise DescriptionError(
+            f"{has}, the math instruction multiplies {math.a}: describe {made}{or_instruction(math, A, B)}"
+        )
 
     def stored_alignment(self, math: Math, D: Tensor) -> int | None:
         """Return the one alignment that D can have; None where there are several."""
@@ -179,11 +180,11 @@ class KernelFamily(ABC):
         """Check a D that is described apart from C."""
 
     def check_epilogue(
-        self, accumulator: Element, C: Tensor, functor: Epilogue, name: str = "C", stored: int | None = None
+        self, accumulator: Element, C: Tensor, functor: Epilogue, name: str = "C", math: Math | None = None
     ) -> None:
         """Check that the epilogue takes the accumulator, and writes operand `name`, `C` or a D described apart.
 
-        `stored` is the one alignment that C can have, if there is just one. All that is wrong is said at once.
+        All that is wrong is said at once, with the instruction `math` also what its kernels need of the alignment.
         """
         check_matrix(name, C)
         written, computed = self.written[accumulator.short], self.computed[accumulator.short]
@@ -214,7 +215,8 @@ class KernelFamily(ABC):
             )
             fields["element_epilogue"] = next(row for row in ELEMENTS if row.short == computed[0])
         if wrong:
-            if functor.epilogue_vector_length != (alignment := stored or C.alignment):
+            alignment = (math and self.stored_alignment(math, C)) or C.alignment
+            if functor.epilogue_vector_length != alignment:
                 fields["epilogue_vector_length"] = alignment
             raise DescriptionError(f"{'; '.join(wrong)}: {mended(name, C, functor, fields, alignment, written)}")
         if functor.output.short == "s8" and not functor.saturates:

@@ -217,11 +217,12 @@ def ways_of(message: str) -> list[str]:
     ]
     first = re.match(r"(?:describe [AB] as cutlass\.\w+(?: and [AB] as cutlass\.\w+)?, and )", found[0])
     for_all = re.match(r"(?:give the functor .*, and )either ", remedy)
-    return [
-        (first[0] if first and each.startswith("C as") else for_all[0] if for_all and each is not found[0] else "")
-        + _as_use(each)
-        for each in found
-    ]
+    for number, each in enumerate(found):
+        if first and each.startswith("C as"):
+            found[number] = first[0] + each
+        elif for_all and number:
+            found[number] = for_all[0] + each
+    return [_as_use(each) for each in found]
 
 
 def _as_use(text: str) -> str:

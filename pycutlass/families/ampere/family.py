@@ -78,18 +78,11 @@ class _Ampere(KernelFamily):
             self._refuse_native_parts(
                 tile, "kernel_schedule belongs to Hopper-native kernels, which name a cluster_shape"
             )
-        missing = [
-            name
-            for name, value in (
-                ("instruction_shape", instruction.instruction_shape),
-                ("stages", tile.stages),
-                ("warp_count", tile.warp_count),
-            )
-            if value is None
-        ]
         if tile.warp_count is None or tile.stages is None or instruction.instruction_shape is None:
+            parts = {"instruction_shape": instruction.instruction_shape, "stages": tile.stages}
+            missing = listed(name for name, value in {**parts, "warp_count": tile.warp_count}.items() if value is None)
             self._refuse_native_parts(
-                tile, f"{listed(missing)} may be None only for Hopper-native kernels, which name a cluster_shape"
+                tile, f"{missing} may be None only for Hopper-native kernels, which name a cluster_shape"
             )
         if type(tile.stages) is not int or tile.stages < 2:
             raise DescriptionError(f"stages must be an integer of at least 2, got {shown(tile.stages)}")

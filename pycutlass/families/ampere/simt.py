@@ -36,12 +36,8 @@ def check_simt(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
         refuse_sliced_k(tile)  # warp/mma_simt_tile_iterator.h
     elif tile.stages != 2:
         raise DescriptionError(f"int8 SIMT kernels have 2 stages, got {tile.stages}")
-    loaded = "single elements" if wanted == 1 else f"{wanted} elements at a time"
-    check_alignments(
-        f"SIMT kernels of {math.a} load {loaded} and store single ones",
-        {"A": (A, wanted or 1), "B": (B, wanted or 1), "C": (C, 1)},
-    )
-    check_steps(tile)
+    if not A.alignment == B.alignment == wanted or C.alignment != 1:
+        _refuse_alignments(tile, A, B, C)
     check_steps(tile)
     m, n, _ = tile.warp_shape
     lanes, most = [], 4 if math.a.is_integer else 128 // math.a.bits  # that a thread takes at once
@@ -59,6 +55,15 @@ def check_simt(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
         check_accesses(name, operand, tile, side)
         if along_k and not math.a.is_integer:
             _check_simt_transpose(name, operand, tile, lanes[side])
+
+
+def _refuse_alignments(tile: Tile, A: Tensor, B: Tensor, C: Tensor) -> None:
+    math, wanted = tile.math_instruction, tile.math_instruction.product.alignment or 1
+    loaded = "single elements" if wanted == 1 else f"{wanted} elements at a time"
+    check_alignments(
+        f"SIMT kernels of {math.a} load {loaded} and store single ones",
+        {"A": (A, wanted), "B": (B, wanted), "C": (C, 1)},
+    )
 
 
 def simt_threads(tile: Tile) -> tuple[int, int]:

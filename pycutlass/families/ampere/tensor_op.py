@@ -42,7 +42,8 @@ _FROM_S32 = {"s8": (4, 8, 16), "f16": (8,), "bf16": (8,)}
 #: What takes int8 in every layout.
 _SIMT_INT8 = (
     "for every layout use OpClass.Simt with instruction_shape=[1, 1, 4], math_operation=MathOperation.multiply_add, "
-    f"threadblock_shape=[128, 128, 32], stages=2 and warp_count=[4, 2, 1], and {with_alignments({'A': 4, 'B': 4, 'C': 1})}"
+    "threadblock_shape=[128, 128, 32], stages=2 and warp_count=[4, 2, 1], and "
+    f"{with_alignments({'A': 4, 'B': 4, 'C': 1})}"
 )
 
 
@@ -154,13 +155,13 @@ def _check_loads(tile: Tile, A: Tensor, B: Tensor) -> None:
         )
     operands = {"A": A, "B": B}
     if math.a.short == "f64":
-        # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
-        check_alignments(
-            "f64 TensorOp kernels load single elements", {name: (each, 1) for name, each in operands.items()}
-        )
+        if not A.alignment == B.alignment == 1:
+            # The 64-bit shared-memory layouts are filled element by element (default_mma_core_sm80.h).
+            single = {name: (operand, 1) for name, operand in operands.items()}
+            check_alignments("f64 TensorOp kernels load single elements", single)
         if tile.stages == 2:
             raise DescriptionError("f64 TensorOp kernels are pipelines of cp.async: they need 3 stages or more, got 2")
-    if (tile.stages or 0) > 2:
+    if min(A.alignment_bytes, B.alignment_bytes) < 4 and (tile.stages or 0) > 2:
         check_alignments(
             "pipelines of more than 2 stages use cp.async, which moves at least 4 bytes",
             {name: (each, 32 // each.type.bits) for name, each in operands.items() if each.alignment_bytes < 4},
