@@ -213,7 +213,8 @@ class GemmOperationUniversal(Operation):
         Raises
         ------
         ArgumentTypeError
-            `problem_size` or `operands` are something else.
+            `problem_size` or `operands` are something else. A GemmProblemSize raises ArgumentError itself, when it is
+            made with negative extents; (-1, 64, 64) is answered.
 
         Examples
         --------
