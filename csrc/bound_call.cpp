@@ -1,5 +1,7 @@
 #include "bound_call.h"
 
+#include <new>
+
 #include "calls.h"
 #include "launch.h"
 
@@ -20,6 +22,8 @@ PyObject* guarded(Body body) {
   } catch (py::builtin_exception const& error) {
     error.set_error();
     raise_ours();
+  } catch (std::bad_alloc const&) {
+    PyErr_NoMemory();
   } catch (std::exception const& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

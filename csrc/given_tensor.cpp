@@ -36,6 +36,8 @@ std::optional<int> gpu_of(py::handle tensor, py::handle wrap) {
   } catch (py::error_already_set const& error) {
     if (!error.matches(PyExc_Exception)) throw;
     return std::nullopt;  // what a tensor raises when it is asked: the checks in Python explain
+  } catch (py::cast_error const&) {
+    return std::nullopt;  // it says something else than a number
   }
 }
 

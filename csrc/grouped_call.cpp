@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "bindings.h"
 
@@ -187,7 +189,12 @@ bool GroupedCall::update(PyObject* const* tensors, size_t count) {
   check_unused();  // a launch may have begun meanwhile, in another thread
   if (!fits) return false;
   for_each_given([&](size_t i) { group_.operands[i].exchange(); });
-  if (overlapping(!given[kD].is_none())) {
+  bool apart = false;
+  try {
+    apart = !overlapping(!given[kD].is_none());
+  } catch (std::bad_alloc const&) {  // the slow path tells
+  }
+  if (!apart) {
     for_each_given([&](size_t i) { group_.operands[i].exchange(); });
     targets_known_ = false;
     return false;
@@ -214,12 +221,26 @@ bool GroupedCall::resize(py::buffer const& sizes, std::array<py::handle, kOperan
     return false;
   }
   check_unused();  // as in update
+  Planned const planned_before = planned();
+  auto const record_before = record;
+  std::vector<unsigned char> image_before = std::exchange(image_, {});
+  auto go_back = [&] {
+    go_over_to(group);
+    record = record_before;
+    go_back_to(planned_before);
+    image_.swap(image_before);
+    stale_ = image_.size();
+  };
+  bool fits = false;
   go_over_to(group);
-  bool const apart = !overlapping(true);
-  if (apart && fits_table()) return true;
-  go_over_to(group);
-  if (apart) plan();
-  return false;
+  try {
+    fits = !overlapping(true) && fits_table();
+  } catch (...) {  // no memory, or the driver has failed: nothing has changed
+    go_back();
+    throw;
+  }
+  if (!fits) go_back();
+  return fits;
 }
 
 /// Makes the operands of `group` from those that are given and, where its sizes leave them alone, from the present.

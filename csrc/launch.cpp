@@ -226,6 +226,13 @@ int Call::plan() {
   return status;
 }
 
+void Call::go_back_to(Planned const& planned) noexcept {
+  result_ = planned.result;
+  config_ = planned.config;
+  std::copy(planned.params.begin(), planned.params.end(), params_.data());
+  set_attributes();
+}
+
 /// The place in this call of what `address` is in `other`: both are of one class and kernel.
 void** Call::counterpart(void** address, Call const& other) const noexcept {
   auto const at = reinterpret_cast<uintptr_t>(address);

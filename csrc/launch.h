@@ -141,6 +141,14 @@ class Call {
   virtual void count_writes() const;
   /// What keeps the memory of the tensors alive.
   virtual pybind11::list storages() const;
+  /// What `plan` has made of the record. One that fails may leave half of another.
+  struct Planned {
+    pycutlass_plan_result result;
+    CUlaunchConfig config;
+    std::vector<unsigned char> params;
+  };
+  Planned planned() const { return {result_, config_, {params_.data(), params_.data() + params_.size()}}; }
+  void go_back_to(Planned const& planned) noexcept;
   /// Held while tensors are looked at, and during a launch.
   Looking look() const { return Looking(looking_); }
 

@@ -132,6 +132,8 @@ pybind11::object unless_refused(Make make) {
   } catch (pybind11::error_already_set const& error) {
     if (!error.matches(PyExc_Exception)) throw;
     return pybind11::none();
+  } catch (pybind11::cast_error const&) {  // it says something else than a number where there should be one
+    return pybind11::none();
   }
 }
 

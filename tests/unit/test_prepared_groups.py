@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fake_gpu
 import pytest
-from prepared_arguments import TORCH
+from prepared_arguments import ODD, TORCH
 
 _GROUPS = f"""{TORCH}
 import threading
@@ -189,5 +189,70 @@ other.artifacts.clear()
 assert not refused(lambda: GemmGroupedArguments(other, SIZES, A, B, None, D[1:]), "D") == "NotCompiledError"
 D[0].requires_grad_(False)
 assert refused(lambda: GemmGroupedArguments(other, SIZES, A, B, None, D), "not been compiled") == "NotCompiledError"
+"""
+    fake_gpu.run(_GROUPS + program)
+
+
+@pytest.mark.parametrize("problems", [2, 90])
+@pytest.mark.parametrize("mode", ["device", "host"])
+def test_where_the_driver_fails_no_sizes_have_changed(mode: str, problems: int) -> None:
+    """Also where the group has outgrown its table, which is seen when the launch of the new sizes is made."""
+    program = f"""
+from fake_gpu.inside import log as calls
+
+def state():
+    call = arguments._execution.call
+    names = ["ptr_A", "ptr_B", "ptr_D", "lda", "ldb", "ldd"]
+    places = [getattr(arguments, name) for name in names]
+    params = memory_at(call.params_address, (64,), np.uint8).tolist()
+    return places, call.image, call.record_bytes, call.grid, call.device_bytes, params
+
+operation, other, number = group({mode!r}), [(9, 2, 3), (4, 5, 6)] * {problems // 2}, 0
+A, B, _, D = operands(SIZES)
+a, b, _, d = map(tuple, operands(other))
+arguments = GemmGroupedArguments(operation, SIZES, A, B, None, D)
+failures = 0
+while True:
+    before = state()
+    use(None)
+    calls()
+    driver.fake_fail_at(number, 700)
+    try:
+        arguments._execution.resize(np.array(other, np.int32), a, b, None, d)
+        failed = False
+    except pycutlass.errors.DriverError:
+        failed = True
+    driver.fake_fail_at(-1, 0)
+    made = len(calls())
+    use(None)
+    if failed:
+        failures += 1
+        assert state() == before, number
+    if made <= number:
+        break
+    if not failed:
+        arguments.update(problem_sizes=SIZES, A=A, B=B, D=D)
+    check(operation, arguments, A, B, None, D)
+    number += 1
+assert failures > 1
+"""
+    fake_gpu.run(_GROUPS + program)
+
+
+def test_what_says_no_number_is_explained_in_python() -> None:
+    program = f"""{ODD}
+operation = group("device")
+A, B, _, D = operands(SIZES)
+for said in (-16, 16.0, "here"):
+    for attribute in ("ptr", "device_id"):
+        odd = Cupy(D[0])
+        setattr(odd.data, attribute, said)
+        for each in ([odd, *map(Cupy, D[1:])], [*map(Cupy, D[:2]), odd]):
+            starts.clear()
+            try:
+                GemmGroupedArguments(operation, SIZES, [*map(Cupy, A)], [*map(Cupy, B)], None, each)
+            except Exception as error:
+                assert "cast" not in str(error), error
+            assert starts == [False], starts
 """
     fake_gpu.run(_GROUPS + program)
