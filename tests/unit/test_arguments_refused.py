@@ -120,7 +120,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
                 [
                     f"operand {name}",
                     "ColumnMajor" if name == "B" else "RowMajor",
-                    f"describe {'C, which D follows,' if name == 'D' else name} as",
+                    f"describe {name} as"
+                    if name in "AB"
+                    else f"To fix it, {'make D as' if name == 'D' else 'pass'} np.",
                 ],
             ),
             ({name: [[1.0]]}, ArgumentTypeError, [f"operand {name}", "torch, numpy or cupy", "list"]),
