@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Gemm, Math, Shape, Tile, changed
+from pycutlass.families.parts import Gemm, Kernel, Math, Shape, Tile, changed
 
 __all__ = ["ampere_shape", "as_ampere", "as_native", "listed"]
 
@@ -33,12 +33,12 @@ def ampere_shape(math: Math) -> Shape | None:
     return None
 
 
-def as_ampere(tile: Tile, kernel: Gemm | None = None) -> str:
+def as_ampere(tile: Tile, kernel: Kernel | None = None) -> str:
     """Return how to describe a Hopper-native `tile` as an Ampere-style one; nothing where that is not known.
 
     With a `kernel`, its operands can be loaded and written by what is named, and D is like C.
     """
-    if kernel is not None and kernel.D != kernel.C:
+    if kernel is not None and getattr(kernel, "D", kernel.C) != kernel.C:
         return ""
     for other in _ampere_tiles(tile):
         if kernel is None or _is_taken(kernel, other):
@@ -94,12 +94,11 @@ def _ampere_tiles(tile: Tile) -> Iterator[Tile]:
             continue
 
 
-def _is_taken(kernel: Gemm, tile: Tile, **fields: Any) -> bool:
+def _is_taken(kernel: Kernel, tile: Tile, **fields: Any) -> bool:
     """Return whether the kernel can be described with another tile."""
-    parts = ("compute_capability", "A", "B", "C", "epilogue_functor", "swizzling_functor", "D")
-    described = {name: getattr(kernel, name) for name in parts} | fields
+    described = {name: getattr(kernel, name) for name in type(kernel)._FIELDS}  # type: ignore[attr-defined]
     try:
-        type(kernel)(**described, tile_description=tile)  # type: ignore[call-arg]
+        type(kernel)(**described | fields | {"tile_description": tile})
     except DescriptionError:
         return False
     return True

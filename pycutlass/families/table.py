@@ -259,6 +259,7 @@ class KernelFamily(ABC):
         *,
         group: SchedulerMode | None = None,
         epilogue: Epilogue | None = None,
+        least_stages: int = 2,
     ) -> None:
         """Check that a kernel, or one for a `group` of problems, fits in the shared memory of the target."""
         limit = self.shared_memory[compute_capability]
@@ -268,6 +269,8 @@ class KernelFamily(ABC):
 
         def works(other: Tile) -> bool:
             """Whether `other` can be recommended in place of `tile`."""
+            if other.stages is not None and other.stages < least_stages:
+                return False
             if self.shared_bytes(other, A, B, C, D, group=group, epilogue=epilogue) > limit:
                 return False
             return self.accepts(compute_capability, other, A, B, C)

@@ -13,6 +13,7 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
+from pycutlass.families.other_family import as_ampere
 from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import base, conv2d_rules
@@ -335,7 +336,9 @@ class Conv2dOperation(Operation):
     def _check(self) -> None:
         tile = self.tile_description
         if tile.family is not AMPERE:
-            raise DescriptionError("convolutions are Ampere-style kernels: leave out cluster_shape")
+            raise DescriptionError(
+                f"convolutions are Ampere-style kernels: {as_ampere(tile, self) or 'leave out cluster_shape'}"
+            )
         conv2d_rules.check_layouts(self)
         conv2d_rules.check_algorithm(self)
         if self.group_mode is not None:
@@ -345,7 +348,8 @@ class Conv2dOperation(Operation):
         AMPERE.check_epilogue(tile.math_instruction.accumulator, C, self.epilogue_functor)
         AMPERE.check_product(self.compute_capability, tile, A, B, C)
         conv2d_rules.check_loads(self)
-        AMPERE.check_shared_memory(self.compute_capability, tile, A, B, C)
+        least = 3 if self.is_strided_dgrad else 2
+        AMPERE.check_shared_memory(self.compute_capability, tile, A, B, C, least_stages=least)
 
     def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
         """Return the operands of the matrix product that this is."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from convolutions import conv, fprop
+from convolutions import conv, dgrad, fprop
 from descriptions import ROW, ampere, hopper, native_parts, parts
 
 import pycutlass
 from pycutlass import (
+    Conv2dOperation,
     GemmArguments,
     GemmOperationGrouped,
     GemmOperationUniversal,
     GemmProblemSize,
     LinearCombination,
     LinearCombinationGeneric,
+    MathInstruction,
     RasterOrder,
     ReductionOperation,
     TensorDescription,
@@ -121,6 +124,26 @@ def test_a_mode_that_native_kernels_lack_names_the_operations_that_have_it() -> 
     stream_k = ampere(swizzle=cutlass.ThreadblockSwizzleStreamK).supports(size).reason
     swizzle = eval(re.search(r"swizzling_functor=(cutlass\.\w+)", stream_k)[1], NAMES)
     assert ampere(swizzle=swizzle).supports(size)
+
+
+def test_a_convolution_is_told_the_whole_tile() -> None:
+    operation, native = conv(fprop, "optimized"), native_parts()["tile_description"]
+    described = {name: getattr(operation, name) for name in operation._FIELDS}
+    message = said(lambda: Conv2dOperation(**described | {"tile_description": native}))
+    changes = {name: eval(text) for name, text in re.findall(r"(\w+)=(\[[\d, ]+\]|\d+)", message)}
+    instruction = MathInstruction(changes.pop("instruction_shape"), f16, f16, f32, cutlass.OpClass.TensorOp)
+    tile = replace(native, cluster_shape=None, kernel_schedule=None, math_instruction=instruction, **changes)
+    assert Conv2dOperation(**described | {"tile_description": tile}).emit()
+
+
+def test_no_strided_dgrad_is_told_to_have_two_stages() -> None:
+    operation = conv(dgrad, "optimized")
+    described = {name: getattr(operation, name) for name in operation._FIELDS} | {"compute_capability": 86}
+    wide = replace(operation.tile_description, threadblock_shape=(256, 128, 64), warp_count=(4, 2, 1))
+    message = said(lambda: Conv2dOperation(**described | {"tile_description": wide}))
+    shape = eval(re.search(r"threadblock_shape (\[[\d, ]+\])$", message)[1])
+    assert " 2 stages" not in message.rpartition("use ")[2]
+    assert Conv2dOperation(**described | {"tile_description": replace(wide, threadblock_shape=shape)}).emit()
 
 
 def test_an_order_is_known_by_its_letter() -> None:
