@@ -216,6 +216,12 @@ def _rows_apart(operand: Matrix) -> str:
     remedy = laid_out(name, operand.view.library, matrix, operand.description.is_row_major)
     if operand.view.library != "spec" and name[0] not in "Dd":
         remedy = f"pass {name}.reshape({operand.rows}, {operand.columns}), which copies it"
+        if name == "A" and len(_shape(operand)) == 3:
+            batch, rows, _ = _shape(operand)
+            remedy += (
+                f", or multiply a batch, which does not: M={rows}, gemm_mode=cutlass.gemm.Mode.Batched, "
+                f"batch={batch}, and D of three dimensions as well"
+            )
     return (
         f"operand {operand.name} of shape {_shape(operand)} stands for a matrix of {operand.rows} rows, which must "
         f"be a constant step apart; it has strides {_strides(operand)}. {remedy[0].upper()}{remedy[1:]}."

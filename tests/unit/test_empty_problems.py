@@ -139,10 +139,17 @@ def test_sequences_and_one_weight(name: str) -> None:
 def test_rows_that_are_no_constant_step_apart_are_refused() -> None:
     operation, x = OPERATIONS["simt"], torch.randn(3, 8, 16)
     W, y = torch.randn(16, 24), torch.empty(9, 24)
-    with pytest.raises(ArgumentError, match=r"operand A of shape \(3, 3, 16\).*constant step.*\(128, 16, 1\).*Batched"):
+    rule, copy = (
+        r"operand A of shape \(3, 3, 16\).*constant step.*\(128, 16, 1\)",
+        r"Pass A\.reshape\(9, 16\), which copies",
+    )
+    with pytest.raises(ArgumentError, match=rf"{rule}.*{copy}.*: M=3, .*Mode\.Batched, batch=3, and D of three"):
         GemmArguments(operation, (9, 24, 16), x[:, :3], W, None, y)
     with pytest.raises(ArgumentError, match=r"operand B must have shape \(16, 24\)"):
         GemmArguments(operation, (9, 24, 16), x[0, :1].expand(9, 16).clone(), W.view(4, 4, 24), None, y)
-    y.fill_(torch.nan)  # the remedy
+    y.fill_(torch.nan)  # the remedies
+    run(operation, (9, 24, 16), A=x[:, :3].reshape(9, 16), B=W, D=y)
+    torch.testing.assert_close(y.view(3, 3, 24), x[:, :3] @ W)
+    y.fill_(torch.nan)
     run(operation, (3, 24, 16), A=x[:, :3], B=W, D=y.view(3, 3, 24), gemm_mode=Mode.Batched, batch=3)
     torch.testing.assert_close(y.view(3, 3, 24), x[:, :3] @ W)

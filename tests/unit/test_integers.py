@@ -56,5 +56,8 @@ def test_what_is_no_integer_is_refused(wrong):
     refused(lambda: TileDescription([128, 128, 32], wrong, [2, 2, 1], F16), "stages")
     refused(lambda: TileDescription([128, 128, 32], 3, [wrong, 2, 1], F16), "warp_count must be three positive")
     refused(lambda: TileDescription([128, wrong, 32], 3, [2, 2, 1], F16), "threadblock_shape must be three positive")
-    refused(lambda: TileDescription([128, 128, 64], None, None, HOPPER, [wrong, 1]), "cluster_shape must be three")
+    refused(
+        lambda: TileDescription([128, 128, 64], None, None, HOPPER, [wrong, 1]),
+        "cluster_shape must be two positive integers",
+    )
     refused(lambda: dataclasses.replace(F16, instruction_shape=[16, wrong, 16]), "instruction_shape must be three")
