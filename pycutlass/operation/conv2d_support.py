@@ -234,9 +234,10 @@ def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
             f"got K / groups = {filters}: {multiple}use a narrower tile"
         )
     if operation.group_mode is GroupMode.MultipleGroup and tile % filters:
+        single = "SingleGroup, or " if filters % tile == 0 else ""
         return (
             f"GroupMode.MultipleGroup takes a number of filters in each group that divides the tile's N={tile}, got "
-            f"K / groups = {filters}: use SingleGroup, or another tile"
+            f"K / groups = {filters}: use {single}another tile"
         )
     return ""
 

@@ -18,6 +18,7 @@ from pycutlass import (
     GemmOperationGrouped,
     GemmOperationUniversal,
     GemmProblemSize,
+    GroupMode,
     LinearCombination,
     LinearCombinationGeneric,
     MathInstruction,
@@ -144,6 +145,14 @@ def test_no_strided_dgrad_is_told_to_have_two_stages() -> None:
     shape = eval(re.search(r"threadblock_shape (\[[\d, ]+\])$", message)[1])
     assert " 2 stages" not in message.rpartition("use ")[2]
     assert Conv2dOperation(**described | {"tile_description": replace(wide, threadblock_shape=shape)}).emit()
+
+
+@pytest.mark.parametrize("filters", [96, 256])
+def test_the_other_mode_of_groups_is_named_where_it_takes_them(filters: int) -> None:
+    size = cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=128, K=2 * filters, R=1, S=1, groups=2)
+    reason = conv(fprop, "analytic", group_mode=GroupMode.MultipleGroup).supports(size).reason
+    other = conv(fprop, "analytic", group_mode=GroupMode.SingleGroup).supports(size)
+    assert ("use SingleGroup" in reason) == bool(other), reason
 
 
 def test_an_order_is_known_by_its_letter() -> None:
