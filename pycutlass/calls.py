@@ -75,6 +75,8 @@ def unknown_keywords(
     similar = {nearest(name, known) for name in unknown if name not in elsewhere}
     names = ", ".join(each for each in known if each in similar)
     near = f"{hints} Did you mean {names}?" if names else hints
+    if not known:
+        return ArgumentTypeError(f"{who} takes no arguments, got {', '.join(unknown)}: leave it out.{near}")
     return ArgumentTypeError(f"{who} has no keyword {', '.join(unknown)}; it has {', '.join(known)}.{near}")
 
 

@@ -20,7 +20,13 @@ from typing import ClassVar
 from pycutlass import cubin
 from pycutlass.errors import CompileError, ToolkitError
 from pycutlass.source import KernelSource
-from pycutlass.toolchain.host_inputs import files_named, included_digest, known_by_content, programs_of
+from pycutlass.toolchain.host_inputs import (
+    files_named,
+    included_digest,
+    known_by_content,
+    programs_of,
+    refuse_configuration,
+)
 from pycutlass.toolchain.processes import Processes
 from pycutlass.toolkit import (
     Answer,
@@ -278,7 +284,12 @@ class HostCompiler(Compiler):
 
         That is what its words name and what these files include, launchers before the compiler, scripts, and its own
         parts: the compiler proper, the assembler and the linker. What a compiler says is remembered, for a compiler
-        alone: what a script or a launcher runs may change while they do not.
+        alone: what a script or a launcher runs may change while they do not, and so may files of options of clang.
+
+        Raises
+        ------
+        ToolkitError
+            If the compiler cannot be asked, or reads a file of options that no word of its command names.
         """
         programs = [Path(program) for program in _programs(self._program)]
         beside = [program for program in programs if program is not programs[-1] or is_script(program)]
@@ -289,10 +300,16 @@ class HostCompiler(Compiler):
             memo = without_memo
             unrepeatable()
         fingerprint = " ".join(map(file_fingerprint, programs))
-        version, searched = (
-            memo(f"compiler {question}", shlex.join(self._program), fingerprint, functools.partial(self._ask, question))
-            for question in _QUESTIONS
-        )
+
+        def ask(question: str) -> str:
+            ask_now = functools.partial(self._ask, question)
+            return memo(f"compiler {question}", shlex.join(self._program), fingerprint, ask_now)
+
+        version, searched = map(ask, _QUESTIONS)
+        if "clang" in version and memo is not without_memo:
+            unrepeatable()  # a file of options may have been put where it looks for them
+            version = self._ask("--version")
+        refuse_configuration(self._program, version)
         digests = [f" {Path(file).name} {hashlib.sha256(read_bytes(file)).hexdigest()[:16]}" for file in files]
         fields = {"host_compiler": version.strip().splitlines()[0] + "".join(digests)}
         fields["host_programs"] = programs_of(self._program, searched, self._memo)

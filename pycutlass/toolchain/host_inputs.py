@@ -25,11 +25,12 @@ from pycutlass.toolkit import (
     unrepeatable,
 )
 
-__all__ = ["files_named", "included_digest", "known_by_content", "programs_of"]
+__all__ = ["files_named", "included_digest", "known_by_content", "programs_of", "refuse_configuration"]
 
 _DIRECTORIES_OF_PROGRAMS = re.compile(r"^programs: *=(.*)$", re.MULTILINE)
 _INCLUDES_FILE = ("-include", "--include", "-imacros", "--imacros")
 _PRECOMPILED = re.compile(r'^#pragma GCC pch_preprocess "(.*)"$', re.MULTILINE)
+_CONFIGURATION = re.compile(r"^Configuration file: (.+)$", re.MULTILINE)
 _DEPENDENCY = re.compile(r"(?:\\.|[^\s\\])+")
 
 
@@ -97,3 +98,14 @@ def programs_of(command: Sequence[str], searched: str, memo: Memo) -> str:
     states = " ".join(map(file_fingerprint, parts))
     place = os.pathsep.join(map(str, parts))
     return memo("programs of compiler", place, states, lambda: ", ".join(map(known_by_content, parts)) or "none")
+
+
+def refuse_configuration(command: Sequence[str], version: str) -> None:
+    """Raise ToolkitError where clang reads options from a file of its own, as it says along with its `version`."""
+    if found := _CONFIGURATION.search(version):
+        named = any(word.startswith("--config") for word in command)
+        remedy = "Leave --config out of CXX" if named else "Add --no-default-config to CXX"
+        raise ToolkitError(
+            f"{shlex.join(command)} reads options from {found[1]}, which a kernel's cache key does not know. {remedy}; "
+            f"options that kernels need may stand in CXX itself."
+        )

@@ -65,8 +65,8 @@ _ADDS_DIRECTORY = (
     *("-I", "-isystem", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "--include-directory", "-isysroot"),
     *("-B/", "-imultilib", "-iframework", "-cxx-isystem", "-stdlib++-isystem", "-internal-isystem", "-ivfsoverlay"),
     *("--sysroot", "--prefix", "--gcc-toolchain", "-gcc-toolchain", "--gcc-install-dir", "-resource-dir"),
-    *("-L", "--library-directory", "--library-path"),
 )
+_NAMES_LIBRARY = ("-L", "-l", "--library")
 _MOST_OPTIONS = 10_000
 _HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
 
@@ -99,9 +99,14 @@ def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
             )
         if option.startswith(_ADDS_DIRECTORY) or option == "-B":
             raise ToolkitError(
-                f"CXX is {named!r}, and {option} adds a directory of headers, programs or libraries that a kernel's "
-                f"cache key does not know: a change in it would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME "
+                f"CXX is {named!r}, and {option} adds a directory of headers or programs that a kernel's cache "
+                f"key does not know: a change in it would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME "
                 f"say where headers are."
+            )
+        if option.startswith(_NAMES_LIBRARY):
+            raise ToolkitError(
+                f"CXX is {named!r}, and {option} names a library, or a directory of libraries, that a kernel's cache "
+                f"key does not know. Leave it out: kernels need no library."
             )
         if option.startswith("-m") and option.endswith("=native"):
             raise ToolkitError(

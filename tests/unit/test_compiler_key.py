@@ -86,8 +86,11 @@ def test_files_that_the_host_command_names_are_in_the_key(monkeypatch, tmp_path)
 OPTIONS_OF_DIRECTORIES = [
     *("-I/opt/include", "-isystem /opt/include", "-iquote/opt", "-idirafter /opt", "--sysroot=/opt", "--sysroot /opt"),
     *("-isysroot /opt", "-isysroot/opt", "-B/opt", "-B /opt", "-cxx-isystem /opt", "-Wp,-I/opt", "-Wp,-isystem,/opt"),
-    *("-Xpreprocessor -I/opt", "-Wa,-I/opt", "--gcc-toolchain=/opt", "-L/opt", "-L /opt"),
-    *("-Wl,-L/opt", "-Wl,--library-path=/opt", "--library-directory=/opt"),
+    *("-Xpreprocessor -I/opt", "-Wa,-I/opt", "--gcc-toolchain=/opt"),
+]
+OPTIONS_OF_LIBRARIES = [
+    *("-L/opt", "-L /opt", "-Wl,-L/opt", "-Wl,--library-path=/opt", "--library-directory=/opt", "-lm", "-l m"),
+    *("-Wl,-lm", "-Wl,--library=m"),
 ]
 
 
@@ -111,6 +114,15 @@ def test_directories_of_the_host_command_are_refused(monkeypatch, option):
         match=r"adds a directory of .* a kernel's cache key does not know.*Leave it out",
     ):
         toolkit.find_host_compiler()
+
+
+@pytest.mark.parametrize("option", OPTIONS_OF_LIBRARIES)
+def test_libraries_of_the_host_command_are_refused(monkeypatch, option):
+    monkeypatch.setenv("CXX", f"g++ {option}")
+    with pytest.raises(ToolkitError, match=r"names a library, .*does not know\. Leave it out: kernels need no library"):
+        toolkit.find_host_compiler()
+    monkeypatch.setenv("CXX", "g++")
+    toolkit.find_host_compiler()
 
 
 @pytest.mark.parametrize("option", ["-march=native", "-mtune=native", "-mcpu=native", "-Wa,-march=native"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -215,3 +216,27 @@ def test_what_an_nvcc_says_follows_its_profile(tmp_path, monkeypatch):
     toolkit.find_nvcc(memo)
     machine.cache.close()
     assert len(set(asked)) == 2
+
+
+def test_a_file_of_options_that_clang_reads_is_refused(tmp_path, monkeypatch):
+    """What a program says is remembered, for one that is no script; clang says what it reads beside its version."""
+    clang, file, cache = tmp_path / "clang++", tmp_path / "clang++.cfg", KernelCache()
+    (tmp_path / "clang.cpp").write_text(f"""#include <cstdio>
+int main(int words, char**) {{
+  std::puts("clang version 18");
+  if (words == 2 && std::fopen("{file}", "r")) std::puts("Configuration file: {file}");
+}}""")
+    subprocess.run(["/usr/bin/g++", tmp_path / "clang.cpp", "-o", clang], check=True, timeout=60)
+
+    def signature():
+        return HostCompiler(toolkit.find_host_compiler(), (), cache.memo).signature()
+
+    monkeypatch.setenv("CXX", str(clang))
+    before = signature()
+    file.write_text("-DNAME")
+    with pytest.raises(
+        ToolkitError, match=rf"reads options from {re.escape(str(file))}.* Add --no-default-config to CXX"
+    ):
+        signature()
+    monkeypatch.setenv("CXX", f"{clang} --no-default-config")
+    assert signature()["host_compiler"] == before["host_compiler"]
