@@ -165,7 +165,11 @@ bool TensorSignature::view_exchange_api(py::handle tensor, TensorView& view) con
 
 bool TensorSignature::read_attributes(py::handle tensor, uintptr_t& pointer) const {
   py::object data = tensor.attr("data");
-  pointer = data.attr("ptr").cast<uintptr_t>();
+  try {
+    pointer = data.attr("ptr").cast<uintptr_t>();
+  } catch (py::cast_error const&) {
+    return false;  // it says something else than a number: the slow path explains
+  }
   auto same = [](py::handle owner, char const* name, py::object const& remembered) {
     return remembered.equal(py::object(owner.attr(name)));
   };

@@ -254,5 +254,10 @@ for said in (-16, 16.0, "here"):
             except Exception as error:
                 assert "cast" not in str(error), error
             assert starts == [False], starts
+ordinary = GemmGroupedArguments(operation, SIZES, [*map(Cupy, A)], [*map(Cupy, B)], None, [*map(Cupy, D)])
+for said in (-16, 16.0, "here"):
+    odd = Cupy(A[0])
+    odd.data.ptr = said
+    assert not ordinary._try_exchange((odd, *map(Cupy, A[1:])), None, None, None)
 """
     fake_gpu.run(_GROUPS + program)
