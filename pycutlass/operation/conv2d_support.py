@@ -237,7 +237,8 @@ def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
         single = "SingleGroup, or " if filters % tile == 0 else ""
         return (
             f"GroupMode.MultipleGroup takes a number of filters in each group that divides the tile's N={tile}, got "
-            f"K / groups = {filters}: use {single}another tile"
+            f"K / groups = {filters}: use {single}a tile whose N it divides, or launch once for each group with a "
+            f"kernel without group_mode"
         )
     return ""
 

@@ -221,7 +221,7 @@ UNSUPPORTED: list[tuple[Any, dict[str, Any], list[str]]] = [
     (SINGLE, {"groups": 2, "K": 96}, ["SingleGroup", "N=64", "K / groups = 48", "use a narrower tile"]),
     (SINGLE, {"groups": 2, "K": 128, "C": 24}, ["C / groups = 12", "multiple of 8", "operand A"]),
     (SINGLE, {"groups": 2, "K": 128, "split_k_slices": 2}, ["SingleGroup", "split_k_slices=2"]),
-    (MULTIPLE, {"groups": 2, "K": 48}, ["MultipleGroup", "N=64", "K / groups = 24", "SingleGroup"]),
+    (MULTIPLE, {"groups": 2, "K": 48}, ["MultipleGroup", "N=64", "K / groups = 24: use a tile whose N"]),
     (FPROP, {"P": 8, "Q": 6}, ["P=8", "(9 + 2 * 0 - 1 * (3 - 1) - 1) // 1 + 1 = 7"]),
     (FPROP, {"Q": 7, "P": 7}, ["Q=7", "= 6"]),
     (OPERATIONS["f16_fprop_fixed4"], {"C": 8}, ["fixed_channels", "4", "C=8", "few_channels"]),
