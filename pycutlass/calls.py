@@ -61,6 +61,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     import difflib  # where there is a mistake: it takes a millisecond
 
     names = {each.lower(): each for each in known}
+    words = sorted(name.lower().split("_"))
+    turned = [each for each in names if sorted(each.split("_")) == words]  # leaky_alpha for alpha_leaky
+    if turned:
+        return names[turned[0]]
     begun = [each for each in names if len(name) > 3 and each.startswith(name.lower()) and name.lower() not in names]
     near = begun if len(begun) == 1 else difflib.get_close_matches(name.lower(), names, 1)
     return names[near[0]] if near else None
@@ -73,6 +77,9 @@ def unknown_keywords(
     unknown, known = sorted(unknown), list(known)
     hints = "".join(dict.fromkeys(f" {elsewhere[name]}" for name in unknown if name in elsewhere))
     similar = {nearest(name, known) for name in unknown if name not in elsewhere}
+    for name in unknown:  # pad_h, pad_w and padding for pad: each alone would be half of what is meant
+        begun = {each for each in known if each.startswith(name.lower())}
+        similar |= begun if len(begun) > 1 else set()
     names = ", ".join(each for each in known if each in similar)
     near = f"{hints} Did you mean {names}?" if names else hints
     if not known:

@@ -46,6 +46,8 @@ def converted(
     if module is None:
         return f"Pass a copy in {dtype}{rounds}"
     cast = f"{name}.{'to' if library == 'torch' else 'astype'}({typed(library, dtype)})"
+    if given in ("int16", "uint16") and dtype in ("bfloat16", "float16") and copied is None:
+        return f"Pass {name}.view({typed(library, dtype)}) if it has the bits of {dtype}, or {cast} for its values"
     return f"Pass {copied or cast}{rounds}"
 
 

@@ -240,6 +240,8 @@ def layout(tag: Any) -> Layout:
     if row is None:
         known = ", ".join(map(str, LAYOUTS))
         near = meant(tag, {row.name: str(row) for row in LAYOUTS})
+        if not near and "NCHW" in shown(tag):
+            near = ". Did you mean cutlass.TensorNHWC, whose channels are adjacent (channels_last of torch)?"
         raise DescriptionError(f"a layout must be one of {known}; got {shown(tag)}{near}")
     return row
 

@@ -12,6 +12,7 @@ from pycutlass import _core, device
 from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
 from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueScalars
+from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.kernel import PreparedReduction, prepared_on
 from pycutlass.launch import DeviceLaunch
@@ -265,6 +266,10 @@ class ReductionArguments(Arguments):
                 "workspace is missing: give the ptr_D of GemmArguments in Mode.GemmSplitKParallel, or of "
                 "Conv2dArguments in SplitKMode.Parallel"
             )
+        if isinstance(workspace, Arguments):
+            raise ArgumentTypeError(
+                f"workspace must be the address of partial sums, got {type(workspace).__name__}: pass their ptr_D"
+            )
         if isinstance(workspace, np.integer):  # an address that has been through an array
             workspace = int(workspace)
         planes = planes_at(wrap("workspace", workspace).pointer)
@@ -305,7 +310,7 @@ class ReductionArguments(Arguments):
         if functor.max_k is not None and planes.k > functor.max_k:
             raise ArgumentError(
                 f"{type(functor).__name__} holds for K of at most {functor.max_k}, the partial sums are of K="
-                f"{planes.k}: use LinearCombinationClamp"
+                f"{planes.k}: use {for_any_sums(functor)}"
             )
 
     @property

@@ -45,6 +45,7 @@ _MEANT_IN_CUTLASS = {
     **dict.fromkeys(("tf32", "tfloat32_t"), "cutlass.tfloat32"),
     **dict.fromkeys(("s8", "int8_t"), "cutlass.int8"),
     **dict.fromkeys(("s32", "int32_t"), "cutlass.int32"),
+    "TensorNCHW": "cutlass.TensorNHWC, whose channels are adjacent (channels_last of torch)",
 }
 
 

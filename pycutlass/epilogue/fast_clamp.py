@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public
@@ -11,7 +11,7 @@ from pycutlass.epilogue.functors import LinearCombinationClamp
 from pycutlass.errors import DescriptionError
 from pycutlass.types import element
 
-__all__ = ["FastLinearCombinationClamp"]
+__all__ = ["FastLinearCombinationClamp", "for_any_sums"]
 
 
 @public
@@ -61,7 +61,7 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
         if self.epilogue_vector_length < 4:
             raise DescriptionError(
                 f"FastLinearCombinationClamp converts 4 elements at a time, got epilogue_vector_length="
-                f"{self.epilogue_vector_length}: use LinearCombinationClamp"
+                f"{self.epilogue_vector_length}: use {for_any_sums(self)}"
             )
 
     def _for_other_types(self) -> str:
@@ -84,3 +84,9 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
         return (
             f"cutlass::epilogue::thread::FastLinearCombinationClamp<{self.output.cpp}, {self.epilogue_vector_length}>"
         )
+
+
+def for_any_sums(functor: Any) -> str:
+    """Return the functor that serves in the place of this one, for a message, whatever the sums are."""
+    length = functor.epilogue_vector_length
+    return f"LinearCombinationClamp(cutlass.int8, {length}, cutlass.int32, cutlass.float32)"

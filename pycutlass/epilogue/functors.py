@@ -134,8 +134,9 @@ class EpilogueFunctor(Value, Epilogue):
         )
         if self.compute.short not in _COMPUTE:
             raise DescriptionError(
-                f"element_epilogue must be one of f16, f32, f64 and s32, got {self.compute}; "
-                f"cutlass.float32 serves every 16-bit output"
+                f"element_epilogue must be one of f16, f32, f64 and s32, got {self.compute}: give the functor "
+                f"element_accumulator={'cutlass.int32' if output.is_integer else 'cutlass.float32'} and "
+                f"element_epilogue=cutlass.float32"
             )
         length = as_int(self.epilogue_vector_length)
         if length is None:

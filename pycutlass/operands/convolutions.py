@@ -226,6 +226,10 @@ def _orders(x: Any, w: Any) -> str:
 
 
 def _logical_extent(name: str, tensor: Any) -> Extent:
+    shape = several(tensor, 4) if isinstance(tensor, list | tuple) else None
+    if shape is not None:
+        text = f"{name} must be a tensor, got the shape {shape}: pass {name}, or TensorSpec({shape}, dtype)"
+        raise ArgumentTypeError(text)
     view = view_of(name, tensor)
     if view.shape is None or len(view.shape) != 4:
         raise ArgumentError(f"{name} must have four dimensions, got shape {view.shape}")

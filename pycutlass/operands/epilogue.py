@@ -7,6 +7,7 @@ from typing import Any
 
 from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue import Epilogue, Port
+from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import say_once
 from pycutlass.operands.biases import vector
@@ -71,12 +72,12 @@ def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:
     if a is None or b is None:
         raise ArgumentError(
             f"{name} holds for K of at most {functor.max_k} whatever the operands are, got K={k}, and what they hold "
-            f"is known of arrays in host memory alone: use LinearCombinationClamp"
+            f"is known of arrays in host memory alone: use {for_any_sums(functor)}"
         )
     if a * b * k > most:
         raise ArgumentError(
             f"{name} is exact for sums up to {most:,}, got K={k} with elements up to {a} in {A.name} and {b} in "
-            f"{B.name}, which may add up to {a * b * k:,}: use LinearCombinationClamp"
+            f"{B.name}, which may add up to {a * b * k:,}: use {for_any_sums(functor)}"
         )
     say_once(
         f"{name} is exact for sums up to {most:,}, which K of at most {functor.max_k} always keeps to. Larger K, as "

@@ -12,7 +12,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
 from pycutlass.remedies import alignment_of, copied, empty, interleaved, laid_out, spread, transposed
-from pycutlass.tensor import NoViewError, TensorView, wrap
+from pycutlass.tensor import NoViewError, TensorView, look_at
 
 __all__ = ["SENTENCES", "MisalignedError", "OtherLayoutError", "check_element", "refusal", "rule_of", "viewed"]
 
@@ -113,7 +113,7 @@ def check_element(operand: Matrix, broken: str) -> None:
 def viewed(name: str, description: TensorDescription, tensor: Any, shape: tuple[int, ...]) -> TensorView:
     """Return the view of an operand of `shape`, or say what to pass in its place."""
     try:
-        return wrap(name, tensor)
+        return look_at(name, tensor)
     except NoViewError as error:
         shape = shape if description.order.interleave == 1 else (math.prod(shape),)
         rows = description.is_row_major if description.order.rank == 2 else None

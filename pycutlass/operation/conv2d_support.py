@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from pycutlass import _core
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands.conv_operand import ConvOperand, Extent
@@ -231,14 +232,13 @@ def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
         multiple = "" if tile % filters else "use MultipleGroup with the analytic algorithm, or "
         return (
             f"GroupMode.SingleGroup takes a number of filters in each group that is a multiple of the tile's N={tile}, "
-            f"got K / groups = {filters}: {multiple}use a narrower tile"
+            f"got K / groups = {filters}: {multiple}launch once for each group with a kernel without group_mode"
         )
     if operation.group_mode is GroupMode.MultipleGroup and tile % filters:
-        single = "SingleGroup, or " if filters % tile == 0 else ""
+        single = "use SingleGroup, or " if filters % tile == 0 else ""
         return (
             f"GroupMode.MultipleGroup takes a number of filters in each group that divides the tile's N={tile}, got "
-            f"K / groups = {filters}: use {single}a tile whose N it divides, or launch once for each group with a "
-            f"kernel without group_mode"
+            f"K / groups = {filters}: {single}launch once for each group with a kernel without group_mode"
         )
     return ""
 
@@ -283,8 +283,8 @@ def _strides(operation: Described, p: _core.Conv2dProblemSize) -> str:
         return ""
     if (p.dilation_h, p.dilation_w) != (1, 1):
         return (
-            f"strided dgrad knows no dilation, got dilation_h={p.dilation_h} and dilation_w={p.dilation_w}: where the "
-            f"stride is 1 use StrideSupport.Unity, which does"
+            f"strided dgrad knows no dilation, got dilation_h={p.dilation_h} and dilation_w={p.dilation_w}: "
+            f"StrideSupport.Unity does, for strides of 1"
         )
     if p.mode == _core.ConvMode.convolution and (p.stride_h > p.R or p.stride_w > p.S):
         # strided_dgrad_starting_coords (cutlass/conv/conv2d_problem_size.h) misses a row, and takes another one twice.
@@ -333,5 +333,5 @@ def _sums(operation: Described, p: _core.Conv2dProblemSize) -> str:
         return ""
     return (
         f"{type(functor).__name__} holds for sums of at most {functor.max_k} products, got R * S * C = {products}; "
-        f"more are taken where arrays in host memory are small enough: use LinearCombinationClamp"
+        f"more are taken where arrays in host memory are small enough: use {for_any_sums(functor)}"
     )

@@ -132,24 +132,27 @@ def _each(name: str, sizes: Sizes, tensors: Any) -> Iterator[tuple[str, int, int
             rows, columns = extents[number].tolist()
             yield f"{name}[{number}]", rows, columns, None
         return
-    listed = as_sequence(f"operand {name}", tensors, shared(name, len(sizes)))
-    check_count_of(name, len(listed), len(sizes))
+    listed = as_sequence(f"operand {name}", tensors, shared(name, sizes))
+    check_count_of(name, len(listed), sizes)
     for number, (rows, columns) in enumerate(extents.tolist()):
         yield f"{name}[{number}]", rows, columns, listed[number]
 
 
-def check_count_of(name: str, tensors: int, problems: int) -> None:
+def check_count_of(name: str, tensors: int, sizes: Sizes) -> None:
     """Raise ArgumentError unless a list of operands has one for each problem."""
-    if tensors != problems:
+    if tensors != len(sizes):
         raise ArgumentError(
-            f"operand {name} has {counted(tensors, 'tensor')}, and problem_sizes {counted(problems, 'problem')}: a "
-            f"group needs one tensor for each problem in each list{shared(name, problems)}"
+            f"operand {name} has {counted(tensors, 'tensor')}, and problem_sizes {counted(len(sizes), 'problem')}: a "
+            f"group needs one tensor for each problem in each list{shared(f'{name}[0]', sizes) if tensors == 1 else ''}"
         )
 
 
-def shared(name: str, problems: int) -> str:
-    """Return how one operand stands for all problems: no result does."""
-    return f"; for one {name} of all problems pass [{name}] * {problems}" if name in "ABC" else ""
+def shared(given: str, sizes: Sizes) -> str:
+    """Return how what was given, ``A`` or ``A[0]``, stands for all problems, if they are of one extent."""
+    name = given[0]
+    if name == "D" or len(np.unique(sizes[:, EXTENTS[name]], axis=0)) > 1:
+        return ""
+    return f"; for one {name} of all problems pass {name}=[{given}] * {len(sizes)}"
 
 
 def _host_array(sizes: Any) -> Any:

@@ -225,15 +225,17 @@ class ReductionOperation(Operation):
                 f"{functor.compute}"
             )
         if functor.output is not self.C.type or functor.accumulator is not accumulator:
+            length = min(self.count, 128 // self.C.type.bits)
+            count = "" if length == self.count else f"give count={length}, and "
             raise DescriptionError(
                 f"the epilogue functor turns {functor.accumulator} into {functor.output}, the reduction {accumulator} "
-                f"into {self.C.type}: give the functor element_output={self.C.type}, epilogue_vector_length="
-                f"{self.count} and element_accumulator={accumulator}, to make them the same"
+                f"into {self.C.type}: {count}give the functor element_output={self.C.type}, epilogue_vector_length="
+                f"{length} and element_accumulator={accumulator}, to make them the same"
             )
         if functor.epilogue_vector_length != self.count:
             raise DescriptionError(
                 f"count={self.count} must equal the functor's epilogue_vector_length={functor.epilogue_vector_length}: "
-                f"give the functor epilogue_vector_length={self.count}"
+                f"{self._as_many_at_a_time()}give the functor epilogue_vector_length={self.count}"
             )
         if self.C.alignment % self.count:
             raise DescriptionError(
@@ -250,7 +252,7 @@ class ReductionOperation(Operation):
         if columns % (32 * self.count) or rows * columns // self.count > 1024:
             raise DescriptionError(
                 f"shape must have columns that are a multiple of 32 * count = {32 * self.count}, and at most 1024 "
-                f"threads of {self.count} elements; got {rows} x {columns}"
+                f"threads of {self.count} elements; got {rows} x {columns}: use 4 x {32 * self.count}"
             )
         most = _MAX_REGISTERS * 32 // (self.count * accumulator.bits)
         if self.partitions_per_stage > most:
@@ -265,11 +267,24 @@ class ReductionOperation(Operation):
         count = self.C.alignment
         try:
             functor = replace(self.epilogue_functor, epilogue_vector_length=count)  # type: ignore[type-var]
-            sums = self.element_accumulator, self.element_workspace, None
-            ReductionOperation(self.shape, self.C, *sums, functor, count, self.partitions_per_stage)
         except (DescriptionError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
             return ""
-        return f"use count={count} and give the functor epilogue_vector_length={count}, or "
+        takes = self._takes(functor, count)
+        return f"use count={count} and give the functor epilogue_vector_length={count}, or " if takes else ""
+
+    def _as_many_at_a_time(self) -> str:
+        """Return the count that the functor has, if there is such a reduction."""
+        count = self.epilogue_functor.epilogue_vector_length
+        return f"give count={count}, or " if self._takes(self.epilogue_functor, count) else ""
+
+    def _takes(self, functor: Epilogue, count: int) -> bool:
+        """Return whether there is this reduction with another functor and count."""
+        sums = self.element_accumulator, self.element_workspace, None
+        try:
+            ReductionOperation(self.shape, self.C, *sums, functor, count, self.partitions_per_stage)
+        except DescriptionError:
+            return False
+        return True
 
     def _check_epilogue(self) -> None:
         """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""

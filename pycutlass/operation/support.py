@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pycutlass.calls import shown
+from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.operation.narrower import explained
@@ -96,7 +97,7 @@ def check_k(functor: Any, k: int) -> None:
     if functor.max_k is not None and k > functor.max_k:
         raise ArgumentError(
             f"{type(functor).__name__} holds for K of at most {functor.max_k} whatever the operands are, got K={k}; "
-            f"more are taken where arrays in host memory are small enough: use LinearCombinationClamp"
+            f"more are taken where arrays in host memory are small enough: use {for_any_sums(functor)}"
         )
 
 

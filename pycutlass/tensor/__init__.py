@@ -3,8 +3,8 @@
 No library is imported here: an adapter is chosen by the type of what was given.
 """
 
-from pycutlass.tensor.adapters import NoViewError, wrap
+from pycutlass.tensor.adapters import NoViewError, look_at, wrap
 from pycutlass.tensor.guards import Guard, check_seen, guard
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["Guard", "NoViewError", "TensorView", "check_seen", "guard", "wrap"]
+__all__ = ["Guard", "NoViewError", "TensorView", "check_seen", "guard", "look_at", "wrap"]

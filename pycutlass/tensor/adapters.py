@@ -20,7 +20,7 @@ from pycutlass.remedies import converted, copied, empty, typed
 from pycutlass.tensor.capsule import CUDA, read_capsule
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["NoViewError", "wrap"]
+__all__ = ["NoViewError", "look_at", "wrap"]
 
 
 class NoViewError(ArgumentTypeError):
@@ -97,6 +97,14 @@ def wrap(name: str, tensor: Any) -> TensorView:
     ArgumentTypeError
         Anything else.
     """
+    try:
+        return look_at(name, tensor)
+    except NoViewError as error:  # which only those know who say what to pass
+        raise ArgumentTypeError(str(error)) from error.__cause__
+
+
+def look_at(name: str, tensor: Any) -> TensorView:
+    """Do what `wrap` does, and raise NoViewError where something else can be passed in the place of `tensor`."""
     try:
         for matches, adapt in _ADAPTERS:
             if matches(tensor):

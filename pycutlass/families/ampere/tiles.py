@@ -54,11 +54,23 @@ def _is_tile(tile: Tile, **fields: Any) -> bool:
 
 
 def near(tile: Tile, works: Callable[[Tile], bool]) -> Iterator[str]:
-    """Yield other warps and another shape of which each alone makes a tile that works, if there are such near by."""
-    for other in itertools.islice(filter(works, itertools.islice(with_other_warps(tile), _TRIED)), 1):
-        yield f"warp_count {list(other.warp_count or ())}"
-    for other in itertools.islice(filter(works, itertools.islice(_with_other_extents(tile), _TRIED)), 1):
-        yield f"threadblock_shape {list(other.threadblock_shape)}"
+    """Yield other warps and another shape of which each alone makes a tile that works, if there are such near by.
+
+    Where there is neither, both together.
+    """
+
+    def first(others: Iterator[Tile]) -> Tile | None:
+        return next(filter(works, itertools.islice(others, _TRIED)), None)
+
+    with_warps, with_extents = first(with_other_warps(tile)), first(_with_other_extents(tile))
+    if with_warps is not None:
+        yield f"warp_count {list(with_warps.warp_count or ())}"
+    if with_extents is not None:
+        yield f"threadblock_shape {list(with_extents.threadblock_shape)}"
+    if with_warps is with_extents is None:
+        both = first(_with_less_depth(tile))
+        if both is not None:
+            yield f"threadblock_shape {list(both.threadblock_shape)} and warp_count {list(both.warp_count or ())}"
 
 
 def _with_other_extents(tile: Tile) -> Iterator[Tile]:
@@ -75,6 +87,18 @@ def _with_other_extents(tile: Tile) -> Iterator[Tile]:
     ):
         try:
             yield changed(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
+
+
+def _with_less_depth(tile: Tile) -> Iterator[Tile]:
+    """Yield the tile with a half or a quarter of K and as many warps, fewer of them along K."""
+    m, n, k = tile.threadblock_shape
+    total = tile.num_threads // _WARP
+    counts = [(rows, total // rows, 1) for rows in range(1, total + 1) if total % rows == 0]
+    for depth, count in itertools.product((k // 2, k // 4), sorted(counts, key=lambda count: abs(count[0] - count[1]))):
+        try:
+            yield changed(tile, threadblock_shape=(m, n, depth), warp_count=count)
         except DescriptionError:
             continue
 
