@@ -79,7 +79,7 @@ def unknown_keywords(
     similar = {nearest(name, known) for name in unknown if name not in elsewhere}
     for name in unknown:  # pad_h, pad_w and padding for pad: each alone would be half of what is meant
         begun = {each for each in known if each.startswith(name.lower())}
-        similar |= begun if len(begun) > 1 else set()
+        similar |= begun if len(begun) > 1 and len(name) > 2 else set()
     names = ", ".join(each for each in known if each in similar)
     near = f"{hints} Did you mean {names}?" if names else hints
     if not known:

@@ -46,7 +46,7 @@ def converted(
     if module is None:
         return f"Pass a copy in {dtype}{rounds}"
     cast = f"{name}.{'to' if library == 'torch' else 'astype'}({typed(library, dtype)})"
-    if given in ("int16", "uint16") and dtype in ("bfloat16", "float16") and copied is None:
+    if copied is None and (given == "uint16" or dtype == "bfloat16") and given in ("uint16", "int16"):
         return f"Pass {name}.view({typed(library, dtype)}) if it has the bits of {dtype}, or {cast} for its values"
     return f"Pass {copied or cast}{rounds}"
 

@@ -101,8 +101,8 @@ def _operands(
     """Return one operand of every problem."""
     if tensors is None:
         raise ArgumentError(f"operand {name} is missing: give a list of {len(sizes)} tensors, one for each problem")
-    tensors = as_sequence(f"operand {name}", tensors, shared(name, sizes))
-    check_count_of(name, len(tensors), sizes)
+    given, tensors = tensors, as_sequence(f"operand {name}", tensors, shared(name, sizes))
+    check_count_of(name, given, len(tensors), sizes)
     description: TensorDescription = getattr(operation, "C" if name == "D" else name)
     rows, columns = (sizes[:, extent].tolist() for extent in EXTENTS[name])
     takes_bias = bias if name == "C" else False

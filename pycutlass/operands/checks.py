@@ -89,7 +89,8 @@ def check_listed(name: str, tensors: Sequence[Any], batch: int) -> None:
     """Raise ArgumentError unless there is one tensor for each problem."""
     if len(tensors) != batch:
         instead = f"give batch={len(tensors)}" if tensors and batch == 1 else "give one for each problem"
-        shared = f", or [{name}] * {batch} for one that all share" if name in "ABC" and len(tensors) == 1 else ""
+        one = f"{name}[0]" if isinstance(tensors, list | tuple) else name
+        shared = f", or [{one}] * {batch} for one that all share" if name in "ABC" and len(tensors) == 1 else ""
         raise ArgumentError(
             f"operand {name} has {counted(len(tensors), 'tensor')} for batch={batch}: {instead}{shared}"
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pycutlass import _core
 from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import attribute, items_of, several
+from pycutlass.integers import attribute, items_of, several, shape_of
 from pycutlass.operands import LARGEST_EXTENT, check_extents
 from pycutlass.operation.gemm_support import Described, check_matrix
 from pycutlass.operation.problems import GemmProblemSize
@@ -133,18 +133,23 @@ def _each(name: str, sizes: Sizes, tensors: Any) -> Iterator[tuple[str, int, int
             yield f"{name}[{number}]", rows, columns, None
         return
     listed = as_sequence(f"operand {name}", tensors, shared(name, sizes))
-    check_count_of(name, len(listed), sizes)
+    check_count_of(name, tensors, len(listed), sizes)
     for number, (rows, columns) in enumerate(extents.tolist()):
         yield f"{name}[{number}]", rows, columns, listed[number]
 
 
-def check_count_of(name: str, tensors: int, sizes: Sizes) -> None:
-    """Raise ArgumentError unless a list of operands has one for each problem."""
-    if tensors != len(sizes):
-        raise ArgumentError(
-            f"operand {name} has {counted(tensors, 'tensor')}, and problem_sizes {counted(len(sizes), 'problem')}: a "
-            f"group needs one tensor for each problem in each list{shared(f'{name}[0]', sizes) if tensors == 1 else ''}"
-        )
+def check_count_of(name: str, given: Any, count: int, sizes: Sizes) -> None:
+    """Raise ArgumentError unless what was given as an operand, of `count` tensors, has one for each problem."""
+    if count == len(sizes):
+        return
+    is_list = isinstance(given, list | tuple)
+    if is_list and count and (count, *(shape_of(given[0]) or ())) == tuple(sizes[0, EXTENTS[name]].tolist()):
+        is_list = False  # one matrix, whose rows were taken for bias vectors
+    one = "" if is_list and count != 1 else shared(f"{name}[0]" if is_list else name, sizes)
+    raise ArgumentError(
+        f"operand {name} has {counted(count, 'tensor')}, and problem_sizes {counted(len(sizes), 'problem')}: a group "
+        f"needs one tensor for each problem in each list{one}"
+    )
 
 
 def shared(given: str, sizes: Sizes) -> str:

@@ -239,7 +239,7 @@ def test_alignment(case, alignment, shift):
     ld = case.ld if lines > 1 else case.packed
     fits = case.packed % described.alignment == 0 and ld % described.alignment == 0 and shift % described.alignment == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pycutlass.operands.refusals.wrap", lambda name, tensor: view)
+        patch.setattr("pycutlass.operands.refusals.look_at", lambda name, tensor: view)
         if fits:
             assert matrix("A", described, None, case.rows, case.columns).ld == ld
             return

@@ -112,7 +112,7 @@ def test_one_matrix_for_all(name: str) -> None:
     for launch in (array, partial(run_group, D=D)):
         for wrong in (one[name], [one[name]]):
             message = said(partial(launch, **{**listed, name: wrong}))
-            tensors = code_in(message, rf"(\[{name}\] \* \d+)", {name: one[name]})
+            tensors = code_in(message, rf"(\[{name}(?:\[0\])?\] \* \d+)", {name: wrong})
             launch(**{**listed, name: tensors})
             np.testing.assert_array_equal(D, [exact] * BATCH)
 
