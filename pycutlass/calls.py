@@ -32,17 +32,55 @@ __all__ = [
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _LONGEST = 200  # characters of a value in a message
+#: What others call a parameter, and the names that it may have here.
+_CALLED_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "op": ("operation", "output_op"),
+    "kernel": ("operation",),
+    "out": ("D", "destination"),
+    "tile": ("tile_description",),
+    "swizzle": ("swizzling_functor",),
+    "swizzling": ("swizzling_functor",),
+    "threadblock_swizzle": ("swizzling_functor",),
+    "scheduler": ("precompute_mode", "kernel_schedule"),
+    "scheduler_mode": ("precompute_mode",),
+    "schedule": ("precompute_mode", "kernel_schedule"),
+    "epilogue": ("epilogue_functor", "output_op"),
+    "epilogue_op": ("epilogue_functor", "output_op"),
+    "functor": ("epilogue_functor",),
+    "scalars": ("output_op",),
+    "cc": ("compute_capability",),
+    "sm": ("compute_capability",),
+    "mode": ("gemm_mode", "split_k_mode"),
+    "size": ("problem_size", "problem_sizes"),
+    "shape": ("problem_size", "problem_sizes", "threadblock_shape"),
+    "batch_count": ("batch",),
+    "batch_size": ("batch",),
+    "slices": ("split_k_slices", "partitions"),
+    "split_k": ("split_k_slices", "partitions"),
+    "dtype": ("element", "element_output"),
+    "warps": ("warp_count",),
+    "cluster": ("cluster_shape",),
+    "pdl": ("launch_with_pdl",),
+}
 
 
 def shown(value: Any) -> str:
     """Return ``repr(value)`` for a message: cut where it is long, and the name of its type where it has none."""
     try:
-        text = repr(value)
+        text = _class_as_written(value) if isinstance(value, type) else repr(value)
     except Exception:  # of whoever wrote the class; its name says enough
         return f"<{type(value).__name__}>"
     if not text.isprintable():  # halves of surrogate pairs among it could be neither printed nor passed on
         text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({type(value).__name__})"
+
+
+def _class_as_written(kind: type) -> str:
+    """Return how users write a class, without the modules inside packages: cutlass.RowMajor, the class torch.Tensor."""
+    package, _, module = kind.__module__.partition(".")
+    if package == "pycutlass" and module.startswith("cutlass"):
+        return f"{module}.{kind.__qualname__}"
+    return f"the class {kind.__qualname__}" if package in ("builtins", "pycutlass") else repr(kind)
 
 
 def counted(number: int, thing: str) -> str:
@@ -71,20 +109,34 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_keywords(
-    who: str, unknown: Iterable[str], known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})
+    who: str,
+    unknown: Iterable[str],
+    known: Iterable[str],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    legacy: Iterable[str] = (),
 ) -> ArgumentTypeError:
-    """Return the exception for keywords that `who` does not have; `elsewhere` says where some of them belong."""
+    """Return the exception for keywords that `who` does not have; `elsewhere` says where some of them belong.
+
+    Those of earlier scripts, `legacy`, are not listed; what is near one of them is told it.
+    """
     unknown, known = sorted(unknown), list(known)
     hints = "".join(dict.fromkeys(f" {elsewhere[name]}" for name in unknown if name in elsewhere))
-    similar = {nearest(name, known) for name in unknown if name not in elsewhere}
+    similar = {near for name in unknown if name not in elsewhere for near in _keywords_meant(name, [*known, *legacy])}
     for name in unknown:  # pad_h, pad_w and padding for pad: each alone would be half of what is meant
         begun = {each for each in known if each.startswith(name.lower())}
         similar |= begun if len(begun) > 1 and len(name) > 2 else set()
-    names = ", ".join(each for each in known if each in similar)
+    names = ", ".join(each for each in (*known, *legacy) if each in similar)
     near = f"{hints} Did you mean {names}?" if names else hints
     if not known:
         return ArgumentTypeError(f"{who} takes no arguments, got {', '.join(unknown)}: leave it out.{near}")
     return ArgumentTypeError(f"{who} has no keyword {', '.join(unknown)}; it has {', '.join(known)}.{near}")
+
+
+def _keywords_meant(name: str, known: Sequence[str]) -> list[str]:
+    """Return which of the `known` keywords may be meant by another: what others call it, or the nearest."""
+    called = [each for each in _CALLED_ELSEWHERE.get(name.lower(), ()) if each in known]
+    near = None if called else nearest(name, known)
+    return called if near is None else [near]
 
 
 def mistaken(
@@ -215,7 +267,9 @@ def _mistake(
     names = [each.name for each in known if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     unknown = [name for name in kwargs if name not in names]
     if unknown:
-        return unknown_keywords(who, unknown, names, getattr(owner, "_ELSEWHERE", {}))
+        legacy = getattr(owner, "_LEGACY", ())
+        listed = [name for name in names if name not in legacy]
+        return unknown_keywords(who, unknown, listed, getattr(owner, "_ELSEWHERE", {}), legacy)
     said = re.sub(r"^\S+\(\)", who, str(error))
     last, legacy = getattr(owner, "_LAST_NEEDED", None), getattr(owner, "_LEGACY", ())
     needed = names[: names.index(last) + 1] if last in names else []

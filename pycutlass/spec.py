@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from pycutlass.calls import public, shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.calls import nearest, public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.imported import imported, is_of
 from pycutlass.integers import as_int, items_of
 from pycutlass.tensor import TensorView, wrap
-from pycutlass.types import element
+from pycutlass.types import ELEMENTS, element
 
 __all__ = ["TensorSpec", "nowhere", "view_of"]
 
 _MOST_DIMENSIONS = 16
+#: Names of dtypes of torch, NumPy and ml_dtypes.
+_NAMES = re.compile(
+    r"bool|u?int([1-7]|8|16|32|64)|q(u?int)(8|32|4x2|2x4)|float(16|32|64|80|96|128)|longdouble|bfloat16"
+    r"|complex(32|64|128|160|192|256)|float[4-8]_e\d\w*|bits\w+|object|str|bytes\d*|void\d*|datetime64\S*|timedelta64\S*"
+)
+_ALIASES = {"half": "float16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "double": "float64"}
 
 
 @public
@@ -37,7 +44,7 @@ class TensorSpec:
     ArgumentError, ArgumentTypeError
         Extents or strides that are no integers, negative extents, or one stride too many or too few.
     DescriptionError
-        An element type that kernels cannot be made of.
+        An element type that kernels cannot be made of, or a name that no dtype has.
 
     Examples
     --------
@@ -61,9 +68,21 @@ class TensorSpec:
             strides = _integers("strides", self.strides)
         if len(strides) != len(shape):
             raise ArgumentError(f"a shape of {len(shape)} dimensions has as many strides, got {strides} for {shape}")
-        name = self.dtype if isinstance(self.dtype, str) else element(self.dtype).dtype_name
+        name = _dtype_name(self.dtype) if isinstance(self.dtype, str) else element(self.dtype).dtype_name
         for field, value in (("shape", shape), ("strides", strides), ("dtype", name)):
             object.__setattr__(self, field, value)
+
+
+def _dtype_name(name: str) -> str:
+    """Return `name`, if tensor libraries have a dtype of that name; kernels need not be made of it."""
+    if _NAMES.fullmatch(name):
+        return name
+    written = {alias: row.dtype_name for row in ELEMENTS for alias in (row.short, row.name)}
+    near = nearest(name.rpartition(".")[2], {**written, **_ALIASES})
+    hint = f". Did you mean {({**written, **_ALIASES})[near]!r}?" if near else ""
+    raise DescriptionError(
+        f"dtype must be an element type, a dtype of torch or NumPy, or the name of one; got {shown(name)}{hint}"
+    )
 
 
 def view_of(name: str, tensor: Any) -> TensorView:

@@ -47,6 +47,12 @@ class LaunchConfig:
     shared_memory_capacity: int
 
 
+#: What does what others have a method of arguments for.
+_INSTEAD = {
+    **dict.fromkeys(("run", "launch", "execute"), " Write operation.run(arguments)."),
+    **dict.fromkeys(("synchronize", "wait", "join"), " Write arguments.sync()."),
+    **dict.fromkeys(("compile", "build"), " Write pycutlass.compiler.add_module([operation])."),
+}
 _OF_LAUNCHES = ("_execution", "_given", "_planes", "_run", "_try_exchange")  # what constructors set last
 
 
@@ -76,6 +82,11 @@ class Arguments(ABC):
     #: What users call the operand that is added, and the operation in their script.
     _SOURCE: ClassVar[str] = "C"
     _SIZE: ClassVar[str] = "problem_size"
+    #: Keywords that belong to another call.
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("alpha", "beta"), "Scalars are given as output_op=operation.epilogue_type(alpha, beta)."),
+        "stream": "A stream is given to operation.run(arguments, stream).",
+    }
     #: What `repr` shows of them.
     _SHOWN: ClassVar[tuple[str, ...]] = ("problem_size",)
     #: How B comes to the order in which interleaved kernels read it.
@@ -131,7 +142,7 @@ class Arguments(ABC):
             call = f"{type(self).__name__}(operation, {self._SIZE}, A, B, None, D)"
             raise ArgumentError(
                 f"operand D is missing, and C is given: the fifth positional argument is C, the sixth D. If nothing is "
-                f"added to the product, write {call}; otherwise give D as well."
+                f"to be added, write {call}; otherwise give D as well."
             )
         present: Mapping[str, Any] = self.__dict__.get("_given", {})
         if given.get("C", present.get("C")) is not None:
@@ -274,7 +285,8 @@ class Arguments(ABC):
             who = type(self).__name__
             raise ArgumentTypeError(f"these {who} were never made: write {who}(operation, ...) and use the result")
         known = [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
-        raise no_attribute(type(self).__name__, name, "" if name[0] == "_" else suggestion(name, known))
+        near = "" if name[0] == "_" else _INSTEAD.get(name) or suggestion(name, known)
+        raise no_attribute(type(self).__name__, name, near)
 
     def __repr__(self) -> str:
         if "_execution" not in self.__dict__:
@@ -351,11 +363,6 @@ def check_source(source: Any) -> None:
         raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
 
 
-#: Keywords that belong to another call.
-_ELSEWHERE = {
-    **dict.fromkeys(("alpha", "beta"), "Scalars are given as output_op=operation.epilogue_type(alpha, beta)."),
-    "stream": "A stream is given to operation.run(arguments, stream).",
-}
 #: What arguments keep from their constructor on.
 _FIXED = (
     *("operation", "problem_size", "gemm_mode", "split_k_slices", "split_k_mode", "batch", "bias", "raster_order"),
@@ -371,7 +378,7 @@ def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...], fu
         fixed = {name: f"Make new arguments for another {name}." for name in _FIXED} if who == "update" else {}
         near = {name for name in fixed if f"{name}s" in known}  # problem_size in place of problem_sizes
         fixed = {name: hint for name, hint in fixed.items() if name not in near}
-        raise unknown_keywords(who, unknown, known, {**fixed, **_ELSEWHERE})
+        raise unknown_keywords(who, unknown, known, {**fixed, **Arguments._ELSEWHERE})
 
 
 def check_operation(operation: Any, kind: type[_Operation]) -> _Operation:

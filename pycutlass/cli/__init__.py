@@ -25,6 +25,7 @@ from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, usable_kern
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.stale import stale
 from pycutlass.cli.table import UNITS, size, table
+from pycutlass.compiler.choice import check_target
 from pycutlass.errors import PyCutlassError
 
 __all__ = ["app", "main"]
@@ -282,6 +283,8 @@ def _compiler(entry: Entry) -> str:
 def _filters(prefix: list[str] | None, target: list[str] | None) -> dict[str, list[str]]:
     """Return what ``--prefix`` and ``--target`` say, as far as they were given."""
     given = {"prefix": _listed("--prefix", prefix), "target": _listed("--target", target)}
+    for each in given["target"]:
+        check_target(each, "--target")
     return {name: values for name, values in given.items() if values}
 
 

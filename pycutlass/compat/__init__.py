@@ -15,6 +15,7 @@ from typing import Any as _Any
 from pycutlass.calls import no_attribute as _no_attribute
 from pycutlass.calls import suggestion as _suggestion
 from pycutlass.epilogue import NO_TREES as _NO_TREES
+from pycutlass.epilogue.activations import as_others_write as _written
 
 __all__ = ["MODULES", "NAMES", "cutlass_name", "old_name"]
 
@@ -36,7 +37,13 @@ NAMES = {
 #: Modules of ``pycutlass`` that scripts may use as its attributes, too.
 MODULES = ("conv2d_operation", "gemm_operation", "memory_manager", "test", "utils")
 #: Names that others have for what is here.
-_MEANT = {"GemmOperation": "GemmOperationUniversal", "Gemm": "GemmOperationUniversal", "Conv2d": "Conv2dOperation"}
+_MEANT = {
+    **dict.fromkeys(("GemmOperation", "Gemm"), "GemmOperationUniversal"),
+    "Conv2d": "Conv2dOperation",
+    **dict.fromkeys(("compile", "build", "add_module"), "compiler.add_module"),
+    **dict.fromkeys(("swish", "SiLu"), "silu"),
+    "ReLu": "relu",
+}
 _MEANT_IN_CUTLASS = {
     **dict.fromkeys(("half", "half_t", "fp16", "f16"), "cutlass.float16"),
     **dict.fromkeys(("float", "fp32", "f32"), "cutlass.float32"),
@@ -65,6 +72,8 @@ def old_name(name: str) -> _Any:
         raise _no_attribute("module 'pycutlass'", name, f" {_NO_TREES}")
     modules = MODULES if name.islower() else ()  # GemmOperation is a class, and not the module gemm_operation
     near = _suggestion(name, (*_sys.modules["pycutlass"].__all__, *NAMES, *modules))
+    if activation := _written(name.removeprefix("LinearCombination")) if name.startswith("LinearCombination") else "":
+        near = f" Write LinearCombinationGeneric({activation}, element_output, epilogue_vector_length, ...)."
     raise _no_attribute("module 'pycutlass'", name, f" Did you mean {_MEANT[name]}?" if name in _MEANT else near)
 
 

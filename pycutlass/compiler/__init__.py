@@ -10,6 +10,7 @@ at once), ``many`` (`compile_many`) and ``missing`` (kernels that can be neither
 from typing import NoReturn as _NoReturn
 
 from pycutlass.calls import missing as _missing
+from pycutlass.calls import no_attribute as _no_attribute
 from pycutlass.compiler.many import Compiled, compile_many
 from pycutlass.compiler.session import add_module, backend, nvcc, nvrtc
 
@@ -18,4 +19,6 @@ __all__ = ["Compiled", "add_module", "backend", "compile_many", "nvcc", "nvrtc"]
 
 def __getattr__(name: str) -> _NoReturn:
     """Say what is near a name that is not here."""
+    if name in ("build", "compile", "make"):
+        raise _no_attribute(f"module {__name__!r}", name, " Did you mean add_module?")
     raise _missing(__name__, name, __all__)

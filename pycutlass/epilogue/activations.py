@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from pycutlass.calls import meant, no_such_field, public, shown
 from pycutlass.errors import DescriptionError
+from pycutlass.integers import attribute
 from pycutlass.types import ELEMENT_OF_TAG, Element, element
 
 __all__ = [
     "Activation",
     "activation_named",
+    "as_others_write",
     "check_activation",
     "gelu",
     "gelu_tanh",
@@ -318,6 +320,9 @@ def check_activation(activation: Any) -> Activation:
         made: Activation = activation() if isinstance(activation, type) else activation
         return made
     known, near = ", ".join(_KNOWN), meant(activation, {name: name for name in _KNOWN})
+    name = attribute(activation, "__name__")  # of a function, a class of modules, or one of these modules
+    if not isinstance(activation, str) and (written := as_others_write(name or given.__name__)):
+        near = f". Did you mean {written}?"
     if issubclass(given, Activation):
         raise DescriptionError(
             f"the activation must be one of {known}; got {given.__name__}, a class of your own, whose C++ the kernel "
@@ -327,3 +332,10 @@ def check_activation(activation: Any) -> Activation:
     if isinstance(activation, type) and activation in ELEMENT_OF_TAG:
         first = ": the activation comes first, LinearCombinationGeneric(pycutlass.relu(), element_output, ...)"
     raise DescriptionError(f"the activation must be one of {known}; got {shown(activation)}{near}{first}")
+
+
+def as_others_write(name: Any) -> str:
+    """Return how an activation is written that others call `name`: "ReLU", "leaky_relu", "swish"; "" for no name."""
+    plain = name.replace("_", "").lower() if isinstance(name, str) else ""
+    plain = {"swish": "silu", "geluerf": "gelu", "gelutaylor": "gelutanh", "sigm": "sigmoid"}.get(plain, plain)
+    return next((f"pycutlass.{each}()" for each in _KNOWN if each.replace("_", "") == plain), "")

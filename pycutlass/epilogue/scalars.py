@@ -157,6 +157,7 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> Epilog
     if not isinstance(scalars, EpilogueScalars):
         raise ArgumentTypeError(
             f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
+            f"{_scalars_meant(functor, scalars)}"
         )
     if any(scalars.pointers) and scalars.compute is not functor.compute:
         raise ArgumentError(
@@ -173,6 +174,18 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> Epilog
     # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
     pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return replace(scalars, compute=functor.compute)
+
+
+def _scalars_meant(functor: _Epilogue, given: Any) -> str:
+    """Return what to pass instead of what is no scalars of a launch, for the end of a message."""
+    if isinstance(given, _core.GemmMode | _core.SplitKMode):
+        return f": write {'gemm_mode' if isinstance(given, _core.GemmMode) else 'split_k_mode'}= before it"
+    if isinstance(given, type(functor)) or attribute(given, "__name__") == "epilogue_type":
+        return ": call it, output_op=operation.epilogue_type(1.0, 0.0), say"
+    numbers = given if isinstance(given, tuple | list) else (given,)
+    if numbers and len(numbers) <= len(functor.scalar_names) and all(type(each) in (int, float) for each in numbers):
+        return f": pass output_op=operation.epilogue_type({', '.join(map(repr, numbers))})"
+    return ""
 
 
 def computed(compute: Element, number: float) -> float:
@@ -343,7 +356,10 @@ def _number(name: str, value: Any, readable: tuple[str, ...]) -> float:
         kinds = "a number, a CUdeviceptr or a device tensor with one element" if name in readable else "a number"
         shape = shape_of(value)
         of_shape = f" of shape {shape}" if shape else ""
-        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}{of_shape}") from cause
+        single = f": pass {name}.item()" if shape and set(shape) == {1} else ""
+        if type(value) in (list, tuple) and len(value) == 1:
+            single = f": pass {name}[0]"
+        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}{of_shape}{single}") from cause
     return number
 
 

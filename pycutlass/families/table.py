@@ -6,7 +6,7 @@ import enum
 import itertools
 import math as numbers
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ __all__ = [
     "check_family",
     "check_matrix",
     "nearest_multiple",
+    "swizzle_meant",
 ]
 
 #: Dynamic shared memory that one threadblock may have, in bytes, by compute capability
@@ -139,10 +140,9 @@ class KernelFamily(ABC):
         if kernel.swizzling_functor not in self.swizzles:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in self.swizzles)
             given = kernel.swizzling_functor
-            got = f"cutlass.{given.__name__}" if isinstance(given, type) else shown(given)
-            near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in self.swizzles})
             raise DescriptionError(
-                f"swizzling_functor must be one of {known}; got {got}{near}{self.with_swizzle(kernel)}"
+                f"swizzling_functor must be one of {known}; got {shown(given)}{swizzle_meant(given, self.swizzles)}"
+                f"{self.with_swizzle(kernel)}"
             )
         self.check_parts(kernel)
         self.check_shared_memory(kernel.compute_capability, tile, A, B, C, D, epilogue=kernel.epilogue_functor)
@@ -330,6 +330,14 @@ def _smaller(tile: Tile) -> Iterator[Tile]:
             yield changed(tile, threadblock_shape=shape)
         except DescriptionError:
             continue
+
+
+def swizzle_meant(given: Any, swizzles: Iterable[type[Any]]) -> str:
+    """Return "did you mean ...?" for what is none of the `swizzles`: a text, or the N of IdentitySwizzleN."""
+    written = {each.__name__: f"cutlass.{each.__name__}" for each in swizzles}
+    if type(given) is int and (name := f"IdentitySwizzle{given}") in written:
+        return f". Did you mean {written[name]}?"
+    return meant(given, written)
 
 
 def check_family(functor: Epilogue, family: Family, instead: Callable[[], str] = str) -> None:

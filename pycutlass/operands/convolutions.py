@@ -205,7 +205,21 @@ def conv2d_problem_size(
     try:
         return _core.Conv2dProblemSize(*given)
     except ArgumentError as error:
-        raise ArgumentError(f"{error}{_orders(x, w)}") from None
+        plain = (*given[:4], _core.MatrixCoord(1, 1), mode, split_k_slices, 1)
+        turned = [_core.Tensor4DCoord(size.n(), size.w(), size.c(), size.h()) for size in given[:2]]
+        if all(view_of(name, each).library == "torch" for name, each in (("x", x), ("w", w))):
+            turned = [_core.Tensor4DCoord(size.n(), size.c(), size.h(), size.w()) for size in given[:2]]
+        is_of_order = not _makes(plain) or _makes((*turned, *given[2:]))
+        raise ArgumentError(f"{error}{_orders(x, w) if is_of_order else ''}") from None
+
+
+def _makes(parts: Any) -> bool:
+    """Whether these parts make a problem."""
+    try:
+        _core.Conv2dProblemSize(*parts)
+    except ArgumentError:
+        return False
+    return True
 
 
 def _orders(x: Any, w: Any) -> str:

@@ -7,6 +7,7 @@ words is taken as what it means, which is said once where it matters.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from pycutlass import _core
 from pycutlass.calls import (
     counted,
-    meant,
     member_meant,
     mistaken,
     no_attribute,
@@ -34,7 +34,7 @@ from pycutlass.epilogue.functors import for_activation_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
 from pycutlass.families.ampere.family import NO_VOLTA
-from pycutlass.integers import as_int
+from pycutlass.integers import as_int, several
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.log import say_once
 from pycutlass.source import KernelSource
@@ -85,6 +85,12 @@ _INSTEAD = {
     ("ReductionOperation", "problem_of"): " Use pycutlass.ReductionProblemSize(rows, columns, partitions).",
 }
 
+#: What does what others have a method of operations for.
+_FOR_ALL = {
+    **dict.fromkeys(("compile", "build"), " Write pycutlass.compiler.add_module([operation])."),
+    **dict.fromkeys(("launch", "execute"), " Write operation.run(arguments)."),
+    **dict.fromkeys(("sync", "synchronize", "wait"), " Write arguments.sync()."),
+}
 
 #: Keywords that belong to another call.
 _ELSEWHERE = {
@@ -268,9 +274,19 @@ class Operation(ABC):
     if not TYPE_CHECKING:  # to type checkers it is the function
         run = _core.fast_run(run)
 
+    if not TYPE_CHECKING:  # type checkers say so themselves
+
+        def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+            """Say how a kernel is launched."""
+            kind = ARGUMENTS_OF.get(type(self).__name__, "arguments")
+            raise ArgumentTypeError(
+                f"an operation is not called: make its arguments, {kind}(operation, ...), and write "
+                f"operation.run(arguments)"
+            )
+
     def _refuse(self, unknown: Mapping[str, Any], *further: str) -> NoReturn:
         """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""
-        raise unknown_keywords(type(self).__name__, unknown, (*self._FIELDS, *further), _ELSEWHERE)
+        raise unknown_keywords(type(self).__name__, unknown, self._FIELDS, _ELSEWHERE, further)
 
     def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
         """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""
@@ -311,7 +327,7 @@ class Operation(ABC):
     def __getattr__(self, name: str) -> NoReturn:
         """Raise what Python raises for an attribute that operations lack, with what is near."""
         owner, known = type(self).__name__, [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
-        near = "" if name[0] == "_" else _INSTEAD.get((owner, name)) or suggestion(name, known)
+        near = "" if name[0] == "_" else _INSTEAD.get((owner, name)) or _FOR_ALL.get(name) or suggestion(name, known)
         raise no_attribute(owner, name, near)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -412,8 +428,7 @@ def _hint(capability: int | None, value: Any) -> str:
     if capability in (70, 72):
         return f" {NO_VOLTA}."
     if capability is None:
-        near = meant(value, {str(each): str(each) for each in SHARED_MEMORY_LIMIT})
-        return near.removeprefix(".")
+        return _spelled(value)
     family = _ON_NEWER.get(capability // 10)
     if family is None:
         older = [each for each in SHARED_MEMORY_LIMIT if each <= capability < 100]
@@ -424,6 +439,17 @@ def _hint(capability: int | None, value: Any) -> str:
         f"of shared memory that a threadblock has there. add_module builds it for the GPU that is present, and warns "
         f"that PyCUTLASS is not tested with that. Hopper-native kernels (with cluster_shape) run on 90 alone."
     )
+
+
+def _spelled(value: Any) -> str:
+    """Return which compute capability is meant by another spelling of one: "sm_80", 8.0, (8, 0)."""
+    pair = several(value, 2)
+    text = "".join(map(str, pair)) if pair else str(value) if isinstance(value, str | float) else ""
+    match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])[af]?", text.strip().lower())
+    number = int(match[1] + match[2]) if match else None
+    if number not in SHARED_MEMORY_LIMIT:
+        return "" if number is None else _hint(number, value)
+    return f" Did you mean {number}{', without quotes' if isinstance(value, str) else ''}?"
 
 
 def _spell(value: Any) -> str:

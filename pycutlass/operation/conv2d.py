@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar, overload
 
 from pycutlass import _core
-from pycutlass.calls import meant, member_meant, public, shown
+from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.other_family import as_ampere
-from pycutlass.families.table import check_family
+from pycutlass.families.table import check_family, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import base, conv2d_rules
 from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
@@ -376,7 +376,7 @@ class Conv2dOperation(Operation):
             )
         kind = "strided dgrad" if self.is_strided_dgrad else f"{self.stride_support.name.lower()} {self.conv_kind.name}"
         known = ", ".join(f"cutlass.{each.__name__}" for each in allowed)
-        near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in allowed})
+        near = swizzle_meant(given, allowed)
         raise DescriptionError(f"swizzling_functor of {kind} must be one of {known}; got {shown(given)}{near}")
 
 

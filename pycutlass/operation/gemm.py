@@ -102,6 +102,7 @@ class GemmOperationUniversal(Operation):
         "D",
     )
     _FURTHER: ClassVar[tuple[str, ...]] = ("family", "is_apart")
+    _LEGACY: ClassVar[tuple[str, ...]] = ("arch", "visitor", "direct_store", "element_epilogue")
 
     #: The family of kernels, with its rules.
     family: KernelFamily
@@ -125,7 +126,7 @@ class GemmOperationUniversal(Operation):
         **unknown: Any,
     ) -> None:
         if unknown:
-            self._refuse(unknown, "arch", "visitor", "direct_store", "element_epilogue")
+            self._refuse(unknown, *self._LEGACY)
         if isinstance(D, bool):  # the eighth of the guide is `visitor`
             visitor, D = D or visitor, None
         if expect("visitor", visitor, bool):
@@ -143,9 +144,8 @@ class GemmOperationUniversal(Operation):
         self.epilogue_functor: Epilogue = epilogue_functor
         if direct_store or element_epilogue is not None:
             take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
-        self.swizzling_functor: Any = (
-            swizzling_functor if isinstance(swizzling_functor, type | str) else type(swizzling_functor)
-        )
+        kept = isinstance(swizzling_functor, type | str | int | float | None)  # to be named where it is refused
+        self.swizzling_functor: Any = swizzling_functor if kept else type(swizzling_functor)
         self.family, self.is_apart = tile.family, self.D != self.C
         tile.family.check_gemm(self)
 

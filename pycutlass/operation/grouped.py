@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.calls import meant, member_meant, public, shown
+from pycutlass.calls import member_meant, public, shown
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import KernelFamily
-from pycutlass.families.table import check_family
+from pycutlass.families.table import check_family, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import EARLIER, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
@@ -182,9 +182,8 @@ class GemmOperationGrouped(Operation):
         if self.swizzling_functor not in _SWIZZLES:
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
             given = self.swizzling_functor
-            text = f"cutlass.{given.__name__}" if isinstance(given, type) else shown(given)
-            near = meant(given, {each.__name__: f"cutlass.{each.__name__}" for each in _SWIZZLES})
-            raise DescriptionError(f"swizzling_functor of a group must be one of {known}; got {text}{near}")
+            near = swizzle_meant(given, _SWIZZLES)
+            raise DescriptionError(f"swizzling_functor of a group must be one of {known}; got {shown(given)}{near}")
         if not isinstance(self.precompute_mode, SchedulerMode):
             known = " or ".join(map(repr, SchedulerMode))
             near = member_meant(self.precompute_mode, SchedulerMode, "SchedulerMode")

@@ -7,6 +7,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import member_meant, public, shown
+from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, several
 from pycutlass.operands import LARGEST_EXTENT, check_count
@@ -59,15 +60,22 @@ class GemmProblemSize:
         if not (isinstance(mode, _Mode) and mode in _MODES):
             known = ", ".join(f"cutlass.gemm.{each}" for each in _MODES)
             near = member_meant(mode, _MODES, "cutlass.gemm.Mode")
+            if isinstance(mode, EpilogueScalars):
+                near = ". Scalars are given by name: output_op=operation.epilogue_type(alpha, beta)"
             raise ArgumentError(f"gemm_mode must be one of {known}; got {shown(mode)}{near}")
         slices, batch = check_count("split_k_slices", self.split_k_slices), check_count("batch", self.batch)
         batched = mode in (_Mode.Batched, _Mode.Array)
         if batched and slices != 1:
             raise ArgumentError(
-                f"split_k_slices belongs to Mode.Gemm and Mode.GemmSplitKParallel, got {slices} in a batch"
+                f"split_k_slices belongs to Mode.Gemm and Mode.GemmSplitKParallel, got {slices} in a batch: leave "
+                f"split_k_slices out"
             )
         if not batched and batch != 1:
-            raise ArgumentError(f"batch belongs to Mode.Batched and Mode.Array, got {batch} in {mode}")
+            raise ArgumentError(
+                f"batch belongs to Mode.Batched and Mode.Array, got {batch} in {mode}: pass "
+                f"gemm_mode=cutlass.gemm.Mode.Batched where A, B and D are tensors of {batch} matrices, and "
+                f"gemm_mode=cutlass.gemm.Mode.Array where they are lists of {batch} tensors"
+            )
         _keep(self, m=m, n=n, k=k, batch=batch, split_k_slices=slices)
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pycutlass.calls import shown
+from pycutlass.calls import counted
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
@@ -70,7 +70,12 @@ def supported(operation: Any, check: Callable[[], object], given: Mapping[str, A
 def named_operands(operands: Any, names: Sequence[str] = "ABCD") -> dict[str, Any]:
     """Return the operands that are given by name, without those that are None; raise for other names."""
     if not isinstance(operands, Mapping):
-        raise ArgumentTypeError(f"operands must be a dict of TensorSpecs or tensors by name, got {shown(operands)}")
+        several = isinstance(operands, list | tuple)
+        got = f"{type(operands).__name__} of {counted(len(operands), 'item')}" if several else type(operands).__name__
+        example = ", ".join(f'"{name}": {name}' for name in names[: 2 if not several else len(operands)])
+        raise ArgumentTypeError(
+            f"operands must be a dict of TensorSpecs or tensors by name, such as {{{example}}}; got {got}"
+        )
     unknown = [name for name in operands if name not in tuple(names)]
     if unknown:
         raise ArgumentTypeError(f"operands are {', '.join(names)}; got {', '.join(map(repr, unknown))}")

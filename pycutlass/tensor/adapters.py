@@ -119,6 +119,8 @@ def look_at(name: str, tensor: Any) -> TensorView:
         f"operand {name} must be a tensor of torch, numpy or cupy, an object with __dlpack__, or a CUdeviceptr; "
         f"got {type(tensor).__name__}"
     )
+    if type(tensor).__name__ == "TensorSpec":
+        rule += ", which has no memory. It is for operation.supports, and operation.output returns one"
     if tensor is None:
         raise NoViewError(name, rule, "numpy", (), None)
     if _has_numbers(tensor):
