@@ -75,6 +75,7 @@ class TensorSpec:
 
 def _dtype_name(name: str) -> str:
     """Return `name`, if tensor libraries have a dtype of that name; kernels need not be made of it."""
+    name = str.__str__(name)  # of a class that is derived from str, the text
     if _NAMES.fullmatch(name):
         return name
     written = {alias: row.dtype_name for row in ELEMENTS for alias in (row.short, row.name)}

@@ -336,6 +336,6 @@ def check_activation(activation: Any) -> Activation:
 
 def as_others_write(name: Any) -> str:
     """Return how an activation is written that others call `name`: "ReLU", "leaky_relu", "swish"; "" for no name."""
-    plain = name.replace("_", "").lower() if isinstance(name, str) else ""
+    plain = name.replace("_", "").lower() if type(name) is str else ""
     plain = {"swish": "silu", "geluerf": "gelu", "gelutaylor": "gelutanh", "sigm": "sigmoid"}.get(plain, plain)
     return next((f"pycutlass.{each}()" for each in _KNOWN if each.replace("_", "") == plain), "")

@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -180,11 +181,13 @@ def _scalars_meant(functor: _Epilogue, given: Any) -> str:
     """Return what to pass instead of what is no scalars of a launch, for the end of a message."""
     if isinstance(given, _core.GemmMode | _core.SplitKMode):
         return f": write {'gemm_mode' if isinstance(given, _core.GemmMode) else 'split_k_mode'}= before it"
-    if isinstance(given, type(functor)) or attribute(given, "__name__") == "epilogue_type":
+    if isinstance(given, type(functor)) or (
+        type(given) is MethodType and given.__func__.__name__ == functor.epilogue_type.__name__
+    ):
         return ": call it, output_op=operation.epilogue_type(1.0, 0.0), say"
-    numbers = given if isinstance(given, tuple | list) else (given,)
+    numbers = given if type(given) in (tuple, list) else (given,)
     if numbers and len(numbers) <= len(functor.scalar_names) and all(type(each) in (int, float) for each in numbers):
-        return f": pass output_op=operation.epilogue_type({', '.join(map(repr, numbers))})"
+        return f": pass output_op=operation.epilogue_type({', '.join(map(shown, numbers))})"
     return ""
 
 

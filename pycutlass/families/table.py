@@ -335,7 +335,7 @@ def _smaller(tile: Tile) -> Iterator[Tile]:
 def swizzle_meant(given: Any, swizzles: Iterable[type[Any]]) -> str:
     """Return "did you mean ...?" for what is none of the `swizzles`: a text, or the N of IdentitySwizzleN."""
     written = {each.__name__: f"cutlass.{each.__name__}" for each in swizzles}
-    if type(given) is int and (name := f"IdentitySwizzle{given}") in written:
+    if type(given) is int and 0 < given < 10 and (name := f"IdentitySwizzle{given}") in written:
         return f". Did you mean {written[name]}?"
     return meant(given, written)
 

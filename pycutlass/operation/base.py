@@ -444,7 +444,9 @@ def _hint(capability: int | None, value: Any) -> str:
 def _spelled(value: Any) -> str:
     """Return which compute capability is meant by another spelling of one: "sm_80", 8.0, (8, 0)."""
     pair = several(value, 2)
-    text = "".join(map(str, pair)) if pair else str(value) if isinstance(value, str | float) else ""
+    text = shown(value) if isinstance(value, float) else str.__str__(value) if isinstance(value, str) else ""
+    if pair and all(0 <= each < 100 for each in pair):
+        text = "".join(map(str, pair))
     match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])[af]?", text.strip().lower())
     number = int(match[1] + match[2]) if match else None
     if number not in SHARED_MEMORY_LIMIT:

@@ -144,7 +144,8 @@ class GemmOperationUniversal(Operation):
         self.epilogue_functor: Epilogue = epilogue_functor
         if direct_store or element_epilogue is not None:
             take_further(type(self).__name__, self.epilogue_functor, direct_store, element_epilogue)
-        kept = isinstance(swizzling_functor, type | str | int | float | None)  # to be named where it is refused
+        plain = type(swizzling_functor) in (int, float, type(None))  # which is named where it is refused
+        kept = plain or isinstance(swizzling_functor, type | str)
         self.swizzling_functor: Any = swizzling_functor if kept else type(swizzling_functor)
         self.family, self.is_apart = tile.family, self.D != self.C
         tile.family.check_gemm(self)

@@ -70,7 +70,7 @@ def supported(operation: Any, check: Callable[[], object], given: Mapping[str, A
 def named_operands(operands: Any, names: Sequence[str] = "ABCD") -> dict[str, Any]:
     """Return the operands that are given by name, without those that are None; raise for other names."""
     if not isinstance(operands, Mapping):
-        several = isinstance(operands, list | tuple)
+        several = type(operands) in (list, tuple)
         got = f"{type(operands).__name__} of {counted(len(operands), 'item')}" if several else type(operands).__name__
         example = ", ".join(f'"{name}": {name}' for name in names[: 2 if not several else len(operands)])
         raise ArgumentTypeError(
