@@ -7,7 +7,6 @@ words is taken as what it means, which is said once where it matters.
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -33,10 +32,10 @@ from pycutlass.epilogue import Epilogue, EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.functors import for_activation_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
-from pycutlass.families.ampere.family import NO_VOLTA
-from pycutlass.integers import as_int, several
+from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.log import say_once
+from pycutlass.operation.hints import ELSEWHERE, FOR_ALL, INSTEAD, capability_meant
 from pycutlass.source import KernelSource
 from pycutlass.types import element
 
@@ -61,9 +60,6 @@ _Kind = TypeVar("_Kind")
 #: Threads of a threadblock that may take 255 registers each, of the 65536 that all GPUs have for one.
 MAX_UNBOUNDED_THREADS = 256
 
-#: What to describe kernels with for newer GPUs, by the major part of theirs: the one with as much shared memory.
-_ON_NEWER = {10: 90, 11: 90, 12: 89}
-
 #: Keywords of earlier scripts, and what they are called now.
 EARLIER = {"arch": "compute_capability"}
 
@@ -73,43 +69,6 @@ ARGUMENTS_OF = {
     "GemmOperationGrouped": "GemmGroupedArguments",
     "GemmOperationUniversal": "GemmArguments",
     "ReductionOperation": "ReductionArguments",
-}
-
-#: What serves instead of a method that only GEMMs have.
-_INSTEAD = {
-    (
-        "Conv2dOperation",
-        "problem_of",
-    ): " Use pycutlass.conv2d_problem_size(activation, filter, stride=..., padding=...).",
-    ("GemmOperationGrouped", "problem_of"): " The problem of a group is a list of (M, N, K), one for each GEMM.",
-    ("ReductionOperation", "problem_of"): " Use pycutlass.ReductionProblemSize(rows, columns, partitions).",
-}
-
-#: What does what others have a method of operations for.
-_FOR_ALL = {
-    **dict.fromkeys(("compile", "build"), " Write pycutlass.compiler.add_module([operation])."),
-    **dict.fromkeys(("launch", "execute"), " Write operation.run(arguments)."),
-    **dict.fromkeys(("sync", "synchronize", "wait"), " Write arguments.sync()."),
-}
-
-#: Keywords that belong to another call.
-_ELSEWHERE = {
-    **dict.fromkeys(
-        ("activation", "activation_functor"),
-        "An activation is part of the functor: epilogue_functor=LinearCombinationGeneric(pycutlass.relu(), "
-        "element_output, epilogue_vector_length, ...).",
-    ),
-    **dict.fromkeys(
-        ("alpha", "beta"), "Scalars belong to the arguments: output_op=operation.epilogue_type(alpha, beta)."
-    ),
-    **dict.fromkeys(
-        ("gemm_mode", "batch", "split_k_slices", "split_k_mode", "bias", "output_op", "raster_order"),
-        "What a launch computes belongs to the arguments, and not to the operation.",
-    ),
-    **dict.fromkeys(
-        ("threadblock_shape", "stages", "warp_count", "math_instruction", "cluster_shape", "kernel_schedule"),
-        "What a tile is belongs to the tile: tile_description=TileDescription(...).",
-    ),
 }
 
 
@@ -286,7 +245,7 @@ class Operation(ABC):
 
     def _refuse(self, unknown: Mapping[str, Any], *further: str) -> NoReturn:
         """Raise ArgumentTypeError for keywords beyond the fields and `further` ones."""
-        raise unknown_keywords(type(self).__name__, unknown, self._FIELDS, _ELSEWHERE, further)
+        raise unknown_keywords(type(self).__name__, unknown, self._FIELDS, ELSEWHERE, further)
 
     def _check_run(self, arguments: Any, owner: Any, further: tuple[Any, ...], unknown: Mapping[str, Any]) -> None:
         """Raise unless the call is right, and `arguments` were made for an operation equal to this one."""
@@ -327,7 +286,7 @@ class Operation(ABC):
     def __getattr__(self, name: str) -> NoReturn:
         """Raise what Python raises for an attribute that operations lack, with what is near."""
         owner, known = type(self).__name__, [each for each in (*self.__dict__, *dir(type(self))) if each[0] != "_"]
-        near = "" if name[0] == "_" else _INSTEAD.get((owner, name)) or _FOR_ALL.get(name) or suggestion(name, known)
+        near = "" if name[0] == "_" else INSTEAD.get((owner, name)) or FOR_ALL.get(name) or suggestion(name, known)
         raise no_attribute(owner, name, near)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -420,38 +379,9 @@ def check_capability(value: Any) -> int:
     if capability in SHARED_MEMORY_LIMIT:
         return capability
     known = ", ".join(map(str, SHARED_MEMORY_LIMIT))
-    raise DescriptionError(f"compute_capability must be one of {known}, got {shown(value)}.{_hint(capability, value)}")
-
-
-def _hint(capability: int | None, value: Any) -> str:
-    """Return what whoever has a GPU of `capability` should know, for the end of a message."""
-    if capability in (70, 72):
-        return f" {NO_VOLTA}."
-    if capability is None:
-        return _spelled(value)
-    family = _ON_NEWER.get(capability // 10)
-    if family is None:
-        older = [each for each in SHARED_MEMORY_LIMIT if each <= capability < 100]
-        return f" Kernels for {max(older)}, the nearest below it, run on GPUs of {capability} too." if older else ""
-    return (
-        f" It names the family of a kernel, and GPUs of {capability} take Ampere-style ones: describe "
-        f"compute_capability={family} without cluster_shape, which keeps to the {SHARED_MEMORY_LIMIT[family]:,} bytes "
-        f"of shared memory that a threadblock has there. add_module builds it for the GPU that is present, and warns "
-        f"that PyCUTLASS is not tested with that. Hopper-native kernels (with cluster_shape) run on 90 alone."
+    raise DescriptionError(
+        f"compute_capability must be one of {known}, got {shown(value)}.{capability_meant(capability, value)}"
     )
-
-
-def _spelled(value: Any) -> str:
-    """Return which compute capability is meant by another spelling of one: "sm_80", 8.0, (8, 0)."""
-    pair = several(value, 2)
-    text = shown(value) if isinstance(value, float) else str.__str__(value) if isinstance(value, str) else ""
-    if pair and all(0 <= each < 100 for each in pair):
-        text = "".join(map(str, pair))
-    match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])[af]?", text.strip().lower())
-    number = int(match[1] + match[2]) if match else None
-    if number not in SHARED_MEMORY_LIMIT:
-        return "" if number is None else _hint(number, value)
-    return f" Did you mean {number}{', without quotes' if isinstance(value, str) else ''}?"
 
 
 def _spell(value: Any) -> str:
