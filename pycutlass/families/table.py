@@ -137,7 +137,7 @@ class KernelFamily(ABC):
             self.check_apart(kernel)
         math = tile.math_instruction
         self.check_epilogue(math.accumulator, D, kernel.epilogue_functor, "D" if apart else "C", math)
-        if kernel.swizzling_functor not in self.swizzles:
+        if not any(kernel.swizzling_functor is each for each in self.swizzles):  # others may raise where compared
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in self.swizzles)
             given = kernel.swizzling_functor
             raise DescriptionError(

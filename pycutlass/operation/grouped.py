@@ -179,7 +179,7 @@ class GemmOperationGrouped(Operation):
 
     def _check(self) -> None:
         check_family(self.epilogue_functor, self.family.group)
-        if self.swizzling_functor not in _SWIZZLES:
+        if not any(self.swizzling_functor is each for each in _SWIZZLES):  # others may raise where compared
             known = ", ".join(f"cutlass.{swizzle.__name__}" for swizzle in _SWIZZLES)
             given = self.swizzling_functor
             near = swizzle_meant(given, _SWIZZLES)

@@ -200,3 +200,15 @@ def test_all_of_the_shared_memory_may_be_used():
     assert tile.stage_bytes() * tile.stages == SHARED_MEMORY_LIMIT[86]
     with pytest.raises(DescriptionError, match="use at most 9 stages"):
         make(10)
+
+
+@pytest.mark.parametrize("make", [pycutlass.GemmOperationUniversal, pycutlass.GemmOperationGrouped])
+def test_a_swizzle_that_cannot_be_compared(make: Any) -> None:
+    class Sullen(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("no comparison")
+
+    with pytest.raises(DescriptionError, match="swizzling_functor must be"):
+        make(**{**parts("f16"), "swizzling_functor": Sullen("IdentitySwizzle4")})
