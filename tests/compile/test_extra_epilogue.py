@@ -50,8 +50,7 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str, host_compiler: H
     ("name", "backend"),
     [
         pytest.param("hopper cooperative", "nvrtc", marks=pytest.mark.thorough),  # a minute of a core
-        ("ampere f16", "nvrtc"),
-        pytest.param("ampere f16", "nvcc", marks=pytest.mark.thorough),
+        *(pytest.param("ampere f16", backend, marks=pytest.mark.thorough) for backend in ("nvrtc", "nvcc")),
     ],
 )
 def test_a_kernel_compiles_for_the_device(name: str, backend: str) -> None:

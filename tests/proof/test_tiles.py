@@ -67,10 +67,10 @@ def test_a_sample_of_all(prover: Prover, drawn: random.Random) -> None:
         Interleaved(TURING_INT8, (64, 64, 64), (2, 2, 1), 2, True),
     ]
     for enumerate_, count in (
-        (table.mainloops, 12),
-        (table.epilogues, 12),
-        (table.simt_kernels, 6),
-        (table.interleaved_kernels, 3),
+        (table.mainloops, 8),
+        (table.epilogues, 8),
+        (table.simt_kernels, 4),
+        (table.interleaved_kernels, 2),
     ):
         cases += (table.draw(drawn, enumerate_) for _ in range(count))
     assert all(case.is_accepted() for case in cases)

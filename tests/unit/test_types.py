@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycutlass import cutlass
+from pycutlass.calls import shown
 from pycutlass.errors import DescriptionError
 from pycutlass.types import ELEMENTS, LAYOUTS, element, element_of_dtype, layout
 
@@ -101,7 +102,7 @@ def test_integers_have_no_epsilon(row):
 def test_what_is_no_element_type_is_refused_with_those_that_are(tag):
     with pytest.raises(DescriptionError) as caught:
         element(tag)
-    assert repr(tag) in str(caught.value)
+    assert f"got {shown(tag)}" in str(caught.value)
     assert all(str(row) in str(caught.value) for row in ELEMENTS)
 
 
@@ -109,7 +110,7 @@ def test_what_is_no_element_type_is_refused_with_those_that_are(tag):
 def test_what_is_no_layout_is_refused_with_those_that_are(tag):
     with pytest.raises(DescriptionError) as caught:
         layout(tag)
-    assert repr(tag) in str(caught.value)
+    assert f"got {shown(tag)}" in str(caught.value)
     assert all(str(row) in str(caught.value) for row in LAYOUTS)
 
 
