@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pycutlass import config
 from pycutlass.errors import ToolkitError
-from pycutlass.toolkit.files import is_file, on_path, read_bytes
+from pycutlass.toolkit.files import is_file, is_script, on_path, read_bytes
 from pycutlass.toolkit.find import CORRECT, missing
+from pycutlass.toolkit.trace import unrepeatable
 
 __all__ = ["GET_CXX", "compiler_options", "find_host_compiler", "search_host_compiler"]
 
@@ -58,6 +59,8 @@ def search_host_compiler() -> tuple[tuple[str, ...] | None, list[str]]:
     _refuse_what_no_key_knows(named or "", command)
     program = on_path(command[0])
     tried = [f"{command[0]} ({'CXX' if named else 'on PATH'})"]
+    if program and is_script(Path(program)):  # it is asked anew each time, so nothing else need be kept of the search
+        unrepeatable()
     return ((str(Path(program).absolute()), *command[1:]) if program else None), tried
 
 

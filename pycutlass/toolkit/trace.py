@@ -39,6 +39,8 @@ class Trace:
 
     def look(self, question: Question, path: str) -> None:
         """Keep what the file system says now; whatever it says later, the search gets to see something as new."""
+        if not self.repeatable:  # nobody will ask again
+            return
         if not path.startswith("/"):
             self.repeatable = False  # another working directory has another file by this name
         place = question[0] + path

@@ -104,7 +104,7 @@ groups = st.lists(st.tuples(*[st.integers(0, 700)] * 3), min_size=1, max_size=80
 )
 
 
-@pytest.mark.parametrize("backend", ["nvcc", "nvrtc"])
+@pytest.mark.parametrize("backend", ["nvcc", pytest.param("nvrtc", marks=pytest.mark.thorough)])
 def test_a_kernel_by_both_compilers(backend, add_module):
     operation = grouped((ROW, COLUMN, ROW), SchedulerMode.Device)
     if backend == "nvcc":
