@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import os
 import re
 import shlex
 import signal
@@ -54,6 +55,8 @@ _NVRTC_MAIN = Path(__file__).resolve().parents[1] / "nvrtc_main.py"
 _INCLUDES_FILE = re.compile(  # in a profile of nvcc
     rb"(?:^|[\s\"',=])(--?(?:pre-include|include|imacros|options-file|optf))(?![-\w])", re.MULTILINE
 )
+_SETS_A_PLACE = re.compile(rb"^[ \t]*(TOP|CICC_PATH|NVVMIR_LIBRARY_DIR|PATH)[ \t]*[+=]+[ \t]*(\S*)", re.MULTILINE)
+_USUAL_PLACE = re.compile(rb"|\$\((CICC_PATH|_HERE_)\)|\$\(_HERE_\)/\.\.|\$\(TOP\)/(nvvm|\$\(_NVVM_BRANCH_\))/(bin|libdevice)")
 # What a host compiler is asked: which one it is, and where it looks for its programs.
 _QUESTIONS = ("--version", "-print-search-dirs")
 _ITSELF = re.compile(r"[gc]\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
@@ -146,7 +149,7 @@ class Nvcc(Compiler):
         super().__init__(includes, memo)
         if toolkit.nvcc is None:
             raise ToolkitError(f"the toolkit in {toolkit.root} has no bin/nvcc")
-        self._program = toolkit.nvcc
+        self._program, self._variable = toolkit.nvcc, toolkit.variable
         # nvcc preprocesses with the host compiler. It takes one program, so that of `ccache g++ -m64` is g++.
         self._host = _programs(host)[-1]
 
@@ -178,13 +181,24 @@ class Nvcc(Compiler):
         fingerprint = " ".join(map(file_fingerprint, parts))
         version = memo("parts of nvcc", str(self._program), fingerprint, ask)
         said = read_bytes(profile) if is_file(profile) else None
-        if said and (includes := _INCLUDES_FILE.search(said)):
-            raise ToolkitError(
-                f"{profile} has {includes[1].decode()}, which has nvcc read a file that a kernel's cache key does not "
-                f"know: a change in it would go unnoticed. Leave it out, or set CUDA_HOME to another toolkit."
-            )
+        self._check_profile(profile, said or b"")
         flags = "none" if said is None else hashlib.sha256(said).hexdigest()
         return {"device_compiler": version, "nvcc_profile": flags}
+
+    def _check_profile(self, profile: Path, said: bytes) -> None:
+        """Raise ToolkitError where nvcc's profile has it read or run what no field of a key is about."""
+        unknown = "a kernel's cache key does not know: a change there would go unnoticed"
+        if includes := _INCLUDES_FILE.search(said):
+            raise ToolkitError(
+                f"{profile} has {includes[1].decode()}, which has nvcc read a file that {unknown}. Leave it out, or set "
+                f"{self._variable} to another toolkit."
+            )
+        for name, value in _SETS_A_PLACE.findall(said):
+            if not all(map(_USUAL_PLACE.fullmatch, value.split(b":"))):
+                raise ToolkitError(
+                    f"{profile} sets {name.decode()} to {os.fsdecode(value)}, where nvcc would find programs that "
+                    f"{unknown}. Set it as CUDA's own profile does, or set {self._variable} to another toolkit."
+                )
 
     def flags(self, target: str) -> tuple[str, ...]:
         """Return what decides the cubin. Without NDEBUG, ptxas of CUDA 13.0 serialises Hopper's wgmma."""

@@ -54,7 +54,7 @@ __all__ = [
 
 GET_CUTLASS = "pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_PATH to a checkout of CUTLASS 4.2"
 GET_NVCC = "pip install 'pycutlass[nvcc]', or install the CUDA 13.0 toolkit and set CUDA_HOME to its root"
-GET_NVRTC = "pip install " + " ".join(f"nvidia-cuda-{part}==13.0.*" for part in ("nvrtc", "runtime", "crt", "cccl"))
+GET_NVRTC = "pip install " + " ".join(f"'nvidia-cuda-{part}==13.0.*'" for part in ("nvrtc", "runtime", "crt", "cccl"))
 #: How messages about a variable that is wrong end.
 CORRECT = "Correct the variable or unset it."
 
@@ -179,10 +179,13 @@ def search_nvrtc(memo: Memo) -> tuple[Toolkit | None, list[str]]:
 
 
 def missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoReturn:
-    """Say that there is nothing; it is not just absent where one of the `variables` has said where to look."""
+    """Say that there is nothing; it is not just absent where one of the `variables` has said where to look.
+
+    The first that is set decides, and no other.
+    """
     looked = "\n".join(f"  - {place}" for place in tried)
-    named = [name for name in variables if config.text(name)]
-    correct = "".join(f" Correct {name} or unset it." for name in named)
+    named = next(filter(config.text, variables), None)
+    correct = f" Nothing else is looked at while {named} is set: correct {named} or unset it." if named else ""
     message = f"{what} cannot be found. Looked for in\n{looked}\nTo get it: {remedy}.{correct}"
     raise ToolkitError(message, absent=not named)
 

@@ -40,8 +40,15 @@ class Cutlass:
             return ""
         return (
             f"the CUTLASS in {self.root} is version {self.version}; PyCUTLASS is written for and tested with "
-            f"{KNOWN_CUTLASS}, so kernels may not compile, or compute something else. Use nvidia-cutlass==4.2.0.0"
+            f"{KNOWN_CUTLASS}, so kernels may not compile, or compute something else. {self._another}"
         )
+
+    @property
+    def _another(self) -> str:
+        """How to have another version: what is installed counts where nothing comes before it."""
+        if self.found_via.startswith("package"):
+            return "pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_PATH to a checkout of CUTLASS 4.2"
+        return "Set CUTLASS_PATH to a checkout of CUTLASS 4.2"
 
     def look(self) -> _core.FileStates:
         """Begin to look at the state of all headers, for `digest`; other threads do so from now on."""
@@ -55,7 +62,7 @@ class Cutlass:
         ToolkitError
             If one cannot be read.
         """
-        return _remembered_digest("cutlass headers", self, memo, "CUTLASS_PATH", states or self.look())
+        return _remembered_digest("cutlass headers", self, memo, states or self.look())
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Toolkit:
         ToolkitError
             If one cannot be read.
         """
-        return _remembered_digest("cuda headers", self, memo, "CUDA_HOME", states or self.look())
+        return _remembered_digest("cuda headers", self, memo, states or self.look())
 
     @property
     def headers(self) -> list[str]:
@@ -119,7 +126,7 @@ class Toolkit:
         try:
             return [place for folder in self.includes for place in _headers_in(folder)]
         except OSError as error:
-            raise _unreadable(self, error, "CUDA_HOME") from error
+            raise _unreadable(self, error) from error
 
     @property
     def headers_version(self) -> str:
@@ -137,8 +144,19 @@ class Toolkit:
         worse = "" if self.version.partition(".")[0] == known_major else ", and only CUDA 13 is expected to work"
         return (
             f"the CUDA toolkit in {self.root} is version {self.version}; PyCUTLASS is tested with {KNOWN_CUDA}{worse}. "
-            f"Set CUDA_HOME to another toolkit, or pip install 'pycutlass[nvcc]'"
+            f"Set {self.variable} to another toolkit{self._or_install}"
         )
+
+    @property
+    def variable(self) -> str:
+        """The variable that leads to another toolkit: the one that has led here, or else what comes before all else."""
+        return "CUDA_INSTALL_PATH" if "CUDA_INSTALL_PATH" in self.found_via else "CUDA_HOME"
+
+    @property
+    def _or_install(self) -> str:
+        """What else does: packages come behind the variables and nvcc on PATH."""
+        comes_first = "CUDA_" in self.found_via or self.found_via.endswith(" on PATH")
+        return "" if comes_first else ", or pip install 'pycutlass[nvcc]'"
 
 
 def numbers_defined(header: Path) -> dict[str, str]:
@@ -180,7 +198,7 @@ def _headers_in(folder: Path) -> list[str]:
         )
 
 
-def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, variable: str, states: _core.FileStates) -> str:
+def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, states: _core.FileStates) -> str:
     def read() -> str:
         return content_digest(
             found.includes if isinstance(found, Cutlass) else [Path(place) for place in found.headers]
@@ -191,11 +209,11 @@ def _remembered_digest(kind: str, found: Cutlass | Toolkit, memo: Memo, variable
         look_at_trees(list(map(os.fsdecode, states.places)), fingerprint)
         return memo(kind, str(found.root), fingerprint, read)
     except OSError as error:
-        raise _unreadable(found, error, variable) from error
+        raise _unreadable(found, error) from error
 
 
-def _unreadable(found: Cutlass | Toolkit, error: OSError, variable: str) -> ToolkitError:
-    what = "CUTLASS" if isinstance(found, Cutlass) else "CUDA toolkit"
+def _unreadable(found: Cutlass | Toolkit, error: OSError) -> ToolkitError:
+    what, variable = ("CUTLASS", "CUTLASS_PATH") if isinstance(found, Cutlass) else ("CUDA toolkit", found.variable)
     return ToolkitError(
         f"the {what} in {found.root} ({found.found_via}) cannot be read: {error}. Make it readable, or set {variable} "
         f"to another one."

@@ -112,6 +112,48 @@ def test_a_profile_of_nvcc_that_names_files_is_refused(tmp_path, line):
         device.signature()
 
 
+@pytest.mark.parametrize(
+    "line", ["CICC_PATH = /opt/nvvm/bin", "TOP=$(_HERE_)/../other", "PATH += /opt:$(_HERE_):", "NVVMIR_LIBRARY_DIR = x"]
+)
+def test_a_profile_of_nvcc_that_moves_its_programs_is_refused(tmp_path, monkeypatch, line):
+    """Both of its remedies lead to a toolkit that is taken."""
+    roots = [tmp_path / name for name in ("moved", "other")]
+    for root in roots:
+        (root / "bin").mkdir(parents=True)
+        (root / "include").mkdir()
+        (root / "include" / "cuda_runtime.h").touch()
+        script(root / "bin" / "nvcc", "echo 'release 13.0, V13.0.88'")
+        (root / "bin" / "nvcc.profile").write_text(OWN_PROFILE)
+
+    def signature():
+        return Nvcc(toolkit.find_nvcc(), (), ("/usr/bin/g++",)).signature()
+
+    for variable in ("CUDA_HOME", "CUDA_INSTALL_PATH"):
+        monkeypatch.setenv(variable, str(roots[0]))
+        profile = roots[0] / "bin" / "nvcc.profile"
+        profile.write_text(f"{OWN_PROFILE}{line}\n")
+        with pytest.raises(ToolkitError, match=r"nvcc\.profile sets .* to .* does not know") as caught:
+            signature()
+        named = re.search(r"set (CUDA_\w+) to another toolkit", str(caught.value))
+        with monkeypatch.context() as patch:
+            patch.setenv(named[1], str(roots[1]))
+            signature()
+        profile.write_text(OWN_PROFILE)  # "as CUDA's own profile does"
+        signature()
+
+
+OWN_PROFILE = """
+TOP              = $(_HERE_)/..
+
+CICC_PATH        = $(TOP)/nvvm/bin
+NVVMIR_LIBRARY_DIR = $(TOP)/$(_NVVM_BRANCH_)/libdevice
+
+LD_LIBRARY_PATH += $(TOP)/lib:
+PATH            += $(CICC_PATH):$(TOP)/$(_NVVM_BRANCH_)/bin:$(_HERE_):
+PTXAS_FLAGS     +=
+"""
+
+
 # Programs and libraries.
 
 
