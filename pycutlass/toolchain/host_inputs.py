@@ -28,6 +28,7 @@ from pycutlass.toolkit import (
 __all__ = ["files_named", "included_digest", "known_by_content", "programs_of", "refuse_configuration"]
 
 _DIRECTORIES_OF_PROGRAMS = re.compile(r"^programs: *=(.*)$", re.MULTILINE)
+_DIRECTORY_OF_SPECS = re.compile(r"^install: *(/.*)$", re.MULTILINE)
 _INCLUDES_FILE = ("-include", "--include", "-imacros", "--imacros")
 _PRECOMPILED = re.compile(r'^#pragma GCC pch_preprocess "(.*)"$', re.MULTILINE)
 _CONFIGURATION = re.compile(r"^Configuration file: (.+)$", re.MULTILINE)
@@ -42,7 +43,7 @@ def known_by_content(part: Path) -> str:
 
 
 def files_named(words: Sequence[str]) -> list[str]:
-    """Return the files that options name: ``-include file``, ``-include/file``, ``-specs=file``, ``@file``."""
+    """Return the files that options name: ``-include file``, ``-include/file``, ``-fplugin=file``, ``@file``."""
     named = (f"/{path}" for _, slash, path in (word.partition("/") for word in compiler_options(words)) if slash)
     return [file for file in named if is_file(Path(file))]
 
@@ -85,7 +86,7 @@ def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequ
 def programs_of(command: Sequence[str], searched: str, memo: Memo) -> str:
     """Return digests of the programs that a compiler runs, ``none`` for one that has them within itself.
 
-    `searched` is what it says of the directories that it looks for them in, for ``-print-search-dirs``. Contents are
+    Rules in the place of those within g++ are among them, a file ``specs`` where it is installed. `searched` is what it says of the directories that it looks for them in, for ``-print-search-dirs``. Contents are
     remembered by the states of files.
     """
     said = _DIRECTORIES_OF_PROGRAMS.search(searched)
@@ -95,6 +96,7 @@ def programs_of(command: Sequence[str], searched: str, memo: Memo) -> str:
     names = ["cc1plus", "collect2", "as", "ld", *(f"ld.{linker}" for linker in linkers)]
     found = (next(filter(is_file, (folder / name for folder in folders)), None) or on_path(name) for name in names)
     parts = [Path(part) for part in found if part]
+    parts += filter(is_file, (Path(folder, "specs") for folder in _DIRECTORY_OF_SPECS.findall(searched)))
     states = " ".join(map(file_fingerprint, parts))
     place = os.pathsep.join(map(str, parts))
     return memo("programs of compiler", place, states, lambda: ", ".join(map(known_by_content, parts)) or "none")

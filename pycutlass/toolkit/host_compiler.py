@@ -70,6 +70,7 @@ _ADDS_DIRECTORY = (
     *("--sysroot", "--prefix", "--gcc-toolchain", "-gcc-toolchain", "--gcc-install-dir", "-resource-dir"),
 )
 _NAMES_LIBRARY = ("-L", "-l", "--library")
+_OTHER_RULES = ("-specs", "--specs", "-wrapper")  # each may have any program run, and any file read
 _MOST_OPTIONS = 10_000
 _HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
 
@@ -110,6 +111,11 @@ def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
             raise ToolkitError(
                 f"CXX is {named!r}, and {option} names a library, or a directory of libraries, that a kernel's cache "
                 f"key does not know. Leave it out: kernels need no library."
+            )
+        if option.startswith(_OTHER_RULES):
+            raise ToolkitError(
+                f"CXX is {named!r}, and {option} has the compiler run programs and read files that a kernel's cache "
+                f"key does not know. Leave it out; options that kernels need may stand in CXX itself."
             )
         if option.startswith("-m") and option.endswith("=native"):
             raise ToolkitError(

@@ -70,7 +70,7 @@ def test_a_launcher_before_the_compiler_is_in_the_key(monkeypatch, tmp_path):
 def test_files_that_the_host_command_names_are_in_the_key(monkeypatch, tmp_path):
     (tmp_path / "words").write_text(f"-include {tmp_path / 'named'}")
     for words in (
-        *("-include {}", "@{}", "-specs={}", "-include{}", "-imacros{}", "--include={}", "-fplugin={}"),
+        *("-include {}", "@{}", "-include{}", "-imacros{}", "--include={}", "-fplugin={}"),
         *("-Wp,-include,{}", "-Wa,@{}", "-Xpreprocessor -include -Xpreprocessor {}", f"@{tmp_path / 'words'}"),
     ):
         (tmp_path / "named").write_text("")
@@ -123,6 +123,14 @@ def test_libraries_of_the_host_command_are_refused(monkeypatch, option):
         toolkit.find_host_compiler()
     monkeypatch.setenv("CXX", "g++")
     toolkit.find_host_compiler()
+
+
+@pytest.mark.parametrize("option", ["-specs=/x", "--specs=/x", "--specs /x", "-wrapper /x,y", "@{}"])
+def test_rules_of_the_host_command_are_refused(monkeypatch, tmp_path, option):
+    (tmp_path / "words").write_text("-specs=/x")
+    monkeypatch.setenv("CXX", f"g++ {option.format(tmp_path / 'words')}")
+    with pytest.raises(ToolkitError, match=r"run programs and read files .* does not know\. Leave it out"):
+        toolkit.find_host_compiler()
 
 
 @pytest.mark.parametrize("option", ["-march=native", "-mtune=native", "-mcpu=native", "-Wa,-march=native"])

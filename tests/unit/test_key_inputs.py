@@ -202,6 +202,21 @@ def test_a_program_among_those_of_the_compiler_comes_before_one_on_path(tmp_path
     cache.close()
 
 
+def test_rules_beside_the_compiler_are_in_the_key(tmp_path, monkeypatch):
+    """g++ reads them where it is installed, in the place of its own; some distributions put them there."""
+    monkeypatch.setenv("CXX", str(program(tmp_path / "g++", f"install: {tmp_path}/\\nprograms: =/nowhere")))
+    cache, keys = KernelCache(tmp_path / "cache"), [key_now()]
+    tools.search("nvrtc", cache)
+    assert recalled(cache)
+    for text in ("*link:\n-one\n", "*link:\n-two\n"):
+        (tmp_path / "specs").write_text(text)
+        assert not recalled(cache)
+        tools.search("nvrtc", cache)
+        keys.append(key_now())
+    cache.close()
+    assert len(set(keys)) == 3
+
+
 def test_what_nvrtc_builds_into_kernels_is_in_the_key(tmp_path):
     found = toolkit.find_nvrtc()
     assert "libnvrtc-builtins.so" in Nvrtc(found, ()).signature()["device_compiler"]
