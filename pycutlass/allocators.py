@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pycutlass import _core
-from pycutlass.calls import public, shown
+from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PoolError, PyCutlassError, ToolkitError
 from pycutlass.imported import imported
 from pycutlass.integers import attribute
@@ -264,11 +264,15 @@ def _meant(allocator: Any) -> Allocator | None:
     if allocator is None:
         return None
     if isinstance(allocator, str):
-        if allocator not in _BY_NAME:
-            raise ArgumentError(f"an allocator is one of {', '.join(_BY_NAME)}, or an object; got {allocator!r}")
-        return _BY_NAME[allocator]()
-    wanted = ("allocate", "deallocate")
-    if isinstance(allocator, type) or not all(callable(attribute(allocator, name)) for name in wanted):
+        name = str.__str__(allocator)  # a class that is derived from str may refuse to be compared
+        if name not in _BY_NAME:
+            near = suggestion(name, _BY_NAME)
+            raise ArgumentError(f"an allocator is one of {', '.join(_BY_NAME)}, or an object; got {name!r}.{near}")
+        return _BY_NAME[name]()
+    fits = all(callable(attribute(allocator, name)) for name in ("allocate", "deallocate"))
+    if isinstance(allocator, type) and fits:
+        raise ArgumentTypeError(f"an allocator is an object, got {shown(allocator)}: make one, {allocator.__name__}()")
+    if not fits:
         raise ArgumentTypeError(
             f"an allocator has the methods allocate(size, stream) and deallocate(pointer, size, stream), or is one of "
             f"{', '.join(_BY_NAME)}; got {shown(allocator)}"

@@ -50,7 +50,7 @@ _MOST_ENVIRONMENTS = 50  # a few kilobytes each
 ANY_TARGET = "@target@"
 
 KNOWN_TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a")
-
+_OLDEST = 75  # no kernel is written for less
 #: The first compute capability with features of one architecture alone (a), or of a family (f).
 _FIRST_WITH = {"": 0, "a": 90, "f": 100}
 _NAME = re.compile(r"sm_([0-9]{2,3})([af]?)")
@@ -74,7 +74,7 @@ def several_targets(targets: Sequence[str]) -> list[str]:
         )
     if not given:
         raise ArgumentError("target is an empty list: name what to build for, or leave target out")
-    return list(dict.fromkeys(given))
+    return list(dict.fromkeys(map(str.__str__, given)))  # classes that are derived from str may refuse to be compared
 
 
 def choose_target(source: KernelSource, wanted: str | None = None) -> str:
@@ -152,7 +152,9 @@ def _meant_target(asked: Any) -> str:
         return ""
     text = str.__str__(asked) if isinstance(asked, str) else shown(asked)
     match = re.fullmatch(r"(?:sm|compute|arch|cc)?[_ -]?([0-9]{1,2})\.?([0-9])([af]?)", text.strip().lower())
-    return f". Did you mean 'sm_{match[1]}{match[2]}{match[3]}'?" if match else ""
+    if match is None or (number := int(match[1] + match[2])) < _OLDEST:
+        return ""
+    return f". Did you mean 'sm_{number}{match[3] if number >= _FIRST_WITH[match[3]] else ''}'?"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from pycutlass.compiler.choice import Choice, Wanted, choose_target, portable_fi
 from pycutlass.compiler.missing import at_hand, forbidden, forbidden_without_compilers
 from pycutlass.compiler.schedule import Job, make_processes, run_all
 from pycutlass.compiler.tools import Tools, find_device_compiler, search
-from pycutlass.errors import ArgumentTypeError, BuildReportError, PyCutlassError, ToolkitError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, BuildReportError, PyCutlassError, ToolkitError
 from pycutlass.integers import attribute
 from pycutlass.log import logger, say_once
 from pycutlass.report import NO_PROBLEMS, BuildReport
-from pycutlass.source import Compilable
+from pycutlass.source import Compilable, KernelSource
 from pycutlass.toolchain import Processes
 from pycutlass.toolkit import own_headers_digest, sweep_scratch
 
@@ -208,7 +208,7 @@ def _built_for(parts: Sequence[Compilable], target: str | Sequence[str] | None) 
     if target is not None and not isinstance(target, str):
         targets = several_targets(target)
         return [[Wanted(source, choose_target(source, one)) for one in targets] for source in sources]
-    wants = [[Wanted(source, choose_target(source, target))] for source in sources]
+    wants = [[Wanted(source, one)] for source, one in zip(sources, _targets(sources, target), strict=True)]
     follows = [getattr(part, "follows", False) for part in parts]
     leading = {
         want.target
@@ -220,6 +220,16 @@ def _built_for(parts: Sequence[Compilable], target: str | Sequence[str] | None) 
         [Wanted(source, one) for one in sorted(leading)] if behind and leading else each
         for source, each, behind in zip(sources, wants, follows, strict=True)
     ]
+
+
+def _targets(sources: Sequence[KernelSource], target: str | None) -> list[str]:
+    """Return what each kernel is built for. Of several that cannot be, the most demanding says what does for all."""
+    try:
+        return [choose_target(source, target) for source in sources]
+    except ArgumentError:
+        for source in sorted(sources, key=lambda each: (each.compute_capability, each.native), reverse=True):
+            choose_target(source, target)
+        raise
 
 
 def strictly(strict: bool | None) -> bool:
@@ -247,7 +257,7 @@ def judge(artifacts: Collection[Artifact], strict: bool) -> None:
         bad = sum(bool(problems) for _, problems in judged)
         raise BuildReportError(
             "\n".join([f"{_refused(bad, len(artifacts))}:", *listed])
-            + "\nDescribe them differently, or pass strict=False and unset PYCUTLASS_STRICT to use them as they are."
+            + "\nDescribe them differently, or pass strict=False to use them as they are."
         )
     for artifact, problems in judged:
         for problem in problems:  # once per process: whoever uses it should know, not only who compiled it
@@ -330,7 +340,7 @@ class Supply:
             self._search()  # for the compilers themselves
         cache, choice, tools = self._cache, self._choice, self._tools
         if choice is None and forbids:
-            raise forbidden_without_compilers(cache, missing, self._headers) from self._absence
+            raise forbidden_without_compilers(cache, missing, self._headers, self._absence) from self._absence
         if choice is None:
             names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
             message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}."

@@ -134,7 +134,9 @@ def find_tools(wanted: str | None, memo: Memo) -> Tools:
     if found is None or cutlass is None or program is None:
         for variable, ask in _named(found, cutlass, program, memo):
             attempt(functools.partial(_works, variable, ask))
-        raise min(refusals, key=lambda error: error.absent)  # what was named and does not work comes first
+        refusals.sort(key=lambda error: error.absent)  # what was named and does not work comes first
+        said = "\n".join(dict.fromkeys(map(str, refusals)))
+        raise ToolkitError(said, absent=refusals[0].absent) from refusals[0].__cause__
     includes = (own_include(), *cutlass.includes, *found[1].includes)
     host, toolkit = HostCompiler(program, includes, memo), found[1]
     with host.ask_ahead():

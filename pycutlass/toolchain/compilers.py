@@ -56,7 +56,9 @@ _INCLUDES_FILE = re.compile(  # in a profile of nvcc
     rb"(?:^|[\s\"',=])(--?(?:pre-include|include|imacros|options-file|optf))(?![-\w])", re.MULTILINE
 )
 _SETS_A_PLACE = re.compile(rb"^[ \t]*(TOP|CICC_PATH|NVVMIR_LIBRARY_DIR|PATH)[ \t]*[+=]+[ \t]*(\S*)", re.MULTILINE)
-_USUAL_PLACE = re.compile(rb"|\$\((CICC_PATH|_HERE_)\)|\$\(_HERE_\)/\.\.|\$\(TOP\)/(nvvm|\$\(_NVVM_BRANCH_\))/(bin|libdevice)")
+_USUAL_PLACE = re.compile(
+    rb"|\$\((CICC_PATH|_HERE_)\)|\$\(_HERE_\)/\.\.|\$\(TOP\)/(nvvm|\$\(_NVVM_BRANCH_\))/(bin|libdevice)"
+)
 # What a host compiler is asked: which one it is, and where it looks for its programs.
 _QUESTIONS = ("--version", "-print-search-dirs")
 _ITSELF = re.compile(r"[gc]\+\+|gcc|clang")  # in the name of a compiler's file, unlike that of a launcher
@@ -190,8 +192,8 @@ class Nvcc(Compiler):
         unknown = "a kernel's cache key does not know: a change there would go unnoticed"
         if includes := _INCLUDES_FILE.search(said):
             raise ToolkitError(
-                f"{profile} has {includes[1].decode()}, which has nvcc read a file that {unknown}. Leave it out, or set "
-                f"{self._variable} to another toolkit."
+                f"{profile} has {includes[1].decode()}, which has nvcc read a file that {unknown}. Leave it out, or "
+                f"set {self._variable} to another toolkit."
             )
         for name, value in _SETS_A_PLACE.findall(said):
             if not all(map(_USUAL_PLACE.fullmatch, value.split(b":"))):

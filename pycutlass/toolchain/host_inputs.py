@@ -86,8 +86,8 @@ def included_digest(command: Sequence[str], flags: Sequence[str], includes: Sequ
 def programs_of(command: Sequence[str], searched: str, memo: Memo) -> str:
     """Return digests of the programs that a compiler runs, ``none`` for one that has them within itself.
 
-    Rules in the place of those within g++ are among them, a file ``specs`` where it is installed. `searched` is what it says of the directories that it looks for them in, for ``-print-search-dirs``. Contents are
-    remembered by the states of files.
+    Rules in the place of those within g++ are among them, a file ``specs`` where it is installed. `searched` is what it
+    says of directories for ``-print-search-dirs``. Contents are remembered by the states of files.
     """
     said = _DIRECTORIES_OF_PROGRAMS.search(searched)
     places = filter(None, said[1].split(":")) if said else ()

@@ -185,7 +185,7 @@ def missing(what: str, tried: list[str], remedy: str, *variables: str) -> NoRetu
     """
     looked = "\n".join(f"  - {place}" for place in tried)
     named = next(filter(config.text, variables), None)
-    correct = f" Nothing else is looked at while {named} is set: correct {named} or unset it." if named else ""
+    correct = f" What {named} names comes before all else: correct {named} or unset it." if named else ""
     message = f"{what} cannot be found. Looked for in\n{looked}\nTo get it: {remedy}.{correct}"
     raise ToolkitError(message, absent=not named)
 
