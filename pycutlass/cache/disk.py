@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pycutlass import config
-from pycutlass.cache.locking import holding, private_directory, stopped_holder
+from pycutlass.cache.locking import examine_place, holding, private_directory, stopped_holder
 from pycutlass.cache.store import Store, StoreError
 from pycutlass.errors import CacheError
 from pycutlass.log import logger
@@ -28,10 +28,13 @@ _T = TypeVar("_T")
 _DATABASE = "kernels.db"
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _LOCKS, _USES = "locks", "uses"  # directories: a lock for each kernel that is being built, an empty file for each used
+_NAMES = (_DATABASE, *(_DATABASE + suffix for suffix in _COMPANIONS), _LOCKS, _USES)
 
 
 class Disk:
     """The store in `directory` (default: `config.cache_directory()`), for all threads of this process.
+
+    Where there is none, it is made when it is first needed, unless it is only looked at (`make` is False).
 
     Attributes
     ----------
@@ -43,7 +46,8 @@ class Disk:
         Why there is no store on disk and will be none in this process.
     """
 
-    def __init__(self, directory: Path | None) -> None:
+    def __init__(self, directory: Path | None, *, make: bool = True) -> None:
+        self._make = make
         self.lock = threading.RLock()
         self.refusal: str | None = None
         self.path = (config.cache_directory() if directory is None else directory) / _DATABASE
@@ -56,8 +60,10 @@ class Disk:
         _close_around_forks(self)
 
     def run(self, action: Callable[[Store], _T]) -> _T | None:
-        """Return what `action` gives on the store, or None where the store cannot be used."""
+        """Return what `action` gives on the store, or None where it cannot be used, or is not there to look at."""
         with self.lock:
+            if self.is_unmade:
+                return None
             for _ in range(2):
                 if self._store is not None and not self._is_in_place():
                     self.close()  # deleted, or set aside by another process: what is written now would be lost
@@ -76,6 +82,20 @@ class Disk:
                         break
                     self._begin_anew(error)
             return None
+
+    @property
+    def is_unmade(self) -> bool:
+        """Whether there is no store and none is made here, though elsewhere it may be."""
+        looks = not self._make and self.refusal is None and self._store is None
+        return looks and self.path.is_absolute() and not os.path.lexists(self.path)
+
+    def refuses_to_be_made(self) -> str:
+        """Return why the store could not be made; empty where it could."""
+        try:
+            examine_place(self.path.parent, *_NAMES)
+        except (CacheError, OSError) as error:
+            return str(error)
+        return ""
 
     def exclusive(self, name: str, waiting_for: str) -> contextlib.AbstractContextManager[None]:
         """Hold the lock `name` alone among the threads of all processes that share this directory.
@@ -154,8 +174,7 @@ class Disk:
             raise CacheError(
                 f"the cache's directory must be an absolute path, not {self.path.parent}: {remedy} PYCUTLASS_CACHE_DIR"
             )
-        names = (_DATABASE, *(_DATABASE + suffix for suffix in _COMPANIONS), _LOCKS, _USES)
-        self._real = private_directory(self.path.parent, *names) / _DATABASE
+        self._real = private_directory(self.path.parent, *_NAMES) / _DATABASE
         try:
             with self.exclusive(*self._opening):
                 try:

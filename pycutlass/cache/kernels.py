@@ -35,6 +35,8 @@ class KernelCache:
     ----------
     directory : path, optional
         Where the database is, or is to be: an absolute path. Default: `config.cache_directory()`.
+    make : bool
+        Whether it is made where there is none: False to look only.
 
     Raises
     ------
@@ -42,8 +44,8 @@ class KernelCache:
         If `directory` is not a path.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self._disk = Disk(None if directory is None else _path("directory", directory))
+    def __init__(self, directory: str | os.PathLike[str] | None = None, *, make: bool = True) -> None:
+        self._disk = Disk(None if directory is None else _path("directory", directory), make=make)
         self._memory: Store | None = None  # what the disk does not take; same tables, so same answers
         self._builders: weakref.WeakValueDictionary[tuple[int, str], threading.Lock] = weakref.WeakValueDictionary()
 
@@ -135,12 +137,16 @@ class KernelCache:
     def info(self) -> Info:
         """Return where the cache is, how it is kept, and how much is in it."""
         entries = self.entries()
-        writable = self._disk.run(lambda store: store.writable)
+        state = {None: "memory only", False: "read-only", True: "read-write"}[self._disk.run(lambda it: it.writable)]
+        reason, journal = self._disk.refusal or "", self._disk.run(lambda store: store.journal) or "memory"
+        if self._disk.is_unmade:
+            reason, journal = self._disk.refuses_to_be_made(), ""
+            state = "memory only" if reason else "not made yet"
         return Info(
-            directory=self.path.parent,
-            state={None: "memory only", False: "read-only", True: "read-write"}[writable],
-            reason=self._disk.refusal or "",
-            journal=self._disk.run(lambda store: store.journal) or "memory",
+            self.path.parent,
+            state,
+            reason,
+            journal,
             kernels=len(entries),
             kernel_bytes=sum(entry.size for entry in entries),
             file_bytes=self._disk.file_bytes(),
@@ -220,7 +226,7 @@ class KernelCache:
 
     def verify(self) -> list[str]:
         """Load every kernel and return a sentence for all that is not as it was put there; [] if all is well."""
-        problems = self._disk.run(Store.problems)
+        problems = [] if self._disk.is_unmade else self._disk.run(Store.problems)
         return [f"the database {self.path} cannot be used; see the log"] if problems is None else problems
 
     def load(self, selector: str) -> list[Artifact]:

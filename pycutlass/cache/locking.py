@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shlex
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 from pycutlass.errors import CacheError
 
-__all__ = ["holding", "private_directory", "stopped_holder", "wait_for"]
+__all__ = ["examine_place", "holding", "private_directory", "stopped_holder", "wait_for"]
 
 _T = TypeVar("_T")
 _LOCKS = Path("/proc/locks")
@@ -55,21 +56,59 @@ def private_directory(path: Path, *names: str) -> Path:
     return real
 
 
-def _make_directories(path: Path) -> None:
-    """Make `path` and what is missing above it, all for this user alone, whatever the umask.
+def examine_place(path: Path, *names: str) -> None:
+    """Raise what `private_directory` would, as far as that is known before anything is made.
 
-    A home is the system's to make: where it is missing, root could make one, and nobody would look for a cache in it.
+    Raises
+    ------
+    CacheError
+        If other users could put native code there.
+    OSError
+        If directory `path` is not there and cannot be made, or takes no files.
+    """
+    there = real = Path(os.path.realpath(path))
+    while not _is_there(there):
+        there = there.parent
+    if there == real:
+        private_directory(real, *names)
+    else:
+        _refuse_missing_home(real)
+        for place in (there, *there.parents):
+            _refuse_strangers(place.stat(), place, real, names)
+    if not there.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(there))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:  # all else is why nothing can be made there
+        return False
+    return True
+
+
+def _make_directories(path: Path) -> None:
+    """Make `path` and what is missing above it, all for this user alone, whatever the umask."""
+    _refuse_missing_home(path)
+    missing = [path]
+    while not os.path.lexists(missing[-1].parent):
+        missing.append(missing[-1].parent)
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _refuse_missing_home(path: Path) -> None:
+    """Raise CacheError where `path` is in a home that is missing.
+
+    It is the system's to make: root could make one, and nobody would look for a cache in it.
     """
     home = None
     with contextlib.suppress(RuntimeError):  # which says that nobody knows of one
         home = Path.home()
     if home is not None and home in path.parents and not os.path.lexists(home):
         raise CacheError(f"the home directory {home} does not exist: set PYCUTLASS_CACHE_DIR or HOME to one that does")
-    missing = [path]
-    while not os.path.lexists(missing[-1].parent):
-        missing.append(missing[-1].parent)
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _refuse_strangers(status: os.stat_result, path: Path, directory: Path, names: Sequence[str]) -> None:

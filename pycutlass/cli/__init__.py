@@ -90,7 +90,7 @@ def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) ->
     A kernel is stale if it was built from other headers than those that are here: it is not found any more. Sizes are
     those in the cache, where kernels are compressed.
     """
-    store = KernelCache()
+    store = KernelCache(make=False)
     entries = store.select(**_filters(prefix, target))
     why = stale(store.memo)
     said = {entry.key: why(entry) for entry in entries}
@@ -107,7 +107,7 @@ def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) ->
 @cache.command()
 def info(as_json: AsJson = False) -> None:
     """Show where the cache is and how much is in it."""
-    facts = asdict(KernelCache().info())
+    facts = asdict(KernelCache(make=False).info())
     facts |= {"directory": str(facts["directory"]), "set_aside": [str(path) for path in facts["set_aside"]]}
     if as_json:
         _print_json(facts)
@@ -128,7 +128,7 @@ def rm(
     filters = _filters(prefix, target)
     if bool(kernels or filters) == everything:
         raise typer.BadParameter("give kernels, --prefix or --target, or --all")
-    store = KernelCache()
+    store = KernelCache(make=False)
     chosen = store.select(kernels or None, **filters)
     _report("deleted", store.remove(*(entry.key for entry in chosen)))
 
@@ -141,7 +141,7 @@ def prune(
     """Delete kernels, the least recently used first, until the rest fit."""
     if len(max_size) > 1:
         raise typer.BadParameter(f"--max-size is given {len(max_size)} times: give it once")
-    entries = KernelCache().prune(_bytes(max_size[0]), dry_run=dry_run)
+    entries = KernelCache(make=False).prune(_bytes(max_size[0]), dry_run=dry_run)
     _report("would be deleted" if dry_run else "deleted", entries)
 
 
@@ -153,7 +153,7 @@ def export(
     target: Target = None,
 ) -> None:
     """Write kernels to one file for other machines; default: all, with a note of how many are stale."""
-    store = KernelCache()
+    store = KernelCache(make=False)
     entries = store.export(file, kernels or None, **_filters(prefix, target))
     _report(f"written to {file}", entries)
     why = stale(store.memo)
@@ -182,7 +182,7 @@ def verify() -> None:
 
     Exits with 1 if one differs.
     """
-    store = KernelCache()
+    store = KernelCache(make=False)
     problems = store.verify()
     for problem in problems:
         typer.echo(problem, err=True)
@@ -196,7 +196,7 @@ def inspect(
     kernel: Annotated[str, typer.Argument(help="Its name, or at least 4 digits of its key.")], as_json: AsJson = False
 ) -> None:
     """Show a kernel of the cache: source, stages, registers, spills, machine instructions."""
-    cache = KernelCache()
+    cache = KernelCache(make=False)
     why = stale(cache.memo)
     facts = [{**facts_of(artifact, cache.memo), "stale": why(artifact)} for artifact in cache.load(kernel)]
     if as_json:

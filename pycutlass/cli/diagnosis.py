@@ -38,7 +38,7 @@ def is_wrong(finding: toolkit.Finding) -> bool:
 def usable_kernels() -> int:
     """Return how many kernels of the cache this PyCUTLASS finds without a compiler."""
     try:
-        return sum(map(has_our_headers, KernelCache().entries()))
+        return sum(map(has_our_headers, KernelCache(make=False).entries()))
     except PyCutlassError:  # which the row of the cache says
         return 0
 
@@ -62,7 +62,7 @@ def _chosen() -> list[toolkit.Finding]:
     """Return what is to be said of the variables that choose what kernels are built for, and with."""
     checks: dict[str, Callable[[str], str]] = {
         "PYCUTLASS_TARGET": lambda named: check_target(named, "PYCUTLASS_TARGET")[0],
-        "PYCUTLASS_BACKEND": lambda named: find_device_compiler(None, KernelCache().memo)[0],
+        "PYCUTLASS_BACKEND": lambda named: find_device_compiler(None, KernelCache(make=False).memo)[0],
         "PYCUTLASS_STRICT": lambda named: "yes" if config.flag("PYCUTLASS_STRICT") else "no",
         "PYCUTLASS_NO_COMPILE": lambda named: "yes" if config.flag("PYCUTLASS_NO_COMPILE") else "no",
         "PYCUTLASS_JOBS": lambda named: f"{make_processes().jobs} at once",
@@ -79,15 +79,12 @@ def _chosen() -> list[toolkit.Finding]:
 
 
 def _cache_finding() -> toolkit.Finding:
-    facts = KernelCache().info()
-    remedy = (
-        ""
-        if facts.state == "read-write"
-        else f"{facts.reason.rstrip('.')}. Kernels are compiled again in every process."
-    )
+    facts = KernelCache(make=False).info()
+    ok = facts.state in ("read-write", "not made yet")
+    remedy = "" if ok else f"{facts.reason.rstrip('.')}. Kernels are compiled again in every process."
     return toolkit.Finding(
         name="kernel cache",
-        ok=facts.state == "read-write",
+        ok=ok,
         value=f"{facts.directory}, {facts.state}, {counted(facts.kernels, 'kernel')}, {size(facts.kernel_bytes)}",
         tried=(),
         remedy=remedy.strip(),

@@ -117,7 +117,9 @@ def test_ls_and_info_of_a_new_cache(run: Run, tmp_path: Path) -> None:
     assert result.code == 0
     rows = dict(line.split(maxsplit=1) for line in result.out.splitlines())
     assert rows["directory"].strip() == str(tmp_path / "cache")
-    assert rows["state"].strip() == "read-write"
+    assert rows["state"].strip() == "not made yet" and not (tmp_path / "cache").exists()
+    KernelCache().memo("kind", "subject", "state", str)
+    assert "read-write" in run("cache", "info").out
 
 
 def test_rm_deletes_by_name_and_key(run: Run, kernels: list[Artifact]) -> None:
