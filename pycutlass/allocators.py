@@ -108,7 +108,7 @@ class TorchAllocator(_OfLibrary):
             if not isinstance(error, torch.cuda.OutOfMemoryError) and "out of memory" not in str(error):
                 raise
             free, total = _core.memory_info(stream.ordinal)
-            raise PoolError(size, total - free, total) from error
+            raise PoolError(size, total - free, total, gpu=stream.ordinal) from error
         return self._hold(memory, int(memory.data_ptr()), stream)
 
     def _current(self, stream: _core.Stream) -> Any:
@@ -158,7 +158,7 @@ class CupyAllocator(_OfLibrary):
                 memory = cuda.alloc(size)
         except cuda.memory.OutOfMemoryError as error:
             free, total = _core.memory_info(stream.ordinal)
-            raise PoolError(size, total - free, total) from error
+            raise PoolError(size, total - free, total, gpu=stream.ordinal) from error
         return self._hold(memory, int(memory.ptr), stream)
 
 
@@ -249,7 +249,7 @@ def take(allocator: Allocator, size: int, stream: _core.Stream) -> int:
         raise
     except MemoryError as error:
         free, total = _core.memory_info(stream.ordinal)
-        raise PoolError(size, total - free, total) from error
+        raise PoolError(size, total - free, total, gpu=stream.ordinal) from error
     except Exception as error:
         raise ArgumentError(f"the allocator {name} cannot give {size:,} bytes: {shown(error)}") from error
     if not isinstance(pointer, int) or isinstance(pointer, bool) or pointer <= 0:

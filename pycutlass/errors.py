@@ -157,22 +157,32 @@ class DriverError(DeviceError):
 
 
 class PoolError(PyCutlassError, MemoryError):
-    """The memory pool cannot hold what was asked for.
+    """The memory pool, or the GPU itself, cannot hold what was asked for.
 
     Parameters
     ----------
     requested, used, limit : int
         Bytes asked for, in use, and allowed.
+    gpu : int, optional
+        The GPU, where it is the one that lacks the memory, or another allocator than the pool: a larger pool would not
+        help.
     """
 
-    def __init__(self, requested: int, used: int, limit: int) -> None:
+    def __init__(self, requested: int, used: int, limit: int, *, gpu: int | None = None) -> None:
         self.requested = requested
         self.used = used
         self.limit = limit
+        remedy = "Free arguments and tensors that are no longer needed."
+        if gpu is None:
+            remedy = (
+                "Free arguments that are no longer needed, or call pycutlass.get_memory_pool(init_pool_size, "
+                "max_pool_size) with a larger max_pool_size before the first kernel."
+            )
+        elif requested > limit:
+            remedy = "Divide the problem, or its split-K among fewer slices."
         super().__init__(
-            f"the memory pool cannot give {requested:,} bytes: {used:,} of at most {limit:,} bytes are in use. "
-            f"Free arguments that are no longer needed, or call pycutlass.get_memory_pool(init_pool_size, "
-            f"max_pool_size) with a larger max_pool_size before the first kernel."
+            f"{'the memory pool' if gpu is None else f'GPU {gpu}'} cannot give {requested:,} bytes: {used:,} of at "
+            f"most {limit:,} bytes are in use. {remedy}"
         )
 
 

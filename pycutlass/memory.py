@@ -101,7 +101,11 @@ class MemoryPool:
             with _core.DeviceScope(self.ordinal):
                 return int(self.mr.allocate(size, _rmm_stream(stream.handle)))
         except MemoryError as error:
-            raise PoolError(size, self.get_allocated_size(), self.max_pool_size) from error
+            used, most = self.get_allocated_size(), self.max_pool_size
+            free, total = _core.memory_info(self.ordinal)
+            if used + size <= most and free < size:  # others have what it may grow to
+                raise PoolError(size, total - free, total, gpu=self.ordinal) from error
+            raise PoolError(size, used, most) from error
 
     def deallocate(self, pointer: int, size: int, stream: _core.Stream) -> None:
         """Give memory back, once what is on `stream` now has run."""

@@ -62,7 +62,7 @@ class Disk:
     def run(self, action: Callable[[Store], _T]) -> _T | None:
         """Return what `action` gives on the store, or None where it cannot be used, or is not there to look at."""
         with self.lock:
-            if self.is_unmade:
+            if not self._make and self.is_unmade:
                 return None
             for _ in range(2):
                 if self._store is not None and not self._is_in_place():

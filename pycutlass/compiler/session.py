@@ -208,7 +208,11 @@ def _built_for(parts: Sequence[Compilable], target: str | Sequence[str] | None) 
     if target is not None and not isinstance(target, str):
         targets = several_targets(target)
         return [[Wanted(source, choose_target(source, one)) for one in targets] for source in sources]
-    wants = [[Wanted(source, one)] for source, one in zip(sources, _targets(sources, target), strict=True)]
+    try:
+        wants = [[Wanted(source, choose_target(source, target))] for source in sources]
+    except ArgumentError:
+        _refuse_hardest(sources, target)
+        raise
     follows = [getattr(part, "follows", False) for part in parts]
     leading = {
         want.target
@@ -222,14 +226,10 @@ def _built_for(parts: Sequence[Compilable], target: str | Sequence[str] | None) 
     ]
 
 
-def _targets(sources: Sequence[KernelSource], target: str | None) -> list[str]:
-    """Return what each kernel is built for. Of several that cannot be, the most demanding says what does for all."""
-    try:
-        return [choose_target(source, target) for source in sources]
-    except ArgumentError:
-        for source in sorted(sources, key=lambda each: (each.compute_capability, each.native), reverse=True):
-            choose_target(source, target)
-        raise
+def _refuse_hardest(sources: Sequence[KernelSource], target: str | None) -> None:
+    """Raise what is said of the most demanding kernel that cannot be built for `target`: what does for it does for all."""
+    for source in sorted(sources, key=lambda each: (each.compute_capability, each.native), reverse=True):
+        choose_target(source, target)
 
 
 def strictly(strict: bool | None) -> bool:

@@ -364,7 +364,7 @@ class DeviceLaunch:
     def _new_workspace(self, size: int, stream: _core.Stream) -> DeviceBuffer:
         free, total = _core.memory_info(self.ordinal)
         if size > total:
-            raise PoolError(size, total - free, total)
+            raise PoolError(size, total - free, total, gpu=self.ordinal)
         workspace = self._take(size, stream)
         _core.fill(workspace.pointer, 0, size, stream)
         return workspace

@@ -82,26 +82,50 @@ def ordinal_of(operands: Mapping[str, Operand]) -> int:
     ArgumentError
         Operands on different GPUs, or host tensors of torch.
     """
-    places: dict[str, int] = {}
-    for operand in (part for each in operands.values() for part in each.parts):
-        name, view = operand.name, operand.view
-        if view.library == "torch" and view.device is None:
-            raise ArgumentError(
-                f"operand {operand.name} is a torch tensor on the CPU; move it with {operand.name}.cuda()"
-            )
-        if view.library == "pointer":
-            known = _core.pointer_device(view.pointer)
-            if known < 0:
-                raise ArgumentError(
-                    f"operand {operand.name} is {view.pointer:#x}, which is no memory that a GPU can reach"
-                )
-            places[name] = known
-        elif view.device is not None:
-            places[name] = view.device
-    if len(set(places.values())) > 1:
-        listed = ", ".join(f"{name} on GPU {ordinal}" for name, ordinal in places.items())
-        raise ArgumentError(f"all operands must be on one GPU, got {listed}; move them with .to()")
-    return next(iter(places.values())) if places else device.current()
+    parts = [part for each in operands.values() for part in each.parts]
+    places = {part.name: place for part in parts if (place := _place_of(part)) is not None}
+    gpus = {place for place in places.values() if place >= 0}
+    if len(gpus) > 1 or _ON_CPU in places.values():
+        raise ArgumentError(_moves(parts, places, gpus))
+    return next(iter(gpus)) if gpus else device.current()
+
+
+_ON_CPU = -1  # a tensor of torch: arrays of NumPy are copied
+
+
+def _place_of(operand: Operand) -> int | None:
+    """Return the GPU that an operand is on, `_ON_CPU` for a tensor that is to be on one, and None where any will do."""
+    view = operand.view
+    if view.library == "torch" and view.device is None:
+        return _ON_CPU
+    if view.library != "pointer":
+        return view.device
+    known = _core.pointer_device(view.pointer)
+    if known < 0:
+        raise ArgumentError(f"operand {operand.name} is {view.pointer:#x}, which is no memory that a GPU can reach")
+    return known
+
+
+def _moves(parts: Sequence[Operand], places: Mapping[str, int], gpus: set[int]) -> str:
+    """Return what is said of operands in several places: what is to move, all of it, to where D is if that is a GPU."""
+    at_D = [place for name, place in places.items() if name.partition("[")[0] == "D" and place >= 0]
+    target = (at_D or [place for place in places.values() if place >= 0] or [_ON_CPU])[0]
+    to = f".cuda({target})" if gpus else ".cuda()"
+    names = [name for name, place in places.items() if place != target or place == _ON_CPU]
+    moved = [f"{part.name} = {part.name}{to}" for part in parts if part.name in names and part.view.library == "torch"]
+    shown = names if len(names) <= _MOST_NAMED else [*names[:_MOST_NAMED], f"{len(names) - _MOST_NAMED} others"]
+    how = f": {'; '.join(moved)}" if len(moved) == len(names) <= _MOST_NAMED else ""
+    if not gpus:
+        one = len(names) == 1
+        kind = f"operand {names[0]} is a torch tensor" if one else f"operands {', '.join(shown)} are torch tensors"
+        return f"{kind} on the CPU; move {'it' if one else 'each'} to a GPU{how or ' with .cuda()'}"
+    there = {name: "the CPU" if place == _ON_CPU else f"GPU {place}" for name, place in places.items()}
+    fixed = next(name for name, place in places.items() if place == target)
+    listed = ", ".join(f"{name} on {there[name]}" for name in [*names[:_MOST_NAMED], fixed])
+    return f"all operands must be on one GPU, got {listed}; move {', '.join(shown)} to GPU {target}{how}"
+
+
+_MOST_NAMED = 8  # a group has hundreds
 
 
 def check_on_host(problem: Problem) -> None:

@@ -93,9 +93,9 @@ class _DevicePlanes(Planes):
     def _zeros(self, operands: dict[str, Operand]) -> TensorView:
         size = self._description.type.bytes_of(math.prod(self.shape))
         ordinal = ordinal_of(operands)
-        free, _ = _core.memory_info(ordinal)
+        free, total = _core.memory_info(ordinal)
         if size > free:
-            raise PoolError(size, 0, free)
+            raise PoolError(size, total - free, total, gpu=ordinal)
         stream = _current_stream(operands, ordinal)
         buffer = DeviceBuffer(ordinal, size, stream, chosen.get().allocator)
         _core.fill(buffer.pointer, 0, size, stream)

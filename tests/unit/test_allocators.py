@@ -351,7 +351,7 @@ def test_scopes_nest_and_belong_to_their_thread():
         ("jax", ArgumentError, ["rmm, torch, cupy", "'jax'"]),
         (3, ArgumentTypeError, ["allocate(size, stream)", "got 3"]),
         (object(), ArgumentTypeError, ["deallocate(pointer, size, stream)"]),
-        (pycutlass.TorchAllocator, ArgumentTypeError, ["allocate(size, stream)"]),
+        (pycutlass.TorchAllocator, ArgumentTypeError, ["make one, TorchAllocator()"]),
     ],
 )
 def test_what_is_no_allocator(given, error, words):
