@@ -227,7 +227,7 @@ def _built_for(parts: Sequence[Compilable], target: str | Sequence[str] | None) 
 
 
 def _refuse_hardest(sources: Sequence[KernelSource], target: str | None) -> None:
-    """Raise what is said of the most demanding kernel that cannot be built for `target`: what does for it does for all."""
+    """Raise what is said of the most demanding kernel: what does for it does for all."""
     for source in sorted(sources, key=lambda each: (each.compute_capability, each.native), reverse=True):
         choose_target(source, target)
 
