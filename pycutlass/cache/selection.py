@@ -27,11 +27,12 @@ def selected(entries: Sequence[Entry], selectors: Iterable[str], where: Path) ->
         If a selector fits no kernel.
     """
     if isinstance(selectors, str) or not isinstance(selectors, Iterable):
-        raise ArgumentTypeError(f"keys are a list of names or beginnings of keys, got {selectors!r}")
+        raise ArgumentTypeError(f"keys are a list of names or beginnings of keys, got {shown(selectors)}")
     chosen: dict[str, Entry] = {}
     for selector in selectors:
         if not isinstance(selector, str):
-            raise ArgumentTypeError(f"kernels are selected by name or by the beginning of a key, got {selector!r}")
+            raise ArgumentTypeError(f"kernels are selected by name or by the beginning of a key, got {shown(selector)}")
+        selector = str.__str__(selector)  # a class that is derived from str may refuse to be compared
         fitting = {entry.key: entry for entry in entries if _fits(selector, entry)}
         if not fitting:
             raise CacheError(
@@ -75,7 +76,7 @@ def _texts(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else items_of(value, _MOST_TEXTS)
     if texts is None or not all(isinstance(text, str) for text in texts):
         raise ArgumentTypeError(f"{name} must be a string, or a list of strings; got {shown(value)}")
-    return texts
+    return tuple(map(str.__str__, texts))
 
 
 def _fits(selector: str, entry: Entry) -> bool:

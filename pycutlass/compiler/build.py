@@ -93,7 +93,7 @@ def _describe(source: KernelSource, host: bytes) -> _Described:
         except (AttributeError, OSError) as error:
             raise CompileError(
                 f"the host side of kernel {source.name} cannot be asked for its parameters: {error}. If programs may "
-                f"not be run from {folder}, set TMPDIR to where they may.",
+                f"not be run from {folder}, set TMPDIR to where they may before Python starts.",
                 source=source.text,
             ) from error
     return _Described(answer[1], answer[2])

@@ -375,7 +375,9 @@ def _write_source(folder: Path, source: KernelSource) -> None:
     try:
         (folder / "kernel.cu").write_text(source.text, encoding="utf-8")
     except OSError as error:
-        raise ToolkitError(f"kernel {source.name} cannot be written for its compiler: {error}. Set TMPDIR.") from error
+        raise ToolkitError(
+            f"kernel {source.name} cannot be written for its compiler: {error}. Set TMPDIR before Python starts."
+        ) from error
 
 
 def _programs(command: Sequence[str]) -> list[str]:

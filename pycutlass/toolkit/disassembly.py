@@ -38,5 +38,7 @@ def instruction_mix(cubin: bytes, memo: Memo = without_memo) -> Counter[str]:
         try:
             path.write_bytes(cubin)
         except OSError as error:
-            raise ToolkitError(f"a cubin cannot be written for {program.name}: {error}. Set TMPDIR.") from error
+            raise ToolkitError(
+                f"a cubin cannot be written for {program.name}: {error}. Set TMPDIR before Python starts."
+            ) from error
         return Counter(_INSTRUCTION.findall(run_quietly([str(program), *options, str(path)])))

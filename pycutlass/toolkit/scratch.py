@@ -35,7 +35,7 @@ def scratch_directory() -> Iterator[Path]:
     except OSError as error:
         raise ToolkitError(
             f"compilers need a temporary directory, and none can be made: {error}. Set TMPDIR to a directory of "
-            f"your own."
+            f"your own before Python starts."
         ) from error
     with contextlib.ExitStack() as held:
         held.callback(shutil.rmtree, name, ignore_errors=True)

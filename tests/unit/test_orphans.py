@@ -146,6 +146,14 @@ def test_a_scratch_directory_is_in_use_until_it_is_gone(tmp_path, monkeypatch):
 
 def test_a_temporary_directory_that_cannot_be_made_is_a_toolkit_error(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(ToolkitError, match="Set TMPDIR"), toolkit.scratch_directory():
+    with pytest.raises(ToolkitError, match=r"Set TMPDIR to .* before Python starts"), toolkit.scratch_directory():
         pass
+    (tmp_path / "own").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "own"))
+    with pytest.raises(ToolkitError), toolkit.scratch_directory():  # Python looks for it once
+        pass
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with toolkit.scratch_directory() as folder:
+        assert folder.parent == tmp_path / "own"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     toolkit.sweep_scratch()

@@ -15,7 +15,8 @@ from trivial_kernels import Operation
 
 import pycutlass
 from pycutlass import cli, compiler, toolkit
-from pycutlass.cache import Artifact, KernelCache, make_key
+from pycutlass.cache import Artifact, Entry, KernelCache, make_key
+from pycutlass.cache.selection import narrowed, selected
 from pycutlass.compiler import choice, session, tools
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError, ToolkitError
 from pycutlass.toolkit import find, models
@@ -227,3 +228,5 @@ def test_text_that_cannot_be_compared_is_taken_as_text():
     with pytest.raises(ArgumentError, match=r"one of rmm, torch, cupy.*Did you mean torch\?"):
         pycutlass.set_allocator(Odd("Torch"))
     assert choice.several_targets([Odd("sm_80"), Odd("sm_80")]) == ["sm_80"]
+    where, entry = Path("kernels.db"), Entry("0" * 64, "kernel_a", "sm_80", {}, {}, 1, 0.0, 0.0)
+    assert selected([entry], [Odd("kernel_a")], where) == narrowed([entry], Odd("kernel"), [Odd("sm_80")], where)
