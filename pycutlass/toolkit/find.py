@@ -55,6 +55,7 @@ __all__ = [
 GET_CUTLASS = "pip install nvidia-cutlass==4.2.0.0, or set CUTLASS_PATH to a checkout of CUTLASS 4.2"
 GET_NVCC = "pip install 'pycutlass[nvcc]', or install the CUDA 13.0 toolkit and set CUDA_HOME to its root"
 GET_NVRTC = "pip install " + " ".join(f"'nvidia-cuda-{part}==13.0.*'" for part in ("nvrtc", "runtime", "crt", "cccl"))
+GET_BINDINGS = "pip install 'cuda-bindings>=13.0.1,<14'"
 #: How messages about a variable that is wrong end.
 CORRECT = "Correct the variable or unset it."
 
@@ -116,7 +117,7 @@ def bindings_directory() -> Path:
     """
     for package in config.package_directories("cuda.bindings"):
         return package.parents[1]
-    raise ToolkitError("NVRTC is called through cuda.bindings, which is not installed: pip install cuda-bindings")
+    raise ToolkitError(f"NVRTC is called through cuda.bindings, which is not installed: {GET_BINDINGS}")
 
 
 def own_include() -> Path:

@@ -72,6 +72,8 @@ _ADDS_DIRECTORY = (
 _NAMES_LIBRARY = ("-L", "-l", "--library")
 _OTHER_RULES = ("-specs", "--specs", "-wrapper")  # each may have any program run, and any file read
 _MOST_OPTIONS = 10_000
+_TAKES_NEXT = frozenset((*_ADDS_DIRECTORY, *_NAMES_LIBRARY, *_OTHER_RULES, "-B"))  # where no value is joined to them
+_HANDS_ON_NEXT = ("-Xpreprocessor", "-Xassembler", "-Xlinker", "-Xclang")
 _HANDS_ON = ("-Wp,", "-Wa,", "-Wl,")  # words between commas for the preprocessor, the assembler and the linker
 
 
@@ -95,30 +97,43 @@ def _words_of_file(file: str) -> list[str]:
 
 def _refuse_what_no_key_knows(named: str, command: list[str]) -> None:
     """Raise for options of ``CXX`` that mean another kernel at another time, or on another machine."""
-    for option in compiler_options(command[1:]):
-        if re.match(r"[A-Za-z_]\w*=", option):
+    options = compiler_options(command[1:])
+    for number, word in enumerate(options):
+        option = _as_given(options, number)
+        if re.match(r"[A-Za-z_]\w*=", word):
             raise ToolkitError(
                 f"CXX is {named!r}, and {option} sets a variable, which may lead the compiler to what a kernel's cache "
                 f"key does not know. Leave it out."
             )
-        if option.startswith(_ADDS_DIRECTORY) or option == "-B":
+        if word.startswith(_ADDS_DIRECTORY) or word == "-B":
             raise ToolkitError(
                 f"CXX is {named!r}, and {option} adds a directory of headers or programs that a kernel's cache "
                 f"key does not know: a change in it would go unnoticed. Leave it out; CUTLASS_PATH and CUDA_HOME "
                 f"say where headers are."
             )
-        if option.startswith(_NAMES_LIBRARY):
+        if word.startswith(_NAMES_LIBRARY):
             raise ToolkitError(
                 f"CXX is {named!r}, and {option} names a library, or a directory of libraries, that a kernel's cache "
                 f"key does not know. Leave it out: kernels need no library."
             )
-        if option.startswith(_OTHER_RULES):
+        if word.startswith(_OTHER_RULES):
             raise ToolkitError(
                 f"CXX is {named!r}, and {option} has the compiler run programs and read files that a kernel's cache "
                 f"key does not know. Leave it out; options that kernels need may stand in CXX itself."
             )
-        if option.startswith("-m") and option.endswith("=native"):
+        if word.startswith("-m") and word.endswith("=native"):
             raise ToolkitError(
-                f"CXX is {named!r}, and what {option} means differs from one machine to the next, which a kernel's "
+                f"CXX is {named!r}, and what {word} means differs from one machine to the next, which a kernel's "
                 f"cache key does not know. Name the processor, for example -march=x86-64-v3."
             )
+
+
+def _as_given(options: list[str], number: int) -> str:
+    """Return an option with the words that go with it: its value, where that stands alone, and what hands both on."""
+    word = options[number]
+    for first in range(number):
+        if options[first].startswith(_HANDS_ON) and number <= first + options[first].count(","):
+            return options[first]
+    before = options[number - 1 : number] if number and options[number - 1] in _HANDS_ON_NEXT else []
+    alone = word in _TAKES_NEXT and not before
+    return shlex.join([*before, word, *(options[number + 1 : number + 2] if alone else [])])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cached import REPORT
+from test_compiler_key import OPTIONS_OF_DIRECTORIES, OPTIONS_OF_LIBRARIES
 from test_toolkit import bare_machine, make_cutlass, make_program, make_toolkit  # noqa: F401 (a fixture among them)
 from trivial_kernels import Operation
 
@@ -84,8 +85,20 @@ def test_packages_are_named_as_a_shell_and_the_project_take_them(tmp_path):
     assert said == shlex.split(find.GET_NVRTC)
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert {*said[2:]} <= {*project["dependencies"]}
+    assert shlex.split(find.GET_BINDINGS)[2] in project["dependencies"]
     assert re.search(r"nvidia-cutlass==[\d.]+", find.GET_CUTLASS)[0] in project["dependencies"]
     assert "pycutlass[nvcc]" in find.GET_NVCC and "nvcc" in project["optional-dependencies"]
+
+
+@pytest.mark.parametrize("option", [*OPTIONS_OF_DIRECTORIES, *OPTIONS_OF_LIBRARIES, "-specs /x", "-march=native"])
+def test_an_option_that_is_left_out_leaves_nothing_of_itself(monkeypatch, tmp_path, option):
+    program = make_program(tmp_path / "g++", "exit 0")
+    monkeypatch.setenv("CXX", f"{program} -O1 {option} -g")
+    with pytest.raises(ToolkitError) as caught:
+        toolkit.find_host_compiler()
+    (named,) = re.findall(r"-g', and (?:what )?(-.*?) (?:adds|names|has|means)", str(caught.value))
+    monkeypatch.setenv("CXX", f"{program} -O1 {option} -g".replace(named, ""))
+    assert toolkit.find_host_compiler() == (str(program), "-O1", "-g")
 
 
 # What is there in another version.
