@@ -145,10 +145,11 @@ class Arguments(ABC):
                 f"to be added, write {call}; otherwise give D as well."
             )
         present: Mapping[str, Any] = self.__dict__.get("_given", {})
-        if given.get("C", present.get("C")) is not None:
-            self._check_beta(output_op)
+        source = given.get("C", present.get("C"))
+        if source is not None:
+            self._check_beta(source, output_op)
 
-    def _check_beta(self, output_op: EpilogueScalars | None) -> None:
+    def _check_beta(self, source: Any, output_op: EpilogueScalars | None) -> None:
         """Refuse a C that would not be read merely because nobody has said what beta is."""
         present: EpilogueScalars | None = self.__dict__.get("output_op")
         scalars = present if output_op is None else output_op
@@ -159,9 +160,11 @@ class Arguments(ABC):
         without = f"{self._SOURCE}=None" if present is None else f"leave {self._SOURCE} out"
         if output_op is not None:
             without += f"; epilogue_type({alpha}, 0.0) says that it is not to be read"
+        added = f"output_op=operation.epilogue_type({alpha}, 1.0) to add it, or "
+        if type(source) is int and source == 0:  # the address of nothing
+            added = ""
         raise ArgumentError(
-            f"{self._SOURCE} is given {how}, and beta is 0 then: it would not be read. Pass "
-            f"output_op=operation.epilogue_type({alpha}, 1.0) to add it, or {without}."
+            f"{self._SOURCE} is given {how}, and beta is 0 then: it would not be read. Pass {added}{without}."
         )
 
     def _taken(self, operand: Any) -> Any:

@@ -168,3 +168,11 @@ def test_a_workspace_is_the_address_of_sums() -> None:
     sums = pycutlass.ReductionArguments(reduction, [64, 64], 2, made.ptr_D, D)
     reduction.run(sums)
     assert (D == 64).all()
+
+
+def test_a_source_of_0_is_none() -> None:
+    operation, A, D = ampere("f16"), np.eye(8, dtype=np.float16), np.zeros((8, 8), np.float16)
+    text = said(lambda: GemmArguments(operation, (8, 8, 8), A, np.asfortranarray(A), 0, D))
+    assert text.endswith("it would not be read. Pass C=None.")
+    operation.run(GemmArguments(operation, (8, 8, 8), A, np.asfortranarray(A), None, D))
+    assert (D == A).all()
