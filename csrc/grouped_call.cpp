@@ -374,7 +374,7 @@ void bind_grouped_call(py::module_& m) {
             self.set_device_tables(problems, most_tiles, addresses);
           },
           py::arg("problems"), py::arg("most_tiles"), py::arg("tables"))
-      .def("plan", &GroupedCall::plan)
+      .def("plan", [](GroupedCall& call) { return Call::status_of(call.plan()); })
       .def("join", &GroupedCall::join, py::arg("stream"))
       .def_property_readonly("captured", &GroupedCall::captured)
       .def_property_readonly("device_bytes", &GroupedCall::table_bytes)

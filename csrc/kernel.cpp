@@ -27,11 +27,26 @@ int get_attribute(int* value, int attribute, int ordinal) {
   return driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attribute), ordinal);
 }
 
+/// What the driver said of the last tensor map that it refused: CUTLASS prints that, and goes on without the map.
+thread_local CUresult refused_map = CUDA_SUCCESS;
+
+template <auto encode, typename... Arguments>
+CUresult encode_map(Arguments... arguments) {
+  CUresult const code = (driver().*encode)(arguments...);
+  if (code != CUDA_SUCCESS) refused_map = code;
+  return code;
+}
+
+template <auto encode, typename... Arguments>
+void* encoder(CUresult (*Driver::*)(Arguments...)) {
+  return reinterpret_cast<void*>(&encode_map<encode, Arguments...>);
+}
+
 int get_entry_point(char const* symbol, void** function, unsigned int) {
   if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
-    *function = reinterpret_cast<void*>(driver().cuTensorMapEncodeTiled);
+    *function = encoder<&Driver::cuTensorMapEncodeTiled>(&Driver::cuTensorMapEncodeTiled);
   } else if (std::strcmp(symbol, "cuTensorMapEncodeIm2col") == 0) {
-    *function = reinterpret_cast<void*>(driver().cuTensorMapEncodeIm2col);
+    *function = encoder<&Driver::cuTensorMapEncodeIm2col>(&Driver::cuTensorMapEncodeIm2col);
   } else {
     return CUDA_ERROR_NOT_FOUND;
   }
@@ -112,6 +127,12 @@ void HostLibrary::check_element(int role, int element) const {
   std::string const made = compiled ? std::string("was compiled for one of ") + element_name(compiled) : "has none";
   raise_error("CacheError", "operand " + name + " is of " + element_name(element) + ", and the kernel " + made +
                                 ": description and kernel do not belong together");
+}
+
+int HostLibrary::plan(void const* call, void* params, pycutlass_plan_result* result) const {
+  refused_map = CUDA_SUCCESS;
+  int const status = plan_(call, params, result);
+  return refused_map == CUDA_SUCCESS ? status : -static_cast<int>(refused_map);
 }
 
 HostLibrary::~HostLibrary() {

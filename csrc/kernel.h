@@ -26,7 +26,8 @@ class HostLibrary {
   std::vector<pycutlass_epilogue_field> const& epilogue() const { return epilogue_; }
   /// Throws CacheError unless operand `role` is what the kernel was compiled for.
   void check_element(int role, int element) const;
-  int plan(void const* call, void* params, pycutlass_plan_result* result) const { return plan_(call, params, result); }
+  /// Makes parameters: 0, a cutlass::Status, or the negative CUresult of a tensor map that the driver refuses.
+  int plan(void const* call, void* params, pycutlass_plan_result* result) const;
 
  private:
   void* handle_ = nullptr;

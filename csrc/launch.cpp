@@ -226,6 +226,11 @@ int Call::plan() {
   return status;
 }
 
+int Call::status_of(int planned) {
+  if (planned < 0) check(static_cast<CUresult>(-planned), "cuTensorMapEncode");
+  return planned;
+}
+
 void Call::go_back_to(Planned const& planned) noexcept {
   result_ = planned.result;
   config_ = planned.config;

@@ -104,8 +104,10 @@ class Call {
   void check_unused() const;
   /// Throws ArgumentError where a tensor's memory was moved since it was given.
   virtual void check_unmoved() const;
-  /// Makes grid and kernel parameters from the record; returns a cutlass::Status.
+  /// Makes grid and kernel parameters from the record; returns what `HostLibrary::plan` does.
   int plan();
+  /// The cutlass::Status that is `planned`; throws DriverError where the driver has refused a tensor map.
+  static int status_of(int planned);
   /// Takes tensors of the remembered forms, in the order of `operands`: A, B, C, D, then further ones as they were set.
   /// None, or what is left out, stays. False leaves everything as it was.
   virtual bool update(PyObject* const* tensors, size_t count);

@@ -38,7 +38,7 @@ void bind_call(py::module_& m) {
       .def("follow_library", py::overload_cast<py::object const&>(&Call::follow_library), py::arg("tensor_type"))
       .def("follow_callable", &Call::follow_callable, py::arg("callable"))
       .def("check_unmoved", &Call::check_unmoved)
-      .def("plan", &Call::plan)
+      .def("plan", [](Call& call) { return Call::status_of(call.plan()); })
       .def(
           "update",
           [](Call& self, py::args const& tensors) {

@@ -184,7 +184,7 @@ def bad_inputs() -> dict[str, tuple[dict[str, Any], type[Exception], str]]:
         "broadcast": ({"A": full(1, K).expand(M, K)}, ArgumentError, "leading dimension of operand A is 0"),
         "pointer": ({"A": big[1 : 1 + M * K]}, AlignmentError, "multiple of 16 bytes"),
         "ld": ({"A": full(M, K + 4)[:, :K]}, AlignmentError, "leading dimension"),
-        "cpu": ({"A": torch.zeros(M, K, dtype=torch.float16)}, ArgumentError, r"A.cuda\(\)"),
+        "cpu": ({"A": torch.zeros(M, K, dtype=torch.float16)}, ArgumentError, r"A = A\.cuda\(0\)"),
         "host pointer": (
             {"A": np.zeros((M, K), np.float16).ctypes.data},
             ArgumentError,

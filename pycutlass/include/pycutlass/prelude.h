@@ -30,15 +30,26 @@ struct tuple_element<I, const T> {
 #else
 
 #define PYCUTLASS_DEVICE_SIDE 0
-// CUTLASS includes <iostream>, which prepares the standard streams in each library that includes it. The host side uses
-// none of them, and a libstdc++ that is linked statically would add 450 KB for that, to be loaded each time.
+// CUTLASS includes <iostream>, which prepares the standard streams in each library that includes it, and prints to one
+// where the driver refuses a tensor map, which PyCUTLASS reports itself. A libstdc++ that is linked statically would
+// add 450 KB for that, to be loaded each time. So the host side has no streams, and text for std::cerr goes nowhere.
 #include <istream>
 #include <ostream>
 #if defined(__GLIBCXX__) && !defined(_GLIBCXX_IOSTREAM)
 #define _GLIBCXX_IOSTREAM 1
+namespace pycutlass {
+struct NoStream {
+  template <class T>
+  NoStream const& operator<<(T const&) const {
+    return *this;
+  }
+  NoStream const& operator<<(std::ostream& (*)(std::ostream&)) const { return *this; }
+};
+}  // namespace pycutlass
 namespace std {
 extern istream cin;
-extern ostream cout, cerr, clog;
+extern ostream cout, clog;
+constexpr pycutlass::NoStream cerr{};
 }  // namespace std
 #endif
 #include <cuda_runtime.h>
