@@ -291,7 +291,7 @@ def prepare(
     written = operation.D if kind is PreparedGemm else operation.C  # groups have no D apart
     described = (operation.A, operation.B, operation.C, written)
     needs_look = any(each.order.interleave > 1 or each.type.bits < 8 for each in described)
-    if ordinal is None or needs_look or operation.epilogue_functor.ports:
+    if ordinal is None or needs_look or operation.epilogue_functor.is_tree:
         return None
     try:
         prepared = kind(operation, ordinal)

@@ -1,4 +1,4 @@
-"""Epilogues: functors, activations and the scalars of a launch."""
+"""Epilogues: functors, functions written in Python with what they are made of, and the scalars of a launch."""
 
 from pycutlass.epilogue.activations import (
     Activation,
@@ -13,24 +13,40 @@ from pycutlass.epilogue.activations import (
     tanh,
 )
 from pycutlass.epilogue.fast_clamp import FastLinearCombinationClamp
+from pycutlass.epilogue.function import (
+    EpilogueFunction,
+    FunctionEpilogue,
+    epilogue_function,
+)
+
+# Not in __all__, since some are names of Python's own; nothing here uses those.
+from pycutlass.epilogue.functions import *  # noqa: F403
 from pycutlass.epilogue.functors import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.epilogue.generic import LinearCombinationGeneric
+from pycutlass.epilogue.parameters import Column, Row, Source, Tensor
 from pycutlass.epilogue.protocol import NO_TREES, Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars
 
 __all__ = [
     "NO_TREES",
     "Activation",
+    "Column",
     "Epilogue",
+    "EpilogueFunction",
     "EpilogueFunctor",
     "EpilogueScalars",
     "Family",
     "FastLinearCombinationClamp",
+    "FunctionEpilogue",
     "LinearCombination",
     "LinearCombinationClamp",
     "LinearCombinationGeneric",
     "Port",
+    "Row",
     "Scalar",
+    "Source",
+    "Tensor",
+    "epilogue_function",
     "gelu",
     "gelu_tanh",
     "hardswish",

@@ -6,6 +6,7 @@ and lose their digits in f16.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -74,6 +75,24 @@ class Activation(_Fixed, ABC):
     of_integers: ClassVar[bool] = False
     #: Names and defaults of scalars behind alpha and beta.
     extra: ClassVar[tuple[tuple[str, float], ...]] = ()
+
+    def __new__(cls, /, *given: Any, **named: Any) -> Any:
+        """Apply the activation to a value of an epilogue function; make an activation of anything else."""
+        if given and hasattr(type(given[0]), "activated"):
+            return given[0].activated(cls, *given[1:], **named)
+        return super().__new__(cls)
+
+    def __init_subclass__(cls) -> None:
+        """Let `numpy` take values of an epilogue function as well."""
+        computed = cls.numpy
+
+        @functools.wraps(computed)
+        def numpy(x: Any, *extra: Any, **named: Any) -> Any:
+            if hasattr(type(x), "activated"):
+                return x.activated(cls, *extra, **named)
+            return computed(x, *extra, **named)
+
+        cls.numpy = staticmethod(numpy)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         if self.element_compute is not None:

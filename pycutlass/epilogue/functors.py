@@ -93,6 +93,7 @@ class EpilogueFunctor(Value, Epilogue):
 
     #: Whether it is a tree of visitors, which CUTLASS has no functor for, and whether it limits narrow integers.
     is_tree: ClassVar[bool] = False
+    reads_source: ClassVar[bool | None] = None
     saturates: ClassVar[bool] = False
     #: CUTLASS's functors have no tensors beside C and D.
     inputs: ClassVar[tuple[Port, ...]] = ()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass import _core
-from pycutlass.calls import unknown_keywords
+from pycutlass.calls import public, unknown_keywords
 from pycutlass.epilogue.scalars import EpilogueScalars, pack
 from pycutlass.errors import ArgumentError
 from pycutlass.families import Family
@@ -137,6 +137,11 @@ class Epilogue(ABC):
         return tuple(scalar.name for scalar in self.scalar_table)
 
     @property
+    def reads_source(self) -> bool | None:
+        """Whether C is read at each launch; None where beta decides."""
+        return None
+
+    @property
     def is_tree(self) -> bool:
         """Whether it is a tree of CUTLASS's visitors, and no functor of CUTLASS's."""
         return True
@@ -170,10 +175,15 @@ class Epilogue(ABC):
         """Return C++ that comes before the kernel, for a tree: a type that is none of CUTLASS's."""
         return ""
 
+    def loaded(self, family: Family) -> Port | None:
+        """Return the tensor that kernels of `family` load as they load C, where C is not read."""
+        return None
+
     def shared_bytes(self, family: Family, tile: TileDescription) -> int:
         """Return the shared memory in bytes that the epilogue takes at most beside what C and D go through."""
         return 0
 
+    @public
     def epilogue_type(self, *values: Any, **named: Any) -> EpilogueScalars:
         """Return the scalars of one launch, by position or by name, which pack themselves for a kernel.
 
@@ -200,7 +210,13 @@ class Epilogue(ABC):
             raise ArgumentError(f"{type(self).__name__} takes the scalars {', '.join(names)}; {missing[0]} is missing")
         on_device = tuple(scalar.name for scalar in self.scalar_table if scalar.on_device)
         named_values = [(name, given.get(name, defaults[name])) for name in names]
-        return pack(self.compute, *named_values, on_device=on_device, beta_is_given="beta" in given)
+        return pack(
+            self.compute,
+            *named_values,
+            on_device=on_device,
+            beta_is_given="beta" in given,
+            reads_source=self.reads_source,
+        )
 
     def reference(
         self,

@@ -26,7 +26,7 @@ __all__ = ["EpilogueLayout", "EpilogueScalars", "Field", "check_scalars", "compu
 
 #: The scalars that kernels read from device memory; include/pycutlass/epilogue.h passes all others by value.
 _ON_DEVICE = ("alpha", "beta")
-_FORMATS = {"f64": "d", "f32": "f", "f16": "e", "s32": "i", "s8": "b", "s64": "q"}
+_FORMATS = {"f64": "d", "f32": "f", "f16": "e", "bf16": "H", "s32": "i", "s8": "b", "s64": "q"}
 _MOST_F32 = float(np.finfo(np.float32).max)
 _INTEGERS = {"s8", "s32", "s64"}
 
@@ -56,6 +56,8 @@ class EpilogueScalars:
     names: tuple[str, ...] = ("alpha", "beta")
     #: Whether somebody has said what beta is; a default of 0 would drop a C without a word.
     beta_is_given: bool = True
+    #: Whether C is read; None where beta decides.
+    reads_source: bool | None = None
 
     def __repr__(self) -> str:
         texts = [
@@ -113,6 +115,8 @@ class EpilogueScalars:
     @property
     def needs_source(self) -> bool:
         """Whether C may be read: beta is in device memory, or a number that is not zero in the compute type."""
+        if self.reads_source is not None:
+            return self.reads_source
         if "beta" not in self.names:
             return False
         index = self.names.index("beta")
@@ -121,19 +125,27 @@ class EpilogueScalars:
     @property
     def drops_source(self) -> bool:
         """Whether C is not read merely because beta was left out: who gives a C then has forgotten beta."""
+        if self.reads_source is not None:
+            return False
         return "beta" in self.names and not self.beta_is_given and not self.needs_source
 
 
 def pack(
-    compute: Element, *named: tuple[str, Any], on_device: tuple[str, ...] = _ON_DEVICE, beta_is_given: bool = True
+    compute: Element,
+    *named: tuple[str, Any],
+    on_device: tuple[str, ...] = _ON_DEVICE,
+    beta_is_given: bool = True,
+    reads_source: bool | None = None,
 ) -> EpilogueScalars:
     """Return the scalars of one launch from pairs of name and value, checked against the compute type.
 
-    Those named in `on_device` may be in device memory. `beta_is_given` is False where beta is a default.
+    Those named in `on_device` may be in device memory. `beta_is_given` is False where beta is a default, and
+    `reads_source` says of an epilogue function whether C is read.
     """
     packed = [_scalar(compute, name, value, on_device) for name, value in named]
-    values, pointers, owners = zip(*packed, strict=True)
-    return EpilogueScalars(values, pointers, owners, compute, tuple(name for name, _ in named), beta_is_given)
+    values, pointers, owners = zip(*packed, strict=True) if packed else ((), (), ())
+    names = tuple(name for name, _ in named)
+    return EpilogueScalars(values, pointers, owners, compute, names, beta_is_given, reads_source)
 
 
 class _Epilogue(Protocol):
@@ -146,6 +158,10 @@ class _Epilogue(Protocol):
     @property
     def scalar_names(self) -> tuple[str, ...]:
         """Names of the scalars of a launch."""
+
+    @property
+    def reads_source(self) -> bool | None:
+        """Whether C is read; None where beta decides."""
 
     def epilogue_type(self) -> EpilogueScalars:
         """Return the scalars of a launch that names none."""
@@ -165,7 +181,7 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> Epilog
             f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
             f"{functor.compute}: make it with this operation's epilogue_type"
         )
-    if scalars.names != functor.scalar_names:
+    if scalars.names != functor.scalar_names or scalars.reads_source != functor.reads_source:
         raise ArgumentError(
             f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
             f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
@@ -406,4 +422,6 @@ def _converted(element: str, number: float) -> float | int:
         return int(number)
     with np.errstate(over="ignore"):
         single = np.float32(number)
+        if element == "bf16":  # its bits, which struct has no format for
+            return int(element_of(_core.bfloat16).round(np.asarray(single)).view(np.uint16))
         return float(single if element == "f32" else np.float16(single))

@@ -205,6 +205,9 @@ class Epilogue(Protocol):
     def why_not(self, family: Any) -> str:
         """Return why kernels of `family` cannot have it."""
 
+    def loaded(self, family: Any) -> Any:
+        """Return the tensor that kernels of `family` load as they load C; None where that is C."""
+
     def shared_bytes(self, family: Any, tile: Any) -> int:
         """Return the shared memory in bytes that it takes beside what C and D go through."""
 

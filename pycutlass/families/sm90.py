@@ -224,7 +224,9 @@ class _Sm90(KernelFamily):
         epilogue: Epilogue | None = None,
     ) -> int:
         """Return the bytes of shared memory; of a kernel that has 2 stages where fewer than that would fit."""
-        beside = 0 if epilogue is None else epilogue.shared_bytes(self.gemm, tile)
+        beside = 0
+        if epilogue is not None:
+            beside, C, D = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C), D or C
         stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
@@ -250,19 +252,27 @@ class _Sm90(KernelFamily):
         """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
         tile, functor = kernel.tile_description, kernel.epilogue_functor
         schedule = tile.kernel_schedule or KernelSchedule.Cooperative
-        written = "" if kernel.D == kernel.C else f",\n    {kernel.D.cpp}"
+        C = _loaded(functor, self.gemm, kernel.C)
+        written = "" if kernel.D == C else f",\n    {kernel.D.cpp}"
         return (
             f'#include "pycutlass/{header}"\n\n'
             f"{functor.definitions(self.gemm) if functor.is_tree else ''}"
             f"using Operation = pycutlass::{template}<\n"
             f"    {kernel.A.cpp},\n"
             f"    {kernel.B.cpp},\n"
-            f"    {kernel.C.cpp},\n"
+            f"    {C.cpp},\n"
             f"    {tile.math_instruction.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
             f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
-            f"    {functor.cpp(self.gemm, kernel.C.type)},\n"
+            f"    {functor.cpp(self.gemm, C.type)},\n"
             f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
         )
+
+
+def _loaded(functor: Epilogue, family: Family, C: Tensor) -> Tensor:
+    """Return the description of what is loaded as C: another tensor of the epilogue, where C is not read."""
+    port = functor.loaded(family)
+    loaded: Tensor = C if port is None else port.description
+    return loaded
 
 
 def _static_shape(shape: Shape) -> str:

@@ -32,6 +32,9 @@ __all__ = [
 #: (CUDA C++ Programming Guide, technical specifications).
 SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10}
 
+#: What trees of visitors compute in, by the accumulator: in more types than CUTLASS's functors.
+_TREES_COMPUTE = dict.fromkeys(("f16", "f32", "s32"), ("f32", "f16", "bf16"))
+
 
 class Family(enum.Enum):
     """The kernels that an epilogue may belong to; their value is what messages call them."""
@@ -188,6 +191,8 @@ class KernelFamily(ABC):
         """
         check_matrix(name, C)
         written, computed = self.written[accumulator.short], self.computed[accumulator.short]
+        if functor.is_tree:
+            computed = _TREES_COMPUTE.get(accumulator.short, computed)
         if C.type.short not in written:
             raise DescriptionError(
                 f"an epilogue of an accumulator of {accumulator} can write {', '.join(written)}; got {C.type}: "

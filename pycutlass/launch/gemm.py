@@ -82,7 +82,7 @@ class GemmProblem(Problem):
         """Execute the reference on the host."""
         functor = self.operation.epilogue_functor
         arrays = {name: each.host_array() for name, each in self.operands.items() if name not in self.written}
-        if functor.ports:
+        if functor.is_tree:
             scalars = dict(zip(functor.scalar_names, self.scalars.values, strict=True))
             for name, values in reference.gemm_outputs(self.operation, arrays, scalars).items():
                 self.operands[name].store(values)

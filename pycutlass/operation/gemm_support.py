@@ -127,11 +127,12 @@ def _makes_groups(operation: Described) -> bool:
 
 def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
     """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
-    names = ", ".join(port.name for port in epilogue.ports)
-    if names and (size.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or size.split_k_slices > 1):
+    if epilogue.is_tree and (size.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or size.split_k_slices > 1):
+        names = ", ".join(port.name for port in epilogue.ports)
+        what = f"an epilogue with tensors beside C and D ({names})" if names else f"the epilogue {epilogue!r}"
         raise ArgumentError(
-            f"an epilogue with tensors beside C and D ({names}) runs in Mode.Gemm with one slice and in Mode.Batched, "
-            f"not in {size.gemm_mode} with {size.split_k_slices} slices"
+            f"{what} runs in Mode.Gemm with one slice and in Mode.Batched, not in {size.gemm_mode} with "
+            f"{size.split_k_slices} slices"
         )
 
 

@@ -171,7 +171,7 @@ class Emulator:
         if header.exists():
             return _include(self._common / header.name)
         directory.mkdir()
-        names = [f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "conv2d")]
+        names = [f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d")]
         names += ["algorithm", "array", "random", "tuple", "vector"]
         header.write_text("".join(f"#include <{name}>\n" for name in names))
         return self.precompile(header)
@@ -205,6 +205,10 @@ class Emulator:
     def run_visitor(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
         """The same for a kernel with the epilogue of ``extra_epilogue.py``."""
         return self._run(operation, "visitor.h", _problems(operation, seed))
+
+    def run_function(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
+        """The same for a kernel with an epilogue function, whose C++ is taken to compute one element right."""
+        return self._run(operation, "function.h", _problems(operation, seed))
 
     def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems drawn at random, and what was said."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from convolutions import SIMT, conv, f32, fprop
 from descriptions import native_parts, parts
+from epilogue_functions import biased, residual
 from groups import grouped
 
 import pycutlass
@@ -220,6 +221,14 @@ def _described() -> Iterator[Call]:
     yield from _scalars(pycutlass.LinearCombinationGeneric(**generic))
     for name in ("identity", "relu", "leaky_relu", "tanh", "sigmoid", "silu", "hardswish", "gelu", "gelu_tanh"):
         yield Call(name, getattr(pycutlass, name), lambda: {"element_compute": F32}, repr)
+    yield Call("epilogue_function", pycutlass.epilogue_function, lambda: {"function": lambda x: x * 2}, repr)
+    yield Call(
+        "EpilogueFunction.__call__",
+        biased,
+        lambda: {"element_output": f16, "epilogue_vector_length": 8, "element_accumulator": F32, "bias": F32},
+        repr,
+    )
+    yield from _scalars(residual(f16, 8))
 
 
 def _operations() -> Iterator[Call]:

@@ -187,7 +187,9 @@ def test_a_namespace_shows_what_is_meant_and_modules_of_ours(name):
     module = MODULES[name]
     shown = {each for each in dir(module) if not each.startswith("_")}
     modules = {each for each in shown if getattr(sys.modules.get(f"{name}.{each}"), "__spec__", None) is not None}
-    assert shown - modules <= set(module.__all__)
+    # Some of the functions that epilogue functions call have names of Python's own, which no star may hide.
+    beside = set(sys.modules["pycutlass.epilogue.functions"].__all__) if name == "pycutlass.epilogue" else set()
+    assert shown - modules <= set(module.__all__) | beside
     kept = set(module.__all__) - (set(pycutlass.__all__) if name == "pycutlass.test" else OLD)
     assert shown >= kept, "what is imported on first use is shown, too"
 

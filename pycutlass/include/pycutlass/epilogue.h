@@ -8,6 +8,18 @@
 
 #include <cutlass/cutlass.h>
 
+namespace pycutlass {
+
+/// A tensor of an epilogue: where it begins, and the elements between its rows and between the matrices of a batch.
+template <typename Element>
+struct Port {
+  Element* data;
+  int64_t stride;
+  int64_t batch;
+};
+
+}  // namespace pycutlass
+
 #if !PYCUTLASS_DEVICE_SIDE
 
 #include <cstring>
@@ -15,6 +27,15 @@
 #include <utility>
 
 namespace pycutlass {
+
+/// An operand that lies where a tensor of an epilogue does; it reads alone.
+template <typename Element>
+pycutlass_operand operand_of(Port<Element> const& port, pycutlass_operand operand) {
+  operand.data = const_cast<std::remove_const_t<Element>*>(port.data);
+  operand.stride[0] = port.stride;
+  operand.stride[1] = port.batch;
+  return operand;
+}
 
 /// Tells of the fields of an epilogue's arguments. A member says itself where it is and what it is made of.
 template <typename Arguments>
@@ -35,18 +56,34 @@ class EpilogueFields {
   void stride(char const* name, int64_t Arguments::* member, uint8_t index) {
     add<int64_t>(name, member, PYCUTLASS_STRIDE, PYCUTLASS_S64, index);
   }
+  template <typename Member>
+  void port(char const* name, Port<Member> Arguments::* member) {
+    using Element = std::remove_const_t<Member>;
+    size_t const offset = offset_of(member);
+    add_at(name, offset + offsetof(Port<Member>, data), sizeof(Member*), PYCUTLASS_ADDRESS, element_code<Element>, 0,
+           !std::is_const_v<Member>);
+    add_at(name, offset + offsetof(Port<Member>, stride), sizeof(int64_t), PYCUTLASS_STRIDE, PYCUTLASS_S64, 0);
+    add_at(name, offset + offsetof(Port<Member>, batch), sizeof(int64_t), PYCUTLASS_STRIDE, PYCUTLASS_S64, 1);
+  }
 
  private:
   template <typename Member>
+  static size_t offset_of(Member Arguments::* member) {
+    static Arguments const probe{};
+    return reinterpret_cast<char const*>(&(probe.*member)) - reinterpret_cast<char const*>(&probe);
+  }
+  template <typename Member>
   void add(char const* name, Member Arguments::* member, pycutlass_field_kind kind, uint8_t element, uint8_t index = 0,
            bool written = false) {
+    add_at(name, offset_of(member), sizeof(Member), kind, element, index, written);
+  }
+  void add_at(char const* name, size_t offset, size_t bytes, pycutlass_field_kind kind, uint8_t element,
+              uint8_t index = 0, bool written = false) {
     if (count_++ >= room_) return;
-    static Arguments const probe{};
-    auto const offset = reinterpret_cast<char const*>(&(probe.*member)) - reinterpret_cast<char const*>(&probe);
     pycutlass_epilogue_field field{};
     std::strncpy(field.name, name, sizeof(field.name) - 1);
     field.offset = static_cast<uint16_t>(offset);
-    field.bytes = sizeof(Member);
+    field.bytes = static_cast<decltype(field.bytes)>(bytes);
     field.kind = static_cast<uint8_t>(kind);
     field.element = element;
     field.index = index;

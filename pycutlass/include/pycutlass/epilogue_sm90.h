@@ -21,7 +21,7 @@ struct Subtile {
   using Fragment = cutlass::Array<Element, kFragment>;
   /// ldmatrix and stmatrix move 16 x 16 elements of 16 bits for a warp.
   static constexpr bool kMovesMatrices = sizeof(Element) == 2;
-  static_assert((sizeof(Element) == 2 || sizeof(Element) == 4) && kColumns % 16 == 0);
+  static_assert(sizeof(Element) <= 4 && kColumns % 16 == 0);
 
   int warp;
   int lane;
@@ -76,7 +76,7 @@ struct Subtile {
 
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
 /// the default belong to the reductions of stream-K, which these kernels do not have.
-template <typename Collective>
+template <typename Collective, bool kIsFunction = false>
 struct EpilogueSm90 : Collective {
   using typename Collective::CtaTileMNK;
   using typename Collective::ElementC;
@@ -94,14 +94,18 @@ struct EpilogueSm90 : Collective {
   static constexpr int kRows = cute::size<0>(EpilogueTile{});
   static constexpr int kColumns = cute::size<1>(EpilogueTile{});
   static constexpr int kFragment = Policy::FragmentSize;
-  using Threads = Subtile<ElementD, kRows, kColumns, kFragment>;
+  using Loader = Subtile<ElementC, kRows, kColumns, kFragment>;
+  using Storer = Subtile<ElementD, kRows, kColumns, kFragment>;
 
-  /// What the builder makes of C and D of one type, row by row: they share their buffers.
-  static_assert(cute::is_same_v<ElementC, ElementD> && Policy::ReuseSmemC && !Policy::DelayTmaStore);
-  using SharedLayout = decltype(cute::tile_to_shape(
-      typename Collective::SmemLayoutAtomD{},
-      cute::make_shape(cute::Int<kRows>{}, cute::Int<kColumns>{}, cute::Int<Policy::StagesC>{}),
+  /// C and D of one size, row by row, share their buffers; others have buffers of their own.
+  static constexpr bool kShared = Policy::ReuseSmemC;
+  static_assert(kShared == (sizeof(ElementC) == sizeof(ElementD)) && !Policy::DelayTmaStore);
+  template <typename Atom, int kStages>
+  using Buffers = decltype(cute::tile_to_shape(
+      Atom{}, cute::make_shape(cute::Int<kRows>{}, cute::Int<kColumns>{}, cute::Int<kStages>{}),
       cute::Step<cute::_1, cute::_2, cute::_3>{}));
+  using LayoutC = Buffers<typename Collective::SmemLayoutAtomC, Policy::StagesC>;
+  using LayoutD = Buffers<typename Collective::SmemLayoutAtomD, kShared ? Policy::StagesC : Policy::StagesD>;
 
   CUTLASS_DEVICE EpilogueSm90(Params const& params, TensorStorage& shared)
       : Collective(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
@@ -140,37 +144,49 @@ struct EpilogueSm90 : Collective {
     constexpr int fragments_of_mma = decltype(cute::size<0>(accumulators.layout()))::value / kFragment;
     auto const fragments =
         cute::recast<cutlass::Array<typename Accumulators::value_type, kFragment> const>(accumulators);
-    auto const buffers = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_D.begin()), SharedLayout{});
-    Threads const threads(thread);
-    bool const first_warp = threads.warp == 0;
+    auto const loaded_to = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_C.begin()), LayoutC{});
+    auto const stored_from = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_D.begin()), LayoutD{});
+    Loader const loader(thread);
+    Storer const storer(thread);
+    bool const first_warp = thread / 32 == 0;
 
     auto source = cute::make_tensor<ElementC>(cute::Int<kFragment>{});
     auto callbacks = consumer_callbacks(size, coord, mma, source, thread);
     bool const has_load = fusion_.is_producer_load_needed(), has_source = fusion_.is_C_load_needed();
-    // C comes into the buffer that D leaves from: D's turn round the buffers, one phase ahead.
-    LoadPipelineState waited = stored;
-    waited.phase_ ^= 1;
+    LoadPipelineState waited = loaded;
+    if constexpr (kShared) {  // C comes into the buffer that D leaves from: D's turn round the buffers, one phase ahead
+      waited = stored;
+      waited.phase_ ^= 1;
+    }
 
     callbacks.begin();
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < tile_columns / kColumns; ++j) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < tile_rows / kRows; ++i) {
+        callbacks.begin_loop(i, j);
         if (has_load) {
           loads.consumer_wait(waited);
           if (has_source) {
-            threads.load(buffers(cute::_, cute::_, waited.index()),
-                         *reinterpret_cast<typename Threads::Fragment*>(source.data()));
+            loader.load(loaded_to(cute::_, cute::_, waited.index()),
+                        *reinterpret_cast<typename Loader::Fragment*>(source.data()));
           }
         }
         callbacks.previsit(i, j, waited.count(), has_load);
-        if (has_load) ++waited;
+        if (has_load) {
+          if constexpr (!kShared) {
+            cutlass::arch::fence_view_async_shared();  // what was read may be written by TMA
+            loads.consumer_release(loaded);
+            ++loaded;
+          }
+          ++waited;
+        }
 
         auto const computed = callbacks.visit(fragments(j % fragments_of_mma, i, j / fragments_of_mma), 0, i, j);
         using Computed = typename decltype(computed)::Element;
         auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
-        auto const buffer = buffers(cute::_, cute::_, stored.index());
-        threads.store(result, buffer);
+        auto const buffer = stored_from(cute::_, cute::_, stored.index());
+        storer.store(result, buffer);
 
         cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
         synchronize(mma);
@@ -185,9 +201,11 @@ struct EpilogueSm90 : Collective {
         if (first_warp) stores.producer_acquire(stored);
         synchronize(mma);
 
-        if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
-          if (has_load) loads.consumer_release(loaded);
-          ++loaded;
+        if constexpr (kShared) {
+          if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
+            if (has_load) loads.consumer_release(loaded);
+            ++loaded;
+          }
         }
       }
     }
@@ -204,11 +222,21 @@ struct EpilogueSm90 : Collective {
                 [&](auto... place) { cute::SM90_TMA_STORE::copy(map, buffer, int(place)...); });
   }
 
-  /// Callbacks of the fusion. They are not told which elements a thread has, since only fusions with vectors or other
-  /// matrices than C ask for that.
+  /// Callbacks of the fusion. Those of CUTLASS are not told which elements a thread has, since only fusions with
+  /// vectors or other matrices than C ask for that; epilogue functions derive it from their own few integers.
   template <typename Size, typename Coord, typename Mma, typename Source>
   CUTLASS_DEVICE auto consumer_callbacks(Size const& size, Coord const& coord, Mma const& mma, Source& source,
                                          int thread) {
+    if constexpr (kIsFunction) {
+      return fusion_.template tile_callbacks<kRows, kColumns, CtaTileMNK>(size, coord, source, thread);
+    } else {
+      return linear_callbacks(size, coord, mma, source, thread);
+    }
+  }
+
+  template <typename Size, typename Coord, typename Mma, typename Source>
+  CUTLASS_DEVICE auto linear_callbacks(Size const& size, Coord const& coord, Mma const& mma, Source& source,
+                                       int thread) {
     using Fusion = typename Collective::ThreadEpilogueOp;
     static_assert(!Fusion::IsPerRowScaleSupported && !Fusion::IsPerColScaleSupported &&
                   !Fusion::IsPerRowBiasSupported && !Fusion::IsPerColBiasSupported && !Fusion::IsAuxInSupported &&

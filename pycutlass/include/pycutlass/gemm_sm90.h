@@ -44,10 +44,15 @@ struct StageCount<0, CollectiveEpilogue> {
       sizeof(typename CollectiveEpilogue::SharedStorage))>;
 };
 
+/// Whether the epilogue is an epilogue function (function_sm90.h).
+template <typename Fusion>
+struct IsFunction : cute::false_type {};
+
 /// What the epilogue of a kernel computes: a fusion operation of CUTLASS's, ...
 template <typename Fusion, typename TileShape, typename C, typename D, typename Schedule, typename = void>
 struct FusionOf {
   static bool const kIsTree = false;
+  static bool const kIsFunction = false;
   using Type = Fusion;
 #if !PYCUTLASS_DEVICE_SIDE
   template <typename Arguments>
@@ -59,6 +64,7 @@ template <typename Fusion, typename TileShape, typename C, typename D, typename 
 struct FusionOf<Fusion, TileShape, C, D, Schedule,
                 cute::void_t<typename Fusion::template Tree<TileShape, C, D, Schedule>>> {
   static bool const kIsTree = true;
+  static bool const kIsFunction = IsFunction<Fusion>::value;
   using Type = typename Fusion::template Tree<TileShape, C, D, Schedule>::Type;
 #if !PYCUTLASS_DEVICE_SIDE
   template <typename Arguments>
@@ -67,14 +73,18 @@ struct FusionOf<Fusion, TileShape, C, D, Schedule,
 };
 
 /// The epilogue of a kernel: with a `store` of our own where D is like C, row by row, and nothing else is read or
-/// written, else as CUTLASS has it.
-template <typename Collective, typename C, typename D, bool kIsTree>
+/// written, or where it is a function; else as CUTLASS has it.
+template <typename Collective, typename C, typename D, bool kIsTree, bool kIsFunction>
 struct EpilogueOf {
   using Type = Collective;
 };
 template <typename Collective, typename C>
-struct EpilogueOf<Collective, C, C, false> {
+struct EpilogueOf<Collective, C, C, false, false> {
   using Type = EpilogueSm90<Collective>;
+};
+template <typename Collective, typename C, typename D>
+struct EpilogueOf<Collective, C, D, true, true> {
+  using Type = EpilogueSm90<Collective, true>;
 };
 
 /// D may be described apart from C.
@@ -89,7 +99,7 @@ struct GemmSm90 {
           cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
           typename C::Element, typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout,
           D::kAlignment, typename Schedule::Epilogue, typename Fused::Type>::CollectiveOp,
-      C, D, Fused::kIsTree>::Type;
+      C, D, Fused::kIsTree, Fused::kIsFunction>::Type;
 
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout, A::kAlignment,
@@ -138,7 +148,9 @@ struct GemmSm90 {
   /// Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
   static pycutlass_operand source_of(Call const& call) {
     pycutlass_operand source = source_or_target(call.common);
-    if constexpr (!cutlass::platform::is_same<C, D>::value) {
+    if constexpr (Fused::kIsFunction) {
+      return Epilogue::source(call.common, source);
+    } else if constexpr (!cutlass::platform::is_same<C, D>::value) {
       if (!operand(call.common, PYCUTLASS_C).data) {
         bool const by_rows = cutlass::platform::is_same<typename C::Layout, cutlass::layout::RowMajor>::value;
         source.stride[0] = by_rows ? call.n : call.m;

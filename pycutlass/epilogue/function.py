@@ -1,0 +1,340 @@
+"""Epilogues written as Python functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass import _core
+from pycutlass.calls import public, shown, suggestion
+from pycutlass.epilogue import lowering
+from pycutlass.epilogue.graph import Graph, element_named
+from pycutlass.epilogue.parameters import parameters, traced
+from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
+from pycutlass.epilogue.scalars import computed
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.integers import as_int
+from pycutlass.library import Value as FrozenValue
+from pycutlass.types import Element, element
+
+__all__ = ["EpilogueFunction", "FunctionEpilogue", "epilogue_function"]
+
+Array = NDArray[Any]
+
+_PORTS = ("matrix", "row", "column")
+
+
+@public
+def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
+    """Trace a function of an accumulator, and return what makes epilogues of it.
+
+    Parameters
+    ----------
+    function : callable
+        Of the accumulator, its first parameter. Each further one says by an annotation of `pycutlass.epilogue` what it
+        is: `Row` (a vector with an element for each column of D), `Column` (one for each row), `Tensor` (a matrix like
+        D), `Source` (operand C) or `Scalar` (a number of each launch, with a default perhaps). It is called once, at
+        once, and returns D or a dict of outputs by name, with D among them.
+
+    Returns
+    -------
+    EpilogueFunction
+        Called with types, it is an epilogue.
+
+    Raises
+    ------
+    DescriptionError
+        The function cannot be traced; the message has its line.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.epilogue import Row, Scalar, Tensor, gelu
+    >>> @pycutlass.epilogue_function
+    ... def gelu_bias_residual(accum, bias: Row, residual: Tensor, alpha: Scalar = 1.0):
+    ...     t = alpha * accum + bias
+    ...     return {"D": gelu(t) + residual, "T": t}
+    >>> gelu_bias_residual.numpy([[1.0, -1.0]], bias=[0.0, 1.0], residual=[[2.0, 2.0]])["T"]
+    array([[1., 0.]])
+    >>> functor = gelu_bias_residual(cutlass.float16, 8, T=cutlass.float32)
+    >>> [port.name for port in functor.inputs], [port.name for port in functor.outputs], functor.scalar_names
+    (['bias', 'residual'], ['T'], ('alpha',))
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    if not callable(function) or isinstance(function, type):
+        raise DescriptionError(f"epilogue_function traces a function, got {shown(function)}")
+    inputs = parameters(function, name)
+    return EpilogueFunction(name, traced(function, inputs, name), inspect.getdoc(function) or "")
+
+
+@public
+@dataclass(frozen=True)
+class EpilogueFunction:
+    """What `epilogue_function` makes: a graph, which becomes an epilogue when it is called with types.
+
+    Two functions that compute the same are equal.
+
+    Parameters
+    ----------
+    name : str
+        Of the function.
+    graph : Graph
+        What it computes.
+    """
+
+    name: str = field(compare=False)
+    graph: Graph
+    doc: str = field(default="", compare=False, repr=False)
+
+    @public
+    def __call__(
+        self,
+        element_output: Any,
+        epilogue_vector_length: int,
+        element_accumulator: Any = None,
+        element_epilogue: Any = None,
+        **types: Any,
+    ) -> FunctionEpilogue:
+        """Return the epilogue for element types.
+
+        Parameters
+        ----------
+        element_output : element type of ``cutlass``
+            Type of D.
+        epilogue_vector_length : int
+            Elements of one memory access; the alignment of D.
+        element_accumulator, element_epilogue : element type, optional
+            Type of the accumulator, and the type that is computed in (float16, bfloat16, float32 or float64); by
+            default float64 where D is, else float32.
+        **types : element type
+            Of tensors beside C and D by their names: by default that of D, and of reductions that of the accumulator.
+
+        Raises
+        ------
+        DescriptionError
+            A type that no kernel takes there.
+        ArgumentTypeError
+            A name that the function lacks.
+        """
+        return FunctionEpilogue(
+            self, element_output, epilogue_vector_length, element_accumulator, element_epilogue, tuple(types.items())
+        )
+
+    def numpy(self, accum: Any, **given: Any) -> Any:
+        """Return what the function computes, in NumPy: D, or a dict of outputs where there are several.
+
+        Parameters
+        ----------
+        accum : array
+            The accumulator, of (..., M, N). Its type is computed in where it is float32 or float64, else float64.
+        **given : array or number
+            The other parameters by name: rows of (..., N), columns of (..., M).
+
+        Raises
+        ------
+        ArgumentTypeError
+            A name that is missing or unknown.
+        ArgumentError
+            Shapes that do not fit.
+        """
+        first, *others = self.graph.inputs
+        names = [each.name for each in others]
+        for name in given:
+            if name not in names:
+                raise ArgumentTypeError(f"{self.name} has no parameter {name}.{suggestion(name, names)}")
+        accum = np.asarray(accum)
+        dtype = accum.dtype if accum.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        arrays: dict[str, Array] = {first.name: accum}
+        for each in others:
+            if each.name not in given and each.default is None:
+                raise ArgumentTypeError(f"{self.name} takes {', '.join(names)}; {each.name} is missing")
+            array = np.asarray(given.get(each.name, each.default))
+            wanted = {"row": accum.shape[-1:], "column": accum.shape[-2:-1], "scalar": ()}.get(each.form, accum.shape)
+            if array.shape[array.ndim - len(wanted) :] != wanted or (each.form == "scalar" and array.ndim):
+                raise ArgumentError(
+                    f"{each.name} of {self.name} is a {each.form}, of shape {wanted} where the accumulator has "
+                    f"{accum.shape}; got {array.shape}"
+                )
+            if each.form in ("row", "column"):
+                array = array[..., None, :] if each.form == "row" else array[..., None]
+            arrays[each.name] = array
+        made = self.graph.evaluate(arrays, dtype)
+        return made if len(made) > 1 else made["D"]
+
+    def __repr__(self) -> str:
+        return f"<epilogue function {self.name}({', '.join(each.name for each in self.graph.inputs)})>"
+
+
+@public
+@dataclass(frozen=True, repr=False)
+class FunctionEpilogue(FrozenValue, Epilogue):
+    """An epilogue function with its types: what operations take as `epilogue_functor`.
+
+    Parameters
+    ----------
+    function : EpilogueFunction
+        What is computed.
+    element_output, epilogue_vector_length, element_accumulator, element_epilogue
+        As for `EpilogueFunction.__call__`.
+    types : tuple of (str, element type)
+        Types of tensors beside C and D, by their names.
+
+    Raises
+    ------
+    DescriptionError
+        A type that no kernel takes there, or a length that is not a power of two.
+    ArgumentTypeError
+        A name that the function lacks.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.epilogue import Row, relu
+    >>> @pycutlass.epilogue_function
+    ... def relu_bias(accum, bias: Row):
+    ...     return relu(accum + bias)
+    >>> relu_bias(cutlass.float16, 8, bias=cutlass.float32)
+    relu_bias(cutlass.float16, 8, cutlass.float32, cutlass.float32, bias=cutlass.float32)
+    """
+
+    function: EpilogueFunction
+    element_output: Any
+    epilogue_vector_length: int
+    element_accumulator: Any = None
+    element_epilogue: Any = None
+    types: tuple[tuple[str, Any], ...] = ()
+
+    #: What follows from the fields.
+    output: Element = field(init=False, repr=False, compare=False, default=None)  # type: ignore[assignment]
+    accumulator: Element = field(init=False, repr=False, compare=False, default=None)  # type: ignore[assignment]
+    compute: Element = field(init=False, repr=False, compare=False, default=None)  # type: ignore[assignment]
+    inputs: tuple[Port, ...] = field(init=False, repr=False, compare=False, default=())
+    outputs: tuple[Port, ...] = field(init=False, repr=False, compare=False, default=())
+    ports: tuple[Port, ...] = field(init=False, repr=False, compare=False, default=())
+
+    is_tree: ClassVar[bool] = True
+    saturates: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        output = element(self.element_output)
+        wide = _core.float64 if output.short == "f64" else _core.float32
+        accumulator = element(wide if self.element_accumulator is None else self.element_accumulator)
+        compute = element(wide if self.element_epilogue is None else self.element_epilogue)
+        lowering.check_types(self.name, output, compute)
+        length = as_int(self.epilogue_vector_length)
+        if length is None or length < 1 or length & (length - 1) or length * output.bits > 128:
+            raise DescriptionError(
+                f"epilogue_vector_length must be a power of two of at most 128 bits, which is {128 // output.bits} "
+                f"elements of {output}; got {shown(self.epilogue_vector_length)}"
+            )
+        self.__dict__.update(
+            output=output,
+            accumulator=accumulator,
+            compute=compute,
+            element_output=output.tag,
+            element_accumulator=accumulator.tag,
+            element_epilogue=compute.tag,
+            epilogue_vector_length=length,
+        )
+        self._make_ports(dict(self.types))
+        lowering.check_names(self.name, self.function.graph)
+        lowering.check_constants(self.name, self.function.graph, compute)
+
+    def _make_ports(self, types: Mapping[str, Any]) -> None:
+        graph = self.function.graph
+        inputs = {each.name: each.form for each in graph.of_form(*_PORTS)}
+        reduced = dict(graph.reductions)
+        outputs = {
+            name: graph.form(number) if name in reduced else "matrix" for name, number in graph.outputs if name != "D"
+        }
+        named = [*inputs, *outputs]
+        for name in types:
+            if name not in named:
+                raise ArgumentTypeError(
+                    f"{self.name} has no tensor {name!r} beside C and D: it has {', '.join(named) or 'none'}."
+                    f"{suggestion(name, named)}"
+                )
+
+        def port(name: str, form: str) -> Port:
+            given = graph.by_name[name].kind if name in graph.by_name else None
+            wide = self.compute if self.compute.bits > 16 else element(_core.float32)
+            default = wide if name in reduced else self.output if given is None else element_named(given)
+            kind = element(types[name]) if name in types else default
+            if given is not None and kind is not default:
+                raise DescriptionError(f"{self.name} says that {name} is {default}, got {name}={kind}: leave it out")
+            lowering.check_port(self.name, name, kind, name in reduced)
+            length = min(self.epilogue_vector_length, 128 // kind.bits) if form == "matrix" else 1
+            return Port(name, kind.tag, form, length)
+
+        made_inputs = tuple(port(name, form) for name, form in inputs.items())
+        made_outputs = tuple(port(name, form) for name, form in outputs.items())
+        kinds = tuple((each.name, each.tag) for each in (*made_inputs, *made_outputs))
+        self.__dict__.update(inputs=made_inputs, outputs=made_outputs, ports=made_inputs + made_outputs, types=kinds)
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.name
+
+    @property
+    def graph(self) -> Graph:
+        """What is computed."""
+        return self.function.graph
+
+    @property
+    def scalar_table(self) -> tuple[Scalar, ...]:
+        """The function's scalars, all of which may be in device memory."""
+        return tuple(Scalar(each.name, each.default, on_device=True) for each in self.graph.of_form("scalar"))
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether C is read."""
+        return bool(self.graph.of_form("source"))
+
+    def why_not(self, family: Family) -> str:
+        """Return why kernels of `family` cannot have this epilogue; nothing where they can."""
+        return lowering.why_not(self, family)
+
+    def cpp(self, family: Family, source: Element | None = None) -> str:
+        """Return the C++ type, which `definitions` defines."""
+        return lowering.FAMILIES[family].cpp
+
+    def definitions(self, family: Family) -> str:
+        """Return the C++ that comes before the kernel."""
+        return lowering.definitions(self, family)
+
+    def loaded(self, family: Family) -> Port | None:
+        """Return the tensor that kernels of `family` load as they load C, which is not read then."""
+        return lowering.loaded(self, family)
+
+    def evaluate(
+        self,
+        accumulator: Array,
+        source: Array | None,
+        scalars: Mapping[str, float],
+        inputs: Mapping[str, Array],
+        compute: np.dtype[Any] | None = None,
+    ) -> dict[str, Array]:
+        """Return D and every output by name, before they are rounded to their types; see `Epilogue.evaluate`."""
+        first = self.graph.inputs[0].name
+        given: dict[str, Array] = {first: accumulator, **inputs}
+        for each in self.graph.of_form("source"):
+            assert source is not None
+            given[each.name] = source
+        for name, number in scalars.items():
+            given[name] = np.asarray(computed(self.compute, number))
+        narrow = self.compute.bits <= 16
+        dtype = compute or (np.dtype(np.float32) if narrow else self.compute.dtype)
+        rounds = narrow and compute is None
+        return self.graph.evaluate(given, dtype, (lambda x: self.compute.round(x).astype(dtype)) if rounds else None)
+
+    def __repr__(self) -> str:
+        types = "".join(f", {name}={element(tag)}" for name, tag in self.types)
+        return f"{self.name}({self.output}, {self.epilogue_vector_length}, {self.accumulator}, {self.compute}{types})"

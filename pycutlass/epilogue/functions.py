@@ -1,0 +1,216 @@
+"""Functions that an epilogue function calls, beside operators and activations. They compute on arrays, too.
+
+They are found in `pycutlass.epilogue` and are in no ``import *``, since `abs`, `round`, `sum`, `min` and `max` are
+names of Python's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pycutlass.calls import shown
+from pycutlass.epilogue.graph import Value
+from pycutlass.epilogue.nodes import NODES, REDUCTIONS
+from pycutlass.epilogue.traced import Reduced, Traced, applied, where_called
+from pycutlass.errors import DescriptionError
+from pycutlass.types import ELEMENT_OF_TAG, element
+
+__all__ = [
+    "abs",
+    "absmax",
+    "cast",
+    "ceil",
+    "clamp",
+    "erf",
+    "exp",
+    "exp2",
+    "floor",
+    "log",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "round",
+    "rsqrt",
+    "softplus",
+    "sqrt",
+    "sum",
+    "sum_of_squares",
+    "where",
+]
+
+#: Types that a value can be rounded to on its way.
+_CAST = ("f16", "bf16", "f32", "f64", "s8", "s32")
+
+
+def _node(name: str, *operands: Any) -> Any:
+    """Return a node applied to values of a function, or to arrays."""
+    if any(isinstance(each, Traced | Reduced) for each in operands):
+        if not any(isinstance(each, Traced) for each in operands):
+            next(each for each in operands if isinstance(each, Reduced))._refuse()
+        return applied(NODES[name], *operands)
+    return NODES[name].numpy(*(np.asarray(each) for each in operands))
+
+
+def abs(x: Any) -> Any:
+    """Return the absolute value of `x`."""
+    return _node("abs", x)
+
+
+def floor(x: Any) -> Any:
+    """Return the largest integer that is not above `x`."""
+    return _node("floor", x)
+
+
+def ceil(x: Any) -> Any:
+    """Return the least integer that is not below `x`."""
+    return _node("ceil", x)
+
+
+def round(x: Any) -> Any:
+    """Return the integer that is nearest to `x`, of two the even one."""
+    return _node("round", x)
+
+
+def exp(x: Any) -> Any:
+    """Return e to the power of `x`."""
+    return _node("exp", x)
+
+
+def exp2(x: Any) -> Any:
+    """Return 2 to the power of `x`."""
+    return _node("exp2", x)
+
+
+def log(x: Any) -> Any:
+    """Return the natural logarithm of `x`."""
+    return _node("log", x)
+
+
+def sqrt(x: Any) -> Any:
+    """Return the square root of `x`."""
+    return _node("sqrt", x)
+
+
+def rsqrt(x: Any) -> Any:
+    """Return 1 / sqrt(x)."""
+    return _node("rsqrt", x)
+
+
+def erf(x: Any) -> Any:
+    """Return the error function of `x`."""
+    return _node("erf", x)
+
+
+def softplus(x: Any) -> Any:
+    """Return log(1 + exp(x)), without overflow."""
+    return _node("softplus", x)
+
+
+def minimum(x: Any, y: Any) -> Any:
+    """Return the lesser of `x` and `y`; NaN where either is."""
+    return _node("minimum", x, y)
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """Return the greater of `x` and `y`; NaN where either is."""
+    return _node("maximum", x, y)
+
+
+def clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    """Return `x` limited to `low` and `high`, of which one may be left out; NaN stays."""
+    if low is None and high is None:
+        raise DescriptionError(f"{where_called()}clamp takes low, high or both")
+    if low is not None:
+        x = maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Return `x` where `condition` holds, else `y`."""
+    return _node("where", condition, x, y)
+
+
+def cast(x: Any, kind: Any) -> Any:
+    """Return `x` rounded to an element type of ``cutlass``, and computed with as before.
+
+    Parameters
+    ----------
+    x : value or array
+        What is rounded: to nearest even. Integers saturate, and NaN becomes 0.
+    kind : element type of ``cutlass``
+        float16, bfloat16, float32, float64, int8 or int32.
+
+    Raises
+    ------
+    DescriptionError
+        Another type.
+
+    Examples
+    --------
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.epilogue import cast
+    >>> cast([0.4, 1.5, 300.0], cutlass.int8)
+    array([  0.,   2., 127.])
+    """
+    known = kind in ELEMENT_OF_TAG if isinstance(kind, type) else False
+    short = element(kind).short if known else ""
+    if short not in _CAST:
+        names = ", ".join(f"cutlass.{each.__name__}" for each in ELEMENT_OF_TAG if element(each).short in _CAST)
+        raise DescriptionError(f"{where_called()}cast rounds to one of {names}; got {shown(kind)}")
+    if isinstance(x, Reduced):
+        x._refuse()
+    if not isinstance(x, Traced):
+        values = np.asarray(x)
+        return element(kind).round(values).astype(values.dtype if values.dtype.kind == "f" else np.float64)
+    trace = x._trace
+    if trace.is_truth(x._number):
+        raise DescriptionError(f"{where_called()}cast takes numbers, and is given a condition: use where(x, 1.0, 0.0)")
+    return Traced(trace, trace.add(Value("cast", (x._number,), (short,))))
+
+
+def _reduce(name: str, x: Any, axis: Any) -> Any:
+    if isinstance(axis, bool) or axis not in (None, 0, 1, -1, -2):
+        raise DescriptionError(
+            f"{where_called()}{name} takes axis=1 (one value for each row of D), axis=0 (one for each column) or "
+            f"axis=None (one for all); got {shown(axis)}"
+        )
+    axis = None if axis is None else axis % 2
+    if isinstance(x, Reduced):
+        x._refuse()
+    if not isinstance(x, Traced):
+        return REDUCTIONS[name].numpy(np.asarray(x), (-2, -1) if axis is None else axis - 2)
+    trace = x._trace
+    if trace.is_truth(x._number):
+        raise DescriptionError(
+            f"{where_called()}{name} takes numbers, and is given a condition: use where(x, 1.0, 0.0)"
+        )
+    data = (name, "" if axis is None else str(axis))
+    return Reduced(trace, trace.add(Value("reduce", (x._number,), data)), name)
+
+
+def sum(x: Any, axis: int | None = None) -> Any:
+    """Return the sum of `x`: of each row (axis=1), each column (axis=0) or all of D, in each batch."""
+    return _reduce("sum", x, axis)
+
+
+def max(x: Any, axis: int | None = None) -> Any:
+    """Return the greatest of `x`, as `sum` does the sum; NaN where there is one."""
+    return _reduce("max", x, axis)
+
+
+def min(x: Any, axis: int | None = None) -> Any:
+    """Return the least of `x`, as `sum` does the sum; NaN where there is one."""
+    return _reduce("min", x, axis)
+
+
+def absmax(x: Any, axis: int | None = None) -> Any:
+    """Return the greatest absolute value of `x`, as `sum` does the sum; NaN where there is one."""
+    return _reduce("absmax", x, axis)
+
+
+def sum_of_squares(x: Any, axis: int | None = None) -> Any:
+    """Return the sum of the squares of `x`, as `sum` does the sum."""
+    return _reduce("sum_of_squares", x, axis)

@@ -1,0 +1,185 @@
+"""The graph of an epilogue function: a frozen value, in which every value is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass.epilogue.nodes import NODES, REDUCTIONS
+from pycutlass.types import ELEMENTS, Element
+
+__all__ = ["AXES", "Graph", "Input", "Value", "element_named"]
+
+Array = NDArray[Any]
+
+#: The axes along which values of a form differ: rows of D, its columns.
+AXES: dict[str, frozenset[str]] = {
+    "accumulator": frozenset("mn"),
+    "source": frozenset("mn"),
+    "matrix": frozenset("mn"),
+    "row": frozenset("n"),
+    "column": frozenset("m"),
+    "scalar": frozenset(),
+}
+_FORMS = {frozenset("mn"): "matrix", frozenset("n"): "row", frozenset("m"): "column", frozenset(): "scalar"}
+_BY_SHORT = {row.short: row for row in ELEMENTS}
+
+
+def element_named(short: str) -> Element:
+    """Return the element type of a short name."""
+    return _BY_SHORT[short]
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a function is given.
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter.
+    form : str
+        ``"accumulator"``, ``"source"`` (C), ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
+    default : float, optional
+        Of a scalar, where it has one.
+    kind : str, optional
+        Short name of the element type that the function itself names for a tensor.
+    """
+
+    name: str
+    form: str
+    default: float | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a graph.
+
+    Parameters
+    ----------
+    node : str
+        A name of the table of nodes, or ``"input"``, ``"constant"``, ``"cast"`` or ``"reduce"``.
+    operands : tuple of int
+        Numbers of earlier values.
+    data : tuple of str
+        The name of an input, the digits of a constant (`float.hex`), the short name of the type of a cast, or the name
+        of a reduction and its axis (``"0"``, ``"1"`` or ``""`` for both).
+    """
+
+    node: str
+    operands: tuple[int, ...] = ()
+    data: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What a function computes. Equal functions have equal graphs, whatever the order of their statements.
+
+    Parameters
+    ----------
+    inputs : tuple of Input
+        In the order of the function's parameters.
+    values : tuple of Value
+        Each behind its operands, in the order in which outputs need them first.
+    outputs : tuple of (str, int)
+        Names, and numbers of values.
+    """
+
+    inputs: tuple[Input, ...]
+    values: tuple[Value, ...]
+    outputs: tuple[tuple[str, int], ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Input]:
+        """Inputs by their names."""
+        return {each.name: each for each in self.inputs}
+
+    @cached_property
+    def axes(self) -> tuple[frozenset[str], ...]:
+        """For each value, the axes along which it differs."""
+        found: list[frozenset[str]] = []
+        for value in self.values:
+            if value.node == "input":
+                found.append(AXES[self.by_name[value.data[0]].form])
+            elif value.node == "reduce":
+                found.append({"0": frozenset("n"), "1": frozenset("m")}.get(value.data[1], frozenset()))
+            else:
+                found.append(frozenset().union(*(found[number] for number in value.operands)))
+        return tuple(found)
+
+    def form(self, number: int) -> str:
+        """Return what a value is for D: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``."""
+        return _FORMS[self.axes[number]]
+
+    def is_truth(self, number: int) -> bool:
+        """Return whether a value is a truth value, and no number."""
+        node = self.values[number].node
+        return node in NODES and NODES[node].makes == "t"
+
+    def of_form(self, *forms: str) -> tuple[Input, ...]:
+        """Return the inputs of some forms, in order."""
+        return tuple(each for each in self.inputs if each.form in forms)
+
+    @property
+    def reductions(self) -> tuple[tuple[str, Value], ...]:
+        """Outputs that are reductions, by name."""
+        named = ((name, self.values[number]) for name, number in self.outputs)
+        return tuple((name, value) for name, value in named if value.node == "reduce")
+
+    def evaluate(
+        self,
+        given: Mapping[str, Array],
+        dtype: np.dtype[Any],
+        rounded: Callable[[Array], Array] | None = None,
+    ) -> dict[str, Array]:
+        """Return the outputs by name, in NumPy.
+
+        Parameters
+        ----------
+        given : mapping
+            Inputs by name: the accumulator and other matrices of (..., M, N), rows of (..., 1, N), columns of
+            (..., M, 1).
+        dtype : dtype
+            To compute in.
+        rounded : callable, optional
+            What is done to each result: an epilogue that computes in a narrow type rounds to it.
+        """
+        keep = rounded or (lambda values: values)
+        made: list[Array] = []
+        shape = np.broadcast_shapes(*(np.shape(each) for each in given.values()))
+        with np.errstate(all="ignore"):
+            for value in self.values:
+                operands = [made[number] for number in value.operands]
+                if value.node == "input":
+                    result = np.asarray(given[value.data[0]]).astype(dtype)
+                elif value.node == "constant":
+                    result = np.asarray(float.fromhex(value.data[0]), dtype)
+                elif value.node == "cast":
+                    result = element_named(value.data[0]).round(operands[0]).astype(dtype)
+                elif value.node == "reduce":
+                    made.append(self._reduced(value, operands[0], shape))
+                    continue
+                else:
+                    result = np.asarray(NODES[value.node].numpy(*operands))
+                    result = result if result.dtype == np.bool_ else result.astype(dtype)
+                made.append(result if result.dtype == np.bool_ else keep(result))
+            return {
+                name: made[number]
+                if self.values[number].node == "reduce"
+                else np.broadcast_to(made[number], shape).copy()
+                for name, number in self.outputs
+            }
+
+    @staticmethod
+    def _reduced(value: Value, operand: Array, shape: tuple[int, ...]) -> Array:
+        name, axis = value.data
+        axes = {"0": -2, "1": -1}.get(axis, (-2, -1))
+        # Sums are in f64: what a kernel adds in any order is compared with this.
+        whole = np.broadcast_to(operand, shape).astype(np.float64)
+        return np.asarray(REDUCTIONS[name].numpy(whole, axes)).astype(operand.dtype)

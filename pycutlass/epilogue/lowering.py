@@ -1,0 +1,264 @@
+"""Epilogue functions as C++: one structure for all families, which says what is given, and computes one element of D.
+
+Each family reads and writes the tensors in its own way, around `Function::compute` (include/pycutlass/function*.h).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from pycutlass.epilogue.graph import Graph, Value, element_named
+from pycutlass.epilogue.nodes import NODES
+from pycutlass.epilogue.protocol import Family, Port, Scalar
+from pycutlass.errors import DescriptionError
+from pycutlass.types import ELEMENTS, Element
+
+__all__ = [
+    "FAMILIES",
+    "check_constants",
+    "check_names",
+    "check_port",
+    "check_types",
+    "definitions",
+    "loaded",
+    "why_not",
+]
+
+_COMPUTE = ("f16", "bf16", "f32", "f64")
+#: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
+_LONGEST_NAME = 23
+#: What TMA brings through the buffers of C.
+_BY_TMA = ("f16", "bf16", "f32")
+_STORED = ("f16", "bf16", "f32", "f64", "s8", "s32")
+
+
+class _Typed(Protocol):
+    """What is read of an epilogue function with its types."""
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What is read beside C."""
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What is written beside D."""
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Inputs, then outputs."""
+
+    @property
+    def compute(self) -> Element:
+        """What is computed in."""
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+
+    @property
+    def graph(self) -> Graph:
+        """What is computed."""
+
+    @property
+    def scalar_table(self) -> tuple[Scalar, ...]:
+        """The scalars of a launch."""
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether C is read."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A family of kernels that takes epilogue functions.
+
+    Parameters
+    ----------
+    cpp : str
+        The C++ type of the epilogue.
+    header : str
+        Which defines it.
+    """
+
+    cpp: str
+    header: str
+
+
+#: Families that take epilogue functions, and what they are there.
+FAMILIES: dict[Family, _Target] = {
+    Family.AMPERE_GEMM: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
+    Family.SM90_GEMM: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
+}
+
+
+def check_types(name: str, output: Element, compute: Element) -> None:
+    """Raise DescriptionError where a function cannot write or compute in a type."""
+    if compute.short not in _COMPUTE:
+        raise DescriptionError(
+            f"element_epilogue of {name} must be one of {_listed(_COMPUTE)}, got {compute}: an epilogue function "
+            f"computes in fractions"
+        )
+    if output.short not in _STORED:
+        raise DescriptionError(f"{name} can write {_listed(_STORED)}; got element_output={output}")
+
+
+def check_port(name: str, port: str, kind: Element, is_reduced: bool) -> None:
+    """Raise DescriptionError where a tensor cannot be of a type."""
+    known = ("f32", "f64") if is_reduced else _STORED
+    if kind.short not in known:
+        what = "a reduction of" if is_reduced else "a tensor of"
+        raise DescriptionError(f"{port}, {what} {name}, can be of {_listed(known)}; got {kind}")
+
+
+def check_names(name: str, graph: Graph) -> None:
+    """Raise DescriptionError for names that a call record cannot have."""
+    for each in (*(given.name for given in graph.inputs[1:]), *(output for output, _ in graph.outputs)):
+        if not each.isascii() or len(each) > _LONGEST_NAME:
+            raise DescriptionError(
+                f"{each} of {name} is the name of a parameter or an output: these have at most {_LONGEST_NAME} "
+                f"letters, of ASCII"
+            )
+
+
+def check_constants(name: str, graph: Graph, compute: Element) -> None:
+    """Raise DescriptionError where a number of the function is beyond the type that it is computed in."""
+    for value in graph.values:
+        if value.node != "constant":
+            continue
+        number = float.fromhex(value.data[0])
+        with np.errstate(over="ignore"):
+            kept = float(np.float32(number)) if compute.short != "f64" else number
+        if math.isfinite(number) and math.isinf(kept):
+            raise DescriptionError(
+                f"{name} has the number {number:g}, which is beyond cutlass.float32: compute in cutlass.float64 "
+                f"(element_epilogue)"
+            )
+
+
+def why_not(functor: _Typed, family: Family) -> str:
+    """Return why kernels of `family` cannot have an epilogue function; nothing where they can."""
+    if family not in FAMILIES:
+        taking = " and ".join(each.value for each in FAMILIES)
+        return f"{functor.name} is an epilogue function, which {taking} take, and {family.value} do not yet"
+    if functor.graph.reductions:
+        name, value = functor.graph.reductions[0]
+        return f"{functor.name} returns the reduction {value.data[0]} as {name}, which no kernel computes yet"
+    return ""
+
+
+def loaded(functor: _Typed, family: Family) -> Port | None:
+    """Return the tensor that comes where C would: the first matrix that TMA can take, where C itself is not read."""
+    if not family.is_sm90 or functor.reads_source:
+        return None
+    return next((port for port in functor.inputs if _is_for_tma(port)), None)
+
+
+def _is_for_tma(port: Port) -> bool:
+    return port.form == "matrix" and port.type.short in _BY_TMA and port.alignment * port.type.bits == 128
+
+
+def definitions(functor: _Typed, family: Family) -> str:
+    """Return the C++ of a function, and the include of what its family makes of it.
+
+    Members are numbered: the names of Python may be words of C++.
+    """
+    compute, scalars = functor.compute.cpp, [each.name for each in functor.scalar_table]
+    number = "double" if functor.compute.short == "f64" else "float"
+    members = {port.name: f"tensor{i}" for i, port in enumerate(functor.ports)}
+    fields = [f"  {compute} scalar{i};\n  {compute} const* address{i};\n" for i in range(len(scalars))]
+    fields += [f"  pycutlass::Port<{port.type.cpp} const> {members[port.name]};\n" for port in functor.inputs]
+    fields += [f"  pycutlass::Port<{port.type.cpp}> {members[port.name]};\n" for port in functor.outputs]
+    told = [
+        f'    fields.value("{name}", &FunctionArguments::scalar{i});\n'
+        f'    fields.address("{name}", &FunctionArguments::address{i});\n'
+        for i, name in enumerate(scalars)
+    ]
+    told += [f'    fields.port("{name}", &FunctionArguments::{member});\n' for name, member in members.items()]
+    read = "".join(f"    read(given.scalar{i}, given.address{i}, scalars[{i}]);\n" for i in range(len(scalars)))
+    source = loaded(functor, family)
+    read_ports = tuple(port for port in functor.inputs if port is not source)
+    return (
+        f'#include "pycutlass/{FAMILIES[family].header}"\n\n'
+        f"struct FunctionArguments {{\n{''.join(fields)}"
+        f"#if !PYCUTLASS_DEVICE_SIDE\n"
+        f"  static void describe(pycutlass::EpilogueFields<FunctionArguments>& fields) {{\n{''.join(told)}  }}\n"
+        f"#endif\n}};\n\n"
+        f"struct Function : pycutlass::EpilogueFunction<{compute}, {number}> {{\n"
+        f"  using Arguments = FunctionArguments;\n"
+        f"  using Inputs = {_list(read_ports, members)};\n"
+        f"  using Outputs = {_list(functor.outputs, members)};\n"
+        f"  static constexpr bool kReadsSource = {str(functor.reads_source or source is not None).lower()};\n"
+        f"  static constexpr int kScalars = {len(scalars)};\n\n"
+        f"  CUTLASS_HOST_DEVICE static void read_scalars(Arguments const& given, Number* scalars) {{\n{read}  }}\n\n"
+        f"  CUTLASS_HOST_DEVICE static void compute(Number const* scalars, Number const* in, Number* out) {{\n"
+        f"{_body(functor, source)}  }}\n"
+        f"{_host_side(source, members, len(scalars))}}};\n\n"
+    )
+
+
+def _host_side(source: Port | None, members: dict[str, str], scalars: int) -> str:
+    """Return what Hopper-native kernels ask of a launch."""
+    ahead = " || ".join(f"given.address{i}" for i in range(scalars)) or "false"
+    taken = f"pycutlass::operand_of(given.{members[source.name]}, operand)" if source else "operand"
+    return (
+        "\n#if !PYCUTLASS_DEVICE_SIDE\n"
+        f"  static bool reads_device_scalars(Arguments const& given) {{ return {ahead}; }}\n"
+        f"  static pycutlass_operand source(Arguments const& given, pycutlass_operand operand) {{\n"
+        f"    return {taken};\n  }}\n#endif\n"
+    )
+
+
+def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
+    each = (
+        f"pycutlass::{port.form.capitalize()}<&FunctionArguments::{members[port.name]}, {port.alignment}>"
+        for port in ports
+    )
+    return f"pycutlass::List<{', '.join(each)}>"
+
+
+def _body(functor: _Typed, source: Port | None) -> str:
+    """Return the statements that compute one element: a variable for each value."""
+    graph = functor.graph
+    tensors = [each.name for each in graph.of_form("source")] + ([source.name] if source else [])
+    tensors += [port.name for port in functor.inputs if port is not source]
+    places = {graph.inputs[0].name: "in[0]"}
+    places |= {name: f"in[{number}]" for number, name in enumerate(tensors, 1)}
+    places |= {each.name: f"scalars[{number}]" for number, each in enumerate(functor.scalar_table)}
+    lines = []
+    for number, value in enumerate(graph.values):
+        kind = "bool" if graph.is_truth(number) else "Number"
+        lines.append(f"    {kind} const v{number} = {_expression(value, places)};\n")
+    outputs = dict(graph.outputs)
+    names = ["D", *(port.name for port in functor.outputs)]
+    lines += [f"    out[{place}] = v{outputs[name]};\n" for place, name in enumerate(names)]
+    return "".join(lines)
+
+
+def _expression(value: Value, places: dict[str, str]) -> str:
+    if value.node == "input":
+        return places[value.data[0]]
+    if value.node == "constant":
+        return f"rounded({_literal(float.fromhex(value.data[0]))})"
+    operands = [f"v{number}" for number in value.operands]
+    if value.node == "cast":
+        return f"pycutlass::function::rounded_to<{element_named(value.data[0]).cpp}>({operands[0]})"
+    node = NODES[value.node]
+    text = node.cpp.format(*operands)
+    return text if node.makes == "t" or value.node == "where" else f"rounded({text})"
+
+
+def _literal(number: float) -> str:
+    """Return a number in C++: hexadecimal digits are exact."""
+    if math.isnan(number):
+        return "(pycutlass::function::infinity<Number>() - pycutlass::function::infinity<Number>())"
+    if math.isinf(number):
+        return f"{'-' if number < 0 else ''}pycutlass::function::infinity<Number>()"
+    return f"Number({number.hex()})"
+
+
+def _listed(shorts: tuple[str, ...]) -> str:
+    return ", ".join(str(row) for row in ELEMENTS if row.short in shorts)

@@ -1,0 +1,154 @@
+"""What an epilogue function can compute: one row for each node, with its C++ and its meaning in NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass.epilogue import activations
+
+__all__ = ["BY_UFUNC", "NODES", "REDUCTIONS", "Node", "Reduction"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A row of the table.
+
+    Parameters
+    ----------
+    name : str
+        Of the node, which is the name of its function in `pycutlass.epilogue` where it has one.
+    cpp : str
+        Its C++, with ``{0}``, ``{1}`` and so on for operands.
+    numpy : callable
+        Its meaning, for arrays of the type that the epilogue computes in.
+    takes : str
+        For each operand ``"n"``, a number, or ``"t"``, a truth value.
+    makes : str
+        ``"n"`` or ``"t"``.
+    """
+
+    name: str
+    cpp: str
+    numpy: Callable[..., Any]
+    takes: str = "n"
+    makes: str = "n"
+
+    @property
+    def arity(self) -> int:
+        """The number of operands."""
+        return len(self.takes)
+
+
+def _function(name: str, numpy: Callable[..., Any], operands: int = 1) -> Node:
+    """Return a node whose C++ is a function of the same name in include/pycutlass/function.h."""
+    arguments = ", ".join(f"{{{number}}}" for number in range(operands))
+    return Node(name, f"pycutlass::function::{name}({arguments})", numpy, "n" * operands)
+
+
+def _activation(kind: type[activations.Activation]) -> Node:
+    """Return the node of an activation, which include/pycutlass/activation.h computes in `Number`."""
+    return Node(kind.__name__, f"{kind.tag}<Number>::of({{0}})", kind.numpy)
+
+
+def _in_f64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda x: activations._in_f64(function, x)
+
+
+def _softplus(x: Array) -> Array:
+    return np.asarray(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+#: Every node by its name. Graphs have no other operations but inputs, constants, casts and reductions.
+NODES: dict[str, Node] = {
+    node.name: node
+    for node in (
+        Node("add", "{0} + {1}", np.add, "nn"),
+        Node("subtract", "{0} - {1}", np.subtract, "nn"),
+        Node("multiply", "{0} * {1}", np.multiply, "nn"),
+        Node("divide", "{0} / {1}", np.divide, "nn"),
+        Node("negative", "-{0}", np.negative),
+        Node("less", "{0} < {1}", np.less, "nn", "t"),
+        Node("less_equal", "{0} <= {1}", np.less_equal, "nn", "t"),
+        Node("greater", "{0} > {1}", np.greater, "nn", "t"),
+        Node("greater_equal", "{0} >= {1}", np.greater_equal, "nn", "t"),
+        Node("equal", "{0} == {1}", np.equal, "nn", "t"),
+        Node("not_equal", "{0} != {1}", np.not_equal, "nn", "t"),
+        Node("logical_and", "{0} && {1}", np.logical_and, "tt", "t"),
+        Node("logical_or", "{0} || {1}", np.logical_or, "tt", "t"),
+        Node("logical_not", "!{0}", np.logical_not, "t", "t"),
+        Node("where", "{0} ? {1} : {2}", np.where, "tnn"),
+        _function("power", np.power, 2),
+        _function("remainder", np.remainder, 2),
+        _function("minimum", np.minimum, 2),
+        _function("maximum", np.maximum, 2),
+        _function("abs", np.abs),
+        _function("floor", np.floor),
+        _function("ceil", np.ceil),
+        _function("round", np.rint),
+        _function("exp", _in_f64(np.exp)),
+        _function("exp2", _in_f64(np.exp2)),
+        _function("log", _in_f64(np.log)),
+        _function("sqrt", np.sqrt),
+        _function("rsqrt", _in_f64(lambda x: 1 / np.sqrt(x))),
+        _function("erf", _in_f64(_erf)),
+        _function("softplus", _in_f64(_softplus)),
+        _activation(activations.tanh),
+        _activation(activations.sigmoid),
+        _activation(activations.silu),
+        _activation(activations.hardswish),
+        _activation(activations.gelu),
+        _activation(activations.gelu_tanh),
+    )
+}
+
+#: NumPy's functions that trace, by themselves.
+BY_UFUNC: dict[Any, Node] = {node.numpy: node for node in NODES.values() if isinstance(node.numpy, np.ufunc)} | {
+    np.fabs: NODES["abs"],
+    np.true_divide: NODES["divide"],
+    np.exp: NODES["exp"],
+    np.exp2: NODES["exp2"],
+    np.log: NODES["log"],
+    np.tanh: NODES["tanh"],
+}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How many values become one.
+
+    Parameters
+    ----------
+    name : str
+        Of the reduction.
+    cpp : str
+        Its structure in include/pycutlass/function_reduction.h.
+    numpy : callable
+        Its meaning, of an array and an axis.
+    """
+
+    name: str
+    cpp: str
+    numpy: Callable[..., Any]
+
+
+#: Every reduction by its name.
+REDUCTIONS: dict[str, Reduction] = {
+    each.name: each
+    for each in (
+        Reduction("sum", "pycutlass::function::Sum", lambda x, axis: np.sum(x, axis)),
+        Reduction("max", "pycutlass::function::Max", lambda x, axis: np.max(x, axis)),
+        Reduction("min", "pycutlass::function::Min", lambda x, axis: np.min(x, axis)),
+        Reduction("absmax", "pycutlass::function::AbsMax", lambda x, axis: np.max(np.abs(x), axis)),
+        Reduction("sum_of_squares", "pycutlass::function::SumOfSquares", lambda x, axis: np.sum(x * x, axis)),
+    )
+}

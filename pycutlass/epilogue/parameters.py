@@ -1,0 +1,149 @@
+"""Parameters and outputs of an epilogue function: what a user's function is called with, and what it returns."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass.calls import shown
+from pycutlass.epilogue.graph import Graph, Input, Value, element_named
+from pycutlass.epilogue.protocol import Scalar
+from pycutlass.epilogue.traced import Reduced, Trace, Traced
+from pycutlass.errors import DescriptionError, PyCutlassError
+from pycutlass.integers import real
+from pycutlass.types import element
+
+__all__ = ["Column", "Marker", "Row", "Source", "Tensor", "parameters", "traced"]
+
+#: Names that the operands of a kernel have.
+_TAKEN = ("A", "B", "C", "D")
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Says of a parameter what it stands for: `Row`, `Column`, `Tensor`, `Source` or `Scalar`.
+
+    Called with an element type of ``cutlass``, it says that as well: ``bias: Row(cutlass.float32)``.
+    """
+
+    name: str
+    form: str
+    kind: str | None = None
+
+    def __call__(self, kind: Any) -> Marker:
+        """Return the marker for tensors of an element type."""
+        if self.form == "source":
+            raise DescriptionError("Source is operand C, whose description says its type: leave the type out")
+        return Marker(self.name, self.form, element(kind).short)
+
+    def __repr__(self) -> str:
+        return self.name if self.kind is None else f"{self.name}({element_named(self.kind)})"
+
+
+#: A vector with an element for each column of D.
+Row = Marker("Row", "row")
+#: A vector with an element for each row of D.
+Column = Marker("Column", "column")
+#: A matrix of the extents of D.
+Tensor = Marker("Tensor", "matrix")
+#: Operand C.
+Source = Marker("Source", "source")
+
+_MARKERS = {"row": Row, "column": Column, "tensor": Tensor, "source": Source}
+_MEANT = "Row, Column, Tensor, Source or Scalar"
+
+
+def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -> Graph:
+    """Return the graph of a function that takes `inputs` by position.
+
+    Raises
+    ------
+    DescriptionError
+        It cannot be traced, or returns something else than values of its own.
+    """
+    trace = Trace(inputs)
+    values = [Traced(trace, trace.add(Value("input", (), (each.name,)))) for each in inputs]
+    try:
+        returned = function(*values)
+    except PyCutlassError:
+        raise
+    except Exception as error:  # of the user's code
+        raise DescriptionError(f"{name} raised {type(error).__name__} while it was traced: {error}") from error
+    return trace.graph(_outputs(trace, returned, name))
+
+
+def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
+    """Return the parameters of a function, by their annotations: the first is the accumulator.
+
+    Raises
+    ------
+    DescriptionError
+        One without an annotation, or with another one.
+    """
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except Exception:  # a name that is not there, in annotations that are text
+        signature = inspect.signature(function)
+    inputs: list[Input] = []
+    for each in signature.parameters.values():
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise DescriptionError(f"{name} takes *{each.name}: name each parameter, since each is given by its name")
+        if each.kind is each.KEYWORD_ONLY:
+            raise DescriptionError(f"{name} takes {each.name} by keyword only: leave out the * before it")
+        inputs.append(_parameter(name, each) if inputs else Input(each.name, "accumulator"))
+    if not inputs:
+        raise DescriptionError(f"{name} takes no parameters: the first is the accumulator, def {name}(accum)")
+    if sum(each.form == "source" for each in inputs) > 1:
+        raise DescriptionError(f"{name} has two parameters of Source, which is operand C: use Tensor for the others")
+    return tuple(inputs)
+
+
+def _parameter(function: str, parameter: inspect.Parameter) -> Input:
+    name, marker, default = parameter.name, parameter.annotation, parameter.default
+    if isinstance(marker, str):  # as class forms have it, or names that could not be found
+        word = marker.rpartition(".")[2].strip("'\" ").lower()
+        marker = Scalar if word == "scalar" else _MARKERS.get(word, marker)
+    if name in _TAKEN or keyword.iskeyword(name):
+        raise DescriptionError(f"{function} has a parameter {name}, which is an operand's name: use another name")
+    if marker is Scalar:
+        number = None if default is parameter.empty else real(default)
+        if default is not parameter.empty and (number is None or number != number):
+            raise DescriptionError(f"{function} has {name}: Scalar = {shown(default)}, which is no number")
+        return Input(name, "scalar", number)
+    if not isinstance(marker, Marker):
+        got = "no annotation" if marker is parameter.empty else f"the annotation {shown(marker)}"
+        example = "Scalar" if isinstance(default, int | float) else "Row"
+        raise DescriptionError(
+            f"{function} has a parameter {name} with {got}: say what it is by {_MEANT} of pycutlass.epilogue, as in "
+            f"{name}: {example}"
+        )
+    if default is not parameter.empty:
+        raise DescriptionError(f"{function} has {name}: {marker!r} = {shown(default)}: tensors have no defaults")
+    return Input(name, marker.form, None, marker.kind)
+
+
+def _outputs(trace: Trace, returned: Any, name: str) -> dict[str, Traced | Reduced]:
+    outputs = returned if isinstance(returned, dict) else {"D": returned}
+    if "D" not in outputs:
+        raise DescriptionError(f"{name} returns {', '.join(map(str, outputs)) or 'nothing'}: one output must be D")
+    inputs = {each.name for each in trace.inputs}
+    for key, value in outputs.items():
+        if type(key) is not str or not key.isidentifier() or keyword.iskeyword(key):
+            raise DescriptionError(f"{name} returns an output {shown(key)}: outputs are named as variables are")
+        if key in inputs or key in ("A", "B", "C") or not isinstance(value, Traced | Reduced):
+            if isinstance(value, Traced | Reduced):
+                raise DescriptionError(f"{name} returns an output {key}, which is also an input: use another name")
+            raise DescriptionError(
+                f"{name} returns {shown(value)} as {key}, which is no value of the function: return what was computed "
+                f"from its parameters{' (a return is missing)' if value is None else ''}"
+            )
+        if value._trace is not trace:
+            raise DescriptionError(f"{name} returns a value of another function as {key}")
+        if isinstance(value, Traced) and trace.is_truth(value._number):
+            raise DescriptionError(f"{name} returns a condition as {key}: use where(x, 1.0, 0.0)")
+    if isinstance(outputs["D"], Reduced):
+        raise DescriptionError(f"{name} returns a reduction as D: D is the matrix, name the reduction otherwise")
+    return outputs

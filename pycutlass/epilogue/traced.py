@@ -1,0 +1,357 @@
+"""Tracing: a function is called with values that note what is done to them."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pycutlass.calls import shown
+from pycutlass.epilogue.graph import Graph, Input, Value
+from pycutlass.epilogue.nodes import BY_UFUNC, NODES, Node
+from pycutlass.errors import DescriptionError
+from pycutlass.integers import real
+
+__all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced", "where_called"]
+
+_HERE = str(Path(__file__).parent)
+
+
+def where_called() -> str:
+    """Return the line of the user's function that is being traced, for the beginning of a message."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return ""
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f"{frame.f_code.co_name}, line {frame.f_lineno}{f' ({text})' if text else ''}: "
+
+
+class Trace:
+    """The values of a function while it is traced, each of which is there once.
+
+    Parameters
+    ----------
+    inputs : tuple of Input
+        The function's parameters.
+    """
+
+    def __init__(self, inputs: tuple[Input, ...]) -> None:
+        self.inputs = inputs
+        self.values: list[Value] = []
+        self.lines: list[str] = []
+        self._numbers: dict[Value, int] = {}
+
+    def add(self, value: Value) -> int:
+        """Return the number of a value, which is new or was there."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self.values)
+            self.values.append(value)
+            self.lines.append(where_called())
+        return number
+
+    def is_truth(self, number: int) -> bool:
+        """Return whether a value is a truth value."""
+        node = self.values[number].node
+        return node in NODES and NODES[node].makes == "t"
+
+    def constant(self, number: float) -> Traced:
+        """Return a number of the function's own."""
+        return Traced(self, self.add(Value("constant", (), (number.hex(),))))
+
+    def graph(self, outputs: dict[str, Traced | Reduced]) -> Graph:
+        """Return the graph of what the function has returned.
+
+        Raises
+        ------
+        DescriptionError
+            An input or a value that no output needs.
+        """
+        order: dict[int, int] = {}
+        for each in outputs.values():
+            for number in self._needed(each._number):
+                order.setdefault(number, len(order))
+        used = {self.values[number].data[0] for number in order if self.values[number].node == "input"}
+        for parameter in self.inputs:
+            if parameter.name not in used:
+                raise DescriptionError(
+                    f"the parameter {parameter.name} is unused: no output depends on it. Leave it out, or use it"
+                )
+        for number, value in enumerate(self.values):
+            if number not in order and value.node not in ("input", "constant"):
+                raise DescriptionError(
+                    f"{self.lines[number]}the result of {_called(value)} is unused: no output depends on it. Return it "
+                    f"by a name of its own, or leave the line out"
+                )
+        values = tuple(
+            Value(value.node, tuple(order[operand] for operand in value.operands), value.data)
+            for value in (self.values[number] for number in order)
+        )
+        return Graph(self.inputs, values, tuple((name, order[each._number]) for name, each in outputs.items()))
+
+    def _needed(self, last: int) -> Iterator[int]:
+        """Yield what a value needs, and at last the value, without recursion: graphs may be deep."""
+        stack, seen = [(last, False)], set[int]()
+        while stack:
+            number, ready = stack.pop()
+            if ready:
+                yield number
+            elif number not in seen:
+                seen.add(number)
+                stack.append((number, True))
+                stack.extend((operand, False) for operand in reversed(self.values[number].operands))
+
+
+def _called(value: Value) -> str:
+    return {"cast": "cast", "reduce": value.data[0] if value.data else ""}.get(value.node, value.node)
+
+
+def is_traced(value: Any) -> bool:
+    """Return whether a value is of a function that is being traced."""
+    return isinstance(value, Traced)
+
+
+def applied(node: Node, *operands: Any) -> Traced:
+    """Return a node of the table applied to traced values and numbers.
+
+    Raises
+    ------
+    DescriptionError
+        Values of two functions, a truth value in place of a number or the other way round, or something else.
+    """
+    trace = next(each._trace for each in operands if isinstance(each, Traced))
+    numbers = []
+    for kind, operand in zip(node.takes, operands, strict=True):
+        each = _traced(trace, node, operand)
+        if trace.is_truth(each._number) != (kind == "t"):
+            wanted, got = ("a condition", "a number") if kind == "t" else ("numbers", "a condition")
+            raise DescriptionError(
+                f"{where_called()}{node.name} takes {wanted}, and is given {got}: "
+                f"{'compare it, as in x > 0' if kind == 't' else 'use where(condition, 1.0, 0.0)'}"
+            )
+        numbers.append(each._number)
+    return Traced(trace, trace.add(Value(node.name, tuple(numbers))))
+
+
+def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
+    """Return an operand as a value of `trace`."""
+    if isinstance(operand, Traced):
+        if operand._trace is not trace:
+            raise DescriptionError(
+                f"{where_called()}{node.name} is given a value of another function: each function has values of its "
+                f"own, which are of no use outside"
+            )
+        return operand
+    if isinstance(operand, Reduced):
+        raise DescriptionError(
+            f"{where_called()}{node.name} is given what {operand._name} returned: a reduction is complete when all of "
+            f"the kernel is, so that it can only be returned"
+        )
+    number = None if isinstance(operand, bool | np.bool_) else real(operand)
+    if number is None or np.ndim(operand):
+        shape = getattr(operand, "shape", None)
+        what = f"a {type(operand).__name__} of shape {tuple(shape)}" if shape is not None else shown(operand)
+        raise DescriptionError(
+            f"{where_called()}{node.name} takes values of the function and numbers, and is given {what}: make a tensor "
+            f"a parameter, as in def f(accum, x: Tensor), or x: Row or x: Column for a vector"
+        )
+    return trace.constant(number)
+
+
+class Reduced:
+    """A reduction of a traced value: all that can be done with it is to return it."""
+
+    def __init__(self, trace: Trace, number: int, name: str) -> None:
+        self._trace, self._number, self._name = trace, number, name
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise DescriptionError(
+            f"{where_called()}what {self._name} returned is used: a reduction is complete when all of the kernel is, "
+            f"so that it can only be returned, as in return {{'D': x, 'total': {self._name}(x, axis=1)}}"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __mod__ = __rmod__ = __neg__ = __abs__ = __bool__ = __float__ = __array_ufunc__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __array__ = _refuse
+
+
+class Traced:
+    """A value of a function that is being traced: an input, a constant, or what was made of others.
+
+    It takes Python's operators, NumPy's functions and those of `pycutlass.epilogue`.
+    """
+
+    __slots__ = ("_number", "_trace")
+
+    def __init__(self, trace: Trace, number: int) -> None:
+        self._trace, self._number = trace, number
+
+    def __repr__(self) -> str:
+        value = self._trace.values[self._number]
+        return f"<{value.data[0] if value.node == 'input' else value.node} of an epilogue function>"
+
+    def __add__(self, other: Any) -> Traced:
+        return applied(NODES["add"], self, other)
+
+    def __radd__(self, other: Any) -> Traced:
+        return applied(NODES["add"], other, self)
+
+    def __sub__(self, other: Any) -> Traced:
+        return applied(NODES["subtract"], self, other)
+
+    def __rsub__(self, other: Any) -> Traced:
+        return applied(NODES["subtract"], other, self)
+
+    def __mul__(self, other: Any) -> Traced:
+        return applied(NODES["multiply"], self, other)
+
+    def __rmul__(self, other: Any) -> Traced:
+        return applied(NODES["multiply"], other, self)
+
+    def __truediv__(self, other: Any) -> Traced:
+        return applied(NODES["divide"], self, other)
+
+    def __rtruediv__(self, other: Any) -> Traced:
+        return applied(NODES["divide"], other, self)
+
+    def __floordiv__(self, other: Any) -> Traced:
+        return applied(NODES["floor"], self / other)
+
+    def __rfloordiv__(self, other: Any) -> Traced:
+        return applied(NODES["floor"], other / self)
+
+    def __mod__(self, other: Any) -> Traced:
+        return applied(NODES["remainder"], self, other)
+
+    def __rmod__(self, other: Any) -> Traced:
+        return applied(NODES["remainder"], other, self)
+
+    def __pow__(self, other: Any) -> Traced:
+        if not isinstance(other, Traced) and real(other) == 2:  # exactly, as NumPy has it
+            return self * self
+        return applied(NODES["power"], self, other)
+
+    def __rpow__(self, other: Any) -> Traced:
+        return applied(NODES["power"], other, self)
+
+    def __neg__(self) -> Traced:
+        return applied(NODES["negative"], self)
+
+    def __pos__(self) -> Traced:
+        return self
+
+    def __abs__(self) -> Traced:
+        return applied(NODES["abs"], self)
+
+    def __round__(self, digits: Any = None) -> Traced:
+        if digits is not None:
+            self._refuse("rounded to digits", "round(x) rounds to an integer; for digits write round(x * 100) / 100")
+        return applied(NODES["round"], self)
+
+    def __lt__(self, other: Any) -> Traced:
+        return applied(NODES["less"], self, other)
+
+    def __le__(self, other: Any) -> Traced:
+        return applied(NODES["less_equal"], self, other)
+
+    def __gt__(self, other: Any) -> Traced:
+        return applied(NODES["greater"], self, other)
+
+    def __ge__(self, other: Any) -> Traced:
+        return applied(NODES["greater_equal"], self, other)
+
+    def __eq__(self, other: object) -> Traced:  # type: ignore[override]
+        return applied(NODES["equal"], self, other)
+
+    def __ne__(self, other: object) -> Traced:  # type: ignore[override]
+        return applied(NODES["not_equal"], self, other)
+
+    def activated(self, kind: Any, *extra: Any, **named: Any) -> Traced:
+        """Return an activation of the value: what ``gelu(x)`` and ``gelu.numpy(x)`` are in an epilogue function."""
+        name = kind.__name__
+        if name == "leaky_relu":
+            (slope,) = extra or (named.pop("leaky_alpha", kind.extra[0][1]),)
+            extra = ()
+        if extra or named:
+            self._refuse(f"given to {name} with {', '.join(map(shown, (*extra, *named)))}", f"write {name}(x)")
+        if name == "identity":
+            return self
+        if name == "relu":
+            return applied(NODES["maximum"], self, 0.0)
+        if name == "leaky_relu":
+            return applied(NODES["where"], self > 0.0, self, self * slope)
+        return applied(NODES[name], self)
+
+    def __and__(self, other: Any) -> Traced:
+        return applied(NODES["logical_and"], self, other)
+
+    def __or__(self, other: Any) -> Traced:
+        return applied(NODES["logical_or"], self, other)
+
+    def __invert__(self) -> Traced:
+        return applied(NODES["logical_not"], self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
+        node = BY_UFUNC.get(ufunc)
+        if node is None or method != "__call__" or options:
+            known = ", ".join(sorted({each.__name__ for each in BY_UFUNC}))
+            called = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
+            self._refuse(f"given to {called}", f"NumPy's functions that trace are {known}, without options")
+        if node is NODES["power"] and not isinstance(operands[1], Traced) and real(operands[1]) == 2:
+            return applied(NODES["multiply"], operands[0], operands[0])
+        return applied(node, *operands)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if function is np.where and len(args) == 3 and not options:
+            return applied(NODES["where"], *args)
+        self._refuse(
+            f"given to numpy.{function.__name__}",
+            "use a function of pycutlass.epilogue, such as where, minimum, maximum, clamp or cast",
+        )
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        raise DescriptionError(f"{where_called()}a value of an epilogue function is {what}: {remedy}")
+
+    def __bool__(self) -> bool:
+        self._refuse(
+            "asked for its truth, by if, and, or, not, min, max or a chain of comparisons",
+            "control flow would be decided once, when the function is traced. Use pycutlass.epilogue.where(condition, "
+            "a, b), &, | and ~, and pycutlass.epilogue.minimum and maximum",
+        )
+
+    def __float__(self) -> float:
+        self._refuse(
+            "made a number, by float() or a function of math",
+            "it is known when a kernel runs. Use the functions of pycutlass.epilogue, such as exp, sqrt or tanh",
+        )
+
+    __int__ = __index__ = __complex__ = __float__
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        self._refuse("made an array", "it is known when a kernel runs. Use the functions of pycutlass.epilogue")
+
+    def __iter__(self) -> Any:
+        self._refuse("taken apart", "it stands for one element of D, and has no items")
+
+    def __getitem__(self, key: Any) -> Any:
+        self._refuse("indexed", "it stands for one element of D. For a part of it, index what you give for it")
+
+    def __len__(self) -> int:
+        self._refuse("asked for its length", "it stands for one element of D")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse(
+            f"asked for .{name}",
+            "it has no methods. Use operators, and the functions of pycutlass.epilogue, such as cast, clamp or sum",
+        )

@@ -1,0 +1,376 @@
+// Epilogue functions: what the C++ of one is made of, whatever kernel it belongs to. pycutlass/epilogue/lowering.py
+// writes a structure `Function` for each, with
+//   Number, Arguments, Inputs, Outputs, kReadsSource, kScalars,
+//   read_scalars(arguments, scalars): scalars of the launch, from the arguments or from device memory, and
+//   compute(scalars, in, out): one element. in[0] is the accumulator, then come C where it is read and the Inputs in
+//   their order; out[0] is D, then come the Outputs.
+#pragma once
+
+#include "pycutlass/activation.h"
+#include "pycutlass/epilogue.h"
+#include "pycutlass/prelude.h"
+
+#include <cutlass/array.h>
+#include <cutlass/bfloat16.h>
+#include <cutlass/cutlass.h>
+#include <cutlass/half.h>
+#include <cutlass/platform/platform.h>
+
+#if !defined(__CUDACC_RTC__)
+#include <math.h>
+#endif
+
+namespace pycutlass {
+
+namespace function {
+
+CUTLASS_HOST_DEVICE float exp(float x) { return ::expf(x); }
+CUTLASS_HOST_DEVICE double exp(double x) { return ::exp(x); }
+CUTLASS_HOST_DEVICE float exp2(float x) { return ::exp2f(x); }
+CUTLASS_HOST_DEVICE double exp2(double x) { return ::exp2(x); }
+CUTLASS_HOST_DEVICE float log(float x) { return ::logf(x); }
+CUTLASS_HOST_DEVICE double log(double x) { return ::log(x); }
+CUTLASS_HOST_DEVICE float log1p(float x) { return ::log1pf(x); }
+CUTLASS_HOST_DEVICE double log1p(double x) { return ::log1p(x); }
+CUTLASS_HOST_DEVICE float sqrt(float x) { return ::sqrtf(x); }
+CUTLASS_HOST_DEVICE double sqrt(double x) { return ::sqrt(x); }
+CUTLASS_HOST_DEVICE float rsqrt(float x) { return 1 / ::sqrtf(x); }
+CUTLASS_HOST_DEVICE double rsqrt(double x) { return 1 / ::sqrt(x); }
+CUTLASS_HOST_DEVICE float erf(float x) { return ::erff(x); }
+CUTLASS_HOST_DEVICE double erf(double x) { return ::erf(x); }
+CUTLASS_HOST_DEVICE float floor(float x) { return ::floorf(x); }
+CUTLASS_HOST_DEVICE double floor(double x) { return ::floor(x); }
+CUTLASS_HOST_DEVICE float ceil(float x) { return ::ceilf(x); }
+CUTLASS_HOST_DEVICE double ceil(double x) { return ::ceil(x); }
+CUTLASS_HOST_DEVICE float round(float x) { return ::rintf(x); }
+CUTLASS_HOST_DEVICE double round(double x) { return ::rint(x); }
+CUTLASS_HOST_DEVICE float abs(float x) { return ::fabsf(x); }
+CUTLASS_HOST_DEVICE double abs(double x) { return ::fabs(x); }
+CUTLASS_HOST_DEVICE float power(float x, float y) { return ::powf(x, y); }
+CUTLASS_HOST_DEVICE double power(double x, double y) { return ::pow(x, y); }
+CUTLASS_HOST_DEVICE float fmod(float x, float y) { return ::fmodf(x, y); }
+CUTLASS_HOST_DEVICE double fmod(double x, double y) { return ::fmod(x, y); }
+
+/// NaN where either is, as in NumPy and torch.
+template <typename Number>
+CUTLASS_HOST_DEVICE Number maximum(Number x, Number y) {
+  return x > y || x != x ? x : y;
+}
+template <typename Number>
+CUTLASS_HOST_DEVICE Number minimum(Number x, Number y) {
+  return x < y || x != x ? x : y;
+}
+
+/// With the sign of the divisor, as Python's % has it.
+template <typename Number>
+CUTLASS_HOST_DEVICE Number remainder(Number x, Number y) {
+  Number const rest = fmod(x, y);
+  return rest != Number(0) && (rest < Number(0)) != (y < Number(0)) ? rest + y : rest;
+}
+
+template <typename Number>
+CUTLASS_HOST_DEVICE Number softplus(Number x) {
+  return maximum(x, Number(0)) + log1p(exp(-abs(x)));
+}
+
+template <typename Number>
+CUTLASS_HOST_DEVICE Number infinity() {
+  return Number(CUTLASS_STL_NAMESPACE::numeric_limits<float>::infinity());
+}
+
+/// An element as a number that is computed with. CUTLASS's narrow types become f32, and nothing else.
+template <typename Number, typename Element>
+CUTLASS_HOST_DEVICE Number widened(Element const& element) {
+  if constexpr (sizeof(Element) < sizeof(Number)) {
+    return Number(static_cast<float>(element));
+  } else {
+    return Number(element);
+  }
+}
+
+/// A number rounded to an element type: to nearest even; integers saturate, and NaN becomes 0.
+template <typename Element>
+struct Stored {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Element of(Number x) {
+    return Element(x);
+  }
+};
+template <int kBits, typename Element>
+struct StoredInteger {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Element of(Number x) {
+    constexpr auto greatest = Element((1u << (kBits - 1)) - 1);
+    constexpr Number beyond = Number(1u << (kBits - 1));
+    x = round(x);
+    if (x != x) return 0;
+    return x >= beyond ? greatest : x <= -beyond ? Element(-greatest - 1) : Element(x);
+  }
+};
+template <>
+struct Stored<int8_t> : StoredInteger<8, int8_t> {};
+template <>
+struct Stored<int32_t> : StoredInteger<32, int32_t> {};
+template <>
+struct Stored<cutlass::half_t> {
+  CUTLASS_HOST_DEVICE static cutlass::half_t of(float x) { return cutlass::half_t(x); }
+  CUTLASS_HOST_DEVICE static cutlass::half_t of(double x) { return cutlass::half_t(float(x)); }
+};
+template <>
+struct Stored<cutlass::bfloat16_t> {
+  CUTLASS_HOST_DEVICE static cutlass::bfloat16_t of(float x) { return cutlass::bfloat16_t(x); }
+  CUTLASS_HOST_DEVICE static cutlass::bfloat16_t of(double x) { return cutlass::bfloat16_t(float(x)); }
+};
+
+template <typename Element, typename Number>
+CUTLASS_HOST_DEVICE Number rounded_to(Number x) {
+  return widened<Number>(Stored<Element>::of(x));
+}
+
+}  // namespace function
+
+/// What every `Function` has: the type that each result is rounded to, and the one that is computed in on the way.
+template <typename Compute, typename Number_>
+struct EpilogueFunction {
+  using Number = Number_;
+
+  CUTLASS_HOST_DEVICE static Number rounded(Number x) {
+    if constexpr (cutlass::platform::is_same<Compute, Number>::value) {
+      return x;
+    } else {
+      return function::rounded_to<Compute>(x);
+    }
+  }
+  CUTLASS_HOST_DEVICE static void read(Compute const& value, Compute const* address, Number& scalar) {
+    scalar = function::widened<Number>(address ? *address : value);
+  }
+};
+
+/// How a port's tensor lies in the arguments: a member of them, and the elements that its lines are aligned to.
+template <auto kMember, int kAlignment_>
+struct PortAt {
+  static constexpr int kAlignment = kAlignment_;
+
+  template <typename Arguments>
+  CUTLASS_HOST_DEVICE static auto const& of(Arguments const& arguments) {
+    return arguments.*kMember;
+  }
+};
+/// A matrix of the extents of D, row by row; a vector with an element for each column; one with an element for each
+/// row.
+template <auto kMember, int kAlignment>
+struct Matrix : PortAt<kMember, kAlignment> {};
+template <auto kMember, int kAlignment>
+struct Row : PortAt<kMember, kAlignment> {};
+template <auto kMember, int kAlignment>
+struct Column : PortAt<kMember, kAlignment> {};
+
+template <typename... Ports>
+struct List {
+  static constexpr int kSize = sizeof...(Ports);
+};
+
+template <typename Element>
+struct ElementOf;
+template <typename Element>
+struct ElementOf<Port<Element const>> {
+  using Type = Element;
+};
+template <typename Element>
+struct ElementOf<Port<Element>> {
+  using Type = Element;
+};
+
+/// Moves adjacent elements, of which the first is aligned to `kAlignment`, as many at a time as can be.
+template <int kAlignment, typename Element, int kCount>
+struct Line {
+  static constexpr int kMost = 16 / sizeof(Element);
+  static constexpr int kSmaller = kAlignment < kCount ? kAlignment : kCount;
+  static constexpr int kPiece = kSmaller < kMost ? kSmaller : kMost;
+  using Piece = cutlass::AlignedArray<Element, kPiece>;
+
+  CUTLASS_HOST_DEVICE static void load(Element const* from, cutlass::Array<Element, kCount>& to) {
+    auto* const pieces = reinterpret_cast<Piece*>(&to);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount / kPiece; ++i) pieces[i] = reinterpret_cast<Piece const*>(from)[i];
+  }
+  CUTLASS_HOST_DEVICE static void store(cutlass::Array<Element, kCount> const& from, Element* to) {
+    auto const* const pieces = reinterpret_cast<Piece const*>(&from);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount / kPiece; ++i) reinterpret_cast<Piece*>(to)[i] = pieces[i];
+  }
+};
+
+/// What a thread reads of a tensor for a block of its elements: `kRows` rows with `kGroups` groups of `kVector`
+/// adjacent columns each. `Where` has row(r) and column(g) of the first one in a group, rows, columns and batch: a
+/// group is inside of D or outside as a whole.
+template <typename Port, typename Arguments, int kRows, int kGroups, int kVector>
+struct Reader;
+
+template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
+struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
+  using Element = typename ElementOf<
+      cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(Arguments{}.*kMember)>>>::Type;
+  // Aligned to what is moved at a time.
+  struct alignas(16) Group {
+    cutlass::Array<Element, kVector> elements;
+  };
+  Group groups[kRows][kGroups];
+
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+    auto const& port = arguments.*kMember;
+    auto const* const first = port.data + where.batch * port.batch;
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      auto const* const line = first + where.row(r) * port.stride;
+      CUTLASS_PRAGMA_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        if (where.row(r) < where.rows && where.column(g) < where.columns) {
+          Line<kAlignment, Element, kVector>::load(line + where.column(g), groups[r][g].elements);
+        } else {
+          groups[r][g].elements.clear();
+        }
+      }
+    }
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE Number at(int r, int g, int v) const {
+    return function::widened<Number>(Element(groups[r][g].elements[v]));
+  }
+};
+
+template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
+struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
+  using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  struct alignas(16) Group {
+    cutlass::Array<Element, kVector> elements;
+  };
+  Group groups[kGroups];
+
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const& arguments, Where const& where) {
+    auto const& port = arguments.*kMember;
+    auto const* const first = port.data + where.batch * port.batch;
+    CUTLASS_PRAGMA_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      if (where.column(g) < where.columns) {
+        Line<kAlignment, Element, kVector>::load(first + where.column(g), groups[g].elements);
+      } else {
+        groups[g].elements.clear();
+      }
+    }
+  }
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Number>
+  CUTLASS_HOST_DEVICE Number at(int, int g, int v) const {
+    return function::widened<Number>(Element(groups[g].elements[v]));
+  }
+};
+
+template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
+struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
+  using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  Element elements[kRows];
+
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+    auto const& port = arguments.*kMember;
+    auto const* const first = port.data + where.batch * port.batch;
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < kRows; ++r) elements[r] = where.row(r) < where.rows ? first[where.row(r)] : Element(0);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE Number at(int r, int, int) const {
+    return function::widened<Number>(elements[r]);
+  }
+};
+
+/// All that a thread reads.
+template <typename Ports, typename Arguments, int kRows, int kGroups, int kVector>
+struct Readers;
+template <typename Arguments, int kRows, int kGroups, int kVector>
+struct Readers<List<>, Arguments, kRows, kGroups, kVector> {
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Number>
+  CUTLASS_HOST_DEVICE void values(int, int, int, Number*) const {}
+};
+template <typename First, typename... Others, typename Arguments, int kRows, int kGroups, int kVector>
+struct Readers<List<First, Others...>, Arguments, kRows, kGroups, kVector> {
+  Reader<First, Arguments, kRows, kGroups, kVector> first;
+  Readers<List<Others...>, Arguments, kRows, kGroups, kVector> others;
+
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const& arguments, Where const& where) {
+    first.load_columns(arguments, where);
+    others.load_columns(arguments, where);
+  }
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+    first.load_rows(arguments, where);
+    others.load_rows(arguments, where);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE void values(int r, int g, int v, Number* in) const {
+    *in = first.template at<Number>(r, g, v);
+    others.values(r, g, v, in + 1);
+  }
+};
+
+/// Writes what a thread has of the outputs at row `r` and group `g`: out[0] belongs to the first of them.
+template <typename Ports>
+struct Writers;
+template <>
+struct Writers<List<>> {
+  template <typename Arguments, typename Where, typename Number, int kVector>
+  CUTLASS_HOST_DEVICE static void store(Arguments const&, Where const&, int, int, Number const (*)[kVector]) {}
+};
+template <auto kMember, int kAlignment, typename... Others>
+struct Writers<List<Matrix<kMember, kAlignment>, Others...>> {
+  template <typename Arguments, typename Where, typename Number, int kVector>
+  CUTLASS_HOST_DEVICE static void store(Arguments const& arguments, Where const& where, int r, int g,
+                                        Number const (*out)[kVector]) {
+    auto const& port = arguments.*kMember;
+    using Element =
+        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+    if (where.row(r) < where.rows && where.column(g) < where.columns) {
+      struct alignas(16) {
+        cutlass::Array<Element, kVector> elements;
+      } group;
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
+      auto* const line = port.data + where.batch * port.batch + where.row(r) * port.stride;
+      Line<kAlignment, Element, kVector>::store(group.elements, line + where.column(g));
+    }
+    Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
+  }
+};
+
+/// Computes a group of elements: `source` is called for C, with the number of an element.
+template <typename Function, int kVector, typename Accumulator, typename Source, typename AllReaders>
+CUTLASS_HOST_DEVICE void compute_group(typename Function::Number const* scalars, Accumulator const* accumulators,
+                                       Source const& source, AllReaders const& readers, int r, int g,
+                                       typename Function::Number (*out)[kVector]) {
+  using Number = typename Function::Number;
+  constexpr int kBefore = Function::kReadsSource ? 2 : 1;
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < kVector; ++v) {
+    Number in[kBefore + Function::Inputs::kSize], made[1 + Function::Outputs::kSize];
+    in[0] = function::widened<Number>(accumulators[v]);
+    if constexpr (Function::kReadsSource) in[1] = Number(source(v));
+    readers.values(r, g, v, in + kBefore);
+    Function::compute(scalars, in, made);
+    CUTLASS_PRAGMA_UNROLL
+    for (int o = 0; o < 1 + Function::Outputs::kSize; ++o) out[o][v] = made[o];
+  }
+}
+
+}  // namespace pycutlass

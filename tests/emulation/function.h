@@ -1,0 +1,102 @@
+// Runs a kernel with an epilogue function on the host, for problems named on the command line. What is computed for one
+// element is taken from the function's own C++: which element that is, what is read for it and where results go, is
+// not.
+#pragma once
+
+#include "launch.h"
+
+namespace emulation {
+
+using Number = Function::Number;
+constexpr double kPoison = 100, kUntouched = 99;
+
+/// The memory of a port, with room between its lines.
+template <typename Port>
+struct Given;
+template <template <auto, int> class Form, auto kMember, int kAlignment>
+struct Given<Form<kMember, kAlignment>> {
+  using Member = std::remove_cv_t<std::remove_reference_t<decltype(Function::Arguments{}.*kMember)>>;
+  using Element = typename pycutlass::ElementOf<Member>::Type;
+  static constexpr bool kIsRow = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Row<kMember, kAlignment>>;
+  static constexpr bool kIsColumn = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Column<kMember, kAlignment>>;
+
+  Matrix<Element, true> memory;
+
+  Given(int m, int n, double filling)
+      : memory(kIsRow ? 1 : m, kIsColumn ? 1 : n, kIsColumn ? 0 : 3 * kAlignment, filling) {}
+  void give(Function::Arguments& arguments) {
+    (arguments.*kMember).data = memory.data();
+    (arguments.*kMember).stride = memory.operand().stride[0];
+  }
+  Element& at(int row, int column) { return memory(kIsRow ? 0 : row, kIsColumn ? 0 : column); }
+};
+
+template <typename Ports>
+struct AllGiven;
+template <typename... Ports>
+struct AllGiven<pycutlass::List<Ports...>> {
+  std::tuple<Given<Ports>...> each;
+
+  AllGiven(int m, int n, double filling) : each(Given<Ports>(m, n, filling)...) {}
+  template <typename Visit>
+  void visit(Visit visit) {
+    std::apply([&](auto&... given) { (visit(given), ...); }, each);
+  }
+};
+
+/// Returns how many elements of D and of further outputs are wrong, having told of the first.
+inline long run(int m, int n, int k, float, float, unsigned seed) {
+  std::mt19937 random(seed);
+  Matrix<EMULATED_A> A(m, k, ALIGNMENT_A, kPoison);
+  Matrix<EMULATED_B> B(k, n, ALIGNMENT_B, kPoison);
+  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison), D(m, n, 2 * ALIGNMENT_C, kUntouched);
+  A.fill(random);
+  B.fill(random);
+  C.fill(random);
+  AllGiven<Function::Inputs> inputs(m, n, kPoison);
+  AllGiven<Function::Outputs> outputs(m, n, kUntouched);
+  Function::Arguments arguments{};
+  inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
+  outputs.visit([&](auto& given) { given.give(arguments); });
+
+  pycutlass_gemm_call call{};
+  call.m = m;
+  call.n = n;
+  call.k = k;
+  call.batch_count = 1;
+  pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
+  launch(call, {A.operand(), B.operand(), source, D.operand()}, arguments);
+
+  Number scalars[Function::kScalars + 1];
+  Function::read_scalars(arguments, scalars);
+  long wrong = !D.has_slack(kUntouched);
+  outputs.visit([&](auto& given) { wrong += !given.memory.has_slack(kUntouched); });
+  for (int row = 0; row < m; ++row) {
+    for (int column = 0; column < n; ++column) {
+      double sum = 0;
+      for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
+      Number in[2 + Function::Inputs::kSize] = {Number(sum)}, out[1 + Function::Outputs::kSize];
+      int place = 1;
+      if (Function::kReadsSource) in[place++] = Number(number(C(row, column)));
+      inputs.visit([&](auto& given) { in[place++] = Number(number(given.at(row, column))); });
+      Function::compute(scalars, in, out);
+      using Element = typename decltype(D)::Element;
+      bool right = number(D(row, column)) == number(pycutlass::function::Stored<Element>::of(out[0]));
+      place = 1;
+      outputs.visit([&](auto& given) {
+        using Other = typename std::remove_reference_t<decltype(given)>::Element;
+        right &= number(given.at(row, column)) == number(pycutlass::function::Stored<Other>::of(out[place++]));
+      });
+      if (!right && ++wrong == 1) {
+        std::printf("D[%d, %d] is %g, not %g\n", row, column, number(D(row, column)), double(out[0]));
+      }
+    }
+  }
+  return wrong;
+}
+
+}  // namespace emulation
+
+int main(int count, char** words) {
+  return emulation::run_all<6>(count, words, [](auto const& numbers) { return std::apply(emulation::run, numbers); });
+}

@@ -1,0 +1,86 @@
+"""The C++ of random epilogue functions computes, for one element, what NumPy computes in f64."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+from emulator import Emulator
+
+from pycutlass import cutlass
+from pycutlass.epilogue import Family
+from tools.fuzz.drawn_functions import ACCUMULATOR, GRAIN, OTHER, drawn_function
+
+pytestmark = pytest.mark.compile
+
+POINTS = 200
+COMPUTE = {"f32": (cutlass.float32, 24), "f16": (cutlass.float16, 11), "bf16": (cutlass.bfloat16, 8)}
+MAIN = """
+template <typename Function>
+void compute() {
+  using Number = typename Function::Number;
+  constexpr int kInputs = 1 + Function::kReadsSource + Function::Inputs::kSize, kOutputs = 1 + Function::Outputs::kSize;
+  typename Function::Arguments arguments{};
+  Number scalars[Function::kScalars + 1];
+  for (int i = 0; i < Function::kScalars; ++i) scalars[i] = Number(0.5);
+  for (int point = 0; point < POINTS; ++point) {
+    double given[kInputs];
+    if (std::fread(given, sizeof(double), kInputs, stdin) != kInputs) std::abort();
+    Number in[kInputs], out[kOutputs];
+    for (int i = 0; i < kInputs; ++i) in[i] = Number(given[i]);
+    Function::compute(scalars, in, out);
+    for (Number made : out) {
+      double const written = made;
+      std::fwrite(&written, sizeof(written), 1, stdout);
+    }
+  }
+}
+"""
+
+
+def check(seeds: list[int], kind: str, emulator: Emulator) -> None:
+    compute, bits = COMPUTE[kind]
+    functions, points, random = [drawn_function(seed, bits) for seed in seeds], [], np.random.default_rng(seeds[0])
+    text, calls = "", ""
+    for number, drawn in enumerate(functions):
+        functor = drawn.function(cutlass.float32, 1, cutlass.float32, compute)
+        body = functor.definitions(Family.AMPERE_GEMM).replace('#include "pycutlass/function_ampere.h"', "")
+        text += f"namespace drawn{number} {{{body}}}\n"
+        calls += f"  compute<drawn{number}::Function>();\n"
+        tensors = [functor.graph.inputs[0], *functor.graph.of_form("source"), *functor.graph.of_form(*_PORTS)]
+        given = {each.name: random.integers(-8, 9, POINTS) * GRAIN for each in tensors[1:]}
+        assert max(np.abs(each).max() for each in (np.zeros(1), *given.values())) <= OTHER
+        points.append({tensors[0].name: random.integers(-ACCUMULATOR, ACCUMULATOR + 1, POINTS).astype(float)} | given)
+    text = f"{emulator._headers}#define POINTS {POINTS}\n{MAIN}{text}int main() {{\n{calls}}}\n"
+    program = emulator.build(text)
+    sent = b"".join(np.stack([*each.values()], axis=1).astype(np.float64).tobytes() for each in points)
+    ended = subprocess.run([str(program)], input=sent, capture_output=True, check=True)
+    found = np.frombuffer(ended.stdout, np.float64)
+    for seed, drawn, given in zip(seeds, functions, points, strict=True):
+        functor = drawn.function(cutlass.float32, 1, cutlass.float32, compute)
+        names = ["D", *(port.name for port in functor.outputs)]
+        made, found = found[: POINTS * len(names)].reshape(POINTS, len(names)), found[POINTS * len(names) :]
+        scalars = dict.fromkeys(functor.scalar_names, 0.5)
+        arrays = {name: each[:, None] for name, each in given.items()}
+        source = next((arrays.pop(each.name) for each in functor.graph.of_form("source")), None)
+        accumulator = arrays.pop(functor.graph.inputs[0].name)
+        exact = functor.evaluate(accumulator, source, scalars, arrays, np.dtype(np.float64))
+        for place, name in enumerate(names):
+            difference = np.abs(made[:, place] - exact[name][:, 0])
+            assert difference.max() <= 1.5 * drawn.errors[name], (seed, name, functor.graph)
+    assert not found.size
+
+
+_PORTS = ("matrix", "row", "column")
+
+
+@pytest.mark.parametrize("kind", COMPUTE)
+def test_random_functions(kind: str, emulator: Emulator) -> None:
+    check(list(range(40)), kind, emulator)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
+def test_a_thousand_random_functions(first: int, emulator: Emulator) -> None:
+    check(list(range(first, first + 100)), "f32", emulator)

@@ -1,0 +1,32 @@
+"""Kernels with epilogue functions read and write the right elements, by their own C++ on the host."""
+
+from __future__ import annotations
+
+import pytest
+from descriptions import parts
+from emulator import Emulator
+from epilogue_functions import FUNCTIONS
+
+from pycutlass import GemmOperationUniversal, cutlass
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "alignment", "tile"),
+    [
+        ("linear", "f16", None, (64, 64, 32)),
+        ("several", "f16", None, (128, 64, 32)),
+        ("several", "f32", None, (64, 64, 16)),
+        ("scaled", "f16", 2, (64, 128, 32)),
+        ("residual", "f16", 1, (64, 64, 32)),
+    ],
+)
+def test_all_elements_are_where_they_belong(
+    name: str, kind: str, alignment: int | None, tile: tuple[int, int, int], emulator: Emulator
+) -> None:
+    described = parts(kind, tile=tile, alignment=alignment, stages=2 if alignment == 1 else 3)
+    types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said

@@ -1,0 +1,154 @@
+"""Epilogue functions on a GPU: every element of every output, batches, device scalars, graphs and updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from descriptions import native_parts, parts
+from epilogue_functions import FUNCTIONS, residual
+
+import pycutlass
+from pycutlass import GemmOperationUniversal, KernelSchedule, cutlass
+
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+KERNELS = {
+    "ampere f16": lambda: parts("f16"),
+    "ampere f32": lambda: parts("f32"),
+    "ampere f16, alignment 2": lambda: parts("f16", alignment=2, tile=(64, 64, 32)),
+    "hopper cooperative": lambda: native_parts(tile=(128, 128, 64), cluster=(2, 1)),
+    "hopper pingpong": lambda: native_parts(tile=(64, 128, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong),
+}
+
+
+def make(kernel: str, function: Any, **types: Any) -> Any:
+    described = KERNELS[kernel]()
+    functor = function(described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    return operation
+
+
+def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> dict[str, Any]:
+    def randn(*shape: int, kind: str) -> Any:
+        return torch.randn(*batch, *shape, device="cuda", dtype=torch.bfloat16).to(TORCH[kind])
+
+    functor = operation.epilogue_functor
+    given = {
+        "A": randn(m, k, kind=operation.A.type.short),
+        "B": randn(n, k, kind=operation.B.type.short).transpose(-1, -2),
+        "D": torch.full((*batch, m, n), float("nan"), device="cuda", dtype=TORCH[functor.output.short]),
+        "C": randn(m, n, kind=operation.C.type.short) if functor.reads_source else None,
+    }
+    for port in functor.inputs:
+        shape = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
+        given[port.name] = randn(*shape, kind=port.type.short)
+    for port in functor.outputs:
+        given[port.name] = torch.full((*batch, m, n), float("nan"), device="cuda", dtype=TORCH[port.type.short])
+    return given
+
+
+def launch(operation: Any, given: dict[str, Any], **scalars: Any) -> Any:
+    A, B = given["A"], given["B"]
+    others = {port.name: given[port.name] for port in operation.epilogue_functor.ports}
+    options: dict[str, Any] = {}
+    if A.ndim == 3:
+        options = {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": A.shape[0]}
+    size = (A.shape[-2], B.shape[-1], A.shape[-1])
+    arguments = pycutlass.GemmArguments(
+        operation,
+        size,
+        A,
+        B,
+        given["C"],
+        given["D"],
+        epilogue=others,
+        output_op=operation.epilogue_type(**scalars),
+        **options,
+    )
+    operation.run(arguments)
+    return arguments
+
+
+def check(operation: Any, given: dict[str, Any], **scalars: float) -> None:
+    functor = operation.epilogue_functor
+    arrays = {name: each.double().cpu().numpy() for name, each in given.items() if each is not None}
+    others = {
+        each.name: arrays["C" if each.form == "source" else each.name]
+        for each in functor.graph.inputs[1:]
+        if each.form != "scalar"
+    }
+    found = functor.function.numpy(arrays["A"] @ arrays["B"], **others, **scalars)
+    for name, exact in (found if isinstance(found, dict) else {"D": found}).items():
+        relative = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-4}[
+            functor.output.short
+            if name == "D"
+            else functor.outputs[[p.name for p in functor.outputs].index(name)].type.short
+        ]
+        np.testing.assert_allclose(arrays[name], exact, rtol=relative, atol=2e-2, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [(128, 128, 64), (264, 136, 72), (8, 8, 8), (1000, 520, 136)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_output_is_right(kernel: str, name: str, size: tuple[int, int, int]) -> None:
+    outputs = dict(FUNCTIONS[name].graph.outputs)
+    operation = make(kernel, FUNCTIONS[name], **{each: cutlass.float32 for each in ("T", "second") if each in outputs})
+    given = drawn(operation, *size)
+    launch(operation, given).sync()
+    check(operation, given)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])
+def test_batches(kernel: str, name: str) -> None:
+    operation = make(kernel, FUNCTIONS[name])
+    given = drawn(operation, 136, 264, 64, (3,))
+    launch(operation, given).sync()
+    check(operation, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])
+def test_a_scalar_in_device_memory(kernel: str) -> None:
+    operation = make(kernel, residual)
+    given = drawn(operation, 136, 264, 64)
+    alpha = torch.full((1,), 2.0, device="cuda")
+    arguments = launch(operation, given, alpha=alpha)
+    arguments.sync()
+    check(operation, given, alpha=2.0)
+    alpha.fill_(-1.0)
+    operation.run(arguments)
+    arguments.sync()
+    check(operation, given, alpha=-1.0)
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])
+def test_in_a_graph_and_with_other_tensors(kernel: str) -> None:
+    operation = make(kernel, residual)
+    given, others = drawn(operation, 136, 264, 64), drawn(operation, 136, 264, 64)
+    arguments = launch(operation, given)
+    arguments.sync()
+    arguments.update(A=others["A"], epilogue={"bias": others["bias"], "T": others["T"], "addend": others["addend"]})
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        operation.run(arguments)
+    others |= {"B": given["B"], "D": given["D"]}
+    for name in ("D", "T"):
+        others[name].fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    check(operation, others)
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])
+def test_what_is_shared_by_a_batch_or_has_lines_of_its_own(kernel: str) -> None:
+    operation = make(kernel, residual)
+    given = drawn(operation, 136, 264, 64, (2,))
+    given["bias"], given["addend"] = given["bias"][0], given["addend"][0]
+    memory = torch.full((2, 136, 280), 7.0, device="cuda", dtype=given["T"].dtype)
+    given["T"] = memory[..., :264]
+    launch(operation, given).sync()
+    assert (memory[..., 264:] == 7).all()
+    check(operation, given)

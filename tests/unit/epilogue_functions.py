@@ -1,0 +1,40 @@
+"""Epilogue functions for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pycutlass
+from pycutlass.epilogue import Column, Row, Scalar, Source, Tensor, gelu, maximum, where
+
+__all__ = ["FUNCTIONS", "biased", "linear", "residual", "scaled", "several"]
+
+
+@pycutlass.epilogue_function
+def linear(accum: Any, c: Source, alpha: Scalar = 1.0, beta: Scalar = 1.0) -> Any:
+    return alpha * accum + beta * c
+
+
+@pycutlass.epilogue_function
+def biased(accum: Any, bias: Row) -> Any:
+    return maximum(accum + bias, 0.0)
+
+
+@pycutlass.epilogue_function
+def scaled(accum: Any, left: Column, right: Row, bias: Row) -> Any:
+    return accum * left * right + bias
+
+
+@pycutlass.epilogue_function
+def residual(accum: Any, bias: Row, addend: Tensor, alpha: Scalar = 1.0) -> Any:
+    t = alpha * accum + bias
+    return {"D": gelu(t) + addend, "T": t}
+
+
+@pycutlass.epilogue_function
+def several(accum: Any, c: Source, x: Tensor, y: Tensor, left: Column, slope: Scalar = 0.5) -> Any:
+    t = where(accum > x, accum - y, slope * c)
+    return {"D": t * left, "first": t, "second": t * t - x}
+
+
+FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several)}

@@ -1,0 +1,302 @@
+"""Epilogue functions: what is traced, what becomes of it, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import native_parts, parts
+from epilogue_functions import FUNCTIONS, biased, residual
+
+import pycutlass
+from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass, epilogue
+from pycutlass.epilogue import Column, Family, Row, Scalar, Source, Tensor, gelu, relu
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from tools.fuzz.drawn_functions import drawn_function
+
+
+def make(function: Any, kind: str = "f16", **types: Any) -> GemmOperationUniversal:
+    described = parts(kind)
+    functor = function(described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    return GemmOperationUniversal(**described | {"epilogue_functor": functor})
+
+
+def refused(function: Any) -> str:
+    with pytest.raises(DescriptionError) as caught:
+        pycutlass.epilogue_function(function)
+    return str(caught.value)
+
+
+def test_equal_functions_are_equal() -> None:
+    @pycutlass.epilogue_function
+    def one(accum: Any, bias: Row, extra: Tensor) -> Any:
+        left, right = accum + bias, extra * 2
+        return left * right
+
+    @pycutlass.epilogue_function
+    def two(accum: Any, bias: Row, extra: Tensor) -> Any:
+        right = extra * 2.0
+        again = accum + bias  # noqa: F841 (is the same value)
+        return (accum + bias) * right
+
+    assert one == two
+    assert hash(one) == hash(two)
+    made = [each(cutlass.float16, 8) for each in (one, two)]
+    assert made[0] == made[1] and hash(made[0]) == hash(made[1])
+    assert made[0].definitions(Family.SM90_GEMM) == made[1].definitions(Family.SM90_GEMM)
+    assert one(cutlass.float16, 8) != one(cutlass.float16, 4)
+    assert pickle.loads(pickle.dumps(made[0])) == made[0]
+
+
+def test_zeros_of_two_signs_are_two_constants() -> None:
+    plus = pycutlass.epilogue_function(lambda accum: 1.0 / (accum + 0.0))
+    minus = pycutlass.epilogue_function(lambda accum: 1.0 / (accum + -0.0))
+    assert plus != minus
+
+
+def test_a_name_is_the_same_in_every_process() -> None:
+    program = (
+        "import sys; sys.path.insert(0, 'tests/unit')\n"
+        "from test_epilogue_functions import make\nfrom epilogue_functions import residual\n"
+        "print(make(residual).procedural_name())"
+    )
+    run = [sys.executable, "-c", program]
+    names = {
+        subprocess.run(run, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed, "PATH": ""}).stdout
+        for seed in "12"
+    }
+    assert names == {make(residual).procedural_name() + "\n"}
+
+
+def test_every_node_is_a_function_or_an_operator() -> None:
+    x = np.linspace(-2, 2, 9)
+    cases: dict[Any, Any] = {
+        lambda t: -t: -x,
+        lambda t: +t: x,
+        lambda t: 3 - t: 3 - x,
+        lambda t: t // 0.75: x // 0.75,
+        lambda t: 3 % (abs(t) + 1): 3 % (np.abs(x) + 1),
+        lambda t: t % 0.75: x % 0.75,
+        lambda t: t**3: x**3,
+        lambda t: 2**t: 2**x,
+        lambda t: np.exp(t): np.exp(x),
+        lambda t: np.where(t > 0, t, 0.0): np.maximum(x, 0),
+        lambda t: np.maximum(0.5, t): np.maximum(0.5, x),
+        lambda t: relu(t): np.maximum(x, 0),
+        lambda t: relu.numpy(t): np.maximum(x, 0),
+        lambda t: epilogue.leaky_relu(t): np.where(x > 0, x, 0.2 * x),
+        lambda t: epilogue.leaky_relu(t, 0.5): np.where(x > 0, x, 0.5 * x),
+        lambda t: epilogue.identity(t) + 0.5: x + 0.5,
+        lambda t: gelu(t): gelu.numpy(x),
+        lambda t: epilogue.clamp(t, -1, 1): np.clip(x, -1, 1),
+        lambda t: epilogue.clamp(t, high=1): np.minimum(x, 1),
+        lambda t: round(t): np.rint(x),
+        lambda t: epilogue.where((t > 0) & ~(t > 1) | (t < -1), 1.0, t): np.where(
+            ((x > 0) & ~(x > 1)) | (x < -1), 1.0, x
+        ),
+        lambda t: epilogue.cast(t * 100, cutlass.int8): np.clip(np.rint(x * 100), -128, 127),
+        lambda t: epilogue.rsqrt(t * t + 1): 1 / np.sqrt(x * x + 1),
+        lambda t: epilogue.softplus(t): np.log1p(np.exp(x)),
+    }
+    for function, expected in cases.items():
+        made = pycutlass.epilogue_function(function).numpy(x[None, :])
+        np.testing.assert_allclose(made[0], expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numpy_means_the_same_as_the_function_itself(seed: int) -> None:
+    function = drawn_function(seed).function
+    random = np.random.default_rng(seed)
+    given = {
+        each.name: random.integers(-8, 9, {"row": 6, "column": 5, "scalar": ()}.get(each.form, (5, 6))) / 4.0
+        for each in function.graph.inputs[1:]
+    }
+    accumulator = random.integers(-256, 257, (5, 6)).astype(np.float64)
+    found = function.numpy(accumulator, **given)
+    assert (
+        {*found} == {name for name, _ in function.graph.outputs} if isinstance(found, dict) else found.shape == (5, 6)
+    )
+
+
+def test_the_reference_runs_where_there_is_no_gpu(without_gpu: None) -> None:
+    operation = make(residual, T=cutlass.float32)
+    random = np.random.default_rng(1)
+    A, B = random.standard_normal((40, 32)).astype(np.float16), random.standard_normal((32, 24)).astype(np.float16)
+    bias, addend = random.standard_normal(24).astype(np.float16), random.standard_normal((40, 24)).astype(np.float16)
+    D, T = np.full((40, 24), np.nan, np.float16), np.full((40, 24), np.nan, np.float32)
+    B = np.asfortranarray(B)
+    arguments = pycutlass.GemmArguments(
+        operation,
+        (40, 24, 32),
+        A,
+        B,
+        None,
+        D,
+        output_op=operation.epilogue_type(alpha=2.0),
+        epilogue={"bias": bias, "addend": addend, "T": T},
+    )
+    operation.run(arguments)
+    arguments.sync()
+    exact = residual.numpy(A.astype(float) @ B.astype(float), bias=bias, addend=addend, alpha=2.0)
+    np.testing.assert_allclose(T, exact["T"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(D, exact["D"], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda accum: accum if accum > 0 else 0 * accum, "asked for its truth"),
+        (lambda accum: max(accum, 0.0), "asked for its truth"),
+        (lambda accum: float(accum), "made a number"),
+        (lambda accum: accum[0], "indexed"),
+        (lambda accum: np.asarray(accum), "made an array"),
+        (lambda accum: np.linalg.norm(accum), "numpy"),
+        (lambda accum: np.sin(accum), "numpy.sin"),
+        (lambda accum: accum.relu(), "asked for .relu"),
+        (lambda accum: accum + np.ones(4), "of shape (4,)"),
+        (lambda accum: accum + True, "and is given True"),
+        (lambda accum: accum > 0, "returns a condition as D"),
+        (lambda accum: (accum > 0) + 1, "takes numbers, and is given a condition"),
+        (lambda accum: epilogue.where(accum, 1.0, 0.0), "takes a condition, and is given a number"),
+        (lambda accum: {"T": accum}, "one output must be D"),
+        (lambda accum: {"D": 1.0}, "no value of the function"),
+        (lambda accum: None, "a return is missing"),
+        (lambda accum: {"D": accum, "accum": accum}, "also an input"),
+        (lambda accum: 1 / 0, "raised ZeroDivisionError"),
+        (lambda: 1, "takes no parameters"),
+        (lambda accum, bias: accum + bias, "no annotation"),
+        (lambda accum, *more: accum, "name each parameter"),
+        (lambda accum: {"D": accum, "total": epilogue.sum(accum) * 2}, "a reduction is complete when"),
+        (lambda accum: epilogue.sum(accum), "the matrix"),
+        (lambda accum: {"D": accum, "total": epilogue.sum(accum, axis=2)}, "axis=1"),
+        (lambda accum: epilogue.cast(accum, cutlass.tfloat32), "cast rounds to one of"),
+        (lambda accum: epilogue.clamp(accum), "takes low, high or both"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(function: Any, said: str) -> None:
+    assert said in refused(function)
+
+
+def test_a_message_names_the_line() -> None:
+    def branching(accum: Any) -> Any:
+        if accum > 0:
+            return accum
+        return -accum
+
+    assert "branching, line " in refused(branching)
+    assert "(if accum > 0:)" in refused(branching)
+
+
+def test_what_is_unused_is_refused() -> None:
+    def of_a_parameter(accum: Any, bias: Row) -> Any:
+        return accum
+
+    def of_a_value(accum: Any) -> Any:
+        gelu(accum)
+        return accum
+
+    def of_the_accumulator(accum: Any, x: Tensor) -> Any:
+        return x
+
+    assert "the parameter bias is unused" in refused(of_a_parameter)
+    assert "the result of gelu is unused" in refused(of_a_value)
+    assert "the parameter accum is unused" in refused(of_the_accumulator)
+
+
+def test_values_of_two_functions_do_not_mix() -> None:
+    kept = []
+
+    def first(accum: Any) -> Any:
+        kept.append(accum)
+        return accum
+
+    pycutlass.epilogue_function(first)
+    assert "a value of another function" in refused(lambda accum: accum + kept[0])
+
+
+def test_types_are_checked() -> None:
+    with pytest.raises(ArgumentTypeError, match="has no tensor 'bais' beside C and D: it has bias"):
+        biased(cutlass.float16, 8, bais=cutlass.float32)
+    with pytest.raises(DescriptionError, match="computes in fractions"):
+        biased(cutlass.float16, 8, cutlass.int32, cutlass.int32)
+    with pytest.raises(DescriptionError, match="a tensor of biased, can be of"):
+        biased(cutlass.float16, 8, bias=cutlass.tfloat32)
+    with pytest.raises(DescriptionError, match="must be a power of two of at most 128 bits"):
+        biased(cutlass.float16, 16)
+    typed = pycutlass.epilogue_function(_typed)
+    assert typed(cutlass.float16, 8).inputs[0].type.short == "f32"
+    with pytest.raises(DescriptionError, match="says that bias is"):
+        typed(cutlass.float16, 8, bias=cutlass.float16)
+
+
+def _typed(accum: Any, bias: Row(cutlass.float32)) -> Any:  # type: ignore[valid-type]
+    return accum + bias
+
+
+def test_a_number_beyond_f32_is_refused() -> None:
+    function = pycutlass.epilogue_function(lambda accum: accum * 1e60)
+    with pytest.raises(DescriptionError, match="has the number 1e\\+60"):
+        function(cutlass.float32, 4)
+    assert function(cutlass.float64, 1).compute.short == "f64"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_kernels_take_functions(name: str) -> None:
+    assert make(FUNCTIONS[name]).procedural_name() != make(biased, bias=cutlass.float32).procedural_name()
+    described = native_parts()
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment)
+    GemmOperationUniversal(**described | {"epilogue_functor": functor})
+
+
+def test_kernels_that_take_none_say_so() -> None:
+    described = parts("f16")
+    described["epilogue_functor"] = biased(described["C"].element, described["C"].alignment)
+    for changes, said in (
+        ({"C": pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)}, "a C of cutlass.ColumnMajor"),
+        ({"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}, "stream-K"),
+    ):
+        with pytest.raises(DescriptionError, match=said):
+            GemmOperationUniversal(**described | changes)
+    del described["swizzling_functor"]
+    with pytest.raises(DescriptionError, match="biased is an epilogue function, which"):
+        GemmOperationGrouped(**described)
+
+
+def test_a_missing_tensor_or_a_wrong_one_is_refused(without_gpu: None) -> None:
+    operation = make(biased)
+    A, B, D = np.zeros((8, 8), np.float16), np.zeros((8, 8), np.float16, order="F"), np.zeros((8, 8), np.float16)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "bias, a row of the epilogue, is missing"),
+        ({"bias": np.zeros(9, np.float16)}, "bias"),
+        ({"bias": np.zeros(8, np.float32)}, "float32"),
+        ({"bias": np.zeros(8, np.float16), "other": D}, "other"),
+    ]
+    for given, said in cases:
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+            pycutlass.GemmArguments(operation, (8, 8, 8), A, B, None, D, epilogue=given)
+    with pytest.raises(ArgumentError, match="C"):
+        pycutlass.GemmArguments(operation, (8, 8, 8), A, B, D.copy(), D, epilogue={"bias": np.zeros(8, np.float16)})
+
+
+def test_scalars_without_a_default_are_asked_for() -> None:
+    @pycutlass.epilogue_function
+    def multiplied(accum: Any, factor: Scalar) -> Any:
+        return accum * factor
+
+    functor = multiplied(cutlass.float32, 4)
+    with pytest.raises(ArgumentError, match="factor is missing"):
+        functor.epilogue_type()
+    assert functor.epilogue_type(2.0)["factor"] == 2.0
+
+
+def test_markers_may_be_text() -> None:
+    def function(accum: "tensor", bias: "row", left: "column", c: "source", alpha: "scalar") -> Any:  # type: ignore # noqa
+        return accum * alpha + bias * left + c
+
+    forms = [each.form for each in pycutlass.epilogue_function(function).graph.inputs]
+    assert forms == ["accumulator", "row", "column", "source", "scalar"]
+    assert (Column.form, Source.form) == ("column", "source")
