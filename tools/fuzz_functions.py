@@ -69,7 +69,9 @@ def draw(seed: int, index: int) -> Kernel:
             graph = drawn.function.graph
             names = [each.name for each in graph.of_form("matrix", "row", "column")]
             names += [name for name, _ in graph.outputs if name != "D"]
+            reduced = dict(graph.reductions)
             types = {name: TAGS[chance.choice(["f16", "bf16", "f32", "s8", "s32"])] for name in names}
+            types |= dict.fromkeys(reduced, TAGS["f64" if wide == "f64" else "f32"])
             functor = drawn.function(plain.D.element, plain.D.alignment, accumulator.tag, TAGS[wide], **types)
             fields = {name: getattr(plain, name) for name in plain._FIELDS if name != "epilogue_functor"}
             return Kernel(index, kind, drawn, GemmOperationUniversal(**fields, epilogue_functor=functor))
@@ -147,13 +149,15 @@ class Case:
             source = self.integers(operation.C.type.short, *self.shape(m, n))
             C = padded(source.shape, operation.C.alignment, operation.C.type.short, torch.from_numpy(source))[0]
         written = {}
+        forms = {port.name: port.form for port in functor.outputs}
         for name, kind, step in (
             ("D", functor.output, operation.D.alignment),
             *((port.name, port.type, port.alignment) for port in functor.outputs),
         ):
-            slack = step * self.chance.randint(0, 2)
+            extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(forms.get(name, ""), (m, n))
+            slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
             poison = POISON if kind.is_integer else float("nan")
-            written[name] = padded(self.shape(m, n), slack, kind.short, poison)
+            written[name] = padded(self.shape(*extents), slack, kind.short, poison)
             given[name] = written[name][0]
         D = given.pop("D")
         scalars = dict.fromkeys(functor.scalar_names, 0.5)
@@ -166,16 +170,21 @@ class Case:
         operation.run(arguments)
         arguments.sync()
         exact = functor.evaluate(a @ b, source, scalars, arrays, np.dtype(np.float64))
+        counts = {"row": m, "column": n, "scalar": m * n}
         for name, (inside, memory) in written.items():
-            if wrong := self.compare(name, inside, memory, exact[name]):
+            error = self.kernel.drawn.errors.get(name, 0.0)
+            if name in self.kernel.drawn.reductions:
+                error = self.kernel.drawn.reductions[name].tolerance(counts[forms[name]])
+                exact[name] = exact[name].reshape(inside.shape)
+            if wrong := self.compare(name, inside, memory, exact[name], 1.5 * error):
                 return f"{name}: {wrong}"
         return ""
 
-    def compare(self, name: str, inside: Any, memory: Any, exact: Any) -> str:
+    def compare(self, name: str, inside: Any, memory: Any, exact: Any, error: float) -> str:
         kind = element({port.name: port.tag for port in self.functor.ports}.get(name, self.functor.element_output))
         if memory.shape[-1] > inside.shape[-1] and not (memory[..., inside.shape[-1] :] == SLACK).all():
             return "memory between the lines was written"
-        found, error = inside.double().cpu().numpy(), 1.5 * self.kernel.drawn.errors[name]
+        found = inside.double().cpu().numpy()
         rounded = kind.round(exact).astype(np.float64)
         if error == 0:
             wrong = ~(found == rounded)

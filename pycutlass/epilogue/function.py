@@ -18,6 +18,7 @@ from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import computed
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.families.parts import Tile
 from pycutlass.integers import as_int
 from pycutlass.library import Value as FrozenValue
 from pycutlass.types import Element, element
@@ -313,6 +314,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     def loaded(self, family: Family) -> Port | None:
         """Return the tensor that kernels of `family` load as they load C, which is not read then."""
         return lowering.loaded(self, family)
+
+    def shared_bytes(self, family: Family, tile: Tile) -> int:
+        """Return the shared memory in bytes beside what C and D go through."""
+        return lowering.shared_bytes(self, family, tile)
 
     def evaluate(
         self,

@@ -11,10 +11,12 @@ from typing import Protocol
 
 import numpy as np
 
+from pycutlass.enums import KernelSchedule
 from pycutlass.epilogue.graph import Graph, Value, element_named
-from pycutlass.epilogue.nodes import NODES
+from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.protocol import Family, Port, Scalar
 from pycutlass.errors import DescriptionError
+from pycutlass.families.parts import Tile
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "check_types",
     "definitions",
     "loaded",
+    "shared_bytes",
     "why_not",
 ]
 
@@ -33,6 +36,8 @@ _COMPUTE = ("f16", "bf16", "f32", "f64")
 _LONGEST_NAME = 23
 #: What TMA brings through the buffers of C.
 _BY_TMA = ("f16", "bf16", "f32")
+#: What a reduction along an axis makes.
+_REDUCED = {"0": "Row", "1": "Column", "": "Whole"}
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "s32")
 
 
@@ -144,9 +149,6 @@ def why_not(functor: _Typed, family: Family) -> str:
     if family not in FAMILIES:
         taking = " and ".join(each.value for each in FAMILIES)
         return f"{functor.name} is an epilogue function, which {taking} take, and {family.value} do not yet"
-    if functor.graph.reductions:
-        name, value = functor.graph.reductions[0]
-        return f"{functor.name} returns the reduction {value.data[0]} as {name}, which no kernel computes yet"
     return ""
 
 
@@ -181,6 +183,8 @@ def definitions(functor: _Typed, family: Family) -> str:
     read = "".join(f"    read(given.scalar{i}, given.address{i}, scalars[{i}]);\n" for i in range(len(scalars)))
     source = loaded(functor, family)
     read_ports = tuple(port for port in functor.inputs if port is not source)
+    reduced = dict(functor.graph.reductions)
+    written = tuple(port for port in functor.outputs if port.name not in reduced)
     return (
         f'#include "pycutlass/{FAMILIES[family].header}"\n\n'
         f"struct FunctionArguments {{\n{''.join(fields)}"
@@ -190,7 +194,8 @@ def definitions(functor: _Typed, family: Family) -> str:
         f"struct Function : pycutlass::EpilogueFunction<{compute}, {number}> {{\n"
         f"  using Arguments = FunctionArguments;\n"
         f"  using Inputs = {_list(read_ports, members)};\n"
-        f"  using Outputs = {_list(functor.outputs, members)};\n"
+        f"  using Outputs = {_list(written, members)};\n"
+        f"  using Reductions = {_reductions(functor, members)};\n"
         f"  static constexpr bool kReadsSource = {str(functor.reads_source or source is not None).lower()};\n"
         f"  static constexpr int kScalars = {len(scalars)};\n\n"
         f"  CUTLASS_HOST_DEVICE static void read_scalars(Arguments const& given, Number* scalars) {{\n{read}  }}\n\n"
@@ -198,6 +203,19 @@ def definitions(functor: _Typed, family: Family) -> str:
         f"{_body(functor, source)}  }}\n"
         f"{_host_side(source, members, len(scalars))}}};\n\n"
     )
+
+
+def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:
+    """Return the shared memory in bytes that reductions take: include/pycutlass/function_reduction.h."""
+    axes = [value.data[1] for _, value in functor.graph.reductions]
+    if not axes:
+        return 0
+    columns = tile.threadblock_shape[1]
+    warps = tile.num_threads // 32
+    if family.is_sm90:
+        columns, warps = math.gcd(columns, 32), 4 if tile.kernel_schedule is KernelSchedule.Pingpong else 8
+    numbers = max(1, axes.count("0") * warps * columns) + max(1, axes.count("") * warps)
+    return 16 + numbers * (8 if functor.compute.short == "f64" else 4)
 
 
 def _host_side(source: Port | None, members: dict[str, str], scalars: int) -> str:
@@ -220,6 +238,15 @@ def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
     return f"pycutlass::List<{', '.join(each)}>"
 
 
+def _reductions(functor: _Typed, members: dict[str, str]) -> str:
+    each = (
+        f"pycutlass::Reduction<{REDUCTIONS[value.data[0]].cpp}, "
+        f"pycutlass::{_REDUCED[value.data[1]]}<&FunctionArguments::{members[name]}, 1>>"
+        for name, value in functor.graph.reductions
+    )
+    return f"pycutlass::List<{', '.join(each)}>"
+
+
 def _body(functor: _Typed, source: Port | None) -> str:
     """Return the statements that compute one element: a variable for each value."""
     graph = functor.graph
@@ -230,11 +257,14 @@ def _body(functor: _Typed, source: Port | None) -> str:
     places |= {each.name: f"scalars[{number}]" for number, each in enumerate(functor.scalar_table)}
     lines = []
     for number, value in enumerate(graph.values):
+        if value.node == "reduce":
+            continue
         kind = "bool" if graph.is_truth(number) else "Number"
         lines.append(f"    {kind} const v{number} = {_expression(value, places)};\n")
-    outputs = dict(graph.outputs)
-    names = ["D", *(port.name for port in functor.outputs)]
-    lines += [f"    out[{place}] = v{outputs[name]};\n" for place, name in enumerate(names)]
+    outputs, reduced = dict(graph.outputs), dict(graph.reductions)
+    names = ["D", *(port.name for port in functor.outputs if port.name not in reduced)]
+    taken = [*(outputs[name] for name in names), *(value.operands[0] for value in reduced.values())]
+    lines += [f"    out[{place}] = v{number};\n" for place, number in enumerate(taken)]
     return "".join(lines)
 
 

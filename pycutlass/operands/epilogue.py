@@ -55,6 +55,8 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     if not rows or not columns:
         return empty_matrix(name, description, tensor, rows, columns, batch)
     make = matrix if port.form == "matrix" else vector
+    if written:  # a vector that is written is one line, and does not stand for a matrix of them
+        rows, columns = {"row": (1, columns), "column": (rows, 1), "scalar": (1, 1)}.get(port.form, (rows, columns))
     return make(name, description, tensor, rows, columns, batch, written=written)
 
 

@@ -127,6 +127,12 @@ def _makes_groups(operation: Described) -> bool:
 
 def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
     """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
+    reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
+    if reduced and not (size.m and size.n):
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} reduces D to {reduced}, and D of {size.m} x {size.n} has no elements: leave such "
+            f"problems out"
+        )
     if epilogue.is_tree and (size.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or size.split_k_slices > 1):
         names = ", ".join(port.name for port in epilogue.ports)
         what = f"an epilogue with tensors beside C and D ({names})" if names else f"the epilogue {epilogue!r}"

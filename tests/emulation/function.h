@@ -5,6 +5,24 @@
 
 #include "launch.h"
 
+// What the threads of reductions do together (pycutlass/function_reduction.h).
+namespace pycutlass::function {
+template <typename Number>
+Number exchanged(Number value, int lanes) {
+  std::memcpy(emulation::slot(emulation::lane()), &value, sizeof(value));
+  emulation::wait_for_warp();
+  Number const result = emulation::read<Number>(emulation::lane() ^ lanes, 0);
+  emulation::wait_for_warp();
+  return result;
+}
+void fence() {}
+unsigned count_up(unsigned* counter) { return (*counter)++; }
+template <typename Number>
+Number written_by_others(Number const* address) {
+  return *address;
+}
+}  // namespace pycutlass::function
+
 namespace emulation {
 
 using Number = Function::Number;
@@ -44,6 +62,53 @@ struct AllGiven<pycutlass::List<Ports...>> {
   }
 };
 
+/// The results of a reduction, and what they must be.
+template <typename Reduction>
+struct Reduced;
+template <typename Kind, template <auto, int> class Form, auto kMember, int kAlignment>
+struct Reduced<pycutlass::Reduction<Kind, Form<kMember, kAlignment>>> {
+  using Member = std::remove_cv_t<std::remove_reference_t<decltype(Function::Arguments{}.*kMember)>>;
+  using Element = typename pycutlass::ElementOf<Member>::Type;
+  static constexpr bool kOfRows = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Column<kMember, kAlignment>>;
+  static constexpr bool kOfColumns = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Row<kMember, kAlignment>>;
+
+  Matrix<Element, true> memory;
+  std::vector<double> wanted;
+
+  Reduced(int m, int n) : memory(1, kOfRows ? m : kOfColumns ? n : 1, 8, kUntouched), wanted(m + n + 1) {
+    for (double& each : wanted) each = Kind::template begin<double>();
+  }
+  void give(Function::Arguments& arguments) { (arguments.*kMember).data = memory.data(); }
+  void take(int row, int column, double value) {
+    double& result = wanted[kOfRows ? row : kOfColumns ? column : 0];
+    result = Kind::take(result, value);
+  }
+  long wrong(int m, int n) {
+    int const count = kOfRows ? m : kOfColumns ? n : 1;
+    long found = !memory.has_slack(kUntouched);
+    for (int i = 0; i < count; ++i) {
+      double const made = number(memory(0, i)), most = std::abs(wanted[i]) + 1;
+      if (!(std::abs(made - wanted[i]) <= 1e-5 * most) && ++found == 1) {
+        std::printf("reduction [%d] is %g, not %g\n", i, made, wanted[i]);
+      }
+    }
+    return found;
+  }
+};
+
+template <typename Reductions>
+struct AllReduced;
+template <typename... Reductions>
+struct AllReduced<pycutlass::List<Reductions...>> {
+  std::tuple<Reduced<Reductions>...> each;
+
+  AllReduced(int m, int n) : each(Reduced<Reductions>(m, n)...) {}
+  template <typename Visit>
+  void visit(Visit visit) {
+    std::apply([&](auto&... reduced) { (visit(reduced), ...); }, each);
+  }
+};
+
 /// Returns how many elements of D and of further outputs are wrong, having told of the first.
 inline long run(int m, int n, int k, float, float, unsigned seed) {
   std::mt19937 random(seed);
@@ -58,6 +123,8 @@ inline long run(int m, int n, int k, float, float, unsigned seed) {
   Function::Arguments arguments{};
   inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
   outputs.visit([&](auto& given) { given.give(arguments); });
+  AllReduced<Function::Reductions> reductions(m, n);
+  reductions.visit([&](auto& reduced) { reduced.give(arguments); });
 
   pycutlass_gemm_call call{};
   call.m = m;
@@ -75,7 +142,8 @@ inline long run(int m, int n, int k, float, float, unsigned seed) {
     for (int column = 0; column < n; ++column) {
       double sum = 0;
       for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-      Number in[2 + Function::Inputs::kSize] = {Number(sum)}, out[1 + Function::Outputs::kSize];
+      Number in[2 + Function::Inputs::kSize] = {Number(sum)},
+                    out[1 + Function::Outputs::kSize + Function::Reductions::kSize];
       int place = 1;
       if (Function::kReadsSource) in[place++] = Number(number(C(row, column)));
       inputs.visit([&](auto& given) { in[place++] = Number(number(given.at(row, column))); });
@@ -87,11 +155,13 @@ inline long run(int m, int n, int k, float, float, unsigned seed) {
         using Other = typename std::remove_reference_t<decltype(given)>::Element;
         right &= number(given.at(row, column)) == number(pycutlass::function::Stored<Other>::of(out[place++]));
       });
+      reductions.visit([&](auto& reduced) { reduced.take(row, column, out[place++]); });
       if (!right && ++wrong == 1) {
         std::printf("D[%d, %d] is %g, not %g\n", row, column, number(D(row, column)), double(out[0]));
       }
     }
   }
+  reductions.visit([&](auto& reduced) { wrong += reduced.wrong(m, n); });
   return wrong;
 }
 

@@ -74,6 +74,11 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operat
   alignas(PYCUTLASS_PARAMS_ALIGNMENT) char storage[sizeof(Operation::Params)];
   pycutlass_plan_result plan{};
   if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the problem is refused");
+  std::vector<char> workspace(plan.workspace_bytes + 16);
+  if (plan.workspace_bytes) {
+    call.common.workspace = workspace.data();
+    if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the workspace is refused");
+  }
 
   auto const& params = *reinterpret_cast<typename Kernel::Params*>(storage);
   std::vector<char> memory(sizeof(typename Kernel::SharedStorage) + 1024);

@@ -20,7 +20,8 @@ MAIN = """
 template <typename Function>
 void compute() {
   using Number = typename Function::Number;
-  constexpr int kInputs = 1 + Function::kReadsSource + Function::Inputs::kSize, kOutputs = 1 + Function::Outputs::kSize;
+  constexpr int kInputs = 1 + Function::kReadsSource + Function::Inputs::kSize;
+  constexpr int kOutputs = 1 + Function::Outputs::kSize + Function::Reductions::kSize;
   typename Function::Arguments arguments{};
   Number scalars[Function::kScalars + 1];
   for (int i = 0; i < Function::kScalars; ++i) scalars[i] = Number(0.5);
@@ -59,14 +60,14 @@ def check(seeds: list[int], kind: str, emulator: Emulator) -> None:
     found = np.frombuffer(ended.stdout, np.float64)
     for seed, drawn, given in zip(seeds, functions, points, strict=True):
         functor = drawn.function(cutlass.float32, 1, cutlass.float32, compute)
-        names = ["D", *(port.name for port in functor.outputs)]
+        names = ["D", *(port.name for port in functor.outputs if port.name not in drawn.reductions), *drawn.reductions]
         made, found = found[: POINTS * len(names)].reshape(POINTS, len(names)), found[POINTS * len(names) :]
         scalars = dict.fromkeys(functor.scalar_names, 0.5)
         arrays = {name: each[:, None] for name, each in given.items()}
         source = next((arrays.pop(each.name) for each in functor.graph.of_form("source")), None)
         accumulator = arrays.pop(functor.graph.inputs[0].name)
         exact = functor.evaluate(accumulator, source, scalars, arrays, np.dtype(np.float64))
-        for place, name in enumerate(names):
+        for place, name in enumerate(names[: -len(drawn.reductions) or None]):
             difference = np.abs(made[:, place] - exact[name][:, 0])
             assert difference.max() <= 1.5 * drawn.errors[name], (seed, name, functor.graph)
     assert not found.size

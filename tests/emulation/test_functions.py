@@ -20,6 +20,9 @@ pytestmark = pytest.mark.compile
         ("several", "f32", None, (64, 64, 16)),
         ("scaled", "f16", 2, (64, 128, 32)),
         ("residual", "f16", 1, (64, 64, 32)),
+        ("reduced", "f16", None, (64, 64, 32)),
+        ("reduced", "f32", None, (128, 64, 16)),
+        ("reduced", "f16", 2, (64, 128, 32)),
     ],
 )
 def test_all_elements_are_where_they_belong(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pycutlass
+from pycutlass import epilogue
 from pycutlass.epilogue import Column, Row, Scalar, Source, Tensor, gelu, maximum, where
 
 __all__ = ["FUNCTIONS", "biased", "linear", "residual", "scaled", "several"]
@@ -37,4 +38,18 @@ def several(accum: Any, c: Source, x: Tensor, y: Tensor, left: Column, slope: Sc
     return {"D": t * left, "first": t, "second": t * t - x}
 
 
-FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several)}
+@pycutlass.epilogue_function
+def reduced(accum: Any, bias: Row) -> Any:
+    t = accum + bias
+    return {
+        "D": maximum(t, 0.0),
+        "row_sum": epilogue.sum(t, axis=1),
+        "row_max": epilogue.max(t, axis=1),
+        "column_sum": epilogue.sum(t, axis=0),
+        "column_squares": epilogue.sum_of_squares(t * 0.125, axis=0),
+        "least": epilogue.min(t),
+        "most": epilogue.absmax(accum),
+    }
+
+
+FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced)}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from descriptions import native_parts, parts
-from epilogue_functions import FUNCTIONS, biased, residual
+from epilogue_functions import FUNCTIONS, biased, reduced, residual
 
 import pycutlass
 from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass, epilogue
@@ -280,6 +280,38 @@ def test_a_missing_tensor_or_a_wrong_one_is_refused(without_gpu: None) -> None:
             pycutlass.GemmArguments(operation, (8, 8, 8), A, B, None, D, epilogue=given)
     with pytest.raises(ArgumentError, match="C"):
         pycutlass.GemmArguments(operation, (8, 8, 8), A, B, D.copy(), D, epilogue={"bias": np.zeros(8, np.float16)})
+
+
+def test_nothing_is_reduced_of_no_elements() -> None:
+    operation = make(reduced)
+    assert operation.supports((8, 8, 0))
+    assert "D of 0 x 8 has no elements" in operation.supports((0, 8, 8)).reason
+
+
+def test_sums_are_of_all_of_d(without_gpu: None) -> None:
+    operation = make(reduced)
+    random = np.random.default_rng(2)
+    A, B = random.standard_normal((2, 40, 32)), random.standard_normal((2, 24, 32))
+    A, B = A.astype(np.float16), B.astype(np.float16).swapaxes(1, 2)
+    bias, D = random.standard_normal(24).astype(np.float16), np.empty((2, 40, 24), np.float16)
+    shapes = {"row_sum": (2, 40), "row_max": (2, 40), "column_sum": (2, 24), "column_squares": (2, 24)}
+    made = {name: np.full(shapes.get(name, (2, 1)), np.nan, np.float32) for name, _ in reduced.graph.reductions}
+    arguments = pycutlass.GemmArguments(
+        operation,
+        (40, 24, 32),
+        A,
+        B,
+        None,
+        D,
+        gemm_mode=cutlass.gemm.Mode.Batched,
+        batch=2,
+        epilogue={"bias": bias, **made},
+    )
+    operation.run(arguments)
+    arguments.sync()
+    exact = reduced.numpy(A.astype(float) @ B.astype(float), bias=bias)
+    for name, values in made.items():
+        np.testing.assert_allclose(values.reshape(exact[name].shape), exact[name], rtol=1e-4, atol=1e-3)
 
 
 def test_scalars_without_a_default_are_asked_for() -> None:

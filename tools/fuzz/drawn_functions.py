@@ -46,11 +46,30 @@ class _Known:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """What is known of the values that a reduction takes: the largest, their grain (0 where it is none) and error."""
+
+    name: str
+    bound: float
+    grain: float
+    error: float
+
+    def tolerance(self, count: int) -> float:
+        """Return how far the result of `count` values may be from the exact one; 0 where it is exact."""
+        if not self.name.startswith("sum"):
+            return self.error
+        if self.error == 0 and self.grain and count * self.bound / self.grain < 2.0**23:
+            return 0.0
+        return count * (self.error + self.bound * 2.0**-20)
+
+
+@dataclass(frozen=True)
 class Drawn:
     """A random function: it itself, and the absolute errors that its outputs may have in f32, by name."""
 
     function: EpilogueFunction
     errors: dict[str, float]
+    reductions: dict[str, Reduced]
 
 
 def drawn_function(seed: int, bits: int = 24, deepest: int = 12) -> Drawn:
@@ -64,7 +83,7 @@ def drawn_function(seed: int, bits: int = 24, deepest: int = 12) -> Drawn:
         inputs.append(Input(f"x{number}", form, 0.5 if form == "scalar" else None))
     builder = _Builder(draw, bits, deepest)
     graph = traced(builder.build, tuple(inputs), f"drawn{seed}")
-    return Drawn(EpilogueFunction(f"drawn{seed}", graph), builder.errors)
+    return Drawn(EpilogueFunction(f"drawn{seed}", graph), builder.errors, builder.reductions)
 
 
 class _Builder:
@@ -72,6 +91,7 @@ class _Builder:
         self.draw, self.bits, self.deepest = draw, bits, deepest
         self.epsilon = 2.0 ** (1 - min(bits, 24))
         self.errors: dict[str, float] = {}
+        self.reductions: dict[str, Reduced] = {}
 
     def build(self, accum: Any, *others: Any) -> dict[str, Any]:
         known = [_Known(accum, ACCUMULATOR, 1.0), *(_Known(other, OTHER, GRAIN) for other in others)]
@@ -92,7 +112,20 @@ class _Builder:
             total = self.added(total, each)
         outputs = {"D": total, **outputs} if self.draw.random() < 0.5 else {**outputs, "D": total}
         self.errors.update({name: each.error for name, each in outputs.items()})
-        return {name: each.value for name, each in outputs.items()}
+        made = {name: each.value for name, each in outputs.items()}
+        for number in range(self.draw.choice([0, 0, 0, 1, 2, 3])):
+            made[f"r{number}"] = self.reduced(f"r{number}", self.draw.choice(known))
+        return made
+
+    def reduced(self, output: str, x: _Known) -> Any:
+        """Return a reduction of a value along some axis."""
+        name = self.draw.choice(["sum", "max", "min", "absmax", "sum_of_squares"])
+        bound, grain, error = x.bound, x.grain, x.error
+        if name == "sum_of_squares":
+            x = self.limited(x)
+            bound, grain, error = x.bound**2, x.grain**2, 2 * x.bound * x.error
+        self.reductions[output] = Reduced(name, bound, grain, error)
+        return getattr(epilogue, name)(x.value, axis=self.draw.choice([0, 1, None]))
 
     def fits(self, known: _Known) -> bool:
         """Whether a value is exact."""

@@ -190,6 +190,7 @@ struct EpilogueSm90 : Collective {
 
         cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
         synchronize(mma);
+        if constexpr (kIsFunction) callbacks.synchronized(i, j);
         if (first_warp) {
           int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
           int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
@@ -228,7 +229,7 @@ struct EpilogueSm90 : Collective {
   CUTLASS_DEVICE auto consumer_callbacks(Size const& size, Coord const& coord, Mma const& mma, Source& source,
                                          int thread) {
     if constexpr (kIsFunction) {
-      return fusion_.template tile_callbacks<kRows, kColumns, CtaTileMNK>(size, coord, source, thread);
+      return fusion_.template tile_callbacks<kRows, kColumns>(size, coord, source, thread);
     } else {
       return linear_callbacks(size, coord, mma, source, thread);
     }

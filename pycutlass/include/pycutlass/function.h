@@ -1,6 +1,6 @@
 // Epilogue functions: what the C++ of one is made of, whatever kernel it belongs to. pycutlass/epilogue/lowering.py
 // writes a structure `Function` for each, with
-//   Number, Arguments, Inputs, Outputs, kReadsSource, kScalars,
+//   Number, Arguments, Inputs, Outputs, Reductions, kReadsSource, kScalars,
 //   read_scalars(arguments, scalars): scalars of the launch, from the arguments or from device memory, and
 //   compute(scalars, in, out): one element. in[0] is the accumulator, then come C where it is read and the Inputs in
 //   their order; out[0] is D, then come the Outputs.
@@ -361,15 +361,16 @@ CUTLASS_HOST_DEVICE void compute_group(typename Function::Number const* scalars,
                                        typename Function::Number (*out)[kVector]) {
   using Number = typename Function::Number;
   constexpr int kBefore = Function::kReadsSource ? 2 : 1;
+  constexpr int kMade = 1 + Function::Outputs::kSize + Function::Reductions::kSize;
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < kVector; ++v) {
-    Number in[kBefore + Function::Inputs::kSize], made[1 + Function::Outputs::kSize];
+    Number in[kBefore + Function::Inputs::kSize], made[kMade];
     in[0] = function::widened<Number>(accumulators[v]);
     if constexpr (Function::kReadsSource) in[1] = Number(source(v));
     readers.values(r, g, v, in + kBefore);
     Function::compute(scalars, in, made);
     CUTLASS_PRAGMA_UNROLL
-    for (int o = 0; o < 1 + Function::Outputs::kSize; ++o) out[o][v] = made[o];
+    for (int o = 0; o < kMade; ++o) out[o][v] = made[o];
   }
 }
 

@@ -2,7 +2,7 @@
 // writes all tensors, D among them.
 #pragma once
 
-#include "pycutlass/function.h"
+#include "pycutlass/function_reduction.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/gemm_coord.h>
@@ -19,11 +19,22 @@ struct FunctionVisitor {
   static constexpr int kRows = Threads::Iterations::kCluster * Threads::Iterations::kGroup * Threads::Iterations::kRow;
   static constexpr int kGroups = Threads::Iterations::kColumn;
 
-  struct SharedStorage {};
+  using Tile = typename Threads::CtaShapeMNL;
+  static constexpr int kTileM = cute::size<0>(Tile{}), kTileN = cute::size<1>(Tile{});
+  static constexpr int kWarps = Threads::kThreads / 32, kLanes = Threads::Detail::kAccessWidth;
+  static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  using Space = ReductionSpace<Function, kTileM, kTileN>;
+  using Storage = ReductionStorage<Function, kWarps, kTileN, 1>;
+  /// A warp has whole rows of the tile: of one, or of several that lie side by side in its lanes.
+  static_assert(!kReduces || (kLanes * kGroups * kVector == kTileN && 32 % kLanes == 0));
+
+  struct NoStorage {};
+  using SharedStorage = cutlass::platform::conditional_t<kReduces, Storage, NoStorage>;
   struct Arguments {
     typename Function::Arguments given;
     Port<Element const> source;
     Port<Element> target;
+    Partials<Number> partials;
   };
   using Params = Arguments;
   using Source = List<Matrix<&Arguments::source, C::kAlignment>>;
@@ -35,8 +46,10 @@ struct FunctionVisitor {
   }
 
   Params const* params;
+  SharedStorage* shared;
 
-  CUTLASS_HOST_DEVICE FunctionVisitor(Params const& params_, SharedStorage const&) : params(&params_) {}
+  CUTLASS_HOST_DEVICE FunctionVisitor(Params const& params_, SharedStorage& shared_)
+      : params(&params_), shared(&shared_) {}
 
   /// Where a thread's elements of one step are: as PredicatedTileIterator goes through the thread map
   /// (cutlass/epilogue/threadblock/predicated_tile_iterator.h).
@@ -60,18 +73,24 @@ struct FunctionVisitor {
 
   struct Callbacks {
     Params const& params;
+    SharedStorage& shared;
     Where where;
+    int thread, tile_m, tile_n;
     Number scalars[Function::kScalars + 1];
     Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> readers;
     Readers<cutlass::platform::conditional_t<Function::kReadsSource, Source, List<>>, Arguments, kRows, kGroups,
             kVector>
         source;
+    Reducers<typename Function::Reductions, Number, kRows, kGroups, kVector> reducers;
 
     CUTLASS_DEVICE void begin_epilogue() {
       Function::read_scalars(params.given, scalars);
       readers.load_columns(params.given, where);
+      reducers.begin_columns();
+      reducers.begin_whole();
     }
     CUTLASS_DEVICE void begin_step(int step) {
+      reducers.begin_rows();
       where.step = step;
       readers.load_rows(params.given, where);
       source.load_rows(params, where);
@@ -80,7 +99,7 @@ struct FunctionVisitor {
     template <typename Accumulator, int kCount>
     CUTLASS_DEVICE void visit(int, int r, int g, int, cutlass::Array<Accumulator, kCount> const& accumulators) {
       static_assert(kCount == kVector);
-      Number out[1 + Function::Outputs::kSize][kVector];
+      Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVector];
       Accumulator const* const sums = reinterpret_cast<Accumulator const*>(&accumulators);
       auto const of_source = [&](int v) {
         Number value;
@@ -90,23 +109,52 @@ struct FunctionVisitor {
       compute_group<Function, kVector>(scalars, sums, of_source, readers, r, g, out);
       Writers<Target>::store(params, where, r, g, out);
       Writers<typename Function::Outputs>::store(params.given, where, r, g, out + 1);
+      if constexpr (kReduces) {
+        if (where.row(r) < where.rows && where.column(g) < where.columns) {
+          reducers.take(r, g, out + 1 + Function::Outputs::kSize);
+        }
+      }
     }
     CUTLASS_DEVICE void end_row(int) {}
-    CUTLASS_DEVICE void end_step(int) {}
-    CUTLASS_DEVICE void end_epilogue() {}
+    CUTLASS_DEVICE void end_step(int) {
+      if constexpr (kReduces) reducers.template leave_rows<kLanes>(params.partials, 0, where, tile_n, thread % 32);
+    }
+    CUTLASS_DEVICE void end_epilogue() {
+      if constexpr (kReduces) {
+        constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
+        Partials<Number> const& partials = params.partials;
+        int const warp = thread / 32, lane = thread % 32;
+        __syncthreads();  // an earlier tile has read what is shared
+        reducers.template share_columns<kLanes>(shared.columns, kWarps * kTileN, warp * kTileN, lane,
+                                                [&](int g) { return int(where.column(g)) - tile_n * kTileN; });
+        reducers.share_whole(shared.wholes, kWarps, warp, lane);
+        __syncthreads();
+        for (int column = thread; column < kTileN; column += Threads::kThreads) {
+          reducers.leave_columns(partials, 0, shared.columns, kWarps * kTileN, kWarps, kTileN, tile_n * kTileN,
+                                 where.columns, tile_m, where.batch, column);
+        }
+        if (thread == 0) {
+          reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
+        }
+        function::fence();
+        __syncthreads();
+        if (thread == 0) shared.done = count_tile<kAxes>(partials, where.batch, tile_m, tile_n);
+        __syncthreads();
+        reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done, thread, Threads::kThreads);
+      }
+    }
   };
 
   template <typename Size>
   CUTLASS_DEVICE Callbacks get_callbacks(cutlass::gemm::GemmCoord tile, int thread, Size const& size) {
-    using Shape = typename Threads::CtaShapeMNL;
     auto const first = Threads::initial_offset(thread);
-    Where const where{tile.m() * int(cute::size<0>(Shape{})) + first.row(),
-                      tile.n() * int(cute::size<1>(Shape{})) + first.column(),
+    Where const where{tile.m() * kTileM + first.row(),
+                      tile.n() * kTileN + first.column(),
                       int(cute::get<0>(size)),
                       int(cute::get<1>(size)),
                       0,
                       tile.k()};
-    return {*params, where, {}, {}, {}};
+    return {*params, *shared, where, thread, tile.m(), tile.n(), {}, {}, {}, {}};
   }
 };
 

@@ -3,7 +3,7 @@
 // at a time.
 #pragma once
 
-#include "pycutlass/function.h"
+#include "pycutlass/function_reduction.h"
 #include "pycutlass/gemm_sm90.h"
 
 #include <cute/tensor.hpp>
@@ -14,25 +14,36 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 
-/// What CUTLASS's collective knows as fusion callbacks.
-template <typename Function>
+/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store.
+template <typename Function, typename TileShape, int kWarps>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;
   using Arguments = typename Function::Arguments;
-  using Params = Arguments;
-  struct SharedStorage {};
+
+  static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
+  static constexpr int kStoredColumns = cute::gcd(32, kTileN);
+  static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  using Space = ReductionSpace<Function, kTileM, kTileN>;
+  using Storage = ReductionStorage<Function, kWarps, kStoredColumns, 1>;
+
+  struct NoStorage {};
+  using SharedStorage = cute::conditional_t<kReduces, Storage, NoStorage>;
+  struct Params {
+    Arguments given;
+    Partials<Number> partials;
+  };
 
   template <typename Size>
-  static constexpr Params to_underlying_arguments(Size const&, Arguments const& arguments, void*) {
-    return arguments;
+  static constexpr Params to_underlying_arguments(Size const& size, Arguments const& arguments, void* workspace) {
+    return {arguments, Space::of(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size), workspace)};
   }
   template <typename Size>
   static bool can_implement(Size const&, Arguments const&) {
     return true;
   }
   template <typename Size>
-  static size_t get_workspace_size(Size const&, Arguments const&) {
-    return 0;
+  static size_t get_workspace_size(Size const& size, Arguments const&) {
+    return Space::bytes(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size));
   }
   template <typename Size, typename Stream, typename Adapter>
   static cutlass::Status initialize_workspace(Size const&, Arguments const&, void*, Stream, Adapter) {
@@ -40,8 +51,10 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   }
 
   Params const* params;
+  SharedStorage* shared;
 
-  CUTLASS_HOST_DEVICE FunctionCallbacks(Params const& params_, SharedStorage const&) : params(&params_) {}
+  CUTLASS_HOST_DEVICE FunctionCallbacks(Params const& params_, SharedStorage& shared_)
+      : params(&params_), shared(&shared_) {}
 
   CUTLASS_DEVICE bool is_producer_load_needed() const { return Function::kReadsSource; }
   CUTLASS_DEVICE bool is_C_load_needed() const { return Function::kReadsSource; }
@@ -60,17 +73,31 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE int64_t column(int g) const { return first_column + 8 * g; }
   };
 
+  /// The rows of a thread in all subtiles of a tile, for reductions.
+  template <int kRows>
+  struct RowsOfTile {
+    int64_t first_row;
+    int rows;
+    int64_t batch;
+
+    CUTLASS_DEVICE int64_t row(int r) const { return first_row + r / 2 * kRows + r % 2 * 8; }
+  };
+
   /// Callbacks of one tile, whose subtiles have `kRows` x `kColumns` elements, `kDown` of them one below the other.
   template <int kRows, int kColumns, int kDown, int kSubtiles, typename Source>
   struct TileCallbacks {
     static constexpr int kGroups = kColumns / 8;
+    static_assert(kColumns == kStoredColumns);
     using AllReaders = Readers<typename Function::Inputs, Arguments, 2, kGroups, 2>;
 
-    Arguments const& given;
+    Params const& params;
+    SharedStorage& shared;
     Source const& source;
     Where tile;
+    int thread, tile_m, tile_n;
     Number scalars[Function::kScalars + 1];
     AllReaders readers[kSubtilesAhead + 1];
+    Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, 2> reducers;
 
     CUTLASS_DEVICE Where where(int subtile) const {
       Where place = tile;
@@ -81,15 +108,21 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void load(int subtile) {
       if (subtile >= kSubtiles) return;
       AllReaders& each = readers[subtile % (kSubtilesAhead + 1)];
-      each.load_columns(given, where(subtile));
-      each.load_rows(given, where(subtile));
+      each.load_columns(params.given, where(subtile));
+      each.load_rows(params.given, where(subtile));
     }
     CUTLASS_DEVICE void begin() {
-      Function::read_scalars(given, scalars);
+      cutlass::arch::wait_on_dependent_grids();  // what this thread itself reads is of kernels before this one
+      Function::read_scalars(params.given, scalars);
+      reducers.begin_rows();
+      reducers.begin_whole();
       CUTLASS_PRAGMA_UNROLL
       for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load(subtile);
     }
-    CUTLASS_DEVICE void begin_loop(int i, int j) { load(j * kDown + i + kSubtilesAhead); }
+    CUTLASS_DEVICE void begin_loop(int i, int j) {
+      load(j * kDown + i + kSubtilesAhead);
+      if (i == 0) reducers.begin_columns();
+    }
     CUTLASS_DEVICE void previsit(int, int, int, bool) {}
 
     template <typename Accumulator, int kFragment>
@@ -97,32 +130,79 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       static_assert(kFragment == 4 * kGroups);
       int const subtile = j * kDown + i;
       auto const& each = readers[subtile % (kSubtilesAhead + 1)];
+      Where const place = where(subtile);
       cutlass::Array<Number, kFragment> result;
       CUTLASS_PRAGMA_UNROLL
       for (int pair = 0; pair < kFragment / 2; ++pair) {
         int const r = pair % 2, g = pair / 2;
-        Number out[1 + Function::Outputs::kSize][2];
+        Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][2];
         Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
         auto const of_source = [&](int v) { return source(2 * pair + v); };
         compute_group<Function, 2>(scalars, of_pair, of_source, each, r, g, out);
         result[2 * pair] = out[0][0];
         result[2 * pair + 1] = out[0][1];
-        Writers<typename Function::Outputs>::store(given, where(subtile), r, g, out + 1);
+        Writers<typename Function::Outputs>::store(params.given, place, r, g, out + 1);
+        if constexpr (kReduces) {
+          if (place.row(r) < place.rows && place.column(g) < place.columns) {
+            reducers.take(2 * i + r, g, out + 1 + Function::Outputs::kSize);
+          }
+        }
+      }
+      if constexpr (kReduces) {
+        int const lane = thread % 32;
+        if (i == kDown - 1) {
+          reducers.template share_columns<4>(shared.columns, kWarps * kColumns, thread / 32 * kColumns, lane,
+                                             [&](int g) { return 8 * g + 2 * (lane % 4); });
+        }
       }
       return result;
     }
-    CUTLASS_DEVICE void end() {}
+    /// Between two barriers of the threads that store the tile.
+    CUTLASS_DEVICE void synchronized(int i, int j) {
+      if constexpr (kReduces) {
+        if (i != kDown - 1 || is_outside()) return;
+        reducers.leave_columns(params.partials, 0, shared.columns, kWarps * kColumns, kWarps, kColumns,
+                               tile_n * kTileN + j * kColumns, tile.columns, tile_m, tile.batch, thread);
+      }
+    }
+    /// Whether the tile belongs to a cluster of which D has less.
+    CUTLASS_DEVICE bool is_outside() const {
+      return tile_m >= params.partials.tiles_m || tile_n >= params.partials.tiles_n;
+    }
+    CUTLASS_DEVICE static void synchronize() {
+      cutlass::arch::NamedBarrier::sync(32 * kWarps, cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
+    }
+    CUTLASS_DEVICE void end() {
+      if constexpr (kReduces) {
+        if (is_outside()) return;
+        constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
+        Partials<Number> const& partials = params.partials;
+        RowsOfTile<kRows> const rows{tile.first_row, tile.rows, tile.batch};
+        reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
+        if constexpr (kAxes & 4) {
+          reducers.share_whole(shared.wholes, kWarps, thread / 32, thread % 32);
+          synchronize();
+          if (thread == 0) {
+            reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
+          }
+        }
+        function::fence();
+        synchronize();
+        if (thread == 0) shared.done = count_tile<kAxes>(partials, tile.batch, tile_m, tile_n);
+        synchronize();
+        reducers.finish(partials, 0, params.given, tile, tile_m, tile_n, shared.done, thread, 32 * kWarps);
+      }
+    }
   };
 
-  template <int kRows, int kColumns, typename TileShape, typename Size, typename Coord, typename Source>
+  template <int kRows, int kColumns, typename Size, typename Coord, typename Source>
   CUTLASS_DEVICE auto tile_callbacks(Size const& size, Coord const& coord, Source const& source, int thread) {
-    constexpr int tile_rows = cute::size<0>(TileShape{}), tile_columns = cute::size<1>(TileShape{});
-    constexpr int kDown = tile_rows / kRows, kSubtiles = kDown * (tile_columns / kColumns);
-    int const lane = thread % 32;
-    Where const where{int(cute::get<0>(coord)) * tile_rows + thread / 32 * 16 + lane / 4,
-                      int(cute::get<1>(coord)) * tile_columns + 2 * (lane % 4), int(cute::get<0>(size)),
-                      int(cute::get<1>(size)), int(cute::get<3>(coord))};
-    return TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>{*params, source, where, {}, {}};
+    constexpr int kDown = kTileM / kRows, kSubtiles = kDown * (kTileN / kColumns);
+    int const lane = thread % 32, tile_m = cute::get<0>(coord), tile_n = cute::get<1>(coord);
+    Where const where{tile_m * kTileM + thread / 32 * 16 + lane / 4, tile_n * kTileN + 2 * (lane % 4),
+                      int(cute::get<0>(size)), int(cute::get<1>(size)), int(cute::get<3>(coord))};
+    return TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>{*params, *shared, source, where, thread,
+                                                                    tile_m,  tile_n,  {},     {},    {}};
   }
 };
 
@@ -133,7 +213,8 @@ struct FunctionSm90 {
 
   template <typename TileShape, typename C, typename D, typename Schedule>
   struct Tree {
-    using Type = FunctionCallbacks<Function>;
+    static constexpr bool kIsCooperative = cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative>;
+    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4>;
   };
 
 #if !PYCUTLASS_DEVICE_SIDE

@@ -26,6 +26,20 @@ struct LoadIfGiven : cutlass::epilogue::threadblock::VisitorAuxLoad<Threads, Ele
   }
 };
 
+#if !PYCUTLASS_DEVICE_SIDE
+/// Gives a tree its workspace, where it has one (function_ampere.h); returns how many bytes it needs.
+template <typename Tree>
+auto place_workspace(typename Tree::Arguments& tree, int m, int n, int batch, void* workspace, int)
+    -> decltype(Tree::Space::bytes(m, n, batch)) {
+  tree.partials = Tree::Space::of(m, n, batch, workspace);
+  return Tree::Space::bytes(m, n, batch);
+}
+template <typename Tree>
+uint64_t place_workspace(typename Tree::Arguments&, int, int, int, void*, long) {
+  return 0;
+}
+#endif
+
 /// `Fusion` has Tree<Threads, C>::Type, which visits, and on the host Launch<Arguments of the tree>.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename OpClass, typename ArchTag,
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename Fusion,
@@ -77,6 +91,7 @@ struct GemmVisitor {
     pycutlass_operand const& d = operand(common, PYCUTLASS_D);
     typename Tree::Arguments tree{};
     Epilogue::fill(tree, common);
+    uint64_t const workspace = place_workspace<Tree>(tree, call.m, call.n, call.batch_count, common.workspace, 0);
     typename Kernel::Arguments arguments(mode, {call.m, call.n, call.k}, call.batch_count, tree, a.data, b.data, d.data,
                                          d.data, a.stride[1], b.stride[1], d.stride[1], d.stride[1], a.stride[0],
                                          b.stride[0], d.stride[0], d.stride[0]);
@@ -84,7 +99,7 @@ struct GemmVisitor {
     if (status != cutlass::Status::kSuccess) return status;
     Params* params = new (storage) Params(arguments, common.sm_count, common.sm_occupancy);
     dim3 const grid = params->get_grid_dims();
-    result = {{grid.x, grid.y, grid.z}, 0, 0, 0, 0};
+    result = {{grid.x, grid.y, grid.z}, workspace, 0, 0, 0};
     return cutlass::Status::kSuccess;
   }
 

@@ -1,0 +1,471 @@
+// Reductions of an epilogue function: over the columns of D (one value for each row), over its rows (one for each
+// column) or over both. Each tile leaves a partial result in the workspace, and the last one to do so for a line of
+// tiles joins them, always in the same order: results do not depend on who comes when, and need no memory that was
+// filled before.
+#pragma once
+
+#include "pycutlass/function.h"
+
+namespace pycutlass {
+
+namespace function {
+
+/// The kinds of reductions: what begins, what takes a value, and what joins two results.
+struct Sum {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number begin() {
+    return Number(0);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
+    return result + value;
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
+    return left + right;
+  }
+};
+struct SumOfSquares : Sum {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
+    return result + value * value;
+  }
+};
+struct Max {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number begin() {
+    return -infinity<Number>();
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
+    return maximum(result, value);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
+    return maximum(left, right);
+  }
+};
+struct Min {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number begin() {
+    return infinity<Number>();
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
+    return minimum(result, value);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
+    return minimum(left, right);
+  }
+};
+struct AbsMax : Max {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number begin() {
+    return Number(0);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
+    return maximum(result, abs(value));
+  }
+};
+
+// What threads do together. On the host nobody calls these but tests, which define them.
+#if PYCUTLASS_DEVICE_SIDE
+template <typename Number>
+CUTLASS_DEVICE Number exchanged(Number value, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, value, lanes);
+}
+CUTLASS_DEVICE void fence() { __threadfence(); }
+CUTLASS_DEVICE unsigned count_up(unsigned* counter) { return atomicAdd(counter, 1u); }
+/// What other threadblocks have written, past the cache of this multiprocessor.
+template <typename Number>
+CUTLASS_DEVICE Number written_by_others(Number const* address) {
+  return __ldcg(address);
+}
+#else
+template <typename Number>
+Number exchanged(Number value, int lanes);
+void fence();
+unsigned count_up(unsigned* counter);
+template <typename Number>
+Number written_by_others(Number const* address);
+#endif
+
+/// Joins the results of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart.
+template <typename Kind, int kFrom, int kTo, typename Number>
+CUTLASS_DEVICE Number joined(Number value) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int lanes = kFrom; lanes < kTo; lanes *= 2) value = Kind::join(value, exchanged(value, lanes));
+  return value;
+}
+
+}  // namespace function
+
+/// One element for each matrix of a batch.
+template <auto kMember, int kAlignment>
+struct Whole : PortAt<kMember, kAlignment> {};
+
+/// A reduction, and the port that its results go to: a Column, a Row or a Whole.
+template <typename Kind, typename Port>
+struct Reduction;
+
+/// The partial results of all tiles, in the workspace: counters of the tiles that are done, then for each reduction a
+/// line for each tile across its own.
+template <typename Number>
+struct Partials {
+  int tiles_m, tiles_n, tile_m, tile_n;
+  int64_t batches;
+  char* memory;
+
+  CUTLASS_HOST_DEVICE int64_t counters() const { return batches * (tiles_m + tiles_n + 1); }
+  CUTLASS_HOST_DEVICE int64_t counter_bytes() const { return (counters() * int64_t(sizeof(unsigned)) + 15) / 16 * 16; }
+  CUTLASS_HOST_DEVICE unsigned* counter(int64_t batch, int place) const {
+    return reinterpret_cast<unsigned*>(memory) + batch * (tiles_m + tiles_n + 1) + place;
+  }
+  CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const {
+    return reinterpret_cast<Number*>(memory + counter_bytes()) + offset;
+  }
+};
+
+/// What a thread has of one reduction, for `kRows` rows and `kGroups` groups of `kVector` columns.
+template <typename Reduction, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer;
+
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  static constexpr int kColumnLines = 0, kWholes = 0;
+  Number values[kRows];
+
+  CUTLASS_DEVICE void begin_rows() {
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < kRows; ++r) values[r] = Kind::template begin<Number>();
+  }
+  CUTLASS_DEVICE void begin_columns() {}
+  CUTLASS_DEVICE void begin_whole() {}
+  CUTLASS_DEVICE void take(int r, int, int, Number value) { values[r] = Kind::take(values[r], value); }
+
+  CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
+    return partials.batches * partials.tiles_n * partials.tiles_m * partials.tile_m;
+  }
+  CUTLASS_DEVICE static int64_t line(Partials<Number> const& partials, int64_t batch, int tile_n) {
+    return (batch * partials.tiles_n + tile_n) * partials.tiles_m * partials.tile_m;
+  }
+  /// Leaves what rows come to that `kLanes` adjacent lanes share.
+  template <int kLanes, typename Where>
+  CUTLASS_DEVICE void leave_rows(Partials<Number> const& partials, int64_t offset, Where const& where, int tile_n,
+                                 int lane) {
+    Number* const to = partials.numbers(offset + line(partials, where.batch, tile_n));
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      Number const value = function::joined<Kind, 1, kLanes>(values[r]);
+      if (lane % kLanes == 0 && where.row(r) < where.rows) to[where.row(r)] = value;
+    }
+  }
+  template <int kStride, typename Local>
+  CUTLASS_DEVICE void share_columns(Number*, int, int, Local const&) {}
+  template <typename Shared>
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Shared const*, int, int, int, int, int,
+                                           int64_t, int) {}
+  CUTLASS_DEVICE void share_whole(Number*, int, int) {}
+  CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
+
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int tile_m, int, int done, int thread, int threads) {
+    if (!(done & 1)) return;
+    auto const& port = arguments.*kMember;
+    using Element =
+        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+    int const end = cutlass::platform::min((tile_m + 1) * partials.tile_m, where.rows);
+    for (int row = tile_m * partials.tile_m + thread; row < end; row += threads) {
+      Number result = Kind::template begin<Number>();
+      for (int tile = 0; tile < partials.tiles_n; ++tile) {
+        Number const* const from = partials.numbers(offset + line(partials, where.batch, tile));
+        result = Kind::join(result, function::written_by_others(from + row));
+      }
+      port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
+    }
+  }
+};
+
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  static constexpr int kColumnLines = 1, kWholes = 0;
+  Number values[kGroups][kVector];
+
+  CUTLASS_DEVICE void begin_rows() {}
+  CUTLASS_DEVICE void begin_columns() {
+    CUTLASS_PRAGMA_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kVector; ++v) values[g][v] = Kind::template begin<Number>();
+    }
+  }
+  CUTLASS_DEVICE void begin_whole() {}
+  CUTLASS_DEVICE void take(int, int g, int v, Number value) { values[g][v] = Kind::take(values[g][v], value); }
+
+  CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
+    return partials.batches * partials.tiles_m * partials.tiles_n * partials.tile_n;
+  }
+  CUTLASS_DEVICE static int64_t line(Partials<Number> const& partials, int64_t batch, int tile_m) {
+    return (batch * partials.tiles_m + tile_m) * partials.tiles_n * partials.tile_n;
+  }
+  template <int kLanes, typename Where>
+  CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
+
+  /// Leaves in shared memory, in a line for each warp, what columns come to that lanes `kStride` apart share.
+  template <int kStride, typename Local>
+  CUTLASS_DEVICE void share_columns(Number* shared, int warp_line, int lane, Local const& local) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kVector; ++v) {
+        Number const value = function::joined<Kind, kStride, 32>(values[g][v]);
+        if (lane < kStride) shared[warp_line + local(g) + v] = value;
+      }
+    }
+  }
+  /// Joins the lines of all warps: `columns` of them, from column `first` of D on.
+  template <typename Shared>
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const& partials, int64_t offset, Shared const* shared,
+                                           int warps, int columns, int first, int end, int tile_m, int64_t batch,
+                                           int thread) {
+    Number* const to = partials.numbers(offset + line(partials, batch, tile_m));
+    if (thread >= columns || first + thread >= end) return;
+    Number result = shared[thread];
+    for (int warp = 1; warp < warps; ++warp) result = Kind::join(result, shared[warp * columns + thread]);
+    to[first + thread] = result;
+  }
+  CUTLASS_DEVICE void share_whole(Number*, int, int) {}
+  CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
+
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int, int tile_n, int done, int thread, int threads) {
+    if (!(done & 2)) return;
+    auto const& port = arguments.*kMember;
+    using Element =
+        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+    int const end = cutlass::platform::min((tile_n + 1) * partials.tile_n, where.columns);
+    for (int column = tile_n * partials.tile_n + thread; column < end; column += threads) {
+      Number result = Kind::template begin<Number>();
+      for (int tile = 0; tile < partials.tiles_m; ++tile) {
+        Number const* const from = partials.numbers(offset + line(partials, where.batch, tile));
+        result = Kind::join(result, function::written_by_others(from + column));
+      }
+      port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
+    }
+  }
+};
+
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  static constexpr int kColumnLines = 0, kWholes = 1;
+  Number value;
+
+  CUTLASS_DEVICE void begin_rows() {}
+  CUTLASS_DEVICE void begin_columns() {}
+  CUTLASS_DEVICE void begin_whole() { value = Kind::template begin<Number>(); }
+  CUTLASS_DEVICE void take(int, int, int, Number given) { value = Kind::take(value, given); }
+
+  CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
+    return partials.batches * partials.tiles_m * partials.tiles_n;
+  }
+  template <int kLanes, typename Where>
+  CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
+  template <int kStride, typename Local>
+  CUTLASS_DEVICE void share_columns(Number*, int, int, Local const&) {}
+  template <typename Shared>
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Shared const*, int, int, int, int, int,
+                                           int64_t, int) {}
+  CUTLASS_DEVICE void share_whole(Number* shared, int warp, int lane) {
+    Number const all = function::joined<Kind, 1, 32>(value);
+    if (lane == 0) shared[warp] = all;
+  }
+  CUTLASS_DEVICE static void leave_whole(Partials<Number> const& partials, int64_t offset, Number const* shared,
+                                         int warps, int64_t batch, int tile) {
+    Number result = shared[0];
+    for (int warp = 1; warp < warps; ++warp) result = Kind::join(result, shared[warp]);
+    *partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile) = result;
+  }
+
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int, int, int done, int thread, int) {
+    if (!(done & 4) || thread >= 32) return;
+    auto const& port = arguments.*kMember;
+    using Element =
+        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+    int const tiles = partials.tiles_m * partials.tiles_n;
+    Number const* const from = partials.numbers(offset + where.batch * tiles);
+    Number result = Kind::template begin<Number>();
+    for (int tile = thread; tile < tiles; tile += 32) {
+      result = Kind::join(result, function::written_by_others(from + tile));
+    }
+    result = function::joined<Kind, 1, 32>(result);
+    if (thread == 0) port.data[where.batch * port.batch] = function::Stored<Element>::of(result);
+  }
+};
+
+/// All reductions of a function, one behind the other. Numbers of the first are at `offset` of the partial results, its
+/// line of columns is the first in shared memory, and so on.
+template <typename List, typename Number, int kRows, int kGroups, int kVector>
+struct Reducers;
+template <typename Number, int kRows, int kGroups, int kVector>
+struct Reducers<List<>, Number, kRows, kGroups, kVector> {
+  static constexpr int kColumnLines = 0, kWholes = 0;
+
+  CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
+  CUTLASS_DEVICE void begin_rows() {}
+  CUTLASS_DEVICE void begin_columns() {}
+  CUTLASS_DEVICE void begin_whole() {}
+  CUTLASS_DEVICE void take(int, int, Number const (*)[kVector]) {}
+  template <int kLanes, typename Where>
+  CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
+  template <int kStride, typename Local>
+  CUTLASS_DEVICE void share_columns(Number*, int, int, int, Local const&) {}
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const&, int64_t, Number const*, int, int, int, int, int,
+                                           int, int64_t, int) {}
+  CUTLASS_DEVICE void share_whole(Number*, int, int, int) {}
+  CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
+                                    int, int) {}
+};
+template <typename First, typename... Others, typename Number, int kRows, int kGroups, int kVector>
+struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
+  using Each = Reducer<First, Number, kRows, kGroups, kVector>;
+  using Rest = Reducers<List<Others...>, Number, kRows, kGroups, kVector>;
+  static constexpr int kColumnLines = Each::kColumnLines + Rest::kColumnLines;
+  static constexpr int kWholes = Each::kWholes + Rest::kWholes;
+  Each first;
+  Rest others;
+
+  /// Numbers of all partial results.
+  CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
+    return Each::size(partials) + Rest::size(partials);
+  }
+  CUTLASS_DEVICE void begin_rows() {
+    first.begin_rows();
+    others.begin_rows();
+  }
+  CUTLASS_DEVICE void begin_columns() {
+    first.begin_columns();
+    others.begin_columns();
+  }
+  CUTLASS_DEVICE void begin_whole() {
+    first.begin_whole();
+    others.begin_whole();
+  }
+  /// Takes a group of elements that is inside of D.
+  CUTLASS_DEVICE void take(int r, int g, Number const (*given)[kVector]) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < kVector; ++v) first.take(r, g, v, (*given)[v]);
+    others.take(r, g, given + 1);
+  }
+  template <int kLanes, typename Where>
+  CUTLASS_DEVICE void leave_rows(Partials<Number> const& partials, int64_t offset, Where const& where, int tile_n,
+                                 int lane) {
+    first.template leave_rows<kLanes>(partials, offset, where, tile_n, lane);
+    others.template leave_rows<kLanes>(partials, offset + Each::size(partials), where, tile_n, lane);
+  }
+  /// `warp_line` is where the line of this warp begins, `all_lines` how many elements all warps have of one reduction.
+  template <int kStride, typename Local>
+  CUTLASS_DEVICE void share_columns(Number* shared, int all_lines, int warp_line, int lane, Local const& local) {
+    first.template share_columns<kStride>(shared, warp_line, lane, local);
+    others.template share_columns<kStride>(shared + Each::kColumnLines * all_lines, all_lines, warp_line, lane, local);
+  }
+  CUTLASS_DEVICE static void leave_columns(Partials<Number> const& partials, int64_t offset, Number const* shared,
+                                           int all_lines, int warps, int columns, int first_column, int end, int tile_m,
+                                           int64_t batch, int thread) {
+    Each::leave_columns(partials, offset, shared, warps, columns, first_column, end, tile_m, batch, thread);
+    Rest::leave_columns(partials, offset + Each::size(partials), shared + Each::kColumnLines * all_lines, all_lines,
+                        warps, columns, first_column, end, tile_m, batch, thread);
+  }
+  CUTLASS_DEVICE void share_whole(Number* shared, int warps, int warp, int lane) {
+    first.share_whole(shared, warp, lane);
+    others.share_whole(shared + Each::kWholes * warps, warps, warp, lane);
+  }
+  CUTLASS_DEVICE static void leave_whole(Partials<Number> const& partials, int64_t offset, Number const* shared,
+                                         int warps, int64_t batch, int tile) {
+    Each::leave_whole(partials, offset, shared, warps, batch, tile);
+    Rest::leave_whole(partials, offset + Each::size(partials), shared + Each::kWholes * warps, warps, batch, tile);
+  }
+  /// Joins the partial results of the lines of tiles that are `done` (1 a line across, 2 one down, 4 all), and writes.
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int tile_m, int tile_n, int done, int thread, int threads) {
+    Each::finish(partials, offset, arguments, where, tile_m, tile_n, done, thread, threads);
+    Rest::finish(partials, offset + Each::size(partials), arguments, where, tile_m, tile_n, done, thread, threads);
+  }
+};
+
+/// Which of the three kinds a function has: 1 a Column, 2 a Row, 4 a Whole.
+template <typename List>
+struct ReducedAxes;
+template <>
+struct ReducedAxes<List<>> {
+  static constexpr int kAxes = 0;
+};
+template <typename Kind, auto kMember, int kAlignment, typename... Others>
+struct ReducedAxes<List<Reduction<Kind, Column<kMember, kAlignment>>, Others...>> {
+  static constexpr int kAxes = 1 | ReducedAxes<List<Others...>>::kAxes;
+};
+template <typename Kind, auto kMember, int kAlignment, typename... Others>
+struct ReducedAxes<List<Reduction<Kind, Row<kMember, kAlignment>>, Others...>> {
+  static constexpr int kAxes = 2 | ReducedAxes<List<Others...>>::kAxes;
+};
+template <typename Kind, auto kMember, int kAlignment, typename... Others>
+struct ReducedAxes<List<Reduction<Kind, Whole<kMember, kAlignment>>, Others...>> {
+  static constexpr int kAxes = 4 | ReducedAxes<List<Others...>>::kAxes;
+};
+
+/// What the threads of a tile share for reductions: `kSharedColumns` columns of each warp, and `kBuffers` of them.
+template <typename Function, int kWarps, int kSharedColumns, int kBuffers>
+struct ReductionStorage {
+  using Number = typename Function::Number;
+  using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
+  static constexpr int kColumns = Counted::kColumnLines * kWarps * kSharedColumns;  // of one buffer
+  Number columns[kColumns > 0 ? kBuffers * kColumns : 1];
+  Number wholes[Counted::kWholes > 0 ? Counted::kWholes * kWarps : 1];
+  int done;
+};
+
+/// Counts a tile as done, in each line of tiles that it belongs to; returns which of them it ended. To be called by one
+/// thread, when all have left their partial results.
+template <int kAxes, typename Number>
+CUTLASS_DEVICE int count_tile(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
+  function::fence();
+  int done = 0;
+  auto const last = [&](int place, int tiles) {
+    unsigned* const counter = partials.counter(batch, place);
+    bool const ended = function::count_up(counter) + 1 == unsigned(tiles);
+    if (ended) *counter = 0;  // for the next launch
+    return ended;
+  };
+  if ((kAxes & 1) && last(tile_m, partials.tiles_n)) done |= 1;
+  if ((kAxes & 2) && last(partials.tiles_m + tile_n, partials.tiles_m)) done |= 2;
+  if ((kAxes & 4) && last(partials.tiles_m + partials.tiles_n, partials.tiles_m * partials.tiles_n)) done |= 4;
+  function::fence();
+  return done;
+}
+
+/// The workspace of a launch, and where it is.
+template <typename Function, int kTileM, int kTileN>
+struct ReductionSpace {
+  using Number = typename Function::Number;
+  using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
+  static constexpr bool kIsNeeded = Function::Reductions::kSize > 0;
+
+  CUTLASS_HOST_DEVICE static Partials<Number> of(int m, int n, int64_t batches, void* memory) {
+    return {(m + kTileM - 1) / kTileM, (n + kTileN - 1) / kTileN, kTileM, kTileN, batches, static_cast<char*>(memory)};
+  }
+  CUTLASS_HOST_DEVICE static size_t bytes(int m, int n, int64_t batches) {
+    if (!kIsNeeded) return 0;
+    Partials<Number> const partials = of(m, n, batches, nullptr);
+    return size_t(partials.counter_bytes() + Counted::size(partials) * int64_t(sizeof(Number)));
+  }
+};
+
+}  // namespace pycutlass
