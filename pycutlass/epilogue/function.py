@@ -156,7 +156,9 @@ class EpilogueFunction:
             if each.name not in given and each.default is None:
                 raise ArgumentTypeError(f"{self.name} takes {', '.join(names)}; {each.name} is missing")
             array = np.asarray(given.get(each.name, each.default))
-            wanted = {"row": accum.shape[-1:], "column": accum.shape[-2:-1], "scalar": ()}.get(each.form, accum.shape)
+            wanted = {"row": accum.shape[-1:], "column": accum.shape[-2:-1], "scalar": ()}.get(
+                each.form, accum.shape[-2:]
+            )
             if array.shape[array.ndim - len(wanted) :] != wanted or (each.form == "scalar" and array.ndim):
                 raise ArgumentError(
                     f"{each.name} of {self.name} is a {each.form}, of shape {wanted} where the accumulator has "

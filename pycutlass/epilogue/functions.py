@@ -28,6 +28,7 @@ __all__ = [
     "exp2",
     "floor",
     "log",
+    "logsumexp",
     "max",
     "maximum",
     "min",
@@ -214,3 +215,8 @@ def absmax(x: Any, axis: int | None = None) -> Any:
 def sum_of_squares(x: Any, axis: int | None = None) -> Any:
     """Return the sum of the squares of `x`, as `sum` does the sum."""
     return _reduce("sum_of_squares", x, axis)
+
+
+def logsumexp(x: Any, axis: int | None = None) -> Any:
+    """Return the logarithm of the sum of exponentials of `x`, as `sum` does the sum, without overflow."""
+    return _reduce("logsumexp", x, axis)

@@ -122,6 +122,12 @@ BY_UFUNC: dict[Any, Node] = {node.numpy: node for node in NODES.values() if isin
 }
 
 
+def _logsumexp(x: Array, axis: Any) -> Array:
+    most = np.max(x, axis, keepdims=True)
+    shift = np.where(np.isfinite(most), most, 0)
+    return np.asarray(np.log(np.sum(np.exp(x - shift), axis)) + np.squeeze(shift, axis))
+
+
 @dataclass(frozen=True)
 class Reduction:
     """How many values become one.
@@ -149,6 +155,7 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction("max", "pycutlass::function::Max", lambda x, axis: np.max(x, axis)),
         Reduction("min", "pycutlass::function::Min", lambda x, axis: np.min(x, axis)),
         Reduction("absmax", "pycutlass::function::AbsMax", lambda x, axis: np.max(np.abs(x), axis)),
+        Reduction("logsumexp", "pycutlass::function::LogSumExp", _logsumexp),
         Reduction("sum_of_squares", "pycutlass::function::SumOfSquares", lambda x, axis: np.sum(x * x, axis)),
     )
 }

@@ -130,8 +130,8 @@ def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
     reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
     if reduced and not (size.m and size.n):
         raise ArgumentError(
-            f"the epilogue {epilogue!r} reduces D to {reduced}, and D of {size.m} x {size.n} has no elements: leave such "
-            f"problems out"
+            f"the epilogue {epilogue!r} reduces D to {reduced}, and D of {size.m} x {size.n} has no elements: leave "
+            f"such problems out"
         )
     if epilogue.is_tree and (size.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or size.split_k_slices > 1):
         names = ", ".join(port.name for port in epilogue.ports)

@@ -56,6 +56,8 @@ class Reduced:
 
     def tolerance(self, count: int) -> float:
         """Return how far the result of `count` values may be from the exact one; 0 where it is exact."""
+        if self.name == "logsumexp":
+            return self.error + (count.bit_length() + 8 + self.bound) * 64 * 2.0**-24
         if not self.name.startswith("sum"):
             return self.error
         if self.error == 0 and self.grain and count * self.bound / self.grain < 2.0**23:
@@ -119,11 +121,13 @@ class _Builder:
 
     def reduced(self, output: str, x: _Known) -> Any:
         """Return a reduction of a value along some axis."""
-        name = self.draw.choice(["sum", "max", "min", "absmax", "sum_of_squares"])
+        name = self.draw.choice(["sum", "max", "min", "absmax", "sum_of_squares", "logsumexp"])
         bound, grain, error = x.bound, x.grain, x.error
         if name == "sum_of_squares":
             x = self.limited(x)
             bound, grain, error = x.bound**2, x.grain**2, 2 * x.bound * x.error
+        elif name == "logsumexp":
+            grain = 0.0
         self.reductions[output] = Reduced(name, bound, grain, error)
         return getattr(epilogue, name)(x.value, axis=self.draw.choice([0, 1, None]))
 

@@ -70,6 +70,19 @@ struct AbsMax : Max {
   }
 };
 
+/// The logarithm of a sum of exponentials: one number says both how large the largest was and what they come to.
+struct LogSumExp : Max {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
+    Number const greater = maximum(left, right), apart = -abs(left - right);
+    return left == right ? left + Number(0.69314718055994530942) : greater + log1p(exp(apart));
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
+    return join(result, value);
+  }
+};
+
 // What threads do together. On the host nobody calls these but tests, which define them.
 #if PYCUTLASS_DEVICE_SIDE
 template <typename Number>
