@@ -225,7 +225,7 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
     auto const* const first = port.data + where.batch * port.batch;
     CUTLASS_PRAGMA_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      auto const* const line = first + where.row(r) * port.stride;
+      auto const* const line = first + int64_t(where.row(r)) * port.stride;
       CUTLASS_PRAGMA_UNROLL
       for (int g = 0; g < kGroups; ++g) {
         if (where.row(r) < where.rows && where.column(g) < where.columns) {
@@ -245,22 +245,33 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  static constexpr int kWide = Line<kVector, Element, kVector>::kPiece;
   struct alignas(16) Group {
     cutlass::Array<Element, kVector> elements;
   };
   Group groups[kGroups];
+
+  template <int kAligned, typename Where>
+  CUTLASS_HOST_DEVICE void load(Element const* first, Where const& where) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      if (where.column(g) < where.columns) {
+        Line<kAligned, Element, kVector>::load(first + where.column(g), groups[g].elements);
+      }
+    }
+  }
 
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const& arguments, Where const& where) {
     auto const& port = arguments.*kMember;
     auto const* const first = port.data + where.batch * port.batch;
     CUTLASS_PRAGMA_UNROLL
-    for (int g = 0; g < kGroups; ++g) {
-      if (where.column(g) < where.columns) {
-        Line<kAlignment, Element, kVector>::load(first + where.column(g), groups[g].elements);
-      } else {
-        groups[g].elements.clear();
-      }
+    for (int g = 0; g < kGroups; ++g) groups[g].elements.clear();
+    // Vectors may begin anywhere; most are aligned all the same.
+    if (kVector > 1 && reinterpret_cast<uintptr_t>(first) % (kWide * sizeof(Element)) == 0) {
+      load<kWide>(first, where);
+    } else {
+      load<kAlignment>(first, where);
     }
   }
   template <typename Where>
@@ -347,7 +358,7 @@ struct Writers<List<Matrix<kMember, kAlignment>, Others...>> {
       } group;
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
-      auto* const line = port.data + where.batch * port.batch + where.row(r) * port.stride;
+      auto* const line = port.data + where.batch * port.batch + int64_t(where.row(r)) * port.stride;
       Line<kAlignment, Element, kVector>::store(group.elements, line + where.column(g));
     }
     Writers<List<Others...>>::store(arguments, where, r, g, out + 1);

@@ -57,7 +57,7 @@ struct FunctionVisitor {
     int first_row, first_column, rows, columns, step;
     int64_t batch;
 
-    CUTLASS_HOST_DEVICE int64_t row(int r) const {
+    CUTLASS_HOST_DEVICE int row(int r) const {
       using Shape = typename Threads::Shape;
       using Count = typename Threads::Count;
       using Steps = typename Threads::Iterations;
@@ -68,7 +68,7 @@ struct FunctionVisitor {
       return first_row + lines + r % Steps::kRow * Delta::kRow + r / Steps::kRow % Steps::kGroup * Delta::kGroup +
              r / (Steps::kRow * Steps::kGroup) * Delta::kCluster;
     }
-    CUTLASS_HOST_DEVICE int64_t column(int g) const { return first_column + g * Threads::Delta::kColumn; }
+    CUTLASS_HOST_DEVICE int column(int g) const { return first_column + g * Threads::Delta::kColumn; }
   };
 
   struct Callbacks {
@@ -126,7 +126,7 @@ struct FunctionVisitor {
         int const warp = thread / 32, lane = thread % 32;
         __syncthreads();  // an earlier tile has read what is shared
         reducers.template share_columns<kLanes>(shared.columns, kWarps * kTileN, warp * kTileN, lane,
-                                                [&](int g) { return int(where.column(g)) - tile_n * kTileN; });
+                                                [&](int g) { return where.column(g) - tile_n * kTileN; });
         reducers.share_whole(shared.wholes, kWarps, warp, lane);
         __syncthreads();
         for (int column = thread; column < kTileN; column += Threads::kThreads) {

@@ -65,22 +65,22 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
 
   /// Where the elements of a thread are in a subtile: those of two rows, in pairs of each 8 columns (epilogue_sm90.h).
   struct Where {
-    int64_t first_row, first_column;
+    int first_row, first_column;
     int rows, columns;
     int64_t batch;
 
-    CUTLASS_DEVICE int64_t row(int r) const { return first_row + 8 * r; }
-    CUTLASS_DEVICE int64_t column(int g) const { return first_column + 8 * g; }
+    CUTLASS_DEVICE int row(int r) const { return first_row + 8 * r; }
+    CUTLASS_DEVICE int column(int g) const { return first_column + 8 * g; }
   };
 
   /// The rows of a thread in all subtiles of a tile, for reductions.
   template <int kRows>
   struct RowsOfTile {
-    int64_t first_row;
+    int first_row;
     int rows;
     int64_t batch;
 
-    CUTLASS_DEVICE int64_t row(int r) const { return first_row + r / 2 * kRows + r % 2 * 8; }
+    CUTLASS_DEVICE int row(int r) const { return first_row + r / 2 * kRows + r % 2 * 8; }
   };
 
   /// Callbacks of one tile, whose subtiles have `kRows` x `kColumns` elements, `kDown` of them one below the other.

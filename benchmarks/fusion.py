@@ -1,0 +1,249 @@
+"""Ready-made epilogue functions: what each costs beside the plain product, and PyTorch with torch.compile.
+
+The plain product is the same kernel with a linear combination. A function may take 5 % longer, and as long as the memory
+takes to bring what it reads and to write what it writes beside D.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import BenchmarkError, Report, number, options
+from benchmarks.timing import Loop, alone_times, device_times, repeating, summarize
+from pycutlass import (
+    GemmArguments,
+    GemmOperationUniversal,
+    KernelSchedule,
+    LinearCombination,
+    MathInstruction,
+    TensorDescription,
+    TileDescription,
+    compiler,
+    cutlass,
+    device,
+)
+from pycutlass.epilogue import EpilogueFunction, fusions
+
+PARTS = ("cost", "torch")
+SHAPES = ((8192, 8192, 8192), (4096, 14336, 4096), (8192, 4096, 1024))
+#: Bytes in a second that an H200's memory moves, as copies of large arrays do.
+BANDWIDTH = 4.2e12
+#: How much longer than the plain product, beside its bytes.
+OVERHEAD = 1.05
+#: Of the best of PyTorch's, by function and shape: issue's limits.
+AGAINST_TORCH = {"bias_gelu": (1.04, 1.06, 1.30), "bias_silu_residual": (1.04, 1.07, 1.20)}
+
+_ABOUT = (
+    "bf16 operands and D, f32 accumulation, random normal inputs; every result checked against float64 on some rows. "
+    "Device time in turns, each call alone with a cold L2 cache and queued back to back. *cost* is the time beside that "
+    "of the plain product, the same kernel with `LinearCombination`; *allowed* is 5 % of it and the bytes that the "
+    "function reads and writes beside D, at 4.2 TB/s."
+)
+_BF16, _F32 = cutlass.bfloat16, cutlass.float32
+#: Tiles of Hopper-native kernels: shape, cluster, schedule.
+_HOPPER = (
+    ((128, 256, 64), (2, 1, 1), KernelSchedule.Cooperative),
+    ((256, 128, 64), (2, 1, 1), KernelSchedule.Cooperative),
+    ((128, 128, 64), (2, 1, 1), KernelSchedule.Pingpong),
+    ((64, 256, 64), (2, 1, 1), KernelSchedule.Pingpong),
+)
+
+
+def operation(functor: Any, family: str, tile: int = 0) -> GemmOperationUniversal:
+    """Return a kernel of a family with an epilogue."""
+    rows = TensorDescription(_BF16, cutlass.RowMajor, 8)
+    columns = TensorDescription(_BF16, cutlass.ColumnMajor, 8)
+    shape = [16, 8, 16] if family == "Ampere" else None
+    instruction = MathInstruction(shape, _BF16, _BF16, _F32, cutlass.OpClass.TensorOp)
+    if family == "Ampere":
+        described = TileDescription([128, 256, 32], 3, [2, 4, 1], instruction)
+        return GemmOperationUniversal(80, described, rows, columns, rows, functor, cutlass.IdentitySwizzle8)
+    extents, cluster, schedule = _HOPPER[tile]
+    described = TileDescription(extents, None, None, instruction, cluster_shape=cluster, kernel_schedule=schedule)
+    return GemmOperationUniversal(90, described, rows, columns, rows, functor, cutlass.IdentitySwizzle8)
+
+
+class Work:
+    """One shape, with everything that a function may ask for."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        import torch
+
+        m, n, k = self.shape = shape
+        randn, options = torch.randn, {"device": "cuda", "dtype": torch.bfloat16}
+        self.A, self.B, self.D = randn(m, k, **options), randn(n, k, **options).T, torch.empty(m, n, **options)
+        self.tensors = {
+            "matrix": randn(m, n, **options),
+            "row": randn(n, **options),
+            "column": randn(m, **options),
+        }
+        self.exact = self.A[:64].double() @ self.B.double()
+
+    def call(self, made: GemmOperationUniversal, *, check: bool = True) -> Callable[[], None]:
+        """Return a launch of a kernel, whose result was checked."""
+        import torch
+
+        functor, (m, n, _) = made.epilogue_functor, self.shape
+        given = {port.name: self.tensors[port.form] for port in functor.inputs}
+        for port in functor.outputs:
+            shape = {"row": (n,), "column": (m,), "scalar": (1,)}.get(port.form, (m, n))
+            kind = torch.float32 if port.type.short == "f32" else torch.bfloat16
+            given[port.name] = torch.empty(shape, device="cuda", dtype=kind)
+        options: dict[str, Any] = {"epilogue": given} if given else {}
+        scalars = dict.fromkeys(functor.scalar_names, 1.0) if functor.is_tree else {}
+        made_of = made.epilogue_type(**scalars) if scalars else None
+        arguments = GemmArguments(made, self.shape, self.A, self.B, None, self.D, output_op=made_of, **options)
+        self.D.fill_(float("nan"))
+        made.run(arguments)
+        if check:
+            self._check(functor, given)
+        return lambda: made.run(arguments)
+
+    def _check(self, functor: Any, given: dict[str, Any]) -> None:
+        """Compare the first rows with f64."""
+        exact = self.exact.cpu().numpy()
+        if functor.is_tree:
+            arrays = {name: each.double().cpu().numpy() for name, each in given.items()}
+            inputs = {port.name: arrays[port.name] for port in functor.inputs}
+            inputs = {
+                name: each[:64] if len(each) == self.shape[0] and name in self._tall(functor) else each
+                for name, each in inputs.items()
+            }
+            scalars = dict.fromkeys(functor.scalar_names, 1.0)
+            made = functor.function.numpy(exact, **inputs, **scalars)
+            exact = made["D"] if isinstance(made, dict) else made
+        found = self.D[:64].double().cpu().numpy()
+        error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+        if not error < 6e-3:
+            raise BenchmarkError(f"{functor!r} of {self.shape} is wrong by {error:.2g}")
+
+    @staticmethod
+    def _tall(functor: Any) -> set[str]:
+        return {port.name for port in functor.inputs if port.form in ("matrix", "column")}
+
+    def extra_seconds(self, functor: Any) -> float:
+        """Return how long the memory takes for what a function reads and writes beside D."""
+        m, n, _ = self.shape
+        counts = {"matrix": m * n, "row": n, "column": m, "scalar": 1}
+        return sum(counts[port.form] * port.type.bits // 8 for port in functor.ports) / BANDWIDTH
+
+
+def functors() -> dict[str, Any]:
+    """Return all ready-made functions with the types of this benchmark."""
+    return {name: function(_BF16, 8) for name, function in fusions.ALL.items()}
+
+
+def cost(report: Report, seconds: float, families: Iterable[str], shapes: Iterable[tuple[int, int, int]]) -> None:
+    """Measure what each function costs."""
+    plain = LinearCombination(_BF16, 8, _F32, _F32)
+    described = {"plain": plain} | functors()
+    shapes = list(shapes)
+    for family in families:
+        with report.part(f"cost, {family}"):
+            made = {name: operation(functor, family) for name, functor in described.items()}
+            compiler.add_module(list(made.values()))
+            rows: dict[str, list[str]] = {name: [name] for name in described}
+            worst: dict[str, float] = {}
+            for shape in shapes:
+                work = Work(shape)
+                calls = {name: work.call(each) for name, each in made.items()}
+                measured = _both_ways(calls, seconds)
+                for name, functor in described.items():
+                    texts = []
+                    for way, times in measured.items():
+                        took, base = times[name], times["plain"]
+                        allowed = OVERHEAD * base + 1e6 * (work.extra_seconds(functor) if name != "plain" else 0)
+                        texts.append(f"{took:.1f} ({took / allowed:.3f})")
+                        worst[name] = max(worst.get(name, 0.0), took / allowed)
+                        report.raw(f"{family}, {name}, {shape}, {way}", took)
+                    rows[name] += texts
+                del work, calls
+            titles = ["function"]
+            for m, n, k in shapes:
+                titles += [f"{m}x{n}x{k} alone, us (of allowed)", "queued"]
+            report.table(f"{family}: cost of ready-made functions", titles, rows.values())
+            for name, share in worst.items():
+                if name != "plain":
+                    report.check(f"{family} {name}: time of what is allowed", share, 1.0, "times")
+
+
+def _both_ways(calls: dict[str, Callable[[], None]], seconds: float) -> dict[str, dict[str, float]]:
+    alone = alone_times(calls, seconds=seconds)
+    loops: dict[str, Loop] = {name: repeating(call) for name, call in calls.items()}
+    queued = device_times(loops, seconds=seconds)
+    return {
+        "alone": {name: summarize(times).median for name, times in alone.items()},
+        "queued": {name: summarize(times).median for name, times in queued.items()},
+    }
+
+
+def against_torch(report: Report, seconds: float, tuned: bool) -> None:
+    """Measure two functions against PyTorch, eager and compiled."""
+    import torch
+    from torch.nn import functional
+
+    expressions: dict[str, Callable[..., Any]] = {
+        "bias_gelu": lambda x, w, bias, residual: functional.gelu(functional.linear(x, w, bias)),
+        "bias_silu_residual": lambda x, w, bias, residual: functional.silu(functional.linear(x, w, bias)) + residual,
+    }
+    for name, expression in expressions.items():
+        with report.part(f"torch, {name}"):
+            function: EpilogueFunction = fusions.ALL[name]
+            kernels = [operation(function(_BF16, 8), "Hopper", tile) for tile in range(len(_HOPPER))]
+            compiler.add_module(kernels)
+            rows = []
+            for shape, limit in zip(SHAPES, AGAINST_TORCH[name], strict=True):
+                work = Work(shape)
+                given = (work.A, work.B.T, work.tensors["row"], work.tensors["matrix"])
+                ways = {"eager": expression, "compiled": torch.compile(expression, dynamic=False)}
+                if tuned:
+                    ways["max-autotune"] = torch.compile(expression, dynamic=False, mode="max-autotune-no-cudagraphs")
+                calls: dict[str, Callable[[], Any]] = {
+                    way: lambda made=made, given=given: made(*given) for way, made in ways.items()
+                }
+                for each in calls.values():
+                    each()
+                ours = {f"tile {i}": work.call(kernel) for i, kernel in enumerate(kernels)}
+                for way, times in _both_ways({**calls, **ours}, seconds).items():
+                    theirs, best = min((times[each], each) for each in ways), min((times[each], each) for each in ours)
+                    rows.append(
+                        [
+                            f"{'x'.join(map(str, shape))}, {way}",
+                            *(number(times[each]) for each in ways),
+                            f"{number(best[0])} ({_HOPPER[int(best[1][5:])][0]})",
+                            f"{theirs[0] / best[0]:.3f}",
+                        ]
+                    )
+                    if way == "alone":
+                        report.check(
+                            f"{name} {'x'.join(map(str, shape))}: speed of PyTorch's best",
+                            theirs[0] / best[0],
+                            limit,
+                            "times",
+                            at_least=True,
+                        )
+                del work, calls, ours
+            report.table(f"{name}, us", ["M x N x K", *ways, "PyCUTLASS", "speed of the best"], rows)
+
+
+def main() -> int:
+    """Measure, and write the results."""
+    parser = options(__doc__, PARTS)
+    parser.add_argument("--tuned", action="store_true", help="max-autotune as well, which takes minutes")
+    chosen = parser.parse_args()
+    device.require()
+    report = Report("fusion", "Epilogue functions", _ABOUT, chosen.out, quick=chosen.quick)
+    seconds = 0.02 if chosen.quick else 0.1
+    if "cost" in chosen.only:
+        cost(report, seconds, ("Hopper", "Ampere"), SHAPES)
+    if "torch" in chosen.only:
+        against_torch(report, 3 * seconds, chosen.tuned)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
