@@ -1,7 +1,7 @@
 """Ready-made epilogue functions: what each costs beside the plain product, and PyTorch with torch.compile.
 
-The plain product is the same kernel with a linear combination. A function may take 5 % longer, and as long as the memory
-takes to bring what it reads and to write what it writes beside D.
+The plain product is the same kernel with a linear combination. A function may take 5 % longer, and as long as the
+memory takes to bring what it reads and to write what it writes beside D.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ AGAINST_TORCH = {"bias_gelu": (1.04, 1.06, 1.30), "bias_silu_residual": (1.04, 1
 
 _ABOUT = (
     "bf16 operands and D, f32 accumulation, random normal inputs; every result checked against float64 on some rows. "
-    "Device time in turns, each call alone with a cold L2 cache and queued back to back. *cost* is the time beside that "
-    "of the plain product, the same kernel with `LinearCombination`; *allowed* is 5 % of it and the bytes that the "
-    "function reads and writes beside D, at 4.2 TB/s."
+    "Device time in turns, each call alone with a cold L2 cache and queued back to back. *cost* is the time beside "
+    "that of the plain product, the same kernel with `LinearCombination`; *allowed* is 5 % of it and the bytes that "
+    "the function reads and writes beside D, at 4.2 TB/s."
 )
 _BF16, _F32 = cutlass.bfloat16, cutlass.float32
 #: Tiles of Hopper-native kernels: shape, cluster, schedule.

@@ -71,6 +71,7 @@ PARTS: tuple[Part, ...] = (
     Part("compile", "Compile times", 570, ("-P", "-m", "benchmarks.compile"), "benchmark"),
     Part("grouped", "Grouped GEMM", 300, ("-P", "-m", "benchmarks.grouped"), "benchmark"),
     Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
+    Part("fusion", "Epilogue functions", 400, ("-P", "-m", "benchmarks.fusion"), "benchmark"),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("loading", "Loading and unloading kernels", 300, ("-P", "-m", "benchmarks.loading"), "benchmark"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),

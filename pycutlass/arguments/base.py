@@ -151,6 +151,14 @@ class Arguments(ABC):
 
     def _check_beta(self, source: Any, output_op: EpilogueScalars | None) -> None:
         """Refuse a C that would not be read merely because nobody has said what beta is."""
+        functor = self.operation.epilogue_functor
+        if functor.reads_source is not None:
+            if not functor.reads_source:
+                raise ArgumentError(
+                    f"{self._SOURCE} is given, and the epilogue {functor!r} does not read it: pass "
+                    f"{self._SOURCE}=None, or give the function a parameter of Source"
+                )
+            return
         present: EpilogueScalars | None = self.__dict__.get("output_op")
         scalars = present if output_op is None else output_op
         if scalars is not None and not (isinstance(scalars, EpilogueScalars) and scalars.drops_source):

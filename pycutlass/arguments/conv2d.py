@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from pycutlass.arguments.base import (
     refuse_unknown,
 )
 from pycutlass.calls import member_meant, public, shown
-from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue import EpilogueScalars, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.kernel import KnownConvolution, PreparedConvolutions, prepared_on
 from pycutlass.launch import DeviceLaunch
@@ -27,7 +28,7 @@ from pycutlass.launch.split_k import new_planes
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, check_bias, check_count, check_writable
 from pycutlass.operands.convolutions import channel_bias, conv_tensor, is_channel_bias
-from pycutlass.operands.epilogue import check_sums
+from pycutlass.operands.epilogue import check_sums, given_ports, port_operand
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation.conv2d import Conv2dOperation
@@ -35,6 +36,7 @@ from pycutlass.operation.conv2d_support import (
     extent_of,
     launched_size,
     operand_of,
+    port_operand_of,
     products,
     takes_bias,
     why_never,
@@ -51,6 +53,7 @@ _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
     "bias",
     "reordered",
+    "epilogue",
 )
 
 
@@ -91,6 +94,9 @@ class Conv2dArguments(Arguments):
         Interleaved kernels: whether B is what `reorder_filter` returned. Left out, its memory tells, and
         copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
         copy, which `update` renews.
+    epilogue : mapping, optional
+        Tensors that the epilogue has beside C and D, by their names: a `Tensor` has the shape of D, a `Row` one element
+        for each of its channels, a `Column` one for each pixel.
 
     Raises
     ------
@@ -140,10 +146,12 @@ class Conv2dArguments(Arguments):
         *,
         bias: bool | None = None,
         reordered: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         tensors, size = (A, B, C, D), (problem_size, split_k_mode, split_k_slices)
-        if not unknown and reordered is None and self._start_known(operation, tensors, output_op, size, bias):
+        known = not unknown and reordered is None and epilogue is None
+        if known and self._start_known(operation, tensors, output_op, size, bias):
             return
         refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
         self.operation = operation = check_operation(operation, Conv2dOperation)
@@ -156,7 +164,9 @@ class Conv2dArguments(Arguments):
         self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
         launched = operation.partial if self._makes_partial_sums else operation
-        self._start(launched, {"A": A, "B": B, "C": C, "D": D}, output_op)
+        given = {"A": A, "B": B, "C": C, "D": D}
+        given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
+        self._start(launched, given, output_op)
         self._keep_problem()
 
     def _start_known(
@@ -202,6 +212,8 @@ class Conv2dArguments(Arguments):
         """Have the operation know the problem, which it supports, where nothing else of it has to be looked at."""
         operation, execution, max_k = self.operation, self._execution, self.operation.epilogue_functor.max_k
         if not isinstance(execution, DeviceLaunch) or self._makes_partial_sums or operation.is_interleaved:
+            return
+        if operation.epilogue_functor.is_tree:
             return
         if not self._products or (max_k is not None and self._products > max_k):
             return
@@ -266,9 +278,25 @@ class Conv2dArguments(Arguments):
             check_source(given["C"])
             operands["C"] = self._tensor("C", given)
         self._check_target(operands["D"])
+        functor = self.operation.epilogue_functor
+        operands.update({port.name: self._port(port, given.get(port.name)) for port in functor.ports})
+        written = [port.name for port in functor.outputs]
+        for name in written:
+            check_writable(operands[name])
         if not is_empty:  # else nothing is written, and where D would begin is anywhere
-            check_overlaps(operands)
+            check_overlaps(operands, ("D", *written))
         return Conv2dProblem(self.operation, self._size, self.split_k_mode, operands, scalars)
+
+    def _port(self, port: Port, tensor: Any) -> Matrix:
+        """Return a tensor of the epilogue, checked."""
+        product = _core.implicit_gemm_problem_size(self.operation.conv_kind, self._size)
+        m, n = product.m(), product.n()
+        written = port in self.operation.epilogue_functor.outputs
+        if port.form != "matrix" or tensor is None or not m or not n:
+            return port_operand(port, tensor, m, n, 1, written=written)
+        made = conv_tensor(port_operand_of(port, self.operation, self._size), tensor)
+        # A filter gradient, which has no gaps, is a matrix of one row for each of K.
+        return replace(made, rows=m, columns=n, ld=n) if self.operation.conv_kind is _Operator.wgrad else made
 
     def _zeros(self) -> dict[str, Matrix]:
         """Return an A and a B of zeros, of a few products for each sum: what a sum over no products is."""

@@ -96,6 +96,7 @@ class _Target:
 #: Families that take epilogue functions, and what they are there.
 FAMILIES: dict[Family, _Target] = {
     Family.AMPERE_GEMM: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
+    Family.AMPERE_CONV: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
     Family.SM90_GEMM: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
 }
 
@@ -147,8 +148,11 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
 def why_not(functor: _Typed, family: Family) -> str:
     """Return why kernels of `family` cannot have an epilogue function; nothing where they can."""
     if family not in FAMILIES:
-        taking = " and ".join(each.value for each in FAMILIES)
-        return f"{functor.name} is an epilogue function, which {taking} take, and {family.value} do not yet"
+        *taking, last = (each.value for each in FAMILIES)
+        return (
+            f"{functor.name} is an epilogue function, which {', '.join(taking)} and {last} take, and {family.value} do "
+            f"not yet"
+        )
     return ""
 
 

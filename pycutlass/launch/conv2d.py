@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from pycutlass import _core
 from pycutlass.epilogue import EpilogueScalars
@@ -12,7 +13,8 @@ from pycutlass.operands import Matrix
 from pycutlass.operands.convolutions import logical
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.conv2d_support import extent_of
-from pycutlass.reference.conv2d import conv2d
+from pycutlass.reference.conv2d import conv2d, implicit_gemm
+from pycutlass.reference.gemm import gemm_outputs
 
 __all__ = ["Conv2dProblem"]
 
@@ -55,8 +57,16 @@ class Conv2dProblem(Problem):
         """Fill in the problem's size and the split-K."""
         call.set_problem(self.size, self.split_k_mode, self.size.split_k_slices)
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """D, and what the epilogue writes beside it."""
+        return ("D", *(port.name for port in self.operation.epilogue_functor.outputs))
+
     def compute(self) -> None:
         """Execute the reference on the host."""
+        if self.operation.epilogue_functor.is_tree:
+            self._compute_outputs()
+            return
         arrays = {
             name: logical(operand, extent_of(name, self.operation, self.size))
             for name, operand in self.operands.items()
@@ -66,3 +76,17 @@ class Conv2dProblem(Problem):
         A, B, C = arrays["A"], arrays["B"], arrays.get("C")
         result = conv2d(self.operation, self.size, A, B, C, *self.scalars.values, serial=serial)
         self.operands["D"].store(result)
+
+    def _compute_outputs(self) -> None:
+        """Execute the reference of an epilogue with tensors of its own: that of the matrix product."""
+        arrays = {name: each.host_array() for name, each in self.operands.items() if name not in self.written}
+        for name in "AB":
+            arrays[name] = logical(self.operands[name], extent_of(name, self.operation, self.size))
+        product = _core.implicit_gemm_problem_size(self.operation.conv_kind, self.size)
+        if "C" in arrays:
+            arrays["C"] = arrays["C"].reshape(product.m(), product.n())
+        arrays["A"], arrays["B"] = implicit_gemm(self.operation.conv_kind, self.size, arrays["A"], arrays["B"])
+        names = self.operation.epilogue_functor.scalar_names
+        scalars = dict(zip(names, self.scalars.values, strict=True))
+        for name, values in gemm_outputs(cast(Any, self.operation), arrays, scalars).items():
+            self.operands[name].store(values)

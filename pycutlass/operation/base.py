@@ -32,6 +32,7 @@ from pycutlass.epilogue import Epilogue, EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.functors import for_activation_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
+from pycutlass.families.parts import changed
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.log import say_once
@@ -345,8 +346,8 @@ def single_loads(math: MathInstruction, name: str, operand: TensorDescription) -
 
 
 def single_stores(
-    math: MathInstruction, activation: TensorDescription, C: TensorDescription, functor: EpilogueFunctor
-) -> tuple[TensorDescription, EpilogueFunctor]:
+    math: MathInstruction, activation: TensorDescription, C: TensorDescription, functor: Epilogue
+) -> tuple[TensorDescription, Epilogue]:
     """Return the filter gradient of wgrad, and what writes it, as its channels allow: they are the activation's."""
     if not math.is_tensor_op or activation.alignment > 1 or C.alignment == 1:
         return C, functor
@@ -356,7 +357,7 @@ def single_stores(
         f"the filter gradient has the channels of the activation, which is described with alignment 1: wgrad takes "
         f"operand C, described with alignment {C.alignment}, with alignment 1 as well"
     )
-    return replace(C, alignment=1), replace(functor, epilogue_vector_length=1)
+    return replace(C, alignment=1), changed(functor, epilogue_vector_length=1)
 
 
 def take_further(operation: str, functor: Epilogue, direct_store: bool, element_epilogue: Any) -> None:

@@ -88,8 +88,8 @@ class Conv2dOperation(Operation):
     stride_support : StrideSupport or cutlass.conv.StrideSupport
         Strided (by default) or Unity, which takes strides of 1 only. It makes two different kernels of dgrad; fprop
         and wgrad have one, which takes any stride, and Unity is taken as Strided.
-    epilogue_functor : EpilogueFunctor
-        What happens to the accumulator.
+    epilogue_functor : Epilogue
+        What happens to the accumulator: an epilogue functor, or an epilogue function.
     swizzling_functor : class of ``cutlass``, optional
         ``IdentitySwizzle1``, ``2``, ``4``, ``8`` or ``HorizontalSwizzle``; strided dgrad has swizzles of its own,
         ``StridedDgradIdentitySwizzle1`` and ``4``. By default the first that fits.
@@ -143,7 +143,7 @@ class Conv2dOperation(Operation):
         B: TensorDescription,
         C: TensorDescription,
         stride_support: StrideSupport | _core.StrideSupport,
-        epilogue_functor: EpilogueFunctor,
+        epilogue_functor: Epilogue,
         swizzling_functor: Any = None,
         group_mode: GroupMode | None = None,
     ) -> None: ...
@@ -160,7 +160,7 @@ class Conv2dOperation(Operation):
         C: TensorDescription,
         stride_support: StrideSupport | _core.StrideSupport = StrideSupport.Strided,
         *,
-        epilogue_functor: EpilogueFunctor,
+        epilogue_functor: Epilogue,
         swizzling_functor: Any = None,
         group_mode: GroupMode | None = None,
     ) -> None: ...
@@ -176,7 +176,7 @@ class Conv2dOperation(Operation):
         C: TensorDescription,
         stride_support: StrideSupport | _core.StrideSupport = StrideSupport.Strided,
         # Required, as the two forms above say: Python asks for a default behind that of `stride_support`.
-        epilogue_functor: EpilogueFunctor | None = None,
+        epilogue_functor: Epilogue | None = None,
         swizzling_functor: Any = None,
         group_mode: GroupMode | None = None,
         *,
@@ -196,7 +196,9 @@ class Conv2dOperation(Operation):
         C = base.expect("C", C, TensorDescription)
         if isinstance(epilogue_functor, Epilogue):
             check_family(epilogue_functor, Family.AMPERE_CONV)
-        functor = base.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+            functor: Epilogue = epilogue_functor
+        else:
+            functor = base.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         if element_epilogue is not None:
             base.take_further(type(self).__name__, functor, False, element_epilogue)
         # Fprop and wgrad have one kernel each, for any stride.
@@ -204,7 +206,8 @@ class Conv2dOperation(Operation):
         self.stride_support = support if self.conv_kind is _Operator.dgrad else StrideSupport.Strided
         if self.conv_kind is _Operator.wgrad:
             C, functor = base.single_stores(tile.math_instruction, B, C, functor)
-        self.C, self.epilogue_functor = C, functor
+        self.C = C
+        self.epilogue_functor: Epilogue = functor
         self.swizzling_functor = self._swizzle(swizzling_functor)
         self.group_mode = None if group_mode is None else base.expect("group_mode", group_mode, GroupMode)
         self._partial: Conv2dOperation | None = None
@@ -271,6 +274,7 @@ class Conv2dOperation(Operation):
         """Whether the kernel can divide its sums into slices."""
         few = (_Algorithm.fixed_channels, _Algorithm.few_channels)
         undivided = self.is_strided_dgrad or self.is_interleaved or self.group_mode is not None
+        undivided = undivided or self.epilogue_functor.is_tree
         return not undivided and self.iterator_algorithm not in few
 
     @property
@@ -314,12 +318,16 @@ class Conv2dOperation(Operation):
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
         header, default = "conv2d.h", f"cutlass::conv::kernel::{_KERNELS[self.conv_kind]}"
+        template, definitions, functor = "Conv2d", "", self.epilogue_functor
+        if functor.is_tree:
+            header, template, definitions = "conv2d_visitor.h", "Conv2dVisitor", functor.definitions(Family.AMPERE_CONV)
         if self.group_mode is not None:
             header = "conv2d_group.h"
             default = f"pycutlass::GroupFprop<cutlass::conv::GroupMode::k{self.group_mode.name}>::Default"
         return (
             f'#include "pycutlass/{header}"\n\n'
-            "using Operation = pycutlass::Conv2d<\n"
+            f"{definitions}"
+            f"using Operation = pycutlass::{template}<\n"
             f"    {default},\n"
             f"{AMPERE.arguments_text(self)},\n"
             f"    cutlass::conv::IteratorAlgorithm::{_ALGORITHMS[self.iterator_algorithm]}, "
@@ -347,9 +355,12 @@ class Conv2dOperation(Operation):
         AMPERE.check_operands(tile.math_instruction, A, B)
         AMPERE.check_epilogue(tile.math_instruction.accumulator, C, self.epilogue_functor)
         AMPERE.check_product(self.compute_capability, tile, A, B, C)
+        if self.epilogue_functor.is_tree:
+            conv2d_rules.check_tree(self)
         conv2d_rules.check_loads(self)
         least = 3 if self.is_strided_dgrad else 2
-        AMPERE.check_shared_memory(self.compute_capability, tile, A, B, C, least_stages=least)
+        epilogue = self.epilogue_functor if self.epilogue_functor.is_tree else None
+        AMPERE.check_shared_memory(self.compute_capability, tile, A, B, C, epilogue=epilogue, least_stages=least)
 
     def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
         """Return the operands of the matrix product that this is."""

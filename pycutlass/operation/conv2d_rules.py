@@ -7,7 +7,7 @@ from pycutlass.enums import GroupMode
 from pycutlass.errors import DescriptionError
 from pycutlass.operation.conv2d_support import Described
 
-__all__ = ["check_algorithm", "check_groups", "check_layouts", "check_loads"]
+__all__ = ["check_algorithm", "check_groups", "check_layouts", "check_loads", "check_tree"]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
 #: Bits that the optimized iterators have for a thread's loads of the filter, or of wgrad's output gradient
@@ -34,6 +34,26 @@ def check_layouts(operation: Described) -> None:
         raise DescriptionError(
             f"a convolution takes A, B and C of layout cutlass.TensorNHWC, or for int8 fprop TensorNC32HW32, "
             f"TensorC32RSK32 and TensorNC32HW32; got {operation.A.order}, {operation.B.order} and {operation.C.order}"
+        )
+
+
+def check_tree(operation: Described) -> None:
+    """Check that an epilogue with visitors is for the kernel, whose D must be a plain matrix of pixels by channels."""
+    wrong = []
+    if not operation.tile_description.math_instruction.is_tensor_op:
+        wrong.append(f"{operation.tile_description.math_instruction.opcode_class.name} kernels")
+    if operation.is_interleaved:
+        wrong.append(f"a C of {operation.C.order}")
+    if operation.group_mode is not None:
+        wrong.append(f"{operation.group_mode!r}")
+    if operation.is_strided_dgrad:
+        wrong.append("strided dgrad, which writes pixels in another order")
+    if wrong:
+        unity = ", or StrideSupport.Unity for strides of 1" if operation.is_strided_dgrad else ""
+        raise DescriptionError(
+            f"convolutions with the epilogue {operation.epilogue_functor!r} are for OpClass.TensorOp, TensorNHWC, no "
+            f"groups and no strided dgrad; got {' and '.join(wrong)}: use LinearCombination or "
+            f"LinearCombinationGeneric{unity}"
         )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pycutlass import _core
 from pycutlass.enums import GroupMode, StrideSupport
-from pycutlass.epilogue import Epilogue
+from pycutlass.epilogue import Epilogue, Port
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription, TileDescription
@@ -29,6 +29,7 @@ __all__ = [
     "launched_size",
     "operand_of",
     "output",
+    "port_operand_of",
     "products",
     "takes_bias",
     "why_never",
@@ -100,7 +101,7 @@ def why_never(operation: Described, p: _core.Conv2dProblemSize) -> str:
             f"cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=64, K=64, R=3, S=3), say, or "
             f"pycutlass.conv2d_problem_size(activation, filter)"
         )
-    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _sizes)
+    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _reductions, _sizes)
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
 
 
@@ -133,6 +134,13 @@ def operand_of(name: str, operation: Described, p: _core.Conv2dProblemSize, bias
     is_packed = operation.conv_kind is _Operator.wgrad and name in ("C", "D")
     instead = _or_bias(operation, extent, bias) if name == "C" else ""
     return ConvOperand(name, role, description, extent, byte_limit(operation, name), is_packed, instead)
+
+
+def port_operand_of(port: Port, operation: Described, p: _core.Conv2dProblemSize) -> ConvOperand:
+    """Return what a tensor of the epilogue is to be that has the extent of D."""
+    description = TensorDescription(port.tag, _core.TensorNHWC, port.alignment)
+    wanted = operand_of("D", operation, p)
+    return replace(wanted, name=port.name, role="tensor of the epilogue", description=description)
 
 
 def takes_bias(operation: Described, tensor: Any, extent: Extent, said: bool | None) -> bool:
@@ -296,6 +304,8 @@ def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
     slices = p.split_k_slices
     if slices == 1:
         return ""
+    if operation.epilogue_functor.is_tree:
+        return f"the epilogue {operation.epilogue_functor!r} takes whole sums, got split_k_slices={slices}: use 1"
     if operation.is_strided_dgrad:
         return (
             f"strided dgrad does not split K, got split_k_slices={slices}: StrideSupport.Unity does, for strides of 1"
@@ -307,6 +317,13 @@ def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
         return f"kernels of {what} do not split K, got split_k_slices={slices}"
     if slices > 65535:
         return f"split_k_slices must be at most 65535, the extent of a grid along z; got {slices}"
+    return ""
+
+
+def _reductions(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    reduced = [port.name for port in operation.epilogue_functor.outputs if port.form != "matrix"]
+    if reduced and 0 in extent_of("D", operation, p):
+        return f"D has no elements that could be reduced to {', '.join(reduced)}: leave such problems out"
     return ""
 
 

@@ -3,6 +3,9 @@
 #pragma once
 
 #include "launch.h"
+#if EMULATED_FUNCTION
+#include "function.h"
+#endif
 
 namespace emulation {
 
@@ -41,7 +44,15 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
   B.fill(random);
   C.fill(random);
 
+#if EMULATED_FUNCTION
+  // What D is to the epilogue: a filter gradient has a row for each K.
+  int const m = kForward || kOfData ? rows_d : call.k, n = kForward || kOfData ? columns_d : taps * call.c;
+  FunctionCheck check(m, n, random);
+  pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
+  launch(call, {A.operand(), B.operand(), source, D.operand()}, check.arguments);
+#else
   launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, linear(alpha, beta));
+#endif
 
   std::vector<double> sums(rows_d * columns_d);
   for_each_product(call, [&](int output, int activation, int tap) {
@@ -55,6 +66,13 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
     }
   });
   long wrong = !D.has_slack(untouched);
+#if EMULATED_FUNCTION
+  for (int i = 0; i < m * n; ++i) {
+    int const row = i / columns_d, column = i % columns_d;
+    wrong += check.wrong(i / n, i % n, sums[i], number(C(row, column)), D(row, column));
+  }
+  return wrong + check.wrong_at_last();
+#else
   for (int row = 0; row < rows_d; ++row) {
     for (int column = 0; column < columns_d; ++column) {
       double const result = alpha * sums[row * columns_d + column] + beta * number(C(row, column));
@@ -63,6 +81,7 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
     }
   }
   return wrong;
+#endif
 }
 
 }  // namespace emulation

@@ -171,7 +171,9 @@ class Emulator:
         if header.exists():
             return _include(self._common / header.name)
         directory.mkdir()
-        names = [f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d")]
+        names = [
+            f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d_visitor")
+        ]
         names += ["algorithm", "array", "random", "tuple", "vector"]
         header.write_text("".join(f"#include <{name}>\n" for name in names))
         return self.precompile(header)
@@ -208,7 +210,7 @@ class Emulator:
 
     def run_function(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
         """The same for a kernel with an epilogue function, whose C++ is taken to compute one element right."""
-        return self._run(operation, "function.h", _problems(operation, seed))
+        return self._run(operation, "gemm_function.h", _problems(operation, seed))
 
     def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems drawn at random, and what was said."""
@@ -221,6 +223,7 @@ class Emulator:
             f"#define ALIGNMENT_{name} {operand.alignment}\n"
             for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
         )
+        macros += f"#define EMULATED_FUNCTION {int('struct Function ' in text)}\n"
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
         program = self.build(f'{self._headers}{text}{macros}#include "{HERE / header}"\n')
         words = [str(number) for problem in problems for number in problem]

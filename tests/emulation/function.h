@@ -109,64 +109,51 @@ struct AllReduced<pycutlass::List<Reductions...>> {
   }
 };
 
-/// Returns how many elements of D and of further outputs are wrong, having told of the first.
-inline long run(int m, int n, int k, float, float, unsigned seed) {
-  std::mt19937 random(seed);
-  Matrix<EMULATED_A> A(m, k, ALIGNMENT_A, kPoison);
-  Matrix<EMULATED_B> B(k, n, ALIGNMENT_B, kPoison);
-  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison), D(m, n, 2 * ALIGNMENT_C, kUntouched);
-  A.fill(random);
-  B.fill(random);
-  C.fill(random);
-  AllGiven<Function::Inputs> inputs(m, n, kPoison);
-  AllGiven<Function::Outputs> outputs(m, n, kUntouched);
+/// All tensors of a function for a D of m x n, and what must come out.
+struct FunctionCheck {
+  int m, n;
+  AllGiven<Function::Inputs> inputs;
+  AllGiven<Function::Outputs> outputs;
+  AllReduced<Function::Reductions> reductions;
   Function::Arguments arguments{};
-  inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
-  outputs.visit([&](auto& given) { given.give(arguments); });
-  AllReduced<Function::Reductions> reductions(m, n);
-  reductions.visit([&](auto& reduced) { reduced.give(arguments); });
-
-  pycutlass_gemm_call call{};
-  call.m = m;
-  call.n = n;
-  call.k = k;
-  call.batch_count = 1;
-  pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
-  launch(call, {A.operand(), B.operand(), source, D.operand()}, arguments);
-
   Number scalars[Function::kScalars + 1];
-  Function::read_scalars(arguments, scalars);
-  long wrong = !D.has_slack(kUntouched);
-  outputs.visit([&](auto& given) { wrong += !given.memory.has_slack(kUntouched); });
-  for (int row = 0; row < m; ++row) {
-    for (int column = 0; column < n; ++column) {
-      double sum = 0;
-      for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-      Number in[2 + Function::Inputs::kSize] = {Number(sum)},
-                    out[1 + Function::Outputs::kSize + Function::Reductions::kSize];
-      int place = 1;
-      if (Function::kReadsSource) in[place++] = Number(number(C(row, column)));
-      inputs.visit([&](auto& given) { in[place++] = Number(number(given.at(row, column))); });
-      Function::compute(scalars, in, out);
-      using Element = typename decltype(D)::Element;
-      bool right = number(D(row, column)) == number(pycutlass::function::Stored<Element>::of(out[0]));
-      place = 1;
-      outputs.visit([&](auto& given) {
-        using Other = typename std::remove_reference_t<decltype(given)>::Element;
-        right &= number(given.at(row, column)) == number(pycutlass::function::Stored<Other>::of(out[place++]));
-      });
-      reductions.visit([&](auto& reduced) { reduced.take(row, column, out[place++]); });
-      if (!right && ++wrong == 1) {
-        std::printf("D[%d, %d] is %g, not %g\n", row, column, number(D(row, column)), double(out[0]));
-      }
-    }
+  long found = 0;
+
+  FunctionCheck(int m_, int n_, std::mt19937& random)
+      : m(m_), n(n_), inputs(m, n, kPoison), outputs(m, n, kUntouched), reductions(m, n) {
+    inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
+    outputs.visit([&](auto& given) { given.give(arguments); });
+    reductions.visit([&](auto& reduced) { reduced.give(arguments); });
+    Function::read_scalars(arguments, scalars);
   }
-  reductions.visit([&](auto& reduced) { wrong += reduced.wrong(m, n); });
-  return wrong;
-}
+  /// Returns 1 where an element of D or of another output is wrong, having told of the first.
+  template <typename Element>
+  long wrong(int row, int column, double sum, double source, Element const& made) {
+    Number in[2 + Function::Inputs::kSize] = {Number(sum)};
+    Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize];
+    int place = 1;
+    if (Function::kReadsSource) in[place++] = Number(source);
+    inputs.visit([&](auto& given) { in[place++] = Number(number(given.at(row, column))); });
+    Function::compute(scalars, in, out);
+    bool right = number(made) == number(pycutlass::function::Stored<Element>::of(out[0]));
+    place = 1;
+    outputs.visit([&](auto& given) {
+      using Other = typename std::remove_reference_t<decltype(given)>::Element;
+      right &= number(given.at(row, column)) == number(pycutlass::function::Stored<Other>::of(out[place++]));
+    });
+    reductions.visit([&](auto& reduced) { reduced.take(row, column, out[place++]); });
+    if (!right && ++found == 1) {
+      std::printf("D[%d, %d] is %g, not %g\n", row, column, number(made), double(out[0]));
+    }
+    return !right;
+  }
+  /// Returns how many reductions are wrong, and outputs that were written beside their elements.
+  long wrong_at_last() {
+    long wrong = 0;
+    outputs.visit([&](auto& given) { wrong += !given.memory.has_slack(kUntouched); });
+    reductions.visit([&](auto& reduced) { wrong += reduced.wrong(m, n); });
+    return wrong;
+  }
+};
 
 }  // namespace emulation
-
-int main(int count, char** words) {
-  return emulation::run_all<6>(count, words, [](auto const& numbers) { return std::apply(emulation::run, numbers); });
-}

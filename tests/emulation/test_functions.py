@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from convolutions import UNITY, conv, dgrad, fprop, wgrad
 from descriptions import parts
 from emulator import Emulator
 from epilogue_functions import FUNCTIONS
@@ -32,4 +35,23 @@ def test_all_elements_are_where_they_belong(
     types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
     functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+CONVOLUTIONS = {
+    "fprop": {"kind": fprop, "algorithm": "optimized"},
+    "fprop, analytic": {"kind": fprop, "algorithm": "analytic", "alignments": (8, 4, 2)},
+    "dgrad": {"kind": dgrad, "algorithm": "optimized", "stride": UNITY},
+    "wgrad": {"kind": wgrad, "algorithm": "optimized"},
+}
+
+
+@pytest.mark.parametrize("name", ["several", "reduced"])
+@pytest.mark.parametrize("kernel", CONVOLUTIONS)
+def test_convolutions_as_well(kernel: str, name: str, emulator: Emulator) -> None:
+    def functor(output: Any, alignment: int, accumulator: Any, compute: Any) -> Any:
+        return FUNCTIONS[name](output, alignment, accumulator, compute)
+
+    operation = conv(**CONVOLUTIONS[kernel], shape=(64, 64, 32), functor=functor)
+    right, said = emulator.run_convolution(operation)
     assert right, said

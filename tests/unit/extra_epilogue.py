@@ -270,4 +270,5 @@ struct ExtraEpilogue {
 _DEFINITIONS: dict[Family, str] = dict.fromkeys(Family, "") | {
     Family.SM90_GEMM: _ARGUMENTS + _SM90,
     Family.AMPERE_GEMM: _ARGUMENTS + _AMPERE,
+    Family.AMPERE_CONV: _ARGUMENTS + _AMPERE,
 }

@@ -164,10 +164,14 @@ def test_other_families_say_why_not() -> None:
     C = pycutlass.TensorDescription(cutlass.float16, ROW, 8)
     with pytest.raises(DescriptionError, match=sentence.format("reductions")):
         pycutlass.ReductionOperation(cutlass.MatrixCoord(4, 256), C, cutlass.float32, epilogue_functor=narrow, count=8)
-    assert [family for family in Family if not FUNCTOR.why_not(family)] == [Family.AMPERE_GEMM, Family.SM90_GEMM]
+    assert [family for family in Family if not FUNCTOR.why_not(family)] == [
+        Family.AMPERE_GEMM,
+        Family.AMPERE_CONV,
+        Family.SM90_GEMM,
+    ]
     operation = OPERATIONS["f32_simt_fprop"]
     changed = dict(zip(operation._FIELDS, operation._value(), strict=True)) | {"epilogue_functor": FUNCTOR}
-    with pytest.raises(DescriptionError, match=sentence.format("convolutions")):
+    with pytest.raises(DescriptionError, match="no groups and no strided dgrad; got Simt kernels"):
         type(operation)(**changed)
 
 

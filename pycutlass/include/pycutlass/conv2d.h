@@ -64,6 +64,13 @@ struct Conv2d {
   using Epilogue = ThreadEpilogue<EpilogueOutputOp>;
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    return plan_with<Kernel, Params>(call, Epilogue::params(call.common), storage, result);
+  }
+
+  /// The same for a kernel that is this one but for its epilogue, whose functor is made of `functor`.
+  template <typename Kernel, typename Params>
+  static cutlass::Status plan_with(Call const& call, typename Kernel::EpilogueOutputOp::Params const& functor,
+                                   void* storage, pycutlass_plan_result& result) {
     using namespace cutlass::conv;
     static Operator const kOperator = Kernel::kConvolutionalOperator;
     pycutlass_call const& common = call.common;
@@ -82,8 +89,7 @@ struct Conv2d {
         reference<typename Kernel::TensorRefB>(operand(common, PYCUTLASS_B),
                                                implicit_gemm_tensor_b_extent(kOperator, size)),
         reference<typename Kernel::TensorRefC>(operand(common, PYCUTLASS_C), output),
-        reference<typename Kernel::TensorRefC>(operand(common, PYCUTLASS_D), output), Epilogue::params(common),
-        split_k_mode);
+        reference<typename Kernel::TensorRefC>(operand(common, PYCUTLASS_D), output), functor, split_k_mode);
     Params* params = new (storage) Params(arguments, static_cast<int*>(common.workspace));
 
     cutlass::gemm::GemmCoord const tiles = params->grid_tiled_shape;
@@ -96,7 +102,6 @@ struct Conv2d {
     return cutlass::Status::kSuccess;
   }
 
- private:
   static cutlass::conv::Conv2dProblemSize problem_size(Call const& call) {
     return {call.n,
             call.h,
@@ -118,6 +123,7 @@ struct Conv2d {
             call.groups};
   }
 
+ private:
   /// An operand as CUTLASS refers to it. Its first stride is the step between pixels; 0 makes one vector stand for all.
   template <typename TensorRef>
   static TensorRef reference(pycutlass_operand const& operand, cutlass::Tensor4DCoord const& extent) {

@@ -1,0 +1,132 @@
+// Ampere-style Conv2d with an epilogue that is a tree of visitors. CUTLASS has no such kernel: this is its kernel for
+// implicit GEMMs (cutlass/conv/kernel/implicit_gemm_convolution.h) as it is, with an epilogue that hands the sums of a
+// tile to a visitor. Of a forward convolution D is the plain matrix of N P Q rows and K columns, of a weight gradient K
+// by R S C, of a data gradient with strides of 1 N H W by C.
+#pragma once
+
+#include "pycutlass/conv2d.h"
+#include "pycutlass/gemm_visitor.h"
+
+#include <cutlass/epilogue/threadblock/epilogue_with_visitor_callbacks.h>
+
+namespace pycutlass {
+
+/// What CUTLASS's kernel knows as the epilogue's functor. It is made of the kernel's parameters, and keeps where they
+/// are.
+template <typename Element, typename Accumulator, typename TreeParams, int kVector>
+struct VisitorOutputOp {
+  using ElementOutput = Element;
+  using ElementAccumulator = Accumulator;
+  using ElementCompute = Accumulator;
+  static int const kCount = kVector;
+
+  struct Params {
+    TreeParams tree;
+    int rows, columns;
+  };
+
+  Params const* params;
+
+  CUTLASS_HOST_DEVICE explicit VisitorOutputOp(Params const& params_) : params(&params_) {}
+  CUTLASS_HOST_DEVICE void set_k_partition(int, int) {}
+};
+
+/// The epilogue: `Default` is the one that CUTLASS's kernel would have, `Threads` its thread map.
+template <typename Default, typename Threads, typename Tree, typename ThreadblockShape>
+struct VisitorEpilogue {
+  using Visitor = cutlass::epilogue::threadblock::EpilogueWithVisitorCallbacks<Default, Tree, 1>;
+  using OutputTileIterator = typename Default::OutputTileIterator;
+  using Element = typename OutputTileIterator::Element;
+  using AccumulatorTile = typename Default::AccumulatorTile;
+  using SharedStorage = typename Visitor::SharedStorage;
+  using OutputOp = VisitorOutputOp<Element, typename Visitor::ElementAccumulator, typename Tree::Params,
+                                   Default::kElementsPerAccess>;
+
+  SharedStorage& shared;
+  int thread, warp, lane;
+
+  CUTLASS_DEVICE VisitorEpilogue(SharedStorage& shared_, int thread_, int warp_, int lane_)
+      : shared(shared_), thread(thread_), warp(warp_), lane(lane_) {}
+
+  CUTLASS_DEVICE void operator()(OutputOp const& functor, OutputTileIterator target, AccumulatorTile const& sums,
+                                 OutputTileIterator const&) {
+    auto const first = Threads::initial_offset(thread);
+    cutlass::gemm::GemmCoord const tile((target.thread_start_row() - first.row()) / ThreadblockShape::kM,
+                                        (target.thread_start_column() - first.column()) / ThreadblockShape::kN, 0);
+    auto const size = cute::make_shape(functor.params->rows, functor.params->columns, 1);
+    Visitor visitor(functor.params->tree, shared, thread, warp, lane);
+    visitor(sums, tile, size, thread);
+  }
+};
+
+/// The parameters are those of Conv2d, but for the epilogue: `Fusion` is as GemmVisitor has it.
+template <template <typename, typename, typename, typename, typename, typename, typename, typename, typename, typename,
+                    typename, typename, typename, typename, int, typename, cutlass::conv::IteratorAlgorithm,
+                    cutlass::conv::StrideSupport, int, int> class DefaultKernel,
+          typename A, typename B, typename C, typename ElementAccumulator, typename OpClass, typename ArchTag,
+          typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename Fusion,
+          typename ThreadblockSwizzle, int Stages, typename MathOperator,
+          cutlass::conv::IteratorAlgorithm kIteratorAlgorithm, cutlass::conv::StrideSupport kStrideSupport>
+struct Conv2dVisitor {
+  /// CUTLASS's kernel with a functor that stands in for the tree, which has mainloop and epilogue.
+  using Plain = Conv2d<DefaultKernel, A, B, C, ElementAccumulator, OpClass, ArchTag, ThreadblockShape, WarpShape,
+                       InstructionShape,
+                       cutlass::epilogue::thread::LinearCombination<typename C::Element, C::kAlignment,
+                                                                    ElementAccumulator, ElementAccumulator>,
+                       ThreadblockSwizzle, Stages, MathOperator, kIteratorAlgorithm, kStrideSupport>;
+  using Default = typename Plain::Kernel;
+  static_assert(Default::kConvolutionalOperator != cutlass::conv::Operator::kDgrad ||
+                    kStrideSupport == cutlass::conv::StrideSupport::kUnity,
+                "the rows of a strided data gradient are in another order");
+
+  using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
+                                                                         typename C::Element, C::kAlignment, 1>;
+  /// The output as a matrix of pixels by channels.
+  using Matrix = Tensor<typename C::Element, cutlass::layout::RowMajor, C::kAlignment>;
+  using Tree = typename Fusion::template Tree<Threads, Matrix>::Type;
+  using Kernel = cutlass::conv::kernel::ImplicitGemmConvolution<
+      typename Default::Mma, VisitorEpilogue<typename Default::Epilogue, Threads, Tree, ThreadblockShape>,
+      ThreadblockSwizzle, Default::kConvolutionalOperator>;
+
+  using Params = typename Kernel::Params;
+  using Call = pycutlass_conv2d_call;
+  static unsigned const kThreads = Kernel::kThreadCount;
+  static unsigned const kMinBlocks = 1;
+  static unsigned const kSharedBytes = sizeof(typename Kernel::SharedStorage);
+  static unsigned const kClusterM = 1;
+  static unsigned const kClusterN = 1;
+
+#if PYCUTLASS_DEVICE_SIDE
+
+  CUTLASS_DEVICE static void run(Params const& params, char* shared) {
+    Kernel kernel;
+    kernel(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared));
+  }
+
+#else
+
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
+  using Epilogue = typename Fusion::template Launch<typename Tree::Arguments>;
+
+  static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    if (call.split_k_slices != 1 || call.groups != 1) return cutlass::Status::kErrorNotSupported;
+    auto const product =
+        cutlass::conv::implicit_gemm_problem_size(Kernel::kConvolutionalOperator, Plain::problem_size(call));
+    typename Tree::Arguments tree{};
+    pycutlass_call common = call.common;
+    if (Kernel::kConvolutionalOperator == cutlass::conv::Operator::kWgrad) {  // a row of each K, which has no gaps
+      common.operands[PYCUTLASS_C].stride[0] = common.operands[PYCUTLASS_D].stride[0] = product.n();
+    }
+    Epilogue::fill(tree, common);
+    uint64_t const workspace = place_workspace<Tree>(tree, product.m(), product.n(), 1, call.common.workspace, 0);
+    typename Kernel::EpilogueOutputOp::Params const functor{Tree::to_underlying_arguments(product, tree, nullptr),
+                                                            product.m(), product.n()};
+    cutlass::Status const status = Plain::template plan_with<Kernel, Params>(call, functor, storage, result);
+    result.workspace_bytes = workspace;
+    return status;
+  }
+
+#endif
+};
+
+}  // namespace pycutlass

@@ -1,0 +1,44 @@
+// Runs a GEMM with an epilogue function on the host, for problems named on the command line. What is computed for one
+// element is taken from the function's own C++: which element that is, what is read for it and where results go, is
+// not.
+#pragma once
+
+#include "function.h"
+
+namespace emulation {
+
+/// Returns how many elements of D and of further outputs are wrong, having told of the first.
+inline long run(int m, int n, int k, float, float, unsigned seed) {
+  std::mt19937 random(seed);
+  Matrix<EMULATED_A> A(m, k, ALIGNMENT_A, kPoison);
+  Matrix<EMULATED_B> B(k, n, ALIGNMENT_B, kPoison);
+  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison), D(m, n, 2 * ALIGNMENT_C, kUntouched);
+  A.fill(random);
+  B.fill(random);
+  C.fill(random);
+  FunctionCheck check(m, n, random);
+
+  pycutlass_gemm_call call{};
+  call.m = m;
+  call.n = n;
+  call.k = k;
+  call.batch_count = 1;
+  pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
+  launch(call, {A.operand(), B.operand(), source, D.operand()}, check.arguments);
+
+  long wrong = !D.has_slack(kUntouched);
+  for (int row = 0; row < m; ++row) {
+    for (int column = 0; column < n; ++column) {
+      double sum = 0;
+      for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
+      wrong += check.wrong(row, column, sum, number(C(row, column)), D(row, column));
+    }
+  }
+  return wrong + check.wrong_at_last();
+}
+
+}  // namespace emulation
+
+int main(int count, char** words) {
+  return emulation::run_all<6>(count, words, [](auto const& numbers) { return std::apply(emulation::run, numbers); });
+}

@@ -1,0 +1,144 @@
+"""Convolutions with epilogue functions: what they take, what they refuse, and what they mean."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from convolutions import STRIDED, UNITY, conv, dgrad, f32, fprop, wgrad
+from descriptions import SIMT
+from epilogue_functions import biased, reduced, several
+from torch.nn import functional
+
+import pycutlass
+from pycutlass import cutlass
+from pycutlass.epilogue import fusions
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+
+KINDS = {"fprop": (fprop, STRIDED), "dgrad": (dgrad, UNITY), "wgrad": (wgrad, STRIDED)}
+
+
+def make(function: Any, kind: str = "fprop", **options: Any) -> Any:
+    direction, stride = KINDS[kind]
+    options = {"stride": stride} | options
+
+    def functor(output: Any, alignment: int, accumulator: Any, compute: Any) -> Any:
+        return function(output, alignment, accumulator, compute)
+
+    return conv(direction, "optimized", functor=functor, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("function", [biased, several, reduced, *fusions.ALL.values()], ids=lambda each: each.name)
+def test_every_direction_takes_functions(kind: str, function: Any) -> None:
+    operation = make(function, kind)
+    assert "Conv2dVisitor" in operation.body()
+    problem = cutlass.conv.Conv2dProblemSize(N=2, H=8, W=8, C=16, K=24, R=3, S=3, pad_h=1, pad_w=1)
+    assert operation.supports(problem)
+    assert not operation.splits_k
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "dgrad", "stride": STRIDED}, "strided dgrad, which writes pixels in another order"),
+        ({"opcode": SIMT, "types": (f32, f32, f32)}, "Simt kernels"),
+        ({"group_mode": pycutlass.GroupMode.SingleGroup}, "GroupMode.SingleGroup"),
+    ],
+)
+def test_others_say_why_not(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DescriptionError, match=re.escape(said)):
+        make(biased, **options)
+
+
+def test_sums_are_not_split() -> None:
+    operation = make(biased)
+    problem = cutlass.conv.Conv2dProblemSize(N=2, H=8, W=8, C=16, K=24, R=3, S=3, split_k_slices=2)
+    assert "takes whole sums, got split_k_slices=2" in operation.supports(problem).reason
+
+
+def test_nothing_is_reduced_of_no_pixels() -> None:
+    problem = cutlass.conv.Conv2dProblemSize(N=0, H=8, W=8, C=16, K=24, R=3, S=3)
+    assert "no elements that could be reduced" in make(reduced).supports(problem).reason
+
+
+def test_a_block_of_a_residual_network(without_gpu: None) -> None:
+    operation = make(fusions.scale_shift_residual_relu)
+    random = torch.Generator().manual_seed(1)
+
+    def drawn(*shape: int) -> Any:
+        made = torch.randn(*shape, generator=random).half()
+        return made.to(memory_format=torch.channels_last) if made.ndim == 4 else made
+
+    x, w, residual, scale, shift = drawn(2, 16, 9, 7), drawn(24, 16, 3, 3), drawn(2, 24, 9, 7), drawn(24), drawn(24)
+    y = torch.full_like(residual, float("nan"))
+    size = pycutlass.conv2d_problem_size(x, w, padding=1)
+    arguments = pycutlass.Conv2dArguments(
+        operation, size, x, w, None, y, epilogue={"scale": scale, "shift": shift, "residual": residual}
+    )
+    operation.run(arguments)
+    arguments.sync()
+    plain = functional.conv2d(x.double(), w.double(), padding=1)
+    exact = functional.relu(plain * scale[:, None, None] + shift[:, None, None] + residual)
+    torch.testing.assert_close(y.double(), exact, rtol=2e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_matrices_vectors_and_sums_of_every_direction(kind: str, without_gpu: None) -> None:
+    operation = make(reduced, kind)
+    random = np.random.default_rng(2)
+    size = cutlass.conv.Conv2dProblemSize(N=2, H=6, W=5, C=16, K=24, R=3, S=3, pad_h=1, pad_w=1)
+    extents = {"x": (2, 6, 5, 16), "w": (24, 3, 3, 16), "y": (2, 6, 5, 24)}
+    x, w, y = (random.standard_normal(shape).astype(np.float16) for shape in extents.values())
+    A, B, D = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (y, x, w)}[kind]
+    m, n = {"fprop": (60, 24), "dgrad": (60, 16), "wgrad": (24, 144)}[kind]
+    tensors = [torch.from_numpy(each.transpose(0, 3, 1, 2)).double() for each in (x, w, y)]
+    x_, w_, y_ = tensors
+    if kind == "fprop":
+        plain = functional.conv2d(x_, w_, padding=1)
+    elif kind == "dgrad":
+        plain = torch.nn.grad.conv2d_input(x_.shape, w_, y_, padding=1)
+    else:
+        plain = torch.nn.grad.conv2d_weight(x_, w_.shape, y_, padding=1)
+    sums = plain.permute(0, 2, 3, 1).reshape(m, n).numpy()
+    bias = random.standard_normal(n).astype(np.float16)
+    shapes = {"row": (n,), "column": (m,), "scalar": (1,)}
+    outputs = {port.name: np.full(shapes[port.form], np.nan, np.float32) for port in operation.epilogue_functor.outputs}
+    made = np.full(D.shape, np.nan, np.float16)
+    arguments = pycutlass.Conv2dArguments(operation, size, A, B, None, made, epilogue={"bias": bias, **outputs})
+    operation.run(arguments)
+    arguments.sync()
+    exact = reduced.numpy(sums, bias=bias)
+    np.testing.assert_allclose(made.reshape(m, n), exact["D"], rtol=2e-3, atol=1e-2)
+    for name, values in outputs.items():
+        np.testing.assert_allclose(values.reshape(exact[name].shape), exact[name], rtol=1e-3, atol=1e-2, err_msg=name)
+
+
+def test_wrong_tensors_are_refused(without_gpu: None) -> None:
+    operation = make(several)
+    random = np.random.default_rng(3)
+    x, w = (
+        random.standard_normal((1, 4, 4, 16)).astype(np.float16),
+        random.standard_normal((8, 1, 1, 16)).astype(np.float16),
+    )
+    y = np.zeros((1, 4, 4, 8), np.float16)
+    size = pycutlass.conv2d_problem_size(x, w)
+    given = {name: y.copy() for name in ("x", "y", "first", "second")} | {"left": np.zeros(16, np.float16)}
+    C = y.copy()
+    pycutlass.Conv2dArguments(operation, size, x, w, C, y, epilogue=given)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"x": None}, "x, a matrix of the epilogue, is missing"),
+        ({"x": np.zeros((1, 4, 5, 8), np.float16)}, "x"),
+        ({"left": np.zeros(8, np.float16)}, "left"),
+        ({"first": y}, "overlaps"),
+        ({"first": given["x"]}, "overlaps"),
+        ({"other": y}, "other"),
+    ]
+    for changed, said in cases:
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+            pycutlass.Conv2dArguments(operation, size, x, w, C, y, epilogue=given | changed)
+    with pytest.raises(ArgumentTypeError, match="no tensors beside C and D"):
+        pycutlass.Conv2dArguments(conv(fprop, "optimized"), size, x, w, None, y, epilogue={"x": y})
