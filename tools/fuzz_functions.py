@@ -140,7 +140,14 @@ class Case:
             shape = extents if shared else self.shape(*extents)
             arrays[port.name] = self.integers(port.type.short, *shape)
             slack = port.alignment * self.chance.randint(0, 2) if port.form == "matrix" else 0
-            given[port.name] = padded(shape, slack, port.type.short, torch.from_numpy(arrays[port.name]))[0]
+            values = torch.from_numpy(arrays[port.name])
+            if port.form == "matrix":
+                given[port.name] = padded(shape, slack, port.type.short, values)[0]
+            else:  # vectors may begin anywhere
+                line, first = values.reshape(-1), self.chance.randint(0, 3)
+                memory = torch.full((first + len(line),), SLACK, dtype=TORCH[port.type.short], device=DEVICE)
+                memory[first:] = line
+                given[port.name] = memory[first:].view(shape)
             axis = {"row": -2, "column": -1}.get(port.form)
             if axis is not None:
                 arrays[port.name] = np.expand_dims(arrays[port.name], axis)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.calls import public, shown, suggestion
-from pycutlass.epilogue import lowering
+from pycutlass.epilogue import drawing, lowering
+from pycutlass.epilogue.drawing import Cost
 from pycutlass.epilogue.graph import Graph, element_named
 from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
@@ -170,6 +171,10 @@ class EpilogueFunction:
         made = self.graph.evaluate(arrays, dtype)
         return made if len(made) > 1 else made["D"]
 
+    def visualize(self) -> str:
+        """Return a drawing of the graph: SVG where graphviz is installed, else text."""
+        return drawing.drawn(self.name, self.graph, {}, "")
+
     def __repr__(self) -> str:
         return f"<epilogue function {self.name}({', '.join(each.name for each in self.graph.inputs)})>"
 
@@ -320,6 +325,31 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     def shared_bytes(self, family: Family, tile: Tile) -> int:
         """Return the shared memory in bytes beside what C and D go through."""
         return lowering.shared_bytes(self, family, tile)
+
+    def visualize(self) -> str:
+        """Return a drawing of the graph, with shapes and types: SVG where graphviz is installed, else text."""
+        kinds = {port.name: port.type.name for port in self.ports}
+        kinds |= {self.graph.inputs[0].name: self.accumulator.name, "D": self.output.name}
+        return drawing.drawn(self.name, self.graph, kinds, self.compute.name)
+
+    def cost(self, problem: Any, bandwidth: float | None = None, *, plain: Any = None, fused: Any = None) -> Cost:
+        """Return what the function takes beside the plain product.
+
+        Parameters
+        ----------
+        problem : GemmProblemSize or sequence of 3 int
+            M, N and K.
+        bandwidth : float, optional
+            Bytes that the memory moves in a second; by default 4.2e12, which copies reach on an H200.
+        plain, fused : Operation, optional
+            Compiled operations without and with the function, whose registers are compared.
+
+        Raises
+        ------
+        ArgumentTypeError
+            No problem, or no bandwidth.
+        """
+        return drawing.cost(self.inputs, self.outputs, problem, bandwidth, (plain, fused))
 
     def evaluate(
         self,

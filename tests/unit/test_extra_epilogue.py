@@ -171,6 +171,7 @@ def test_other_families_say_why_not() -> None:
     ]
     operation = OPERATIONS["f32_simt_fprop"]
     changed = dict(zip(operation._FIELDS, operation._value(), strict=True)) | {"epilogue_functor": FUNCTOR}
+    changed["epilogue_functor"] = ExtraEpilogue(cutlass.float32, cutlass.float32, 1)
     with pytest.raises(DescriptionError, match="no groups and no strided dgrad; got Simt kernels"):
         type(operation)(**changed)
 

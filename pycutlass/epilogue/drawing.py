@@ -1,0 +1,193 @@
+"""What an epilogue function looks like, and what it costs beside the plain product."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass.epilogue.graph import Graph, Value, element_named
+from pycutlass.epilogue.protocol import Port
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.integers import attribute, real, several
+
+__all__ = ["Cost", "as_dot", "as_text", "cost", "drawn"]
+
+#: Bytes in a second that copies of large arrays reach on an H200.
+_H200 = 4.2e12
+_SHAPES = {"matrix": "(M, N)", "row": "(1, N)", "column": "(M, 1)", "scalar": "(1, 1)"}
+_SYMBOLS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "power": "**",
+    "remainder": "%",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "equal": "==",
+    "not_equal": "!=",
+    "logical_and": "&",
+    "logical_or": "|",
+}
+
+
+def drawn(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> str:
+    """Return the graph as SVG where graphviz is installed, the package and its program; else as text.
+
+    Parameters
+    ----------
+    name : str
+        Of the function.
+    graph : Graph
+        What is drawn.
+    kinds : mapping
+        Types of inputs and outputs by name; none where they are not chosen yet.
+    compute : str
+        The type that is computed in; none where it is not chosen yet.
+    """
+    try:
+        import graphviz
+
+        svg: str = graphviz.Source(as_dot(name, graph, kinds, compute)).pipe(format="svg", encoding="utf-8")
+        return svg
+    except Exception:  # the package or its program is missing, or cannot run here: the text says the same
+        return as_text(name, graph, kinds, compute)
+
+
+def as_text(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> str:
+    """Return the graph as lines of text: a value each, with its shape and type."""
+    lines = [name]
+    for number, value in enumerate(graph.values):
+        if value.node != "constant":
+            lines.append(f"  %{number} = {_written(value, graph)}  : {_of(graph, number, kinds, compute)}")
+    for output, number in graph.outputs:
+        lines.append(f"  {output} = %{number}  : {_SHAPES[graph.form(number)]} {kinds.get(output, '')}".rstrip())
+    return "\n".join(lines)
+
+
+def as_dot(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> str:
+    """Return the graph in the language of graphviz: shapes and types are on the edges."""
+    lines = [f'digraph "{name}" {{', "  rankdir=TB;", '  node [shape=box, style=rounded, fontname="Helvetica"];']
+    for number, value in enumerate(graph.values):
+        label = html.escape(_label(value))
+        shape = ", shape=ellipse" if value.node in ("input", "constant") else ""
+        lines.append(f'  v{number} [label="{label}"{shape}];')
+        lines += [f'  v{each} -> v{number} [label="{_of(graph, each, kinds, compute)}"];' for each in value.operands]
+    for output, number in graph.outputs:
+        lines.append(f'  "{output}" [shape=ellipse, style=bold];')
+        text = f"{_SHAPES[graph.form(number)]} {kinds.get(output, '')}".rstrip()
+        lines.append(f'  v{number} -> "{output}" [label="{text}"];')
+    return "\n".join([*lines, "}"])
+
+
+def _of(graph: Graph, number: int, kinds: Mapping[str, str], compute: str) -> str:
+    """Return the shape and the type of a value."""
+    value = graph.values[number]
+    kind = "bool" if graph.is_truth(number) else compute
+    if value.node == "input":
+        kind = kinds.get(value.data[0], compute)
+    return f"{_SHAPES[graph.form(number)]} {kind}".rstrip()
+
+
+def _label(value: Value) -> str:
+    if value.node == "input":
+        return value.data[0]
+    if value.node == "constant":
+        return f"{float.fromhex(value.data[0]):g}"
+    if value.node == "cast":
+        return f"cast to {element_named(value.data[0])}"
+    if value.node == "reduce":
+        name, axis = value.data
+        return f"{name}, axis={axis or None}"
+    return _SYMBOLS.get(value.node, value.node)
+
+
+def _written(value: Value, graph: Graph) -> str:
+    operands = [
+        _label(graph.values[each]) if graph.values[each].node == "constant" else f"%{each}" for each in value.operands
+    ]
+    if value.node == "input":
+        return value.data[0]
+    if value.node in _SYMBOLS:
+        return f"{operands[0]} {_SYMBOLS[value.node]} {operands[1]}"
+    further = [_label(value).partition(" to ")[2]] if value.node == "cast" else []
+    if value.node == "reduce":
+        return f"{value.data[0]}({operands[0]}, axis={value.data[1] or None})"
+    return f"{value.node}({', '.join([*operands, *further])})"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an epilogue function takes beside the plain product.
+
+    Attributes
+    ----------
+    read_bytes, written_bytes : int
+        Of its tensors beside C and D, each once.
+    seconds : float
+        How long the memory takes for them.
+    registers : tuple of int or None
+        Of a thread of the plain kernel and of this one, by their build reports, where both have been compiled.
+
+    Examples
+    --------
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.epilogue import fusions
+    >>> functor = fusions.bias_residual_relu(cutlass.float16, 8)
+    >>> functor.cost((4096, 4096, 1024)).read_bytes
+    33562624
+    """
+
+    read_bytes: int
+    written_bytes: int
+    seconds: float
+    registers: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        text = (
+            f"reads {self.read_bytes / 1e6:.1f} MB and writes {self.written_bytes / 1e6:.1f} MB more, "
+            f"{1e6 * self.seconds:.1f} us at the memory's speed"
+        )
+        if self.registers:
+            text += f"; {self.registers[1]} registers in place of {self.registers[0]}"
+        return text
+
+
+def cost(
+    inputs: Sequence[Port], outputs: Sequence[Port], problem: Any, bandwidth: Any, operations: tuple[Any, Any]
+) -> Cost:
+    """Return what tensors take of a problem, and registers of the operations (plain, fused) where both are compiled.
+
+    Raises
+    ------
+    ArgumentTypeError
+        No problem, or no bandwidth.
+    """
+    extents = attribute(problem, "extents")
+    size = several(problem, 3) if extents is None else several(extents, 3)
+    if size is None:
+        raise ArgumentTypeError(f"cost takes a problem, M, N and K, got {type(problem).__name__}")
+    speed = _H200 if bandwidth is None else real(bandwidth)
+    if not speed or speed < 0:
+        raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {bandwidth!r}")
+    batch = attribute(problem, "batch") or 1
+    m, n, _ = size
+    elements = {"matrix": m * n, "row": n, "column": m, "scalar": 1}
+
+    def total(ports: Sequence[Port]) -> int:
+        return sum(port.type.bytes_of(batch * elements[port.form]) for port in ports)
+
+    read, written = total(inputs), total(outputs)
+    registers = [_registers(operation) for operation in operations]
+    known = (registers[0], registers[1]) if registers[0] and registers[1] else None
+    return Cost(read, written, (read + written) / speed, known)
+
+
+def _registers(operation: Any) -> int:
+    """Return the registers of a thread of a compiled operation; 0 where it has not been compiled."""
+    reports = [artifact.report for artifact in getattr(operation, "artifacts", {}).values()]
+    return max((int(report.get("registers", 0)) for report in reports), default=0)

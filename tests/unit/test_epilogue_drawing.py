@@ -1,0 +1,77 @@
+"""What epilogue functions look like, and what they cost."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+from epilogue_functions import FUNCTIONS, reduced, residual
+
+import pycutlass
+from pycutlass import cutlass
+from pycutlass.epilogue import drawing
+from pycutlass.errors import ArgumentTypeError
+
+f16, f32 = cutlass.float16, cutlass.float32
+
+
+@pytest.fixture
+def without_graphviz(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+
+
+def test_text_has_every_value_with_shape_and_type(without_graphviz: None) -> None:
+    lines = residual(f16, 8, T=f32).visualize().splitlines()
+    assert lines[0] == "residual"
+    assert "  %0 = alpha  : (1, 1) float32" in lines
+    assert "  %3 = bias  : (1, N) float16" in lines
+    assert "  %5 = gelu(%4)  : (M, N) float32" in lines
+    assert lines[-2:] == ["  D = %7  : (M, N) float16", "  T = %4  : (M, N) float32"]
+    assert "axis=1" in reduced.visualize()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_value_is_a_node_of_graphviz(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    functor = FUNCTIONS[name](f16, 8)
+    given: list[str] = []
+
+    class Source:
+        def __init__(self, text: str) -> None:
+            given.append(text)
+
+        def pipe(self, **_: Any) -> str:
+            return "<svg/>"
+
+    monkeypatch.setitem(sys.modules, "graphviz", types.SimpleNamespace(Source=Source))
+    assert functor.visualize() == "<svg/>"
+    (text,) = given
+    assert text.count("-> v") == sum(len(value.operands) for value in functor.graph.values)
+    assert all(f'"{output}" [shape' in text for output, _ in functor.graph.outputs)
+
+
+def test_cost_counts_each_tensor_once() -> None:
+    functor = residual(f16, 8, bias=f32, T=f32)
+    found = functor.cost((100, 64, 32), bandwidth=1e6)
+    assert (found.read_bytes, found.written_bytes) == (4 * 64 + 2 * 6400, 4 * 6400)
+    assert found.seconds == pytest.approx((4 * 64 + 6 * 6400) / 1e6)
+    assert str(found) == "reads 0.0 MB and writes 0.0 MB more, 38656.0 us at the memory's speed"
+    batched = pycutlass.GemmProblemSize(100, 64, 32, cutlass.gemm.Mode.Batched, batch=3)
+    assert functor.cost(batched).written_bytes == 3 * 4 * 6400
+    for wrong in (None, (1, 2), "problem"):
+        with pytest.raises(ArgumentTypeError):
+            functor.cost(wrong)
+    with pytest.raises(ArgumentTypeError, match="bandwidth"):
+        functor.cost((1, 2, 3), bandwidth=-1)
+
+
+def test_registers_come_from_build_reports() -> None:
+    plain, fused = (
+        types.SimpleNamespace(artifacts={"sm_80": types.SimpleNamespace(report={"registers": count})})
+        for count in (128, 140)
+    )
+    found = residual(f16, 8).cost((8, 8, 8), plain=plain, fused=fused)
+    assert found.registers == (128, 140)
+    assert str(found).endswith("140 registers in place of 128")
+    assert drawing.cost((), (), (8, 8, 8), None, (plain, None)).registers is None
