@@ -150,13 +150,13 @@ class EpilogueFunction:
         for name in given:
             if name not in names:
                 raise ArgumentTypeError(f"{self.name} has no parameter {name}.{suggestion(name, names)}")
-        accum = np.asarray(accum)
+        accum = _numbers(first.name, accum)
         dtype = accum.dtype if accum.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         arrays: dict[str, Array] = {first.name: accum}
         for each in others:
             if each.name not in given and each.default is None:
                 raise ArgumentTypeError(f"{self.name} takes {', '.join(names)}; {each.name} is missing")
-            array = np.asarray(given.get(each.name, each.default))
+            array = _numbers(each.name, given.get(each.name, each.default))
             wanted = {"row": accum.shape[-1:], "column": accum.shape[-2:-1], "scalar": ()}.get(
                 each.form, accum.shape[-2:]
             )
@@ -177,6 +177,15 @@ class EpilogueFunction:
 
     def __repr__(self) -> str:
         return f"<epilogue function {self.name}({', '.join(each.name for each in self.graph.inputs)})>"
+
+
+def _numbers(name: str, given: Any) -> Array:
+    """Return an array of numbers, which whoever gave it may have in any library that NumPy reads."""
+    try:
+        array = np.asarray(given)
+        return array if array.dtype.kind in "fiub" else array.astype(np.float64)
+    except Exception as error:  # of the array's library, or of NumPy
+        raise ArgumentTypeError(f"{name} must be an array of numbers, got {type(given).__name__}") from error
 
 
 @public

@@ -15,6 +15,7 @@ from pycutlass.epilogue.graph import Value
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.traced import Reduced, Traced, applied, where_called
 from pycutlass.errors import DescriptionError
+from pycutlass.integers import as_int
 from pycutlass.types import ELEMENT_OF_TAG, element
 
 __all__ = [
@@ -173,12 +174,13 @@ def cast(x: Any, kind: Any) -> Any:
 
 
 def _reduce(name: str, x: Any, axis: Any) -> Any:
-    if isinstance(axis, bool) or axis not in (None, 0, 1, -1, -2):
+    number = None if axis is None else as_int(axis)
+    if axis is not None and number not in (0, 1, -1, -2):
         raise DescriptionError(
             f"{where_called()}{name} takes axis=1 (one value for each row of D), axis=0 (one for each column) or "
             f"axis=None (one for all); got {shown(axis)}"
         )
-    axis = None if axis is None else axis % 2
+    axis = None if number is None else number % 2
     if isinstance(x, Reduced):
         x._refuse()
     if not isinstance(x, Traced):

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["NO_TREES", "Epilogue", "Family", "Port", "Scalar"]
 
 #: What is said wherever scripts of the original ask for trees.
-NO_TREES = "epilogue visitor trees are not available yet; use an epilogue functor"
+NO_TREES = (
+    "epilogue visitor trees are not available yet; write the epilogue as a function, with pycutlass.epilogue_function"
+)
 
 Array = NDArray[Any]
 

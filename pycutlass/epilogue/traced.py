@@ -18,6 +18,16 @@ from pycutlass.integers import real
 
 __all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced", "where_called"]
 
+#: Nodes that torch calls otherwise.
+_OF_TORCH = {
+    "absolute": "abs",
+    "div": "divide",
+    "mul": "multiply",
+    "neg": "negative",
+    "pow": "power",
+    "sub": "subtract",
+    "true_divide": "divide",
+}
 _HERE = str(Path(__file__).parent)
 
 
@@ -317,6 +327,32 @@ class Traced:
             f"given to numpy.{function.__name__}",
             "use a function of pycutlass.epilogue, such as where, minimum, maximum, clamp or cast",
         )
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Traced:
+        """Trace a function of torch, as in ``torch.nn.functional.gelu(x, approximate="tanh")``."""
+        traced: Traced = next(each for each in args if isinstance(each, Traced))
+        name = getattr(function, "__name__", "")
+        options = {key: value for key, value in (options or {}).items() if value not in (None, False)}
+        if name == "gelu":
+            tanh = options.pop("approximate", "none") == "tanh"
+            name = "gelu_tanh" if tanh else name
+        elif name == "leaky_relu":
+            args = (args[0], *args[1:], options.pop("negative_slope", 0.01))[:2]
+        node = NODES.get(_OF_TORCH.get(name, name))
+        if options or (node is None and name not in ("relu", "leaky_relu")):
+            traced._refuse(
+                f"given to torch's {name}{' with ' + ', '.join(options) if options else ''}",
+                "torch's functions that trace are relu, leaky_relu, those that are nodes as well, and add, sub, mul, "
+                "div, pow and neg, without options",
+            )
+        if name == "relu":
+            return applied(NODES["maximum"], traced, 0.0)
+        if node is None:
+            return applied(NODES["where"], traced > 0.0, traced, traced * args[1])
+        if len(args) != node.arity:
+            traced._refuse(f"given to torch's {name} with {len(args)} arguments", f"it takes {node.arity} here")
+        return applied(node, *args)
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise DescriptionError(f"{where_called()}a value of an epilogue function is {what}: {remedy}")

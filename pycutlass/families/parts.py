@@ -195,6 +195,10 @@ class Epilogue(Protocol):
         """Type that scalars and sums are computed in."""
 
     @property
+    def reads_source(self) -> bool | None:
+        """Whether C is read; None where beta decides."""
+
+    @property
     def is_tree(self) -> bool:
         """Whether it is a tree of visitors."""
 

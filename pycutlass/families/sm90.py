@@ -174,6 +174,7 @@ class _Sm90(KernelFamily):
             )
         self._check_layouts(kernel)
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
+        _check_function(kernel, self.apart)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
         _warn_of_spills(tile, D)
@@ -226,7 +227,7 @@ class _Sm90(KernelFamily):
         """Return the bytes of shared memory; of a kernel that has 2 stages where fewer than that would fit."""
         beside = 0
         if epilogue is not None:
-            beside, C, D = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C), D or C
+            beside, C, D = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D or C), D or C
         stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
@@ -252,7 +253,7 @@ class _Sm90(KernelFamily):
         """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
         tile, functor = kernel.tile_description, kernel.epilogue_functor
         schedule = tile.kernel_schedule or KernelSchedule.Cooperative
-        C = _loaded(functor, self.gemm, kernel.C)
+        C = _loaded(functor, self.gemm, kernel.C, kernel.D)
         written = "" if kernel.D == C else f",\n    {kernel.D.cpp}"
         return (
             f'#include "pycutlass/{header}"\n\n'
@@ -268,11 +269,27 @@ class _Sm90(KernelFamily):
         )
 
 
-def _loaded(functor: Epilogue, family: Family, C: Tensor) -> Tensor:
-    """Return the description of what is loaded as C: another tensor of the epilogue, where C is not read."""
+def _loaded(functor: Epilogue, family: Family, C: Tensor, D: Tensor) -> Tensor:
+    """Return the description of what is loaded as C: where that is not read, another tensor, or none."""
     port = functor.loaded(family)
-    loaded: Tensor = C if port is None else port.description
+    if port is None:
+        return D if functor.reads_source is False else C
+    loaded: Tensor = port.description
     return loaded
+
+
+def _check_function(kernel: Gemm, types: tuple[str, ...]) -> None:
+    """Check that an epilogue function has a D, and a C where it reads one, that our own `store` moves."""
+    functor = kernel.epilogue_functor
+    if functor.reads_source is None:
+        return
+    for name, operand in (("D", kernel.D), *([("C", kernel.C)] if functor.reads_source else [])):
+        if not operand.is_row_major or operand.type.short not in types:
+            raise DescriptionError(
+                f"Hopper-native kernels with the epilogue function {functor!r} have a RowMajor {name} of "
+                f"{', '.join(types)}; got {operand.order} of {operand.type}: describe {name} so"
+                f"{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
+            )
 
 
 def _static_shape(shape: Shape) -> str:

@@ -55,7 +55,7 @@ class GemmOperationUniversal(Operation):
     A, B, C : TensorDescription
         Operands.
     epilogue_functor : Epilogue
-        What happens to the accumulator: an epilogue functor. Epilogues of your own are not supported yet.
+        What happens to the accumulator: an epilogue functor, or an epilogue function of your own.
     swizzling_functor : class of ``cutlass``
         ``IdentitySwizzle1``, ``2``, ``4`` or ``8`` (for Hopper-native kernels the swizzle size of the tile scheduler),
         ``HorizontalSwizzle``, ``BatchedIdentitySwizzle`` (batches beyond 65535) or ``ThreadblockSwizzleStreamK``.

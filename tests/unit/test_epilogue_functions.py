@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from descriptions import native_parts, parts
 from epilogue_functions import FUNCTIONS, biased, reduced, residual
+from torch.nn import functional
 
 import pycutlass
 from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass, epilogue
@@ -181,6 +183,32 @@ def test_what_cannot_be_traced_is_refused(function: Any, said: str) -> None:
     assert said in refused(function)
 
 
+@pytest.mark.parametrize(
+    ("function", "same"),
+    [
+        (lambda t: functional.gelu(t + 1), lambda t: gelu(t + 1)),
+        (lambda t: functional.gelu(t, approximate="tanh"), lambda t: epilogue.gelu_tanh(t)),
+        (lambda t: functional.relu(t) * torch.sigmoid(t), lambda t: relu(t) * epilogue.sigmoid(t)),
+        (lambda t: functional.silu(t), lambda t: epilogue.silu(t)),
+        (lambda t: functional.leaky_relu(t, 0.1), lambda t: epilogue.leaky_relu(t, 0.1)),
+        (lambda t: functional.hardswish(t), lambda t: epilogue.hardswish(t)),
+        (lambda t: torch.where(t > 0, torch.exp(t), t), lambda t: epilogue.where(t > 0, epilogue.exp(t), t)),
+        (lambda t: torch.maximum(t, t * 2), lambda t: epilogue.maximum(t, t * 2)),
+        (lambda t: torch.rsqrt(torch.abs(t)), lambda t: epilogue.rsqrt(abs(t))),
+        (lambda t: torch.mul(t, 2.0), lambda t: t * 2.0),
+    ],
+)
+def test_functions_of_torch_trace(function: Any, same: Any) -> None:
+    assert pycutlass.epilogue_function(function) == pycutlass.epilogue_function(same)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda t: torch.sin(t), lambda t: torch.softmax(t, 0), lambda t: torch.round(t, decimals=2)]
+)
+def test_other_functions_of_torch_say_so(function: Any) -> None:
+    assert "given to torch's" in refused(function)
+
+
 def test_a_message_names_the_line() -> None:
     def branching(accum: Any) -> Any:
         if accum > 0:
@@ -264,6 +292,45 @@ def test_kernels_that_take_none_say_so() -> None:
     del described["swizzling_functor"]
     with pytest.raises(DescriptionError, match="biased is an epilogue function, which"):
         GemmOperationGrouped(**described)
+
+
+def test_hopper_kernels_write_rows_of_wide_types() -> None:
+    described = native_parts()
+    by_columns = pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)
+    function, linear = biased(cutlass.float16, 8), FUNCTIONS["linear"](cutlass.float16, 8)
+    cases = (
+        ({"D": by_columns, "epilogue_functor": function}, "have a RowMajor D of"),
+        ({"C": by_columns, "D": described["C"], "epilogue_functor": linear}, "have a RowMajor C of"),
+        (
+            {
+                "C": pycutlass.TensorDescription(cutlass.int8, cutlass.RowMajor, 16),
+                "epilogue_functor": biased(cutlass.int8, 16, bias=cutlass.float32),
+            },
+            "have a RowMajor D of",
+        ),
+    )
+    for changes, said in cases:
+        with pytest.raises(DescriptionError, match=said):
+            GemmOperationUniversal(**described | changes)
+    # What is not read does not matter.
+    unread = GemmOperationUniversal(**described | {"C": by_columns, "D": described["C"], "epilogue_functor": function})
+    plain = GemmOperationUniversal(**described | {"epilogue_functor": function})
+    assert unread.body() == plain.body()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"accum": "text", "bias": [1.0]}, "accum must be an array of numbers, got str"),
+        ({"accum": [[1.0]], "bias": object()}, "bias must be an array of numbers, got object"),
+        ({"accum": [[1.0]]}, "bias is missing"),
+        ({"accum": [[1.0]], "bias": [1.0], "other": 1}, "has no parameter other"),
+        ({"accum": [[1.0, 2.0]], "bias": [1.0]}, "is a row, of shape"),
+    ],
+)
+def test_numpy_says_what_is_wrong(given: dict[str, Any], said: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+        biased.numpy(given.pop("accum"), **given)
 
 
 def test_a_missing_tensor_or_a_wrong_one_is_refused(without_gpu: None) -> None:
