@@ -256,5 +256,5 @@ def test_visitor_trees_of_the_original_explain_themselves() -> None:
     with pytest.raises(AttributeError) as attribute:
         _ = pycutlass.EpilogueVisitTree
     for caught in (keyword, imported, attribute):
-        assert "epilogue visitor trees are not available yet; use an epilogue functor" in str(caught.value)
+        assert "epilogue visitor trees are not available yet; write the epilogue as a function" in str(caught.value)
     assert not hasattr(pycutlass, "EpilogueVisitTree")
