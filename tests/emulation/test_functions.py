@@ -46,8 +46,14 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", ["several", "reduced"])
-@pytest.mark.parametrize("kernel", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        *((kernel, "several") for kernel in CONVOLUTIONS),
+        ("fprop", "reduced"),
+        *(pytest.param(kernel, "reduced", marks=pytest.mark.thorough) for kernel in CONVOLUTIONS if kernel != "fprop"),
+    ],
+)
 def test_convolutions_as_well(kernel: str, name: str, emulator: Emulator) -> None:
     def functor(output: Any, alignment: int, accumulator: Any, compute: Any) -> Any:
         return FUNCTIONS[name](output, alignment, accumulator, compute)
