@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVa
 
 from pycutlass import _core, device
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
-from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of
@@ -368,8 +368,10 @@ def kept(tensors: Any) -> Any:
     return items_of(tensors, sys.maxsize - 1) if isinstance(tensors, list) else tensors
 
 
-def check_source(source: Any) -> None:
-    """Raise ArgumentError where the C that the scalars need is missing."""
+def check_source(source: Any, functor: Epilogue | None = None) -> None:
+    """Raise ArgumentError where the C that the scalars, or an epilogue function, need is missing."""
+    if source is None and functor is not None and functor.reads_source:
+        raise ArgumentError(f"C is None, and the epilogue {functor!r} reads it: give C")
     if source is None:
         raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
 

@@ -275,7 +275,7 @@ class Conv2dArguments(Arguments):
         check_sums(self.operation.epilogue_functor, operands["A"], operands["B"], self._products)
         operands["D"] = self._tensor("D", given)
         if scalars.needs_source:
-            check_source(given["C"])
+            check_source(given["C"], self.operation.epilogue_functor)
             operands["C"] = self._tensor("C", given)
         self._check_target(operands["D"])
         functor = self.operation.epilogue_functor

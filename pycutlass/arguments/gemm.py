@@ -253,7 +253,7 @@ class GemmArguments(Arguments):
         operation, (m, n, k) = self.operation, self._problem_size.extents
         shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.D, m, n)}
         if scalars.needs_source:
-            check_source(given["C"])
+            check_source(given["C"], operation.epilogue_functor)
             shapes["C"] = (operation.C, m, n)
         operands: dict[str, Operand] = {}
         for name, (description, rows, columns) in shapes.items():

@@ -183,14 +183,18 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> Epilog
         )
     if scalars.names != functor.scalar_names or scalars.reads_source != functor.reads_source:
         raise ArgumentError(
-            f"output_op has the scalars {', '.join(scalars.names)}, this operation's epilogue takes "
-            f"{', '.join(functor.scalar_names)}: make it with this operation's epilogue_type"
+            f"output_op has {_named(scalars.names)}, this operation's epilogue takes {_named(functor.scalar_names)}: "
+            f"make it with this operation's epilogue_type"
         )
     if scalars.compute is functor.compute:
         return scalars
     # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
     pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return replace(scalars, compute=functor.compute)
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return f"the scalars {', '.join(names)}" if names else "no scalars"
 
 
 def _scalars_meant(functor: _Epilogue, given: Any) -> str:

@@ -189,7 +189,8 @@ class GemmOperationUniversal(Operation):
     @property
     def splits_in_parallel(self) -> bool:
         """Whether the kernel can run in ``Mode.GemmSplitKParallel``."""
-        return not self.is_stream_k and _core.GemmMode.GemmSplitKParallel in self.family.modes
+        splits = _core.GemmMode.GemmSplitKParallel in self.family.modes
+        return splits and not self.is_stream_k and not self.epilogue_functor.is_tree
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""

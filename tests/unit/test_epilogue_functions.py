@@ -381,6 +381,17 @@ def test_sums_are_of_all_of_d(without_gpu: None) -> None:
         np.testing.assert_allclose(values.reshape(exact[name].shape), exact[name], rtol=1e-4, atol=1e-3)
 
 
+def test_what_is_read_is_asked_for(without_gpu: None) -> None:
+    A, B, D = np.zeros((8, 8), np.float16), np.zeros((8, 8), np.float16, order="F"), np.zeros((8, 8), np.float16)
+    operation = make(FUNCTIONS["linear"])
+    with pytest.raises(ArgumentError, match=r"C is None, and the epilogue linear.* reads it: give C"):
+        pycutlass.GemmArguments(operation, (8, 8, 8), A, B, None, D)
+    scalars = make(FUNCTIONS["biased"]).epilogue_type()
+    with pytest.raises(ArgumentError, match="output_op has no scalars, this .* takes the scalars alpha"):
+        pycutlass.GemmArguments(operation, (8, 8, 8), A, B, D, D, output_op=scalars)
+    assert not operation.splits_in_parallel
+
+
 def test_scalars_without_a_default_are_asked_for() -> None:
     @pycutlass.epilogue_function
     def multiplied(accum: Any, factor: Scalar) -> Any:
