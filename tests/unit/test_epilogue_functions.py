@@ -387,7 +387,7 @@ def test_what_is_read_is_asked_for(without_gpu: None) -> None:
     with pytest.raises(ArgumentError, match=r"C is None, and the epilogue linear.* reads it: give C"):
         pycutlass.GemmArguments(operation, (8, 8, 8), A, B, None, D)
     scalars = make(FUNCTIONS["biased"]).epilogue_type()
-    with pytest.raises(ArgumentError, match="output_op has no scalars, this .* takes the scalars alpha"):
+    with pytest.raises(ArgumentError, match=r"output_op has no scalars, this .* takes the scalars alpha"):
         pycutlass.GemmArguments(operation, (8, 8, 8), A, B, D, D, output_op=scalars)
     assert not operation.splits_in_parallel
 
