@@ -5,6 +5,8 @@
 #include "launch.h"
 #if EMULATED_FUNCTION
 #include "function.h"
+#elif EMULATED_EXTRA
+#include "extra.h"
 #endif
 
 namespace emulation {
@@ -44,11 +46,16 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
   B.fill(random);
   C.fill(random);
 
-#if EMULATED_FUNCTION
+#if EMULATED_FUNCTION || EMULATED_EXTRA
   // What D is to the epilogue: a filter gradient has a row for each K.
   int const m = kForward || kOfData ? rows_d : call.k, n = kForward || kOfData ? columns_d : taps * call.c;
+#if EMULATED_FUNCTION
   FunctionCheck check(m, n, random);
   pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
+#else
+  ExtraCheck check(m, n, alpha, beta, random);
+  pycutlass_operand const source = check.source(C.operand());
+#endif
   launch(call, {A.operand(), B.operand(), source, D.operand()}, check.arguments);
 #else
   launch(call, {A.operand(), B.operand(), C.operand(), D.operand()}, linear(alpha, beta));
@@ -66,7 +73,7 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
     }
   });
   long wrong = !D.has_slack(untouched);
-#if EMULATED_FUNCTION
+#if EMULATED_FUNCTION || EMULATED_EXTRA
   for (int i = 0; i < m * n; ++i) {
     int const row = i / columns_d, column = i % columns_d;
     wrong += check.wrong(i / n, i % n, sums[i], number(C(row, column)), D(row, column));

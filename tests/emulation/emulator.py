@@ -224,6 +224,7 @@ class Emulator:
             for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
         )
         macros += f"#define EMULATED_FUNCTION {int('struct Function ' in text)}\n"
+        macros += f"#define EMULATED_EXTRA {int('struct ExtraEpilogue ' in text)}\n"
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
         program = self.build(f'{self._headers}{text}{macros}#include "{HERE / header}"\n')
         words = [str(number) for problem in problems for number in problem]
@@ -254,10 +255,12 @@ def _is_by_rows(operand: TensorDescription) -> bool:
 def _convolutions(operation: Conv2dOperation, seed: int, count: int = 6) -> Iterator[tuple[int, ...]]:
     """Yield N, H, W, C, K, R, S, P, Q, padding, strides, dilation, mode, alpha, beta and a seed of supported ones."""
     drawn = random.Random(seed)
-    channels = [16, 32, 48, 64, 72]
+    channels = {"C": [16, 32, 48, 64, 72], "K": [16, 32, 48, 64, 72]}
+    if operation.iterator_algorithm is cutlass.conv.IteratorAlgorithm.fixed_channels:
+        channels["C"] = [operation.A.alignment]
     while count:
         sizes = {"N": drawn.randint(1, 3), "H": drawn.randint(1, 9), "W": drawn.randint(1, 9)}
-        sizes |= {name: drawn.choice(channels) for name in "CK"} | {name: drawn.randint(1, 4) for name in "RS"}
+        sizes |= {name: drawn.choice(channels[name]) for name in "CK"} | {name: drawn.randint(1, 4) for name in "RS"}
         sizes |= {f"pad_{axis}": drawn.randint(0, 2) for axis in "hw"}
         sizes |= {f"stride_{axis}": drawn.randint(1, 3) for axis in "hw"}
         sizes |= {f"dilation_{axis}": drawn.randint(1, 2) for axis in "hw"}

@@ -83,6 +83,9 @@ struct Conv2dVisitor {
                                                                          typename C::Element, C::kAlignment, 1>;
   /// The output as a matrix of pixels by channels.
   using Matrix = Tensor<typename C::Element, cutlass::layout::RowMajor, C::kAlignment>;
+  using DefaultThreads = typename Default::Epilogue::OutputTileIterator::ThreadMap;
+  static_assert(cutlass::platform::is_base_of<DefaultThreads, Threads>::value,
+                "the visitor goes through a tile otherwise than the epilogue that hands it the sums");
   using Tree = typename Fusion::template Tree<Threads, Matrix>::Type;
   using Kernel = cutlass::conv::kernel::ImplicitGemmConvolution<
       typename Default::Mma, VisitorEpilogue<typename Default::Epilogue, Threads, Tree, ThreadblockShape>,
