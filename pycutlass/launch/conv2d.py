@@ -83,7 +83,7 @@ class Conv2dProblem(Problem):
         for name in "AB":
             arrays[name] = logical(self.operands[name], extent_of(name, self.operation, self.size))
         product = _core.implicit_gemm_problem_size(self.operation.conv_kind, self.size)
-        if "C" in arrays:
+        if "C" in arrays and self.operands["C"].ld:  # a bias stays one line, which stands for all
             arrays["C"] = arrays["C"].reshape(product.m(), product.n())
         arrays["A"], arrays["B"] = implicit_gemm(self.operation.conv_kind, self.size, arrays["A"], arrays["B"])
         names = self.operation.epilogue_functor.scalar_names

@@ -228,7 +228,8 @@ def _groups(operation: Described, p: _core.Conv2dProblemSize) -> str:
     if operation.group_mode is None:
         if p.groups == 1:
             return ""
-        modes = "describe fprop with a group_mode, or " if operation.conv_kind is _Operator.fprop else ""
+        has_modes = operation.conv_kind is _Operator.fprop and not operation.epilogue_functor.is_tree
+        modes = "describe fprop with a group_mode, or " if has_modes else ""
         return (
             f"groups={p.groups}: this kernel computes one group; {modes}launch once for each group, on slices of the "
             f"channels (pixels may be further apart than their channels)"
@@ -284,9 +285,15 @@ def _algorithm(operation: Described, p: _core.Conv2dProblemSize) -> str:
 def _strides(operation: Described, p: _core.Conv2dProblemSize) -> str:
     strides = f"stride_h={p.stride_h} and stride_w={p.stride_w}"
     if operation.stride_support is StrideSupport.Unity:
-        if (p.stride_h, p.stride_w) != (1, 1):
-            return f"stride_support is Unity, got {strides}: describe the operation with StrideSupport.Strided"
-        return ""
+        if (p.stride_h, p.stride_w) == (1, 1):
+            return ""
+        if operation.epilogue_functor.is_tree:
+            return (
+                f"the epilogue {operation.epilogue_functor!r} takes the pixels of D in their order, and strided dgrad "
+                f"writes them in another one, got {strides}: use LinearCombination or LinearCombinationGeneric with "
+                f"StrideSupport.Strided"
+            )
+        return f"stride_support is Unity, got {strides}: describe the operation with StrideSupport.Strided"
     if not operation.is_strided_dgrad:
         return ""
     if (p.dilation_h, p.dilation_w) != (1, 1):

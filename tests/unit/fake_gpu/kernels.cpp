@@ -4,7 +4,7 @@
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has) and
 // a tensor map, 2 reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6
 // GEMM with scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs
-// of f16 and s8, 9 and 10 convolutions of them, which are never run.
+// of f16 and s8, 9 and 10 convolutions of them, which are never run, 11 fprop with the epilogue of 6.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -30,6 +30,7 @@ namespace {
 
 #define IS_GEMM (FAMILY <= 1 || FAMILY == 7 || FAMILY == 8)
 #define IS_CONV (FAMILY == 5 || FAMILY >= 9)
+#define IS_SCALED (FAMILY == 6 || FAMILY == 11)
 #if FAMILY == 7 || FAMILY == 9
 constexpr int kElement = PYCUTLASS_F16;
 #elif FAMILY == 8 || FAMILY == 10
@@ -49,7 +50,7 @@ using Record = pycutlass_grouped_call;
 #endif
 
 /// Arguments of the epilogue.
-#if FAMILY == 6
+#if IS_SCALED
 struct Epilogue {
   float alpha, beta, gamma;
   double delta, epsilon;
@@ -133,6 +134,37 @@ constexpr size_t kWorkspace = 256;
   std::memset(semaphores, left, kWorkspace);  // those of serial split-K are zero again at its end
 }
 
+#if IS_SCALED
+/// One number, which stands for all, or one for each line; 1 where there is none.
+float scale(pycutlass_operand const& scale, int line) {
+  if (!scale.data) return 1;
+  int const at = scale.form == PYCUTLASS_SCALAR ? 0 : line;
+  return touched(scale.data, at + 1)[at];
+}
+
+/// Makes D of the sums that are there: D = alpha * sum * scale_A * scale_B + beta * C + gamma * extra + delta * bias;
+/// second = epsilon * D.
+void end_scaled(pycutlass_operand const* operands, Epilogue const& epilogue, int rows, int columns) {
+  float const alpha = epilogue.alpha_ptr ? *touched(epilogue.alpha_ptr, 1) : epilogue.alpha;
+  int64_t const ldc = operands[PYCUTLASS_C].stride[0], ldd = operands[PYCUTLASS_D].stride[0];
+  float* d = touched(operands[PYCUTLASS_D].data, 1);
+  float const* c = epilogue.beta != 0 ? touched(operands[PYCUTLASS_C].data, (rows - 1) * ldc + columns) : nullptr;
+  float const* bias = touched(epilogue.bias, columns);
+  float const* extra = touched(epilogue.extra, (rows - 1) * epilogue.extra_ld + columns);
+  fake_touch(epilogue.second, ((rows - 1) * epilogue.second_ld + columns) * sizeof(double));
+  for (int row = 0; row < rows; ++row) {
+    for (int column = 0; column < columns; ++column) {
+      float& result = d[row * ldd + column];
+      result *= alpha * scale(operands[PYCUTLASS_SCALE_A], row) * scale(operands[PYCUTLASS_SCALE_B], column);
+      result += c ? epilogue.beta * c[row * ldc + column] : 0;
+      result += epilogue.gamma * extra[row * epilogue.extra_ld + column];
+      result += static_cast<float>(epilogue.delta) * bias[column];
+      epilogue.second[row * epilogue.second_ld + column] = epilogue.epsilon * result;
+    }
+  }
+}
+#endif
+
 #if IS_GEMM
 
 bool has_workspace(Record const& of) { return FAMILY == 1 || (of.mode == 0 && of.batch_count > 1); }
@@ -199,37 +231,12 @@ void plan(Record const& record, pycutlass_plan_result& result) {
 
 #elif FAMILY == 6
 
-/// One number, which stands for all, or one for each line; 1 where there is none.
-float scale(pycutlass_operand const& scale, int line) {
-  if (!scale.data) return 1;
-  int const at = scale.form == PYCUTLASS_SCALAR ? 0 : line;
-  return touched(scale.data, at + 1)[at];
-}
-
-/// D = alpha * sum * scale_A * scale_B + beta * C + gamma * extra + delta * bias; second = epsilon * D.
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
-  Epilogue const& epilogue = static_cast<Params const*>(params)->epilogue;
   pycutlass_operand const* operands = record.common.operands;
-  float const alpha = epilogue.alpha_ptr ? *touched(epilogue.alpha_ptr, 1) : epilogue.alpha;
   multiply({record.m, record.n, 0, record.k, operands[PYCUTLASS_A], operands[PYCUTLASS_B], operands[PYCUTLASS_C],
             operands[PYCUTLASS_D], 1, 0});
-  int64_t const ldc = operands[PYCUTLASS_C].stride[0], ldd = operands[PYCUTLASS_D].stride[0];
-  float* d = touched(operands[PYCUTLASS_D].data, 1);
-  float const* c = epilogue.beta != 0 ? touched(operands[PYCUTLASS_C].data, (record.m - 1) * ldc + record.n) : nullptr;
-  float const* bias = touched(epilogue.bias, record.n);
-  float const* extra = touched(epilogue.extra, (record.m - 1) * epilogue.extra_ld + record.n);
-  fake_touch(epilogue.second, ((record.m - 1) * epilogue.second_ld + record.n) * sizeof(double));
-  for (int row = 0; row < record.m; ++row) {
-    for (int column = 0; column < record.n; ++column) {
-      float& result = d[row * ldd + column];
-      result *= alpha * scale(operands[PYCUTLASS_SCALE_A], row) * scale(operands[PYCUTLASS_SCALE_B], column);
-      result += c ? epilogue.beta * c[row * ldc + column] : 0;
-      result += epilogue.gamma * extra[row * epilogue.extra_ld + column];
-      result += static_cast<float>(epilogue.delta) * bias[column];
-      epilogue.second[row * epilogue.second_ld + column] = epilogue.epsilon * result;
-    }
-  }
+  end_scaled(operands, static_cast<Params const*>(params)->epilogue, record.m, record.n);
 }
 
 void plan(Record const&, pycutlass_plan_result&) {}
@@ -261,7 +268,11 @@ void run(void const* params) {
   Record const& of = static_cast<Params const*>(params)->record;
   pycutlass_call const& call = of.common;
   if (has_workspace(of)) take_turns(call.workspace, 0);
+#if IS_SCALED
+  float const alpha = 1, beta = 0;
+#else
   auto const [alpha, beta] = static_cast<Params const*>(params)->epilogue;
+#endif
   pycutlass_operand const &A = call.operands[PYCUTLASS_A], &B = call.operands[PYCUTLASS_B];
   pycutlass_operand const &C = call.operands[PYCUTLASS_C], &D = call.operands[PYCUTLASS_D];
   int64_t const lda = A.stride[0], ldb = B.stride[0], ldc = C.stride[0], ldd = D.stride[0];
@@ -275,7 +286,8 @@ void run(void const* params) {
     for (int k = 0; k < of.k; ++k) {
       float sum = 0;
       for (int tap = 0; tap < of.r * of.s; ++tap) {
-        int const h = p * of.stride_h - of.pad_h + tap / of.s, w = q * of.stride_w - of.pad_w + tap % of.s;
+        int const h = p * of.stride_h - of.pad_h + tap / of.s * of.dilation_h;
+        int const w = q * of.stride_w - of.pad_w + tap % of.s * of.dilation_w;
         if (h < 0 || h >= of.h || w < 0 || w >= of.w) continue;
         for (int c = 0; c < of.c; ++c) {
           sum += x[((n * of.h + h) * of.w + w) * lda + c] * filter[(k * of.r * of.s + tap) * ldb + c];
@@ -284,6 +296,9 @@ void run(void const* params) {
       y[pixel * ldd + k] = alpha * sum + (source ? beta * source[pixel * ldc + k] : 0);
     }
   }
+#if IS_SCALED
+  end_scaled(call.operands, static_cast<Params const*>(params)->epilogue, pixels, of.k);
+#endif
 }
 
 void plan(Record const& record, pycutlass_plan_result& result) {
