@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
+from epilogue_functions import biased
 from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
@@ -145,6 +146,12 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f16", {"swizzling_functor": cutlass.StridedDgradIdentitySwizzle1}, ["swizzling_functor must be one of", "got"]),
     # Trees of visitors
     ("simt", {"epilogue_functor": ExtraEpilogue(TAG["f32"], TAG["f64"])}, ["tensor cores", "Simt"]),
+    # Epilogue functions
+    (
+        "hopper",
+        {"D": tensor("f16", COLUMN, 8), "epilogue_functor": biased(TAG["f16"], 8)},
+        ["epilogue function biased", "have a RowMajor D of", "cutlass.ColumnMajor"],
+    ),
     # D described apart from C
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
     ("hopper", {"D": tensor("s32", ROW, 4)}, ["both are RowMajor or ColumnMajor", "D", "int32"]),
