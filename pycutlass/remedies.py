@@ -7,16 +7,49 @@ import math
 import numpy as np
 
 __all__ = [
+    "EpilogueName",
     "alignment_of",
     "converted",
     "copied",
     "empty",
     "interleaved",
+    "is_target",
     "laid_out",
+    "may_be_bias",
     "spread",
     "transposed",
     "typed",
 ]
+
+
+class EpilogueName(str):
+    """The name of a tensor of an epilogue, which its author chose: its letters say nothing, unlike those of operands.
+
+    Parameters
+    ----------
+    name : str
+        Of the tensor.
+    written : bool
+        Whether kernels write it.
+    """
+
+    written: bool
+
+    def __new__(cls, name: str, written: bool) -> EpilogueName:
+        """Return the name, which knows whether the tensor is written."""
+        made = super().__new__(cls, name)
+        made.written = written
+        return made
+
+
+def is_target(name: str) -> bool:
+    """Return whether operand `name` is written: D, one of a list of them, the destination of a reduction."""
+    return name.written if isinstance(name, EpilogueName) else name[0] in "Dd"
+
+
+def may_be_bias(name: str) -> bool:
+    """Return whether a vector may stand for operand `name`: C, one of a list of them, the source of a reduction."""
+    return not isinstance(name, EpilogueName) and name[0] in "Cs"
 
 
 def converted(
@@ -36,10 +69,12 @@ def converted(
     module = {"torch": "torch", "cupy": "cupy", "numpy": "np"}.get(library)
     if library == "spec":
         return f"Give a TensorSpec of {dtype}"
-    if name[0] in "Dd":  # or destination
+    if is_target(name):
         return f"Make {name} as {made} and read the result from there"
     if given is not None and given.startswith("complex") and not dtype.startswith("complex"):
         return f"A cast would leave out imaginary parts: make {name} in {dtype} from the start"
+    if given == "bool" and dtype == "int8" and library in ("torch", "numpy", "cupy"):
+        return f"Pass {name}.view({typed(library, dtype)}), which has the same memory: 1 where it holds, else 0"
     if given is not None and _wraps(given, dtype):
         return f"A cast would change values that {dtype} cannot represent: make {name} in {dtype} from the start"
     rounds = ", which rounds its values" if given is not None and _rounds(given, dtype) else ""
@@ -68,7 +103,7 @@ def laid_out(name: str, library: str, shape: tuple[int, ...], row_major: bool) -
         if not row_major:
             strides = (*strides[:-2], 1, shape[-2])
         return f"give a TensorSpec of shape {shape} with strides {strides}"
-    if name[0] in "Dd":  # or destination
+    if is_target(name):
         return f"make {name} as {empty(name, library, shape, None, row_major)} and read the result from there"
     return f"pass {copied(name, library, len(shape), row_major) or 'a contiguous copy'}"
 
@@ -125,16 +160,17 @@ def transposed(
 
     `offer` is how to describe the operand with the other layout; nothing where there is no such operation.
     """
-    view, is_target = f"{name}.T" if len(shape) == 2 else f"{name}.swapaxes(1, 2)", name[0] in "Dd"
-    described = "C" if is_target or name == "source" else name.partition("[")[0]
+    view, is_written = f"{name}.T" if len(shape) == 2 else f"{name}.swapaxes(1, 2)", is_target(name)
+    offer = "" if isinstance(name, EpilogueName) else offer
+    described = "C" if is_written or name == "source" else name.partition("[")[0]
     purpose = {"A": "To multiply by that", "B": "To multiply by that", "C": "To add that"}.get(described, "To use that")
-    if is_target:
+    if is_written:
         purpose = "To write the transposed result there"
     if strides[-2 if row_major else -1] == 1:
         return f"{purpose}, pass {view}"
     remedy = laid_out(name, library, (*shape[:-2], shape[-1], shape[-2]), row_major)
     other = f"{offer} and pass {view}" if described in ("A", "B", "C") else ""  # not the user's choice of all others
-    if is_target:
+    if is_written:
         return f"{purpose}, {other}; for the result itself, {remedy}" if offer else f"For the result itself, {remedy}"
     return f"{purpose}, {remedy.replace(name, view)}{f', or {other}' if offer and other else ''}"
 

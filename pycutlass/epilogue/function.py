@@ -16,8 +16,10 @@ from pycutlass.epilogue import drawing, lowering
 from pycutlass.epilogue.drawing import Cost
 from pycutlass.epilogue.graph import Graph, element_named
 from pycutlass.epilogue.parameters import parameters, traced
+from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import computed
+from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families.parts import Tile
 from pycutlass.integers import as_int
@@ -68,6 +70,8 @@ def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
     >>> [port.name for port in functor.inputs], [port.name for port in functor.outputs], functor.scalar_names
     (['bias', 'residual'], ['T'], ('alpha',))
     """
+    if isinstance(function, EpilogueFunction):
+        raise DescriptionError(f"{function.name} is an epilogue function already: call it with types")
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or isinstance(function, type):
         raise DescriptionError(f"epilogue_function traces a function, got {shown(function)}")
@@ -93,6 +97,10 @@ class EpilogueFunction:
     name: str = field(compare=False)
     graph: Graph
     doc: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.doc:
+            self.__dict__["__doc__"] = self.doc  # for help() and notebooks
 
     @public
     def __call__(
@@ -124,6 +132,11 @@ class EpilogueFunction:
         ArgumentTypeError
             A name that the function lacks.
         """
+        if is_traced(element_output):
+            raise DescriptionError(
+                f"{where_called()}{self.name} is an epilogue function, which is called with types, and is given a "
+                f"value of another one: what several functions share is a plain function, without the decorator"
+            )
         return FunctionEpilogue(
             self, element_output, epilogue_vector_length, element_accumulator, element_epilogue, tuple(types.items())
         )

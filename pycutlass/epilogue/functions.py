@@ -13,7 +13,8 @@ import numpy as np
 from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Value
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
-from pycutlass.epilogue.traced import Reduced, Traced, applied, where_called
+from pycutlass.epilogue.places import where_called
+from pycutlass.epilogue.traced import Reduced, Traced, applied
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import as_int
 from pycutlass.types import ELEMENT_OF_TAG, element
@@ -136,13 +137,13 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def cast(x: Any, kind: Any) -> Any:
-    """Return `x` rounded to an element type of ``cutlass``, and computed with as before.
+    """Return `x` rounded to an element type, and computed with as before.
 
     Parameters
     ----------
     x : value or array
         What is rounded: to nearest even. Integers saturate, and NaN becomes 0.
-    kind : element type of ``cutlass``
+    kind : element type of ``cutlass``, or a dtype of torch or NumPy
         float16, bfloat16, float32, float64, int8 or int32.
 
     Raises
@@ -157,11 +158,16 @@ def cast(x: Any, kind: Any) -> Any:
     >>> cast([0.4, 1.5, 300.0], cutlass.int8)
     array([  0.,   2., 127.])
     """
-    known = kind in ELEMENT_OF_TAG if isinstance(kind, type) else False
-    short = element(kind).short if known else ""
+    try:
+        short = element(kind).short
+    except DescriptionError:
+        short = ""
     if short not in _CAST:
         names = ", ".join(f"cutlass.{each.__name__}" for each in ELEMENT_OF_TAG if element(each).short in _CAST)
-        raise DescriptionError(f"{where_called()}cast rounds to one of {names}; got {shown(kind)}")
+        raise DescriptionError(
+            f"{where_called()}cast rounds to one of {names}, or a dtype of torch or NumPy with one of these names; "
+            f"got {shown(kind)}"
+        )
     if isinstance(x, Reduced):
         x._refuse()
     if not isinstance(x, Traced):

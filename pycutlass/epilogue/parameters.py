@@ -10,6 +10,7 @@ from typing import Any
 
 from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Graph, Input, Value, element_named
+from pycutlass.epilogue.places import where_raised
 from pycutlass.epilogue.protocol import Scalar
 from pycutlass.epilogue.traced import Reduced, Trace, Traced
 from pycutlass.errors import DescriptionError, PyCutlassError
@@ -18,8 +19,17 @@ from pycutlass.types import element
 
 __all__ = ["Column", "Marker", "Row", "Source", "Tensor", "parameters", "traced"]
 
-#: Names that the operands of a kernel have.
-_TAKEN = ("A", "B", "C", "D")
+#: What the accumulator is called in graphs, so that functions are equal whatever they call it.
+_ACCUMULATOR = "accum"
+#: Names that others have, and whose they are.
+_TAKEN = {
+    **dict.fromkeys(("A", "B", "C", "D"), "an operand's name"),
+    **dict.fromkeys(
+        ("element_output", "epilogue_vector_length", "element_accumulator", "element_epilogue", "self"),
+        "taken: epilogue functions are called with that name for something else",
+    ),
+    _ACCUMULATOR: "the accumulator's name, which is the first parameter",
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,9 @@ def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -
     except PyCutlassError:
         raise
     except Exception as error:  # of the user's code
-        raise DescriptionError(f"{name} raised {type(error).__name__} while it was traced: {error}") from error
+        raise DescriptionError(
+            f"{where_raised(error)}{name} raised {type(error).__name__} while it was traced: {error}"
+        ) from error
     return trace.graph(_outputs(trace, returned, name))
 
 
@@ -83,6 +95,8 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     DescriptionError
         One without an annotation, or with another one.
     """
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise DescriptionError(f"{name} is a generator or asynchronous: an epilogue function returns D, once")
     try:
         signature = inspect.signature(function, eval_str=True)
     except Exception:  # a name that is not there, in annotations that are text
@@ -90,10 +104,13 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     inputs: list[Input] = []
     for each in signature.parameters.values():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            raise DescriptionError(f"{name} takes *{each.name}: name each parameter, since each is given by its name")
+            stars = "*" if each.kind is each.VAR_POSITIONAL else "**"
+            raise DescriptionError(
+                f"{name} takes {stars}{each.name}: name each parameter, since each is given by its name"
+            )
         if each.kind is each.KEYWORD_ONLY:
             raise DescriptionError(f"{name} takes {each.name} by keyword only: leave out the * before it")
-        inputs.append(_parameter(name, each) if inputs else Input(each.name, "accumulator"))
+        inputs.append(_parameter(name, each) if inputs else _accumulator(name, each))
     if not inputs:
         raise DescriptionError(f"{name} takes no parameters: the first is the accumulator, def {name}(accum)")
     if sum(each.form == "source" for each in inputs) > 1:
@@ -101,13 +118,33 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     return tuple(inputs)
 
 
-def _parameter(function: str, parameter: inspect.Parameter) -> Input:
-    name, marker, default = parameter.name, parameter.annotation, parameter.default
+def _marker(parameter: inspect.Parameter) -> Any:
+    marker = parameter.annotation
     if isinstance(marker, str):  # as class forms have it, or names that could not be found
         word = marker.rpartition(".")[2].strip("'\" ").lower()
-        marker = Scalar if word == "scalar" else _MARKERS.get(word, marker)
-    if name in _TAKEN or keyword.iskeyword(name):
-        raise DescriptionError(f"{function} has a parameter {name}, which is an operand's name: use another name")
+        return Scalar if word == "scalar" else _MARKERS.get(word, marker)
+    return marker
+
+
+def _accumulator(function: str, parameter: inspect.Parameter) -> Input:
+    name, marker = parameter.name, _marker(parameter)
+    if name in ("self", "cls"):
+        raise DescriptionError(
+            f"{function} is a method, whose first parameter is {name}: write a function, def {function}(accum, ...)"
+        )
+    is_left_out = isinstance(marker, Marker) or marker is Scalar
+    if is_left_out and not name.startswith("acc"):  # accum: Tensor is meant well
+        raise DescriptionError(
+            f"{function} has {name}: {'Scalar' if marker is Scalar else marker!r} as its first parameter, which is the "
+            f"accumulator and has no annotation: def {function}(accum, {name}: ...)"
+        )
+    return Input(_ACCUMULATOR, "accumulator")
+
+
+def _parameter(function: str, parameter: inspect.Parameter) -> Input:
+    name, marker, default = parameter.name, _marker(parameter), parameter.default
+    if name in _TAKEN:
+        raise DescriptionError(f"{function} has a parameter {name}, which is {_TAKEN[name]}: use another name")
     if marker is Scalar:
         number = None if default is parameter.empty else real(default)
         if default is not parameter.empty and (number is None or number != number):
@@ -116,9 +153,10 @@ def _parameter(function: str, parameter: inspect.Parameter) -> Input:
     if not isinstance(marker, Marker):
         got = "no annotation" if marker is parameter.empty else f"the annotation {shown(marker)}"
         example = "Scalar" if isinstance(default, int | float) else "Row"
+        of_lambdas = "; a lambda has no annotations, so write def" if function == "<lambda>" else ""
         raise DescriptionError(
             f"{function} has a parameter {name} with {got}: say what it is by {_MEANT} of pycutlass.epilogue, as in "
-            f"{name}: {example}"
+            f"{name}: {example}{of_lambdas}"
         )
     if default is not parameter.empty:
         raise DescriptionError(f"{function} has {name}: {marker!r} = {shown(default)}: tensors have no defaults")
@@ -126,16 +164,25 @@ def _parameter(function: str, parameter: inspect.Parameter) -> Input:
 
 
 def _outputs(trace: Trace, returned: Any, name: str) -> dict[str, Traced | Reduced]:
+    if isinstance(returned, tuple | list) and returned:
+        raise DescriptionError(
+            f"{name} returns a {type(returned).__name__} of {len(returned)}: several outputs have names, as in return "
+            f"{{'D': x, 'T': y}}"
+        )
     outputs = returned if isinstance(returned, dict) else {"D": returned}
     if "D" not in outputs:
-        raise DescriptionError(f"{name} returns {', '.join(map(str, outputs)) or 'nothing'}: one output must be D")
+        raise DescriptionError(
+            f"{name} returns {', '.join(map(str, outputs)) or 'nothing'}: one output must be D, as in return "
+            f"{{'D': x, ...}}"
+        )
     inputs = {each.name for each in trace.inputs}
     for key, value in outputs.items():
         if type(key) is not str or not key.isidentifier() or keyword.iskeyword(key):
             raise DescriptionError(f"{name} returns an output {shown(key)}: outputs are named as variables are")
-        if key in inputs or key in ("A", "B", "C") or not isinstance(value, Traced | Reduced):
-            if isinstance(value, Traced | Reduced):
-                raise DescriptionError(f"{name} returns an output {key}, which is also an input: use another name")
+        if key in inputs or (key in _TAKEN and key != "D"):
+            whose = "also an input" if key in inputs else _TAKEN[key]
+            raise DescriptionError(f"{name} returns an output {key}, which is {whose}: use another name")
+        if not isinstance(value, Traced | Reduced):
             raise DescriptionError(
                 f"{name} returns {shown(value)} as {key}, which is no value of the function: return what was computed "
                 f"from its parameters{' (a return is missing)' if value is None else ''}"

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from pycutlass.calls import shown
+from pycutlass.epilogue import libraries
 from pycutlass.epilogue.graph import Graph, Input, Value
-from pycutlass.epilogue.nodes import BY_UFUNC, NODES, Node
-from pycutlass.errors import DescriptionError
+from pycutlass.epilogue.nodes import NODES, Node
+from pycutlass.epilogue.places import where_called
+from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.integers import real
 
-__all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced", "where_called"]
-
-#: Nodes that torch calls otherwise.
-_OF_TORCH = {
-    "absolute": "abs",
-    "div": "divide",
-    "mul": "multiply",
-    "neg": "negative",
-    "pow": "power",
-    "sub": "subtract",
-    "true_divide": "divide",
-}
-_HERE = str(Path(__file__).parent)
-
-
-def where_called() -> str:
-    """Return the line of the user's function that is being traced, for the beginning of a message."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
-        return ""
-    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return f"{frame.f_code.co_name}, line {frame.f_lineno}{f' ({text})' if text else ''}: "
+__all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced"]
 
 
 class Trace:
@@ -90,6 +66,10 @@ class Trace:
         used = {self.values[number].data[0] for number in order if self.values[number].node == "input"}
         for parameter in self.inputs:
             if parameter.name not in used:
+                if parameter.form == "accumulator":
+                    raise DescriptionError(
+                        "the accumulator, the first parameter, is unused: D and other outputs are computed from it"
+                    )
                 raise DescriptionError(
                     f"the parameter {parameter.name} is unused: no output depends on it. Leave it out, or use it"
                 )
@@ -149,6 +129,10 @@ def applied(node: Node, *operands: Any) -> Traced:
     return Traced(trace, trace.add(Value(node.name, tuple(numbers))))
 
 
+def _named(name: str, *operands: Any) -> Traced:
+    return applied(NODES[name], *operands)
+
+
 def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
     """Return an operand as a value of `trace`."""
     if isinstance(operand, Traced):
@@ -163,13 +147,19 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
             f"{where_called()}{node.name} is given what {operand._name} returned: a reduction is complete when all of "
             f"the kernel is, so that it can only be returned"
         )
-    number = None if isinstance(operand, bool | np.bool_) else real(operand)
+    try:
+        number = None if isinstance(operand, bool | np.bool_) else real(operand)
+    except ArgumentError as error:
+        raise DescriptionError(f"{where_called()}{node.name} is given a number that is too large: {error}") from error
     if number is None or np.ndim(operand):
         shape = getattr(operand, "shape", None)
-        what = f"a {type(operand).__name__} of shape {tuple(shape)}" if shape is not None else shown(operand)
+        if shape is None:
+            what, remedy = shown(operand), "what is known when a kernel runs is a parameter, as in x: Scalar"
+        else:
+            what = f"a {type(operand).__name__} of shape {tuple(shape)}"
+            remedy = "make a tensor a parameter, as in def f(accum, x: Tensor), or x: Row or x: Column for a vector"
         raise DescriptionError(
-            f"{where_called()}{node.name} takes values of the function and numbers, and is given {what}: make a tensor "
-            f"a parameter, as in def f(accum, x: Tensor), or x: Row or x: Column for a vector"
+            f"{where_called()}{node.name} takes values of the function and real numbers, and is given {what}: {remedy}"
         )
     return trace.constant(number)
 
@@ -311,48 +301,17 @@ class Traced:
     __hash__ = None  # type: ignore[assignment]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
-        node = BY_UFUNC.get(ufunc)
-        if node is None or method != "__call__" or options:
-            known = ", ".join(sorted({each.__name__ for each in BY_UFUNC}))
-            called = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
-            self._refuse(f"given to {called}", f"NumPy's functions that trace are {known}, without options")
-        if node is NODES["power"] and not isinstance(operands[1], Traced) and real(operands[1]) == 2:
-            return applied(NODES["multiply"], operands[0], operands[0])
-        return applied(node, *operands)
+        if ufunc is np.power and method == "__call__" and isinstance(operands[0], Traced) and not options:
+            return operands[0] ** operands[1]
+        return libraries.numpy_ufunc(_named, self._refuse, ufunc, method, operands, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        if function is np.where and len(args) == 3 and not options:
-            return applied(NODES["where"], *args)
-        self._refuse(
-            f"given to numpy.{function.__name__}",
-            "use a function of pycutlass.epilogue, such as where, minimum, maximum, clamp or cast",
-        )
+        return libraries.numpy_function(_named, self._refuse, function, args, options)
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Traced:
-        """Trace a function of torch, as in ``torch.nn.functional.gelu(x, approximate="tanh")``."""
-        traced: Traced = next(each for each in args if isinstance(each, Traced))
-        name = getattr(function, "__name__", "")
-        options = {key: value for key, value in (options or {}).items() if value not in (None, False)}
-        if name == "gelu":
-            tanh = options.pop("approximate", "none") == "tanh"
-            name = "gelu_tanh" if tanh else name
-        elif name == "leaky_relu":
-            args = (args[0], *args[1:], options.pop("negative_slope", 0.01))[:2]
-        node = NODES.get(_OF_TORCH.get(name, name))
-        if options or (node is None and name not in ("relu", "leaky_relu")):
-            traced._refuse(
-                f"given to torch's {name}{' with ' + ', '.join(options) if options else ''}",
-                "torch's functions that trace are relu, leaky_relu, those that are nodes as well, and add, sub, mul, "
-                "div, pow and neg, without options",
-            )
-        if name == "relu":
-            return applied(NODES["maximum"], traced, 0.0)
-        if node is None:
-            return applied(NODES["where"], traced > 0.0, traced, traced * args[1])
-        if len(args) != node.arity:
-            traced._refuse(f"given to torch's {name} with {len(args)} arguments", f"it takes {node.arity} here")
-        return applied(node, *args)
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Any:
+        traced = next(each for each in (*args, *(options or {}).values()) if isinstance(each, Traced))
+        return libraries.torch_function(_named, traced._refuse, function, args, options or {})
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise DescriptionError(f"{where_called()}a value of an epilogue function is {what}: {remedy}")
@@ -381,12 +340,22 @@ class Traced:
     def __getitem__(self, key: Any) -> Any:
         self._refuse("indexed", "it stands for one element of D. For a part of it, index what you give for it")
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._refuse("written to", "values never change. Compute another one, as in x = where(condition, 0.0, x)")
+
+    def __matmul__(self, other: Any) -> Any:
+        self._refuse("multiplied as a matrix", "it stands for one element of D, which is all that an epilogue sees")
+
+    __rmatmul__ = __matmul__
+
     def __len__(self) -> int:
         self._refuse("asked for its length", "it stands for one element of D")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in ("shape", "size", "ndim", "numel"):
+            self._refuse(f"asked for .{name}", "sizes are known when a kernel runs. Take such a number as a Scalar")
         self._refuse(
             f"asked for .{name}",
             "it has no methods. Use operators, and the functions of pycutlass.epilogue, such as cast, clamp or sum",

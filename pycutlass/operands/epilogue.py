@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.calls import unknown_keywords
-from pycutlass.epilogue import Epilogue, Port
+from pycutlass.epilogue import Epilogue, FunctionEpilogue, Port
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.log import say_once
 from pycutlass.operands.biases import vector
 from pycutlass.operands.matrices import empty_matrix, matrix
 from pycutlass.operands.operand import Matrix, Operand
+from pycutlass.remedies import EpilogueName
 
 __all__ = ["check_sums", "given_ports", "port_operand"]
 
@@ -33,12 +34,21 @@ def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
     unknown = {name: tensor for name, tensor in given.items() if name not in names}
     if unknown and not names:
         raise ArgumentTypeError(
-            f"the epilogue {type(epilogue).__name__} has no tensors beside C and D: leave out epilogue={{...}}, got "
+            f"the epilogue {_called(epilogue)} has no tensors beside C and D: leave out epilogue={{...}}, got "
             f"{', '.join(map(str, unknown))}"
         )
     if unknown:
-        raise unknown_keywords(f"epilogue of {type(epilogue).__name__}", unknown, names)
+        scalars = {
+            name: f"{name} is a scalar: give output_op=operation.epilogue_type({name}=...)."
+            for name in epilogue.scalar_names
+        }
+        raise unknown_keywords(f"the epilogue {_called(epilogue)}", unknown, names, scalars)
     return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+def _called(epilogue: Epilogue) -> str:
+    """Return how users call an epilogue."""
+    return epilogue.name if isinstance(epilogue, FunctionEpilogue) else type(epilogue).__name__
 
 
 def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *, written: bool) -> Matrix:
@@ -49,9 +59,9 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     ArgumentError, ArgumentTypeError, AlignmentError
         It is missing, does not fit, or is written, and a batch would write to one place more than once.
     """
-    name, description = port.name, port.description
+    name, description = EpilogueName(port.name, written), port.description
     if tensor is None:
-        raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{name!r}: ...}}")
+        raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{port.name!r}: ...}}")
     if not rows or not columns:
         return empty_matrix(name, description, tensor, rows, columns, batch)
     make = matrix if port.form == "matrix" else vector

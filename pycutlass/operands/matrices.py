@@ -10,6 +10,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.library import TensorDescription
 from pycutlass.operands.operand import Matrix
 from pycutlass.operands.refusals import check_element, refusal, rule_of, viewed
+from pycutlass.remedies import EpilogueName, is_target, may_be_bias
 from pycutlass.tensor import TensorView
 
 __all__ = ["empty_matrix", "empty_matrix_of", "matrix", "matrix_of"]
@@ -57,7 +58,7 @@ def matrix_of(
     written: bool = False,
 ) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `matrix` does."""
-    rule, folds = rule_of(description), name[0] != "B"
+    rule, folds = rule_of(description), isinstance(name, EpilogueName) or name[0] != "B"
     ld, batch_stride, broken = rule.check_matrix(
         view.pointer, view.shape, view.strides, rows, columns, batch, written or name == "D", folds
     )
@@ -89,10 +90,10 @@ def empty_matrix_of(
 ) -> Matrix:
     """Return the operand whose tensor, in memory or to come, looks like `view`: as `empty_matrix` does."""
     packed = Matrix(name, description, view, rows, columns, 0, batch)
-    check_element(packed, "shape" if name[0] in "Dd" else "")
+    check_element(packed, "shape" if is_target(name) else "")
     packed = replace(packed, batch=1)
     shape = view.shape
-    if shape is not None and name[0] not in "Cs":
+    if shape is not None and not may_be_bias(name):
         known = {(rows, columns), (0,), (1, rows, columns), (batch, rows, columns)}
         if tuple(shape) not in known and not (
             len(shape) > 2 and shape[-1] == columns and math.prod(shape[:-1]) == rows

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pycutlass import _core
 from pycutlass.library import TensorDescription
+from pycutlass.remedies import EpilogueName
 from pycutlass.tensor import TensorView
 
 __all__ = ["Matrix", "Operand"]
@@ -136,7 +137,8 @@ class Matrix:
         if self.description.order.name.startswith("Tensor"):
             return "one for each channel"
         across, along = ("column", "row") if self.description.is_row_major else ("row", "column")
-        return f"one for each {across}, as {self.name} is {along}-major"
+        why = "" if isinstance(self.name, EpilogueName) else f", as {self.name} is {along}-major"
+        return f"one for each {across}{why}"
 
     @property
     def lines(self) -> int:

@@ -11,7 +11,18 @@ from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, P
 from pycutlass.library import TensorDescription
 from pycutlass.operands.checks import check_dtype
 from pycutlass.operands.operand import Matrix
-from pycutlass.remedies import alignment_of, copied, empty, interleaved, laid_out, spread, transposed
+from pycutlass.remedies import (
+    EpilogueName,
+    alignment_of,
+    copied,
+    empty,
+    interleaved,
+    is_target,
+    laid_out,
+    may_be_bias,
+    spread,
+    transposed,
+)
 from pycutlass.tensor import NoViewError, TensorView, look_at
 
 __all__ = ["SENTENCES", "MisalignedError", "OtherLayoutError", "check_element", "refusal", "rule_of", "viewed"]
@@ -66,7 +77,7 @@ class OtherLayoutError(ArgumentError):
 
     def text(self, described: str, apart: bool) -> str:
         """Return the message that offers operand `described`, of which D is `apart`, with the other layout."""
-        follows = ", which D follows," if self.name[0] in "Dd" and described == "C" and not apart else ""
+        follows = ", which D follows," if is_target(self.name) and described == "C" and not apart else ""
         return self.described.replace(self.OFFER, f"describe {described}{follows} as {self.layout.__name__}")
 
 
@@ -100,12 +111,12 @@ def check_element(operand: Matrix, broken: str) -> None:
     name, view, wanted = operand.name, operand.view, operand.description.type
     if view.dtype_name is None or (view.dtype_name == wanted.dtype_name and wanted.bits >= 8):
         return
-    shape, row_major, is_target = _shape(operand), operand.description.is_row_major, name[0] in "Dd"
+    shape, row_major = _shape(operand), operand.description.is_row_major
     made = empty(name, view.library, _extents(operand) if broken in _OF_SHAPE else shape, wanted.dtype_name, row_major)
     copy = None
     if broken not in ("", *_OF_EXTENTS) or 0 in _strides(operand):  # else a cast keeps a layout that is right
         copy = copied(name, view.library, len(shape), _has_rows(operand), wanted.dtype_name) or None
-    remains = broken in _OF_EXTENTS and not (is_target and broken in _OF_SHAPE)
+    remains = broken in _OF_EXTENTS and not (is_target(name) and broken in _OF_SHAPE)
     besides = str(refusal(operand, broken)) if remains else ""
     check_dtype(name, operand.description, view, made, copy, besides)
 
@@ -146,7 +157,7 @@ def _flat_elements(operand: Matrix) -> str:
     elements = operand.batch * operand.rows * operand.columns
     times = f"{operand.batch} x " if operand.batch > 1 else ""
     is_bias = _is_bias(operand, given)
-    takes_bias = name[0] in "Cs" and operand.description.order.interleave == 1 and not is_bias
+    takes_bias = may_be_bias(name) and operand.description.order.interleave == 1 and not is_bias
     or_bias = f", or {operand.line} elements as a bias, {operand.bias_direction}" if takes_bias else ""
     return (
         f"a flat operand {name} must have exactly {times}{operand.rows} x {operand.columns} = {elements} elements, "
@@ -161,7 +172,7 @@ def _across(operand: Matrix, elements: int) -> str:
     """Return what to do about as many elements as a bias along the other dimension would have; "" for other numbers."""
     row_major = operand.description.is_row_major
     across = operand.rows if row_major else operand.columns
-    if operand.name[0] not in "Cs" or operand.description.order.interleave > 1 or elements != across:
+    if not may_be_bias(operand.name) or operand.description.order.interleave > 1 or elements != across:
         return ""
     whole = spread(operand.name, operand.view.library, operand.rows, operand.columns, row_major)
     axis, layout = ("row", "RowMajor") if row_major else ("column", "ColumnMajor")
@@ -170,7 +181,7 @@ def _across(operand: Matrix, elements: int) -> str:
 
 def _is_bias(operand: Matrix, elements: int) -> bool:
     """Return whether an operand with so many elements was not taken as a bias because bias=False was given."""
-    return operand.name[0] in "Cs" and elements in (operand.line, operand.batch * operand.line)
+    return may_be_bias(operand.name) and elements in (operand.line, operand.batch * operand.line)
 
 
 def _dimensions(operand: Matrix) -> str:
@@ -208,13 +219,13 @@ def _wrong_shape(operand: Matrix) -> str | PyCutlassError:
 
 def _is_shared(operand: Matrix) -> bool:
     """Return whether a result of one matrix is given where each problem of a batch needs its own."""
-    return operand.name[0] in "Dd" and operand.batch > 1 and len(_shape(operand)) == 2
+    return is_target(operand.name) and operand.batch > 1 and len(_shape(operand)) == 2
 
 
 def _rows_apart(operand: Matrix) -> str:
     name, matrix = operand.name, (operand.rows, operand.columns)
     remedy = laid_out(name, operand.view.library, matrix, operand.description.is_row_major)
-    if operand.view.library != "spec" and name[0] not in "Dd":
+    if operand.view.library != "spec" and not is_target(name):
         remedy = f"pass {name}.reshape({operand.rows}, {operand.columns}), which copies it"
         if name == "A" and len(_shape(operand)) == 3:
             batch, rows, _ = _shape(operand)
@@ -288,7 +299,7 @@ def _batch_reversed(operand: Matrix) -> str:
 def _batch_overlap(operand: Matrix) -> str:
     extent = (operand.lines - 1) * operand.ld + operand.line
     remedy = f"Pass a {operand.name} of its own memory for each"
-    if operand.name[0] in "Dd":
+    if is_target(operand.name):
         row_major = operand.description.is_row_major
         remedy = laid_out(operand.name, operand.view.library, _extents(operand), row_major)
     return (
@@ -308,8 +319,9 @@ def _column(operand: Matrix) -> str:
 
 def _vector(operand: Matrix) -> str:
     or_many = f", or ({operand.batch}, {operand.line})" if operand.batch > 1 else ""
+    what = "operand" if isinstance(operand.name, EpilogueName) else "a bias"
     return (
-        f"a bias {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
+        f"{what} {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
         f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}"
     )
 
@@ -353,16 +365,16 @@ def _packed(operand: Matrix) -> str:
     """Return what to do about a tensor with gaps, or one that begins anywhere: the layout is right, and stays."""
     name, library, shape = operand.name, operand.view.library, _shape(operand)
     if operand.description.order.rank == 2:
-        if name[0] in "Dd":
+        if is_target(name):
             return _anew(operand)
         code = copied(name, library, len(shape), _has_rows(operand), anew=True)
     elif library == "torch":
-        code = f"torch.empty_like({name})" if name[0] in "Dd" else f"{name}.clone()"
+        code = f"torch.empty_like({name})" if is_target(name) else f"{name}.clone()"
     else:
         module = {"numpy": "np", "cupy": "cupy"}.get(library)
-        code = f"{module}.empty_like({name})" if name[0] in "Dd" else f'{name}.copy(order="K")'
+        code = f"{module}.empty_like({name})" if is_target(name) else f'{name}.copy(order="K")'
         code = code if module else ""
-    if name[0] in "Dd":
+    if is_target(name):
         return f"Make {name} as {code} and read the result from there" if code else f"Pass a new {name} that is packed"
     return f"Pass {code}" if code else f"Pass a packed copy of {name}"
 

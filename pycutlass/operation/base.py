@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import EnumMeta
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from pycutlass import _core
@@ -28,7 +29,7 @@ from pycutlass.calls import (
     suggestion,
     unknown_keywords,
 )
-from pycutlass.epilogue import Epilogue, EpilogueFunctor, EpilogueScalars
+from pycutlass.epilogue import Epilogue, EpilogueFunction, EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.functors import for_activation_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SHARED_MEMORY_LIMIT
@@ -319,6 +320,10 @@ def expect(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     near = member_meant(value, kind, kind.__name__) if isinstance(kind, EnumMeta) else ""
     if kind is EpilogueFunctor:
         near = for_activation_of(value).replace(" For", ". For")
+        if isinstance(value, EpilogueFunction):
+            near = f": call it with types, as in {value.name}(cutlass.float16, 8)"
+        elif isinstance(value, FunctionType):
+            near = ": decorate it with pycutlass.epilogue_function, and call that with types"
     raise DescriptionError(f"{name} must be {article} {kind.__name__}, got {shown(value)}{near}")
 
 

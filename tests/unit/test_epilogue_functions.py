@@ -232,7 +232,7 @@ def test_what_is_unused_is_refused() -> None:
 
     assert "the parameter bias is unused" in refused(of_a_parameter)
     assert "the result of gelu is unused" in refused(of_a_value)
-    assert "the parameter accum is unused" in refused(of_the_accumulator)
+    assert "the accumulator, the first parameter, is unused" in refused(of_the_accumulator)
 
 
 def test_values_of_two_functions_do_not_mix() -> None:

@@ -147,11 +147,15 @@ class _Ampere(KernelFamily):
         check_family(kernel.epilogue_functor, self.gemm)
         if kernel.epilogue_functor.is_tree:
             is_stream_k = kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK
-            if not math.is_tensor_op or C.layout is not _core.RowMajor or is_stream_k:
-                what = "stream-K" if is_stream_k else f"{math.opcode_class.name} kernels and a C of {C.order}"
+            wrong = {
+                f"{math.opcode_class.name} kernels, in place of OpClass.TensorOp": math.is_tensor_op,
+                f"a C of {C.order}, in place of RowMajor": C.layout is _core.RowMajor,
+                "stream-K": not is_stream_k,
+            }
+            if not all(wrong.values()):
                 raise DescriptionError(
-                    f"an Ampere-style epilogue that is a tree of visitors is for tensor cores (OpClass.TensorOp), a C "
-                    f"of RowMajor and no stream-K; got {what}"
+                    f"an Ampere-style epilogue that is a tree of visitors, as epilogue functions are, is for tensor "
+                    f"cores, a C of RowMajor and no stream-K; got {', and '.join(k for k, v in wrong.items() if not v)}"
                 )
         self.check_product(kernel.compute_capability, kernel.tile_description, kernel.A, kernel.B, C)
 

@@ -1,0 +1,42 @@
+"""Lines of the user's functions, for the beginnings of messages."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["where_called", "where_raised"]
+
+_HERE = str(Path(__file__).parent)
+#: Libraries whose functions trace: their own frames are between the user's line and ours.
+_BETWEEN = ("numpy", "torch")
+
+
+def where_called() -> str:
+    """Return the line of the user's function that is being traced."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_the_users(frame):
+        frame = frame.f_back
+    return "" if frame is None else _place(frame, frame.f_lineno)
+
+
+def where_raised(error: BaseException) -> str:
+    """Return the line of the user's function that an exception came from."""
+    place, step = "", error.__traceback__
+    while step is not None:
+        if _is_the_users(step.tb_frame):
+            place = _place(step.tb_frame, step.tb_lineno)
+        step = step.tb_next
+    return place
+
+
+def _is_the_users(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return not frame.f_code.co_filename.startswith(_HERE) and package not in _BETWEEN
+
+
+def _place(frame: FrameType, line: int) -> str:
+    text = linecache.getline(frame.f_code.co_filename, line).strip()
+    return f"{frame.f_code.co_name}, line {line}{f' ({text})' if text else ''}: "

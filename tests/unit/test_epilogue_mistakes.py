@@ -1,0 +1,231 @@
+"""Mistakes that a newcomer makes with epilogue functions: each is answered with the rule, the place and the remedy."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from descriptions import parts
+from torch.nn import functional
+
+import pycutlass
+from pycutlass import GemmOperationUniversal, cutlass, epilogue
+from pycutlass.epilogue import Row, Scalar, Tensor, relu
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+
+
+@pycutlass.epilogue_function
+def plain(accum: Any, bias: Row) -> Any:
+    """Return x + bias."""
+    return accum + bias
+
+
+def _written(accum: Any) -> Any:
+    accum[0] = 1.0
+    return accum
+
+
+def _yields(accum: Any) -> Any:
+    yield accum
+
+
+async def _awaits(accum: Any) -> Any:
+    return accum
+
+
+def _more(accum: Any, **more: Row) -> Any:
+    return accum
+
+
+def _clashing(accum: Any, element_output: Row) -> Any:
+    return accum + element_output
+
+
+def _of_self(accum: Any, self: Scalar) -> Any:
+    return accum * self
+
+
+def _second(x: Any, accum: Row) -> Any:
+    return x + accum
+
+
+def _marked(bias: Row, residual: Tensor) -> Any:
+    return bias + residual
+
+
+def _marked_with_text(bias: "row") -> Any:  # type: ignore # noqa
+    return bias
+
+
+def _method(self: Any, accum: Any) -> Any:
+    return accum
+
+
+def refused(function: Any) -> str:
+    with pytest.raises(DescriptionError) as caught:
+        pycutlass.epilogue_function(function)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda accum: (accum, accum + 1), r"a tuple of 2: several outputs have names, as in return {'D': x, 'T': y}"),
+        (lambda accum: [accum], "a list of 1: several outputs have names"),
+        (lambda accum: {"T": accum}, "as in return {'D': x, ...}"),
+        (_written, "(accum[0] = 1.0): a value of an epilogue function is written to: values never change"),
+        (lambda accum: accum @ accum, "multiplied as a matrix: it stands for one element of D"),
+        (lambda accum: accum / accum.shape[1], "asked for .shape: sizes are known when a kernel runs. Take such a"),
+        (lambda accum: accum * 10**400, "multiply is given a number that is too large"),
+        (
+            lambda accum: accum * 1j,
+            "and is given 1j: what is known when a kernel runs is a parameter",
+        ),
+        (lambda accum: accum * torch.ones(3), "of shape (3,): make a tensor a parameter"),
+        (lambda accum: accum + missing, "NameError while it was traced: name 'missing' is not defined"),  # type: ignore # noqa
+        (lambda accum, bias: accum + bias, "as in bias: Row; a lambda has no annotations, so write def"),
+        (_yields, "is a generator or asynchronous"),
+        (_awaits, "is a generator or asynchronous"),
+        (_more, "takes **more: name each parameter"),
+        (_clashing, "has a parameter element_output, which is taken"),
+        (_of_self, "has a parameter self, which is taken"),
+        (_second, "has a parameter accum, which is the accumulator's name"),
+        (_marked, "has bias: Row as its first parameter, which is the accumulator and has no annotation"),
+        (_marked_with_text, "has bias: Row as its first parameter"),
+        (_method, "is a method, whose first parameter is self"),
+        (plain, "plain is an epilogue function already: call it with types"),
+        (lambda accum: plain(accum, 8), "what several functions share is a plain function, without the decorator"),
+        (lambda accum: torch.clamp(accum), "give min, max or both"),
+        (lambda accum: np.clip(accum, 0, 1, out=np.ones(1)), "given to numpy.clip"),
+        (lambda accum: functional.dropout(accum), "given to torch's dropout"),
+    ],
+)
+def test_a_mistake_is_explained(function: Any, said: str) -> None:
+    assert said in refused(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda accum: 1 / 0,
+        lambda accum: accum * "a",
+        lambda accum: functional.dropout(accum),
+        lambda accum: functional.layer_norm(accum, (4,)),
+        lambda accum: np.linalg.norm(accum),
+        lambda accum: functools.reduce(lambda x, y: x if x > y else y, [accum, 0.0]),
+    ],
+)
+def test_the_line_is_the_users(function: Any) -> None:
+    said = refused(function)
+    assert said.startswith("<lambda>, line ") and "(lambda accum: " in said
+
+
+@pytest.mark.parametrize(
+    ("function", "same"),
+    [
+        (lambda t: torch.clamp(t, min=0), lambda t: epilogue.clamp(t, 0)),
+        (lambda t: torch.clamp(t, -1.0, 1.0), lambda t: epilogue.clamp(t, -1, 1)),
+        (lambda t: torch.clip(t, max=2), lambda t: epilogue.clamp(t, high=2)),
+        (lambda t: torch.clamp_min(t, 0.5), lambda t: epilogue.maximum(t, 0.5)),
+        (lambda t: torch.clamp_max(t, 0.5), lambda t: epilogue.minimum(t, 0.5)),
+        (lambda t: np.clip(t, -1, 1), lambda t: epilogue.clamp(t, -1, 1)),
+        (lambda t: np.clip(t, a_min=None, a_max=1), lambda t: epilogue.minimum(t, 1)),
+        (lambda t: np.power(t, 2), lambda t: t * t),
+        (lambda t: np.power(t, np.float32(3)), lambda t: t**3),
+        (lambda t: epilogue.cast(t, np.float16), lambda t: epilogue.cast(t, cutlass.float16)),
+        (lambda t: epilogue.cast(t, torch.bfloat16), lambda t: epilogue.cast(t, cutlass.bfloat16)),
+    ],
+)
+def test_what_torch_and_numpy_call_otherwise_traces(function: Any, same: Any) -> None:
+    assert pycutlass.epilogue_function(function) == pycutlass.epilogue_function(same)
+
+
+def test_functions_are_equal_whatever_the_accumulator_is_called() -> None:
+    one, two = pycutlass.epilogue_function(lambda accum: relu(accum)), pycutlass.epilogue_function(lambda x: relu(x))
+    assert one == two and hash(one) == hash(two)
+    assert one(cutlass.float16, 8) == two(cutlass.float16, 8)
+
+
+def test_help_shows_the_authors_words() -> None:
+    assert plain.__doc__ == "Return x + bias."
+
+
+def test_a_function_without_types_is_no_functor() -> None:
+    described = parts("f16")
+    for functor, said in (
+        (plain, r"call it with types, as in plain\(cutlass.float16, 8\)"),
+        (lambda accum: accum, "decorate it with pycutlass.epilogue_function"),
+    ):
+        with pytest.raises(DescriptionError, match=said):
+            GemmOperationUniversal(**described | {"epilogue_functor": functor})
+
+
+@pycutlass.epilogue_function
+def _named(accum: Any, scale: Tensor, data: Tensor, mask: Tensor, B2: Tensor, row: Row, alpha: Scalar = 1.0) -> Any:
+    x = alpha * accum * scale + data + B2 + row
+    return {"D": epilogue.where(mask != 0, x, 0.0), "T": x, "Squares": epilogue.sum_of_squares(x, axis=1)}
+
+
+M, N, K = 16, 24, 32
+
+
+def launched(**given: Any) -> dict[str, Any]:
+    """Run a function whose tensors have the names of other operands' beginnings; return what was computed."""
+    described = parts("f16")
+    functor = _named(described["C"].element, described["C"].alignment, cutlass.float32, mask=cutlass.int8)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    half = np.float16
+    epilogue_tensors = {
+        **{name: np.ones((M, N), half) for name in ("scale", "data", "B2")},
+        "mask": np.ones((M, N), np.int8),
+        "row": np.ones(N, half),
+        "T": np.zeros((M, N), half),
+        "Squares": np.zeros(M, np.float32),
+    } | given
+    D = np.zeros((M, N), half)
+    arguments = pycutlass.GemmArguments(
+        operation, (M, N, K), np.ones((M, K), half), np.ones((N, K), half).T, None, D, epilogue=epilogue_tensors
+    )
+    operation.run(arguments)
+    arguments.sync()
+    return {"D": D, **epilogue_tensors}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data": np.ones((M, N), np.float32)}, r"Pass data.astype\(np.float16\)"),
+        ({"data": np.ones((N, M), np.float16).T}, r"pass np.ascontiguousarray\(data\)"),
+        ({"T": np.ones((M, N), np.float32)}, r"Make T as np.empty\(\(16, 24\), np.float16\) and read the result"),
+        ({"T": np.ones((N, M), np.float16).T}, r"make T as np.empty\(\(16, 24\), T.dtype\) and read the result"),
+        ({"T": np.ones((N, M), np.float16)}, "the transposed matrix. For the result itself, make T as"),
+        ({"Squares": np.ones(M, np.float16)}, r"Make Squares as np.empty\(\(?16\)?, np.float32\) and read the result"),
+        ({"scale": np.ones(N, np.float16)}, "a flat operand scale must have exactly 16 x 24 = 384 elements, packed in"),
+        (
+            {"row": np.ones(M, np.float16)},
+            "operand row must be a contiguous vector of 24 elements, one for each",
+        ),
+        ({"mask": np.ones((M, N), np.bool_)}, r"Pass mask.view\(np.int8\), which has the same memory"),
+        ({"mask": torch.ones(M, N, dtype=torch.bool)}, r"Pass mask.view\(torch.int8\), which has the same memory"),
+        ({"rwo": np.ones(N, np.float16)}, "the epilogue _named has no keyword rwo; it has .*Did you mean row"),
+        ({"alpha": 2.0}, r"alpha is a scalar: give output_op=operation.epilogue_type\(alpha=...\)"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_explained(given: dict[str, Any], said: str, without_gpu: None) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=said) as caught:
+        launched(**given)
+    assert "bias" not in str(caught.value)
+
+
+def test_rows_of_a_tensor_may_be_of_several_dimensions_whatever_it_is_called(without_gpu: None) -> None:
+    made = launched(B2=np.full((2, M // 2, N), 2.0, np.float16))
+    np.testing.assert_array_equal(made["D"], np.full((M, N), K + 4.0))
+
+
+def test_a_mask_may_be_a_view_of_truth_values(without_gpu: None) -> None:
+    mask = np.arange(M * N).reshape(M, N) % 3 == 0
+    made = launched(mask=mask.view(np.int8))
+    np.testing.assert_array_equal(made["D"], np.where(mask, K + 3.0, 0))
