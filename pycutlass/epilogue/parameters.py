@@ -10,7 +10,7 @@ from typing import Any
 
 from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Graph, Input, Value, element_named
-from pycutlass.epilogue.places import where_raised
+from pycutlass.epilogue.places import names_here, where_raised
 from pycutlass.epilogue.protocol import Scalar
 from pycutlass.epilogue.traced import Reduced, Trace, Traced
 from pycutlass.errors import DescriptionError, PyCutlassError
@@ -97,9 +97,9 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
     """
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise DescriptionError(f"{name} is a generator or asynchronous: an epilogue function returns D, once")
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except Exception:  # a name that is not there, in annotations that are text
+    try:  # annotations may be text, of names where the function is written
+        signature = inspect.signature(function, eval_str=True, locals=names_here())
+    except Exception:  # a name that is not there
         signature = inspect.signature(function)
     inputs: list[Input] = []
     for each in signature.parameters.values():

@@ -1,4 +1,4 @@
-"""Lines of the user's functions, for the beginnings of messages."""
+"""The user's code that has called us: its lines, for the beginnings of messages, and its names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import linecache
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-__all__ = ["where_called", "where_raised"]
+__all__ = ["names_here", "where_called", "where_raised"]
 
 _HERE = str(Path(__file__).parent)
 #: Libraries whose functions trace: their own frames are between the user's line and ours.
@@ -16,10 +17,14 @@ _BETWEEN = ("numpy", "torch")
 
 def where_called() -> str:
     """Return the line of the user's function that is being traced."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_the_users(frame):
-        frame = frame.f_back
+    frame = _users()
     return "" if frame is None else _place(frame, frame.f_lineno)
+
+
+def names_here() -> dict[str, Any]:
+    """Return the variables of the user's function, or module, that has called us."""
+    frame = _users()
+    return {} if frame is None else dict(frame.f_locals)
 
 
 def where_raised(error: BaseException) -> str:
@@ -30,6 +35,13 @@ def where_raised(error: BaseException) -> str:
             place = _place(step.tb_frame, step.tb_lineno)
         step = step.tb_next
     return place
+
+
+def _users() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_the_users(frame):
+        frame = frame.f_back
+    return frame
 
 
 def _is_the_users(frame: FrameType) -> bool:

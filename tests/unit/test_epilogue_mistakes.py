@@ -229,3 +229,13 @@ def test_a_mask_may_be_a_view_of_truth_values(without_gpu: None) -> None:
     mask = np.arange(M * N).reshape(M, N) % 3 == 0
     made = launched(mask=mask.view(np.int8))
     np.testing.assert_array_equal(made["D"], np.where(mask, K + 3.0, 0))
+
+
+def test_annotations_may_be_names_of_the_function_around() -> None:
+    half, here = Row(cutlass.float16), cutlass.bfloat16
+
+    @pycutlass.epilogue_function
+    def function(accum: Any, one: half, two: Tensor(here), three: Scalar = 2.0) -> Any:  # type: ignore[valid-type]
+        return accum * three + one + two
+
+    assert [each.kind for each in function.graph.inputs] == [None, "f16", "bf16", None]
