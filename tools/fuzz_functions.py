@@ -109,6 +109,8 @@ class Case:
             -(-self.chance.randint(1, each) // step) * step for each, step in zip(most, steps, strict=True)
         )
         self.batch = self.chance.choice([1, 1, 2, 3])
+        in_arrays = not (operation.is_sm90 or operation.is_stream_k)
+        self.listed = in_arrays and self.batch > 1 and self.chance.random() < 0.4
 
     def shape(self, *extents: int) -> tuple[int, ...]:
         return extents if self.batch == 1 else (self.batch, *extents)
@@ -171,6 +173,13 @@ class Case:
         options: dict[str, Any] = {"epilogue": given} if given else {}
         if self.batch > 1:
             options |= {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": self.batch}
+        if self.listed:
+            options["gemm_mode"] = cutlass.gemm.Mode.Array
+            A, B, C, D = self.apart(A, 3), self.apart(B, 3), self.apart(C, 3), self.apart(D, 3)
+            forms = {port.name: port.form for port in functor.ports}
+            options["epilogue"] = {
+                name: self.apart(each, 3 if forms[name] == "matrix" else 2) for name, each in given.items()
+            }
         arguments = GemmArguments(
             operation, (m, n, k), A, B, C, D, output_op=operation.epilogue_type(**scalars), **options
         )
@@ -186,6 +195,12 @@ class Case:
             if wrong := self.compare(name, inside, memory, exact[name], 1.5 * error):
                 return f"{name}: {wrong}"
         return ""
+
+    def apart(self, tensor: Any, dimensions: int) -> list[Any] | None:
+        """Return the tensors of all problems; one that they share stands for each."""
+        if tensor is None:
+            return None
+        return list(tensor) if tensor.ndim == dimensions else [tensor] * self.batch
 
     def compare(self, name: str, inside: Any, memory: Any, exact: Any, error: float) -> str:
         kind = element({port.name: port.tag for port in self.functor.ports}.get(name, self.functor.element_output))

@@ -217,7 +217,8 @@ class Arguments(ABC):
         self._execution  # noqa: B018 (of arguments that were never made it raises)
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if epilogue is not None:
-            given |= given_ports(self.operation.epilogue_functor, epilogue)
+            ports = given_ports(self.operation.epilogue_functor, epilogue)
+            given |= {name: self._taken(tensor) for name, tensor in ports.items()}
             others = tuple(given.get(port.name) for port in self.operation.epilogue_functor.ports)
             fits = output_op is None and self._try_exchange(A, B, C, D, *others)
         else:

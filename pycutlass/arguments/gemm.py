@@ -29,7 +29,7 @@ from pycutlass.launch.gemm import GemmProblem
 from pycutlass.launch.split_k import new_planes
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, Operand, check_bias, check_listed, empty_matrix, is_vector, matrix, vector
-from pycutlass.operands.epilogue import check_sums, given_ports, port_operand
+from pycutlass.operands.epilogue import check_sums, given_ports, listed_port, port_operand
 from pycutlass.operands.overlaps import check_target
 from pycutlass.operands.pointers import PointerArray, PointerTable, check_no_table, pointer_operand
 from pycutlass.operands.reordered import UNCHANGED, Reordering
@@ -163,7 +163,13 @@ class GemmArguments(Arguments):
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         launched = _partial(operation) if self._makes_partial_sums else operation
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
-        given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
+        ports = given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
+        if ports and self._makes_partial_sums:
+            raise ArgumentError(
+                f"parallel split-K writes partial sums, without the epilogue: give {', '.join(ports)} to the "
+                f"ReductionArguments that follow"
+            )
+        given |= {name: self._taken(tensor) for name, tensor in ports.items()}
         self._start(launched, given, output_op)
 
     def _start_ordinary(
@@ -261,9 +267,10 @@ class GemmArguments(Arguments):
         if not k:
             operands.update(self._zeros())
         functor = operation.epilogue_functor
+        take = listed_port if self.gemm_mode == _Mode.Array else port_operand
         for port in functor.ports:
             written = port in functor.outputs
-            operands[port.name] = port_operand(port, given.get(port.name), m, n, self.batch_count, written=written)
+            operands[port.name] = take(port, given.get(port.name), m, n, self.batch_count, written=written)
         check_target(operands, [port.name for port in functor.outputs])
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)

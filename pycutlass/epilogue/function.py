@@ -250,6 +250,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     ports: tuple[Port, ...] = field(init=False, repr=False, compare=False, default=())
 
     is_tree: ClassVar[bool] = True
+    takes_lists: ClassVar[bool] = True
     saturates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

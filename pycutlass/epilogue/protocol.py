@@ -149,6 +149,11 @@ class Epilogue(ABC):
         return True
 
     @property
+    def takes_lists(self) -> bool:
+        """Whether tables of addresses may say where its tensors are, as in ``Mode.Array``."""
+        return not self.is_tree
+
+    @property
     def saturates(self) -> bool:
         """Whether narrow integers come out limited to their range, instead of cut off."""
         return True

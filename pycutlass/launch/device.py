@@ -333,8 +333,11 @@ class DeviceLaunch:
             self._layout.check(name, operand.description.type.short, name in problem.written)
             alignment = operand.description.alignment_bytes
             call.set_epilogue_tensor(name, field.offset, steps, size, alignment, field.written)
-            if operand.view.device is not None:
+            if operand.view.device is not None and operand.addresses(0) is None:
                 call.remember(name, operand.view.owner, operand.name)
+            elif operand.view.device is not None:
+                for part in operand.parts:
+                    call.watch(part.view.owner, part.name, name in problem.written)
 
     def _buffer(self, prepared: Prepared, name: str, size: int) -> int:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""

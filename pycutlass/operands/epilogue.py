@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue import Epilogue, FunctionEpilogue, Port
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import shape_of
 from pycutlass.log import say_once
-from pycutlass.operands.biases import vector
-from pycutlass.operands.matrices import empty_matrix, matrix
-from pycutlass.operands.operand import Matrix, Operand
+from pycutlass.operands import Matrix, Operand, check_alike, check_listed, empty_matrix, matrix, vector
+from pycutlass.operands.pointers import PointerArray, PointerTable, address_table
 from pycutlass.remedies import EpilogueName
 
-__all__ = ["check_sums", "given_ports", "port_operand"]
+__all__ = ["check_sums", "given_ports", "listed_port", "port_operand"]
 
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
@@ -68,6 +69,34 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     if written:  # a vector that is written is one line, and does not stand for a matrix of them
         rows, columns = {"row": (1, columns), "column": (rows, 1), "scalar": (1, 1)}.get(port.form, (rows, columns))
     return make(name, description, tensor, rows, columns, batch, written=written)
+
+
+def listed_port(
+    port: Port, tensors: Any, rows: int, columns: int, batch: int, *, written: bool
+) -> PointerArray | PointerTable | Matrix:
+    """Return a tensor of the epilogue in ``Mode.Array``: a list of `batch`, one that holds them all, or a table.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        As `port_operand` does, and where the tensors are not alike.
+    """
+    if tensors is None:
+        return port_operand(port, None, rows, columns, batch, written=written)
+    if not isinstance(tensors, list | tuple):
+        dimensions = 3 if port.form == "matrix" else 2
+        shape = shape_of(tensors) or ()
+        if len(shape) != dimensions or shape[0] != batch or not hasattr(tensors, "__getitem__"):
+            ld = columns if port.form == "matrix" else 0
+            return address_table(port.name, port.description, tensors, batch, ld)
+        tensors = [tensors[number] for number in range(batch)]
+    check_listed(port.name, tensors, batch)
+    matrices = tuple(
+        port_operand(replace(port, name=f"{port.name}[{number}]"), tensor, rows, columns, 1, written=written)
+        for number, tensor in enumerate(tensors)
+    )
+    check_alike(port.name, matrices)
+    return PointerArray(port.name, port.description, matrices)
 
 
 def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:

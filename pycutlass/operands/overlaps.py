@@ -27,10 +27,11 @@ def check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> N
             check_writable(cast("Matrix", operands[name]))
         check_overlaps({name: each for name, each in operands.items() if isinstance(each, Matrix)}, written)
     elif isinstance(target, PointerArray):
-        for each in target.matrices:
-            check_writable(each)
         lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
-        check_many_overlaps(lists, "an array")
+        listed = [name for name in ("D", *outputs) if name in lists]
+        for each in itertools.chain.from_iterable(lists[name] for name in listed):
+            check_writable(each)
+        check_many_overlaps(lists, "an array", listed)
 
 
 def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D",)) -> None:
@@ -49,18 +50,22 @@ def check_overlap(target: Matrix, source: Matrix) -> None:
         raise _overlapping(target, source, "a kernel cannot write over what it still reads")
 
 
-def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str) -> None:
-    """Raise ArgumentError where a D overlaps another D or what any problem reads; C[i] may be D[i] itself.
+def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str, written: Sequence[str] = ("D",)) -> None:
+    """Raise ArgumentError where what a problem writes overlaps what another writes or any reads; C[i] may be D[i].
 
     `what` the problems belong to is named in the message.
     """
-    targets = _spans(groups["D"])
-    for name, sources in groups.items():
-        found = _core.find_overlap(targets, _spans(sources), name in "CD")
-        if found is not None:
-            rule = "two problems cannot write to one place" if name == "D" else "none can write over what is read"
-            why = f"problems of {what} run in any order, and {rule}"
-            raise _overlapping(groups["D"][found[0]], sources[found[1]], why)
+    for target in written:
+        targets = _spans(groups[target])
+        for name, sources in groups.items():
+            in_place = name == target or (target, name) == ("D", "C")
+            found = _core.find_overlap(targets, _spans(sources), in_place)
+            if found is not None:
+                rule = (
+                    "two problems cannot write to one place" if name in written else "none can write over what is read"
+                )
+                why = f"problems of {what} run in any order, and {rule}"
+                raise _overlapping(groups[target][found[0]], sources[found[1]], why)
 
 
 def _overlapping(target: Matrix, source: Matrix, why: str) -> ArgumentError:

@@ -17,7 +17,14 @@ from pycutlass.operands import Matrix, check_alike, check_listed, is_vector, mat
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["PointerArray", "PointerTable", "check_no_table", "held_matrices", "pointer_operand"]
+__all__ = [
+    "PointerArray",
+    "PointerTable",
+    "address_table",
+    "check_no_table",
+    "held_matrices",
+    "pointer_operand",
+]
 
 
 @dataclass(frozen=True)
@@ -253,3 +260,29 @@ def _table(
             f"multiple of that, got {packed}"
         )
     return PointerTable(name, description, view, 0 if bias else packed, 8 * batch)
+
+
+def address_table(name: str, description: TensorDescription, tensor: Any, batch: int, ld: int) -> PointerTable:
+    """Return a table of the addresses of tensors that an epilogue has, which are packed.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        It is no such table.
+    """
+    view = wrap(name, tensor)
+    if view.dtype_name not in ("int64", "uint64") or view.shape is None or view.device is None:
+        got = "an address" if view.shape is None else f"a {view.library} tensor of {view.dtype_name}, {view.shape}"
+        raise ArgumentTypeError(
+            f"{name}, which the epilogue has beside C and D, must in Mode.Array be a list of {batch} tensors, one "
+            f"tensor that holds {batch} of them along its first dimension, or an int64 tensor of {batch} addresses on "
+            f"the GPU; got {got}"
+        )
+    if view.shape != (batch,):
+        raise ArgumentError(f"the table of addresses {name} must have shape ({batch},), got {tuple(view.shape)}")
+    if ld % description.alignment:
+        raise AlignmentError(
+            f"operand {name} is described with alignment {description.alignment}: its contiguous extent must be a "
+            f"multiple of that, got {ld}"
+        )
+    return PointerTable(name, description, view, ld, 8 * batch)

@@ -190,7 +190,7 @@ class GemmOperationUniversal(Operation):
     def splits_in_parallel(self) -> bool:
         """Whether the kernel can run in ``Mode.GemmSplitKParallel``."""
         splits = _core.GemmMode.GemmSplitKParallel in self.family.modes
-        return splits and not self.is_stream_k and not self.epilogue_functor.is_tree
+        return splits and not self.is_stream_k
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""

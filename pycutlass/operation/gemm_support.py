@@ -88,7 +88,7 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
             f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}: for it, describe the kernel with "
             f"swizzling_functor=cutlass.IdentitySwizzle1"
         )
-    _check_ports(operation.epilogue_functor, size)
+    _check_ports(operation, size)
     if operation.D != operation.C:
         _check_stand_in(operation.C, operation.D, size.m, size.n)
     if slices > 1:
@@ -125,20 +125,29 @@ def _makes_groups(operation: Described) -> bool:
     return True
 
 
-def _check_ports(epilogue: Any, size: GemmProblemSize) -> None:
+def _check_ports(operation: Described, size: GemmProblemSize) -> None:
     """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
+    epilogue, mode = operation.epilogue_functor, size.gemm_mode
+    if mode == _Mode.GemmSplitKParallel:  # whose partial sums another kernel makes, without the epilogue
+        return
     reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
     if reduced and not (size.m and size.n):
         raise ArgumentError(
             f"the epilogue {epilogue!r} reduces D to {reduced}, and D of {size.m} x {size.n} has no elements: leave "
             f"such problems out"
         )
-    if epilogue.is_tree and (size.gemm_mode not in (_Mode.Gemm, _Mode.Batched) or size.split_k_slices > 1):
+    if mode == _Mode.Array and not epilogue.takes_lists:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} reads no tables of addresses, which Mode.Array has: use Mode.Batched, or write "
+            f"it as a function with pycutlass.epilogue_function"
+        )
+    if epilogue.is_tree and mode == _Mode.Gemm and size.split_k_slices > 1 and not operation.is_stream_k:
         names = ", ".join(port.name for port in epilogue.ports)
         what = f"an epilogue with tensors beside C and D ({names})" if names else f"the epilogue {epilogue!r}"
         raise ArgumentError(
-            f"{what} runs in Mode.Gemm with one slice and in Mode.Batched, not in {size.gemm_mode} with "
-            f"{size.split_k_slices} slices"
+            f"{what} takes whole sums, and serial split-K brings parts of them: leave out split_k_slices="
+            f"{size.split_k_slices}, describe the kernel with swizzling_functor=cutlass.ThreadblockSwizzleStreamK, or "
+            f"use Mode.GemmSplitKParallel with a ReductionOperation that has the epilogue"
         )
 
 

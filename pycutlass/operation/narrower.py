@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
-from pycutlass.integers import attribute
+from pycutlass.integers import attribute, shape_of
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.remedies import alignment_of
 from pycutlass.spec import view_of
@@ -51,13 +51,18 @@ def explained(
     return AlignmentError(error.text(narrower(operation, alignments, described, letter == "D")))
 
 
+def _count(listed: Any) -> int:
+    """Return how many matrices there are in a list, or in a tensor that holds them along its first dimension."""
+    return len(listed) if isinstance(listed, list | tuple) else (shape_of(listed) or (0,))[0]
+
+
 def _with_layout(operation: Any, error: OtherLayoutError, letter: str, described: str, given: Mapping[str, Any]) -> str:
     """Return the message about an operand of another layout, with the description that takes it if there is one.
 
     It must take all that it describes: whole lists, and C beside D.
     """
     apart = getattr(operation, "is_apart", False)
-    if letter != error.name and len(given.get(letter) or ()) != 1:
+    if letter != error.name and _count(given.get(letter)) != 1:
         return error.alone
     beside = None if apart or described != "C" else _beside(letter, given)
     if beside is not None and not _has_layout(beside, error.layout.__name__ == "RowMajor"):

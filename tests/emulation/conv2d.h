@@ -50,7 +50,8 @@ inline long run(pycutlass_conv2d_call call, int alpha, int beta, unsigned seed) 
   // What D is to the epilogue: a filter gradient has a row for each K.
   int const m = kForward || kOfData ? rows_d : call.k, n = kForward || kOfData ? columns_d : taps * call.c;
 #if EMULATED_FUNCTION
-  FunctionCheck check(m, n, random);
+  FunctionCheck check({m, n}, random);
+  check.choose(0);
   pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
 #else
   ExtraCheck check(m, n, alpha, beta, random);

@@ -118,9 +118,24 @@ def with_strides(text: str) -> str:
     return replaced(text, r"#if 0\n", "#if 1\n")
 
 
+def with_flags(text: str) -> str:
+    """Let threadblocks that run one after the other find the flags that they wait for."""
+    text = replaced(text, r"int state = 0;.*?return state;", "return *ptr;")
+    text = replaced(text, r"(void red_release\(int \*ptr, int val\)\s*\{).*?\n  \}", r"\1 *ptr += val; }")
+    missing = '::emulation::fail("a threadblock waits for another, which runs after it");'
+    text = replaced(text, r"while\((ld_acquire\(flag_ptr\) [!<]=? \w+)\) \{\}", rf"if (\1) {missing}", 2)
+    return replaced(
+        text, r"while\(atomicCAS\(flag_ptr, val, 0\) != val\) \{\}", f"if (*flag_ptr != val) {missing} *flag_ptr = 0;"
+    )
+
+
 #: Headers with instructions of a GPU in them, and what takes their place.
 CHANGES: dict[str, Callable[[str], str]] = {
+    "barrier.h": with_flags,
     "cutlass.h": with_indices,
+    "functional.h": lambda text: replaced(text, r"atomicAdd\(ptr, data\)", "*ptr += data", 2).replace(
+        "#if defined(__CUDA_ARCH__)\n    *ptr += data;", "#if 1\n    *ptr += data;"
+    ),
     "semaphore.h": lambda text: replaced(text, r"asm volatile \([^;]*;\\n[^;]*\);", ";", 4),
     "arch/memory.h": with_memory,
     "arch/memory_sm75.h": with_ldmatrix,
@@ -210,7 +225,17 @@ class Emulator:
 
     def run_function(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
         """The same for a kernel with an epilogue function, whose C++ is taken to compute one element right."""
-        return self._run(operation, "gemm_function.h", _problems(operation, seed))
+        mode = cutlass.gemm.Mode
+        modes = [(mode.Gemm, 1), (mode.Batched, 3), (mode.Array, 2)]
+        deeper = 1
+        if operation.is_stream_k:  # enough along K for threadblocks of their own that add up the sums of a tile
+            modes, deeper = [(mode.Gemm, 1), (mode.Batched, 2), (mode.Gemm, 3)], 6
+        problems = (
+            (m, n, deeper * k, each.value, count, seed)
+            for number, (m, n, k, _, _, seed) in enumerate(_problems(operation, seed))
+            for each, count in [modes[number % len(modes)]]
+        )
+        return self._run(operation, "gemm_function.h", problems)
 
     def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems drawn at random, and what was said."""

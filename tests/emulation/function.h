@@ -28,6 +28,21 @@ namespace emulation {
 using Number = Function::Number;
 constexpr double kPoison = 100, kUntouched = 99;
 
+/// What is computed: how many matrices of which extents, and whether tables list them.
+struct Sizes {
+  int m, n;
+  int count = 1;
+  bool listed = false;
+};
+
+template <auto kMember>
+void point(Function::Arguments& arguments, pycutlass_operand const& operand) {
+  auto& port = arguments.*kMember;
+  port.data = static_cast<decltype(port.data)>(operand.data);
+  port.stride = operand.stride[0];
+  port.batch = operand.stride[1];
+}
+
 /// The memory of a port, with room between its lines.
 template <typename Port>
 struct Given;
@@ -40,12 +55,10 @@ struct Given<Form<kMember, kAlignment>> {
 
   Matrix<Element, true> memory;
 
-  Given(int m, int n, double filling)
-      : memory(kIsRow ? 1 : m, kIsColumn ? 1 : n, kIsColumn ? 0 : 3 * kAlignment, filling) {}
-  void give(Function::Arguments& arguments) {
-    (arguments.*kMember).data = memory.data();
-    (arguments.*kMember).stride = memory.operand().stride[0];
-  }
+  Given(Sizes const& sizes, double filling)
+      : memory(kIsRow ? 1 : sizes.m, kIsColumn ? 1 : sizes.n, kIsColumn ? 0 : 3 * kAlignment, filling, sizes.count,
+               sizes.listed) {}
+  void give(Function::Arguments& arguments) { point<kMember>(arguments, memory.operand()); }
   Element& at(int row, int column) { return memory(kIsRow ? 0 : row, kIsColumn ? 0 : column); }
 };
 
@@ -55,7 +68,7 @@ template <typename... Ports>
 struct AllGiven<pycutlass::List<Ports...>> {
   std::tuple<Given<Ports>...> each;
 
-  AllGiven(int m, int n, double filling) : each(Given<Ports>(m, n, filling)...) {}
+  AllGiven(Sizes const& sizes, double filling) : each(Given<Ports>(sizes, filling)...) {}
   template <typename Visit>
   void visit(Visit visit) {
     std::apply([&](auto&... given) { (visit(given), ...); }, each);
@@ -75,10 +88,17 @@ struct Reduced<pycutlass::Reduction<Kind, Form<kMember, kAlignment>>> {
   Matrix<Element, true> memory;
   std::vector<double> wanted;
 
-  Reduced(int m, int n) : memory(1, kOfRows ? m : kOfColumns ? n : 1, 8, kUntouched), wanted(m + n + 1) {
+  explicit Reduced(Sizes const& sizes)
+      : memory(1,
+               kOfRows      ? sizes.m
+               : kOfColumns ? sizes.n
+                            : 1,
+               8, kUntouched, sizes.count, sizes.listed),
+        wanted(sizes.m + sizes.n + 1) {}
+  void give(Function::Arguments& arguments) { point<kMember>(arguments, memory.operand()); }
+  void begin() {
     for (double& each : wanted) each = Kind::template begin<double>();
   }
-  void give(Function::Arguments& arguments) { (arguments.*kMember).data = memory.data(); }
   void take(int row, int column, double value) {
     double& result = wanted[kOfRows ? row : kOfColumns ? column : 0];
     result = Kind::take(result, value);
@@ -102,16 +122,16 @@ template <typename... Reductions>
 struct AllReduced<pycutlass::List<Reductions...>> {
   std::tuple<Reduced<Reductions>...> each;
 
-  AllReduced(int m, int n) : each(Reduced<Reductions>(m, n)...) {}
+  explicit AllReduced(Sizes const& sizes) : each(Reduced<Reductions>(sizes)...) {}
   template <typename Visit>
   void visit(Visit visit) {
     std::apply([&](auto&... reduced) { (visit(reduced), ...); }, each);
   }
 };
 
-/// All tensors of a function for a D of m x n, and what must come out.
+/// All tensors of a function for a D of m x n, or several, and what must come out.
 struct FunctionCheck {
-  int m, n;
+  Sizes sizes;
   AllGiven<Function::Inputs> inputs;
   AllGiven<Function::Outputs> outputs;
   AllReduced<Function::Reductions> reductions;
@@ -119,12 +139,18 @@ struct FunctionCheck {
   Number scalars[Function::kScalars + 1];
   long found = 0;
 
-  FunctionCheck(int m_, int n_, std::mt19937& random)
-      : m(m_), n(n_), inputs(m, n, kPoison), outputs(m, n, kUntouched), reductions(m, n) {
+  FunctionCheck(Sizes const& sizes_, std::mt19937& random)
+      : sizes(sizes_), inputs(sizes, kPoison), outputs(sizes, kUntouched), reductions(sizes) {
     inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
     outputs.visit([&](auto& given) { given.give(arguments); });
     reductions.visit([&](auto& reduced) { reduced.give(arguments); });
     Function::read_scalars(arguments, scalars);
+  }
+  /// Goes over to one of several matrices.
+  void choose(int number) {
+    inputs.visit([&](auto& given) { given.memory.choose(number); });
+    outputs.visit([&](auto& given) { given.memory.choose(number); });
+    reductions.visit([&](auto& reduced) { reduced.memory.choose(number), reduced.begin(); });
   }
   /// Returns 1 where an element of D or of another output is wrong, having told of the first.
   template <typename Element>
@@ -147,11 +173,11 @@ struct FunctionCheck {
     }
     return !right;
   }
-  /// Returns how many reductions are wrong, and outputs that were written beside their elements.
+  /// Returns how many reductions of a matrix are wrong, and outputs that were written beside their elements.
   long wrong_at_last() {
     long wrong = 0;
     outputs.visit([&](auto& given) { wrong += !given.memory.has_slack(kUntouched); });
-    reductions.visit([&](auto& reduced) { wrong += reduced.wrong(m, n); });
+    reductions.visit([&](auto& reduced) { wrong += reduced.wrong(sizes.m, sizes.n); });
     return wrong;
   }
 };

@@ -7,34 +7,42 @@
 
 namespace emulation {
 
-/// Returns how many elements of D and of further outputs are wrong, having told of the first.
-inline long run(int m, int n, int k, float, float, unsigned seed) {
+/// Returns how many elements of D and of further outputs are wrong, having told of the first. `count` are the matrices
+/// of a batch, or of tables; or slices of K.
+inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
   std::mt19937 random(seed);
-  Matrix<EMULATED_A> A(m, k, ALIGNMENT_A, kPoison);
-  Matrix<EMULATED_B> B(k, n, ALIGNMENT_B, kPoison);
-  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison), D(m, n, 2 * ALIGNMENT_C, kUntouched);
+  int const count = mode == int(cutlass::gemm::GemmUniversalMode::kGemm) ? 1 : number_of;
+  bool const listed = mode == int(cutlass::gemm::GemmUniversalMode::kArray);
+  Matrix<EMULATED_A> A(m, k, ALIGNMENT_A, kPoison, count, listed);
+  Matrix<EMULATED_B> B(k, n, ALIGNMENT_B, kPoison, count, listed);
+  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison, count, listed), D(m, n, 2 * ALIGNMENT_C, kUntouched, count, listed);
   A.fill(random);
   B.fill(random);
   C.fill(random);
-  FunctionCheck check(m, n, random);
+  FunctionCheck check({m, n, count, listed}, random);
 
   pycutlass_gemm_call call{};
   call.m = m;
   call.n = n;
   call.k = k;
-  call.batch_count = 1;
+  call.mode = mode;
+  call.batch_count = number_of;
   pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
   launch(call, {A.operand(), B.operand(), source, D.operand()}, check.arguments);
 
   long wrong = !D.has_slack(kUntouched);
-  for (int row = 0; row < m; ++row) {
-    for (int column = 0; column < n; ++column) {
-      double sum = 0;
-      for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-      wrong += check.wrong(row, column, sum, number(C(row, column)), D(row, column));
+  for (int each = 0; each < count; ++each) {
+    A.choose(each), B.choose(each), C.choose(each), D.choose(each), check.choose(each);
+    for (int row = 0; row < m; ++row) {
+      for (int column = 0; column < n; ++column) {
+        double sum = 0;
+        for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
+        wrong += check.wrong(row, column, sum, number(C(row, column)), D(row, column));
+      }
     }
+    wrong += check.wrong_at_last();
   }
-  return wrong + check.wrong_at_last();
+  return wrong;
 }
 
 }  // namespace emulation

@@ -15,43 +15,61 @@
 
 namespace emulation {
 
+/// A matrix, or several of one form: one behind the other, or where a table of addresses says.
 template <typename Element_, bool kRowMajor>
 class Matrix {
  public:
   using Element = Element_;
 
-  Matrix(int rows, int columns, int slack, double filling)
+  Matrix(int rows, int columns, int slack, double filling, int count = 1, bool listed = false)
       : lines_(kRowMajor ? rows : columns),
         line_(kRowMajor ? columns : rows),
         ld_(line_ + slack),
-        memory_(static_cast<size_t>(lines_) * ld_ + 64, Element(static_cast<float>(filling))) {}
+        memory_(static_cast<size_t>(lines_) * ld_ * count + 64, Element(static_cast<float>(filling))) {
+    auto* const first = reinterpret_cast<Element*>((reinterpret_cast<uintptr_t>(memory_.data()) + 31) / 32 * 32);
+    // Those of a table are in another order.
+    for (int i = 0; i < count; ++i) addresses_.push_back(first + (listed ? count - 1 - i : i) * lines_ * ld_);
+    listed_ = listed;
+  }
+  Matrix(Matrix const&) = delete;
+  Matrix(Matrix&&) = default;
 
-  Element* data() { return reinterpret_cast<Element*>((reinterpret_cast<uintptr_t>(memory_.data()) + 31) / 32 * 32); }
+  /// Goes over to one of several.
+  void choose(int number) { chosen_ = number; }
+  Element* data() { return addresses_[chosen_]; }
   Element& operator()(int row, int column) { return data()[kRowMajor ? row * ld_ + column : column * ld_ + row]; }
   pycutlass_operand operand() {
     pycutlass_operand operand{};
-    operand.data = data();
+    operand.data = listed_ ? static_cast<void*>(addresses_.data()) : addresses_[0];
+    operand.form = listed_ ? PYCUTLASS_ADDRESSES : PYCUTLASS_TENSOR;
     operand.stride[0] = ld_;
+    operand.stride[1] = listed_ ? 0 : lines_ * ld_;
     return operand;
   }
   void fill(std::mt19937& random) {
-    for (int line = 0; line < lines_; ++line) {
-      for (int i = 0; i < line_; ++i) data()[line * ld_ + i] = Element(static_cast<float>(int(random() % 9) - 4));
+    for (Element* matrix : addresses_) {
+      for (int line = 0; line < lines_; ++line) {
+        for (int i = 0; i < line_; ++i) matrix[line * ld_ + i] = Element(static_cast<float>(int(random() % 9) - 4));
+      }
     }
   }
   bool has_slack(double filling) {
-    for (int line = 0; line < lines_; ++line) {
-      for (int64_t i = line_; i < ld_; ++i) {
-        if (number(data()[line * ld_ + i]) != filling) return false;
+    for (Element* matrix : addresses_) {
+      for (int line = 0; line < lines_; ++line) {
+        for (int64_t i = line_; i < ld_; ++i) {
+          if (number(matrix[line * ld_ + i]) != filling) return false;
+        }
       }
     }
     return true;
   }
 
  private:
-  int lines_, line_;
+  int lines_, line_, chosen_ = 0;
   int64_t ld_;
+  bool listed_;
   std::vector<Element> memory_;
+  std::vector<Element*> addresses_;
 };
 
 /// What an epilogue makes of a result.
@@ -62,13 +80,24 @@ double written(double result) {
   return number(Element(static_cast<float>(result)));
 }
 
+/// Runs a thread of a kernel. Kernels of stream-K are made of their parameters.
+template <typename Kernel>
+auto run_thread(typename Kernel::Params const& params, typename Kernel::SharedStorage& shared, int)
+    -> decltype(Kernel::invoke(params, shared)) {
+  Kernel::invoke(params, shared);
+}
+template <typename Kernel>
+void run_thread(typename Kernel::Params const& params, typename Kernel::SharedStorage& shared, long) {
+  Kernel()(params, shared);
+}
+
 /// Plans a call with these A, B, C and D and arguments of its epilogue, and runs all threadblocks of its grid.
 template <typename Call>
 void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operation::Epilogue::Arguments epilogue) {
   using Kernel = Operation::Kernel;
   call.common.struct_size = sizeof(call);
   call.common.sm_count = 132;
-  call.common.sm_occupancy = 1;
+  call.common.sm_occupancy = 2;  // so that stream-K has threadblocks of its own to add up sums
   std::copy(operands.begin(), operands.end(), call.common.operands);
   call.common.epilogue = &epilogue;
   alignas(PYCUTLASS_PARAMS_ALIGNMENT) char storage[sizeof(Operation::Params)];
@@ -78,6 +107,7 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operat
   if (plan.workspace_bytes) {
     call.common.workspace = workspace.data();
     if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the workspace is refused");
+    std::fill_n(workspace.begin() + plan.clear_offset, plan.clear_bytes, 0);
   }
 
   auto const& params = *reinterpret_cast<typename Kernel::Params*>(storage);
@@ -88,7 +118,7 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operat
       for (unsigned x = 0; x < plan.grid[0]; ++x) {
         std::memset(shared, 0x7f, sizeof(typename Kernel::SharedStorage));  // large numbers in any type
         run_block({x, y, z}, Kernel::kThreadCount,
-                  [&] { Kernel()(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared)); });
+                  [&] { run_thread<Kernel>(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared), 0); });
       }
     }
   }

@@ -38,6 +38,20 @@ def test_all_elements_are_where_they_belong(
     assert right, said
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "tile"),
+    [("several", "f16", (64, 64, 32)), ("reduced", "f16", (64, 64, 32)), ("residual", "f32", (64, 64, 16))],
+)
+def test_where_several_threadblocks_add_up_a_tile(
+    name: str, kind: str, tile: tuple[int, int, int], emulator: Emulator
+) -> None:
+    """Kernels of stream-K, with problems of less tiles than there are multiprocessors."""
+    described = parts(kind, tile=tile) | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
 CONVOLUTIONS = {
     "fprop": {"kind": fprop, "algorithm": "optimized"},
     "fprop, analytic": {"kind": fprop, "algorithm": "analytic", "alignments": (8, 4, 2)},

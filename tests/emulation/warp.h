@@ -92,6 +92,15 @@ void copy(void* to, void const* from, void const* global, bool wanted) {
 
 }  // namespace emulation
 
+template <typename T>
+T __shfl_sync(unsigned, T value, int from) {
+  std::memcpy(emulation::slot(emulation::lane()), &value, sizeof(value));
+  emulation::wait_for_warp();
+  T const result = emulation::read<T>(from, 0);
+  emulation::wait_for_warp();
+  return result;
+}
+
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   uint64_t const bytes = uint64_t(high) << 32 | low;
   unsigned result = 0;

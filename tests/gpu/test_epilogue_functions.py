@@ -17,6 +17,7 @@ TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 KERNELS = {
     "ampere f16": lambda: parts("f16"),
     "ampere f32": lambda: parts("f32"),
+    "ampere f16, stream-K": lambda: parts("f16") | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK},
     "ampere f16, alignment 2": lambda: parts("f16", alignment=2, tile=(64, 64, 32)),
     "hopper cooperative": lambda: native_parts(tile=(128, 128, 64), cluster=(2, 1)),
     "hopper pingpong": lambda: native_parts(tile=(64, 128, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong),
@@ -106,6 +107,61 @@ def test_batches(kernel: str, name: str) -> None:
     operation = make(kernel, FUNCTIONS[name])
     given = drawn(operation, 136, 264, 64, (3,))
     launch(operation, given).sync()
+    check(operation, given)
+
+
+@pytest.mark.parametrize("size", [(128, 128, 8192), (264, 136, 4104), (136, 264, 65536)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_stream_k_over_long_sums(name: str, size: tuple[int, int, int]) -> None:
+    """Several threadblocks add up a tile, and some of them nothing else; again and again, with barriers to be reset."""
+    operation = make("ampere f16, stream-K", FUNCTIONS[name])
+    given = drawn(operation, *size)
+    for each in ("A", "B"):
+        given[each] /= size[2] ** 0.25
+    arguments = launch(operation, given)
+    arguments.sync()
+    check(operation, given)
+    written = ("D", *(port.name for port in operation.epilogue_functor.outputs))
+    first = {output: given[output].clone() for output in written}
+    for _ in range(20):
+        for output in written:
+            given[output].fill_(float("nan"))
+        operation.run(arguments)
+        arguments.sync()
+        assert all(torch.equal(given[output], first[output]) for output in written)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tables_of_addresses(name: str) -> None:
+    operation = make("ampere f16", FUNCTIONS[name])
+    given = drawn(operation, 136, 264, 64, (3,))
+    listed = {key: None if each is None else list(each) for key, each in given.items()}
+    operands = (listed[key] for key in "ABCD")
+    ports = {port.name: listed[port.name] for port in operation.epilogue_functor.ports}
+    mode = cutlass.gemm.Mode.Array
+    arguments = pycutlass.GemmArguments(operation, (136, 264, 64), *operands, mode, batch=3, epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    check(operation, given)
+    others = drawn(operation, 136, 264, 64, (3,))
+    arguments.update(A=list(others["A"]), epilogue={name: list(others[name]) for name in ports} or None)
+    operation.run(arguments)
+    arguments.sync()
+    check(operation, given | {key: others[key] for key in ("A", *ports)})
+
+
+def test_tables_that_are_on_the_device() -> None:
+    operation = make("ampere f16", residual)
+    given = drawn(operation, 136, 264, 64, (3,))
+
+    def table(name: str) -> Any:
+        return torch.tensor([each.data_ptr() for each in given[name]], device="cuda")
+
+    ports = {name: table(name) for name in ("bias", "addend", "T")}
+    mode, operands = cutlass.gemm.Mode.Array, (table("A"), table("B"), None, table("D"))
+    arguments = pycutlass.GemmArguments(operation, (136, 264, 64), *operands, mode, batch=3, epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
     check(operation, given)
 
 

@@ -106,9 +106,12 @@ def test_c_may_be_d_itself() -> None:
 
 def test_modes_that_it_does_not_have_are_refused() -> None:
     mode = cutlass.gemm.Mode
-    for options in ({"split_k_slices": 2}, {"gemm_mode": mode.GemmSplitKParallel}, {"gemm_mode": mode.Array}):
-        with pytest.raises(ArgumentError, match=r"tensors beside C and D \(extra, bias, second\) runs in Mode.Gemm"):
-            make(drawn(), **options)
+    with pytest.raises(ArgumentError, match=r"tensors beside C and D \(extra, bias, second\) takes whole sums"):
+        make(drawn(), split_k_slices=2)
+    with pytest.raises(ArgumentError, match=r"give extra, bias, second to the ReductionArguments that follow"):
+        make(drawn(), gemm_mode=mode.GemmSplitKParallel)
+    with pytest.raises(ArgumentError, match=r"reads no tables of addresses"):
+        make(drawn(), gemm_mode=mode.Array)
 
 
 def test_what_is_written_by_a_batch_lies_apart() -> None:

@@ -146,16 +146,14 @@ class _Ampere(KernelFamily):
         math, C = kernel.tile_description.math_instruction, kernel.C
         check_family(kernel.epilogue_functor, self.gemm)
         if kernel.epilogue_functor.is_tree:
-            is_stream_k = kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK
             wrong = {
                 f"{math.opcode_class.name} kernels, in place of OpClass.TensorOp": math.is_tensor_op,
                 f"a C of {C.order}, in place of RowMajor": C.layout is _core.RowMajor,
-                "stream-K": not is_stream_k,
             }
             if not all(wrong.values()):
                 raise DescriptionError(
                     f"an Ampere-style epilogue that is a tree of visitors, as epilogue functions are, is for tensor "
-                    f"cores, a C of RowMajor and no stream-K; got {', and '.join(k for k, v in wrong.items() if not v)}"
+                    f"cores and a C of RowMajor; got {', and '.join(k for k, v in wrong.items() if not v)}"
                 )
         self.check_product(kernel.compute_capability, kernel.tile_description, kernel.A, kernel.B, C)
 

@@ -11,11 +11,23 @@
 namespace pycutlass {
 
 /// A tensor of an epilogue: where it begins, and the elements between its rows and between the matrices of a batch.
+///
+/// Or there is a table with an entry for each matrix: `data` is the address of one of addresses then, and where each
+/// matrix has a stride of its own `stride` is that of a table of strides.
 template <typename Element>
 struct Port {
+  static constexpr int64_t kTables = -(int64_t(1) << 62), kAddresses = kTables + 1;
+
   Element* data;
   int64_t stride;
   int64_t batch;
+
+  /// One of the matrices.
+  CUTLASS_HOST_DEVICE Port of(int64_t matrix) const {
+    if (batch > kAddresses) return {data + matrix * batch, stride, 0};
+    return {reinterpret_cast<Element* const*>(data)[matrix],
+            batch == kTables ? reinterpret_cast<int64_t const*>(stride)[matrix] : stride, 0};
+  }
 };
 
 }  // namespace pycutlass

@@ -170,6 +170,36 @@ struct List {
   static constexpr int kSize = sizeof...(Ports);
 };
 
+/// What is done with all ports of a list, as members of the arguments.
+template <typename Port>
+struct EachPort;
+template <template <auto, int> class Form, auto kMember, int kAlignment>
+struct EachPort<Form<kMember, kAlignment>> {
+  /// Chooses one of the matrices that the port stands for.
+  template <typename Arguments>
+  CUTLASS_HOST_DEVICE static void choose(Arguments& chosen, Arguments const& arguments, int64_t matrix) {
+    chosen.*kMember = (arguments.*kMember).of(matrix);
+  }
+  /// Takes the port for one of tables.
+  template <typename Arguments>
+  CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t tables) {
+    (arguments.*kMember).batch = tables;
+  }
+};
+template <typename... Ports>
+struct EachPort<List<Ports...>> {
+  template <typename Arguments>
+  CUTLASS_HOST_DEVICE static void choose(Arguments& chosen, Arguments const& arguments, int64_t matrix) {
+    (EachPort<Ports>::choose(chosen, arguments, matrix), ...);
+  }
+  template <typename Arguments>
+  CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t tables) {
+    (EachPort<Ports>::list(arguments, tables), ...);
+  }
+};
+template <typename Function>
+using AllPorts = EachPort<List<typename Function::Inputs, typename Function::Outputs, typename Function::Reductions>>;
+
 template <typename Element>
 struct ElementOf;
 template <typename Element>

@@ -37,7 +37,8 @@ struct FunctionVisitor {
     Partials<Number> partials;
   };
   using Params = Arguments;
-  using Source = List<Matrix<&Arguments::source, C::kAlignment>>;
+  using Source =
+      cutlass::platform::conditional_t<Function::kReadsSource, List<Matrix<&Arguments::source, C::kAlignment>>, List<>>;
   using Target = List<Matrix<&Arguments::target, C::kAlignment>>;
 
   template <typename Size>
@@ -73,27 +74,26 @@ struct FunctionVisitor {
 
   struct Callbacks {
     Params const& params;
+    Arguments chosen;  // of which there are the ports alone, of one matrix
     SharedStorage& shared;
     Where where;
     int thread, tile_m, tile_n;
     Number scalars[Function::kScalars + 1];
     Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> readers;
-    Readers<cutlass::platform::conditional_t<Function::kReadsSource, Source, List<>>, Arguments, kRows, kGroups,
-            kVector>
-        source;
+    Readers<Source, Arguments, kRows, kGroups, kVector> source;
     Reducers<typename Function::Reductions, Number, kRows, kGroups, kVector> reducers;
 
     CUTLASS_DEVICE void begin_epilogue() {
       Function::read_scalars(params.given, scalars);
-      readers.load_columns(params.given, where);
+      readers.load_columns(chosen.given, where);
       reducers.begin_columns();
       reducers.begin_whole();
     }
     CUTLASS_DEVICE void begin_step(int step) {
       reducers.begin_rows();
       where.step = step;
-      readers.load_rows(params.given, where);
-      source.load_rows(params, where);
+      readers.load_rows(chosen.given, where);
+      source.load_rows(chosen, where);
     }
     CUTLASS_DEVICE void begin_row(int) {}
     template <typename Accumulator, int kCount>
@@ -107,8 +107,8 @@ struct FunctionVisitor {
         return value;
       };
       compute_group<Function, kVector>(scalars, sums, of_source, readers, r, g, out);
-      Writers<Target>::store(params, where, r, g, out);
-      Writers<typename Function::Outputs>::store(params.given, where, r, g, out + 1);
+      Writers<Target>::store(chosen, where, r, g, out);
+      Writers<typename Function::Outputs>::store(chosen.given, where, r, g, out + 1);
       if constexpr (kReduces) {
         if (where.row(r) < where.rows && where.column(g) < where.columns) {
           reducers.take(r, g, out + 1 + Function::Outputs::kSize);
@@ -140,7 +140,7 @@ struct FunctionVisitor {
         __syncthreads();
         if (thread == 0) shared.done = count_tile<kAxes>(partials, where.batch, tile_m, tile_n);
         __syncthreads();
-        reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done, thread, Threads::kThreads);
+        reducers.finish(partials, 0, chosen.given, where, tile_m, tile_n, shared.done, thread, Threads::kThreads);
       }
     }
   };
@@ -154,7 +154,10 @@ struct FunctionVisitor {
                       int(cute::get<1>(size)),
                       0,
                       tile.k()};
-    return {*params, *shared, where, thread, tile.m(), tile.n(), {}, {}, {}, {}};
+    Arguments chosen;
+    AllPorts<Function>::choose(chosen.given, params->given, tile.k());
+    EachPort<List<Source, Target>>::choose(chosen, *params, tile.k());
+    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), {}, {}, {}, {}};
   }
 };
 
@@ -180,6 +183,10 @@ struct FunctionAmpere {
       tree.given = *static_cast<Arguments const*>(call.epilogue);
       tree.source = {static_cast<decltype(tree.source.data)>(source.data), source.stride[0], source.stride[1]};
       tree.target = {static_cast<decltype(tree.target.data)>(target.data), target.stride[0], target.stride[1]};
+      if (target.form == PYCUTLASS_ADDRESSES) {
+        AllPorts<Function>::list(tree.given, tree.target.kAddresses);
+        tree.source.batch = tree.target.batch = tree.target.kAddresses;
+      }
     }
   };
 #endif

@@ -122,6 +122,8 @@ struct Whole : PortAt<kMember, kAlignment> {};
 /// A reduction, and the port that its results go to: a Column, a Row or a Whole.
 template <typename Kind, typename Port>
 struct Reduction;
+template <typename Kind, typename Port>
+struct EachPort<Reduction<Kind, Port>> : EachPort<Port> {};
 
 /// The partial results of all tiles, in the workspace: counters of the tiles that are done, then for each reduction a
 /// line for each tile across its own.
