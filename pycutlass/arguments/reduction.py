@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, overload
 
@@ -30,6 +31,7 @@ from pycutlass.operands import (
     matrix,
     vector,
 )
+from pycutlass.operands.epilogue import given_ports, port_operand
 from pycutlass.operands.overlaps import check_overlap
 from pycutlass.operation import ReductionOperation
 from pycutlass.operation.problems import ReductionProblemSize, reduction_size
@@ -62,6 +64,8 @@ class ReductionArguments(Arguments):
         then raises.
     bias : bool, optional
         Take `source` as a bias; recognised by its number of elements without it.
+    epilogue : mapping, optional
+        Tensors that the operation's epilogue has beside C and D, by their names. Epilogue functors have none.
 
     Raises
     ------
@@ -106,6 +110,7 @@ class ReductionArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     @overload
@@ -120,6 +125,7 @@ class ReductionArguments(Arguments):
         source: Any = None,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     def __init__(
@@ -133,10 +139,11 @@ class ReductionArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         tensors, extents = (workspace, destination, source), _plain(problem_size, partitions)
-        if not unknown and self._start_ordinary(operation, extents, tensors, output_op, bias):
+        if not unknown and epilogue is None and self._start_ordinary(operation, extents, tensors, output_op, bias):
             return
         refuse_unknown("ReductionArguments", unknown, _KEYWORDS)
         self.operation = operation = check_operation(operation, ReductionOperation)
@@ -145,7 +152,9 @@ class ReductionArguments(Arguments):
         self.problem_size, self.partitions = (size.rows, size.columns), size.partitions
         self.bias = check_bias(bias)
         self._planes: Planes | None = None
-        self._start(operation, {"A": workspace, "C": source, "D": destination}, output_op)
+        given = {"A": workspace, "C": source, "D": destination}
+        given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
+        self._start(operation, given, output_op)
         del self._run  # until the first launch, which is that of the class
 
     def _start_ordinary(
@@ -159,6 +168,8 @@ class ReductionArguments(Arguments):
         """Make the launch for sums of this process and tensors that C++ sees are right; False of all others."""
         workspace, destination, source = tensors
         if type(operation) is not ReductionOperation or extents is None or type(workspace) is not int:
+            return False
+        if operation.epilogue_functor.is_tree:
             return False
         planes = planes_at(workspace)
         if planes is None or planes.view.device is None or planes.shape != extents or "_execution" in self.__dict__:
@@ -204,6 +215,7 @@ class ReductionArguments(Arguments):
         C: Any = None,
         D: Any = None,
         output_op: EpilogueScalars | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         """Exchange tensors of the same shapes, or the scalars, without rebuilding.
@@ -220,6 +232,8 @@ class ReductionArguments(Arguments):
             Another source and destination.
         output_op : EpilogueScalars, optional
             Other scalars. Beta may become non-zero only where there is a source.
+        epilogue : mapping, optional
+            What takes the place of tensors that the epilogue has beside C and D, by their names.
 
         Raises
         ------
@@ -233,7 +247,7 @@ class ReductionArguments(Arguments):
             )
         planes = self._planes
         try:
-            super().update(*further, A=A, C=C, D=D, output_op=output_op, **unknown)
+            super().update(*further, A=A, C=C, D=D, output_op=output_op, epilogue=epilogue, **unknown)
         except BaseException:
             self._planes = planes
             raise
@@ -247,16 +261,25 @@ class ReductionArguments(Arguments):
             target = empty_matrix("destination", operation.C, given["D"], rows, columns)
             return ReductionProblem(operation, rows, columns, self.partitions, {"D": target}, scalars)
         target = matrix("destination", operation.C, given["D"], rows, columns)
-        check_writable(target)
         operands: dict[str, Operand] = {"A": self._workspace(given["A"], rows, columns), "D": target}
         if scalars.needs_source:
+            if given["C"] is None and self._functor.reads_source:
+                raise ArgumentError(f"source is None, and the epilogue {self._functor!r} reads it: give a source")
             if given["C"] is None:
                 raise ArgumentError("source is None, and beta is not 0: give a source, or epilogue_type(alpha, 0)")
             operands["C"] = self._source(given["C"], rows, columns)
-        for each in operands.values():
-            assert isinstance(each, Matrix)
-            if each is not target and not _reads_what_it_writes(target, each):
-                check_overlap(target, each)
+        written = [target]
+        for port in self._functor.ports:
+            is_output = port in self._functor.outputs
+            made = port_operand(port, given.get(port.name), rows, columns, 1, written=is_output)
+            operands[port.name] = made
+            written += [made] if is_output else []
+        for each, other in itertools.product(written, operands.values()):
+            assert isinstance(other, Matrix)
+            if other is each:
+                check_writable(each)
+            elif each is not target or other in written or not _reads_what_it_writes(target, other):
+                check_overlap(each, other)
         return ReductionProblem(operation, rows, columns, self.partitions, operands, scalars)
 
     def _workspace(self, workspace: Any, rows: int, columns: int) -> Matrix:
@@ -353,4 +376,5 @@ _KEYWORDS = (
     "source",
     "output_op",
     "bias",
+    "epilogue",
 )

@@ -98,6 +98,13 @@ FAMILIES: dict[Family, _Target] = {
     Family.AMPERE_GEMM: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
     Family.AMPERE_CONV: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
     Family.SM90_GEMM: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
+    Family.REDUCTION: _Target("Function", "reduction_function.h"),
+}
+
+
+#: Families that have no reductions, and why.
+_WITHOUT_REDUCTIONS = {
+    Family.REDUCTION: "of partial sums take elements one by one",
 }
 
 
@@ -152,6 +159,13 @@ def why_not(functor: _Typed, family: Family) -> str:
         return (
             f"{functor.name} is an epilogue function, which {', '.join(taking)} and {last} take, and {family.value} do "
             f"not yet"
+        )
+    reduced = ", ".join(name for name, _ in functor.graph.reductions)
+    if reduced and family in _WITHOUT_REDUCTIONS:
+        return (
+            f"{functor.name} reduces D to {reduced}, and {family.value} {_WITHOUT_REDUCTIONS[family]}: "
+            f"{Family.AMPERE_GEMM.value}, by stream-K as well, {Family.AMPERE_CONV.value} and {Family.SM90_GEMM.value} "
+            f"take reductions"
         )
     return ""
 

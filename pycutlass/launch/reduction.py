@@ -27,6 +27,11 @@ class ReductionProblem(Problem):
     scalars: EpilogueScalars
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """D, and what the epilogue writes beside it."""
+        return ("D", *(port.name for port in self.operation.epilogue_functor.outputs))
+
+    @property
     def is_empty(self) -> bool:
         """Whether the destination has no elements."""
         return 0 in (self.rows, self.columns)
@@ -51,7 +56,11 @@ class ReductionProblem(Problem):
         planes = self.operands["A"].host_array().reshape(self.partitions, self.rows, self.columns)
         functor = self.operation.epilogue_functor
         source = self.operands["C"].host_array() if "C" in self.operands else None
+        inputs = {port.name: self.operands[port.name].host_array() for port in functor.inputs}
+        scalars = dict(zip(functor.scalar_names, self.scalars.values, strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
             total = planes.sum(axis=0, dtype=planes.dtype)
-            result = functor.output.round(functor.reference(np.asarray(total), source, self.scalars.values))
-        self.operands["D"].store(result)
+            results = functor.evaluate(np.asarray(total), source, scalars, inputs)
+        types = {"D": functor.output} | {port.name: port.type for port in functor.outputs}
+        for name, values in results.items():
+            self.operands[name].store(types[name].round(values))

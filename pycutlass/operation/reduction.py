@@ -198,6 +198,14 @@ class ReductionOperation(Operation):
     def body(self) -> str:
         """Return the generated C++ without the line that names the kernel."""
         rows, columns = self.shape
+        functor, sums = self.epilogue_functor, element(self.element_accumulator)
+        if functor.is_tree:
+            return (
+                f"{functor.definitions(Family.REDUCTION)}"
+                "using Operation = pycutlass::ReduceFunction<\n"
+                f"    cutlass::MatrixShape<{rows}, {columns}>, {functor.cpp(Family.REDUCTION)}, {sums.cpp},\n"
+                f"    {self.C.type.cpp}, {self.count}, {self.partitions_per_stage}>;\n"
+            )
         return (
             '#include "pycutlass/reduction.h"\n\n'
             "using Operation = pycutlass::ReduceSplitK<\n"
@@ -288,6 +296,12 @@ class ReductionOperation(Operation):
 
     def _check_epilogue(self) -> None:
         """Check that the functor can turn sums into C: as that of a GEMM, to which C is a matrix."""
+        if self.epilogue_functor.is_tree and not self.C.order.is_row_major:
+            raise DescriptionError(
+                f"a reduction whose epilogue is a tree of visitors, as epilogue functions are, is for a C of RowMajor "
+                f"or TensorNHWC; got {self.C.order}: describe C with one of these, here and in what makes the partial "
+                f"sums"
+            )
         matrix = TensorDescription(self.C.element, _core.RowMajor, self.count)
         AMPERE.check_epilogue(element(self.element_accumulator), matrix, self.epilogue_functor)
 

@@ -23,7 +23,7 @@ from pycutlass import cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import PyCutlassError
 from pycutlass.library import TensorDescription
-from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
+from pycutlass.operation import Conv2dOperation, GemmOperationUniversal, ReductionOperation
 
 HERE = Path(__file__).parent
 INCLUDE = f'#include "{HERE / "warp.h"}"\n'
@@ -186,9 +186,8 @@ class Emulator:
         if header.exists():
             return _include(self._common / header.name)
         directory.mkdir()
-        names = [
-            f"pycutlass/{name}.h" for name in ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d_visitor")
-        ]
+        kernels = ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d_visitor", "reduction_function")
+        names = [f"pycutlass/{name}.h" for name in kernels]
         names += ["algorithm", "array", "random", "tuple", "vector"]
         header.write_text("".join(f"#include <{name}>\n" for name in names))
         return self.precompile(header)
@@ -237,16 +236,23 @@ class Emulator:
         )
         return self._run(operation, "gemm_function.h", problems)
 
+    def run_reduction(self, operation: ReductionOperation, seed: int = 0) -> tuple[bool, str]:
+        """The same for a reduction of partial sums with an epilogue function: M, N, partitions and a seed."""
+        drawn, (rows, columns), step = random.Random(seed), operation.shape, operation.count
+        sizes = [(rows, columns, 1), (2 * rows + 1, columns + step, 5), (1, step, 9), (3 * rows, 2 * columns, 4)]
+        return self._run(operation, "reduction_function.h", ((*each, drawn.randint(0, 2**30)) for each in sizes))
+
     def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:
         """Return whether all elements are right, in several problems drawn at random, and what was said."""
         return self._run(operation, "conv2d.h", _convolutions(operation, seed))
 
     def _run(self, operation: Any, header: str, problems: Iterable[tuple[int, ...]]) -> tuple[bool, str]:
         text = re.sub(r"PYCUTLASS_KERNEL\(.*\)", "", operation.emit())
+        operands = {name: getattr(operation, name) for name in "ABC" if hasattr(operation, name)}
         macros = "".join(
             f"#define EMULATED_{name} {SPELLED[operand.type.short]}, {str(_is_by_rows(operand)).lower()}\n"
             f"#define ALIGNMENT_{name} {operand.alignment}\n"
-            for name, operand in (("A", operation.A), ("B", operation.B), ("C", operation.C))
+            for name, operand in operands.items()
         )
         macros += f"#define EMULATED_FUNCTION {int('struct Function ' in text)}\n"
         macros += f"#define EMULATED_EXTRA {int('struct ExtraEpilogue ' in text)}\n"

@@ -10,7 +10,7 @@ from descriptions import parts
 from emulator import Emulator
 from epilogue_functions import FUNCTIONS
 
-from pycutlass import GemmOperationUniversal, cutlass
+from pycutlass import GemmOperationUniversal, ReductionOperation, TensorDescription, cutlass
 
 pytestmark = pytest.mark.compile
 
@@ -49,6 +49,18 @@ def test_where_several_threadblocks_add_up_a_tile(
     described = parts(kind, tile=tile) | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}
     functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "count", "at_once"),
+    [("several", cutlass.float16, 8, 4), ("scaled", cutlass.float32, 4, 1), ("residual", cutlass.float16, 1, 3)],
+)
+def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: int, emulator: Emulator) -> None:
+    functor = FUNCTIONS[name](kind, count, cutlass.float32)
+    C = TensorDescription(kind, cutlass.RowMajor, count)
+    operation = ReductionOperation((4, 32 * count), C, cutlass.float32, None, None, functor, count, at_once)
+    right, said = emulator.run_reduction(operation)
     assert right, said
 
 

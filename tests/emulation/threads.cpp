@@ -34,7 +34,7 @@ std::vector<char> slots;
 Barrier block_barrier;
 std::function<void()> work;
 ucontext_t scheduler;
-int current;
+int current, width;
 
 void yield() { swapcontext(&threads[current].context, &scheduler); }
 
@@ -59,7 +59,7 @@ bool step() {
   for (current = 0; current < static_cast<int>(threads.size()); ++current) {
     if (threads[current].ended) continue;
     running = true;
-    threadIdx = {static_cast<unsigned>(current), 0, 0};
+    threadIdx = {static_cast<unsigned>(current % width), static_cast<unsigned>(current / width), 0};
     swapcontext(&scheduler, &threads[current].context);
   }
   return running;
@@ -72,8 +72,9 @@ char* slot(int lane) { return &slots[(current / kWarp * kWarp + lane) * kSlotByt
 void wait_for_warp() { wait(warps[current / kWarp], kWarp); }
 void wait_for_block() { wait(block_barrier, static_cast<int>(threads.size())); }
 
-void run_block(uint3 block, int count, std::function<void()> body) {
+void run_block(uint3 block, int count, int side_by_side, std::function<void()> body) {
   blockIdx = block;
+  width = side_by_side;
   work = std::move(body);
   threads = std::vector<Thread>(count);
   warps.assign(count / kWarp, {});

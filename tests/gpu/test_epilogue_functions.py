@@ -165,6 +165,31 @@ def test_tables_that_are_on_the_device() -> None:
     check(operation, given)
 
 
+@pytest.mark.parametrize("size", [(136, 264, 1024), (8, 8, 64), (1000, 520, 4096)])
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "reduced"])
+def test_behind_parallel_split_k(name: str, size: tuple[int, int, int]) -> None:
+    described = parts("f16")
+    gemm = GemmOperationUniversal(**described)
+    functor = FUNCTIONS[name](described["C"].element, 8, cutlass.float32)
+    reduction = pycutlass.ReductionOperation(
+        (4, 256), described["C"], cutlass.float32, epilogue_functor=functor, count=8
+    )
+    pycutlass.compiler.add_module([gemm, reduction])
+    m, n, k = size
+    given = drawn(GemmOperationUniversal(**described | {"epilogue_functor": functor}), m, n, k)
+    for each in ("A", "B"):
+        given[each] /= k**0.25
+    mode = cutlass.gemm.Mode.GemmSplitKParallel
+    sums = pycutlass.GemmArguments(gemm, size, given["A"], given["B"], gemm_mode=mode, split_k_slices=3)
+    ports = {port.name: given[port.name] for port in functor.ports}
+    arguments = pycutlass.ReductionArguments(reduction, (m, n), 3, sums.ptr_D, given["D"], given["C"], epilogue=ports)
+    gemm.run(sums)
+    reduction.run(arguments)
+    arguments.sync()
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    check(operation, given)
+
+
 @pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])
 def test_a_scalar_in_device_memory(kernel: str) -> None:
     operation = make(kernel, residual)
