@@ -72,6 +72,10 @@ PARTS: tuple[Part, ...] = (
     Part("grouped", "Grouped GEMM", 300, ("-P", "-m", "benchmarks.grouped"), "benchmark"),
     Part("conv", "Convolution", 570, ("-P", "-m", "benchmarks.conv"), "benchmark"),
     Part("fusion", "Epilogue functions", 400, ("-P", "-m", "benchmarks.fusion"), "benchmark"),
+    Part(
+        *("fusion_compile", "Compile times of epilogue functions", 3600),
+        *(("-P", "-m", "benchmarks.fusion_compile"), "benchmark"),
+    ),
     Part("examples", "Examples", 240, (*_PYTEST, "tests/examples"), "tests"),
     Part("loading", "Loading and unloading kernels", 300, ("-P", "-m", "benchmarks.loading"), "benchmark"),
     Part("imports", "Imports", 180, ("-P", "-m", "benchmarks.imports"), "benchmark"),
@@ -81,7 +85,9 @@ PARTS: tuple[Part, ...] = (
 #: The tool of compute-sanitizer by part; the reads of other libraries' kernels are none of our errors.
 _TOOLS = {"sanitizer": "memcheck", "racecheck": "racecheck", "initcheck": "initcheck"}
 _BY_NAME = {part.name: part for part in PARTS}
-_DEFAULT = [part.name for part in PARTS if part.name not in ("racecheck", "initcheck")]
+#: What takes long, and is run where it is asked for: the last needs no GPU.
+_ASKED_FOR = ("racecheck", "initcheck", "fusion_compile")
+_DEFAULT = [part.name for part in PARTS if part.name not in _ASKED_FOR]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
