@@ -41,13 +41,14 @@ def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D"
         check_overlap(target, source)
     for name, other in itertools.product(written, operands):
         if {name, other} != {"C", "D"} and name != other and (other not in written or name < other):
-            check_overlap(operands[name], operands[other])
+            check_overlap(operands[name], operands[other], are_written=other in written)
 
 
-def check_overlap(target: Matrix, source: Matrix) -> None:
-    """Raise ArgumentError where writing `target` would change `source` while it is read: where they share a byte."""
+def check_overlap(target: Matrix, source: Matrix, *, are_written: bool = False) -> None:
+    """Raise ArgumentError where writing `target` would change `source`, which is read or written: they share a byte."""
     if _core.share_memory(_batch(target), _batch(source)):
-        raise _overlapping(target, source, "a kernel cannot write over what it still reads")
+        why = "two results cannot be in one place" if are_written else "a kernel cannot write over what it still reads"
+        raise _overlapping(target, source, why)
 
 
 def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str, written: Sequence[str] = ("D",)) -> None:

@@ -166,10 +166,12 @@ def test_a_function_without_types_is_no_functor() -> None:
 @pycutlass.epilogue_function
 def _named(accum: Any, scale: Tensor, data: Tensor, mask: Tensor, B2: Tensor, row: Row, alpha: Scalar = 1.0) -> Any:
     x = alpha * accum * scale + data + B2 + row
-    return {"D": epilogue.where(mask != 0, x, 0.0), "T": x, "Squares": epilogue.sum_of_squares(x, axis=1)}
+    reductions = {"Squares": epilogue.sum_of_squares(x, axis=1), "most": epilogue.max(x)}
+    return {"D": epilogue.where(mask != 0, x, 0.0), "T": x, **reductions}
 
 
 M, N, K = 16, 24, 32
+_SHARED = np.zeros(M, np.float32)
 
 
 def launched(**given: Any) -> dict[str, Any]:
@@ -184,6 +186,7 @@ def launched(**given: Any) -> dict[str, Any]:
         "row": np.ones(N, half),
         "T": np.zeros((M, N), half),
         "Squares": np.zeros(M, np.float32),
+        "most": np.zeros(1, np.float32),
     } | given
     D = np.zeros((M, N), half)
     arguments = pycutlass.GemmArguments(
@@ -210,6 +213,8 @@ def launched(**given: Any) -> dict[str, Any]:
         ),
         ({"mask": np.ones((M, N), np.bool_)}, r"Pass mask.view\(np.int8\), which has the same memory"),
         ({"mask": torch.ones(M, N, dtype=torch.bool)}, r"Pass mask.view\(torch.int8\), which has the same memory"),
+        ({"most": np.ones(2, np.float32)}, r"operand most must be of one element; got shape \(2,\)"),
+        ({"Squares": _SHARED, "most": _SHARED[:1]}, "Squares overlaps most .*: two results cannot be in one place"),
         ({"rwo": np.ones(N, np.float16)}, "the epilogue _named has no keyword rwo; it has .*Did you mean row"),
         ({"alpha": 2.0}, r"alpha is a scalar: give output_op=operation.epilogue_type\(alpha=...\)"),
     ],
