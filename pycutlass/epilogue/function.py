@@ -106,7 +106,7 @@ class EpilogueFunction:
     def __call__(
         self,
         element_output: Any,
-        epilogue_vector_length: int,
+        epilogue_vector_length: int | None = None,
         element_accumulator: Any = None,
         element_epilogue: Any = None,
         **types: Any,
@@ -130,12 +130,16 @@ class EpilogueFunction:
         DescriptionError
             A type that no kernel takes there.
         ArgumentTypeError
-            A name that the function lacks.
+            A name that the function lacks, or no alignment.
         """
         if is_traced(element_output):
             raise DescriptionError(
                 f"{where_called()}{self.name} is an epilogue function, which is called with types, and is given a "
                 f"value of another one: what several functions share is a plain function, without the decorator"
+            )
+        if epilogue_vector_length is None:  # has a default for the sake of the message above
+            raise ArgumentTypeError(
+                f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8)"
             )
         return FunctionEpilogue(
             self, element_output, epilogue_vector_length, element_accumulator, element_epilogue, tuple(types.items())

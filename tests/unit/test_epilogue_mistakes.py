@@ -98,6 +98,7 @@ def refused(function: Any) -> str:
         (_method, "is a method, whose first parameter is self"),
         (plain, "plain is an epilogue function already: call it with types"),
         (lambda accum: plain(accum, 8), "what several functions share is a plain function, without the decorator"),
+        (lambda accum: plain(accum), "what several functions share is a plain function, without the decorator"),
         (lambda accum: torch.clamp(accum), "give min, max or both"),
         (lambda accum: np.clip(accum, 0, 1, out=np.ones(1)), "given to numpy.clip"),
         (lambda accum: functional.dropout(accum), "given to torch's dropout"),
@@ -147,6 +148,11 @@ def test_functions_are_equal_whatever_the_accumulator_is_called() -> None:
     one, two = pycutlass.epilogue_function(lambda accum: relu(accum)), pycutlass.epilogue_function(lambda x: relu(x))
     assert one == two and hash(one) == hash(two)
     assert one(cutlass.float16, 8) == two(cutlass.float16, 8)
+
+
+def test_types_and_alignment_are_asked_for() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"the alignment of D, as in plain\(cutlass.float16, 8\)"):
+        plain(cutlass.float16)
 
 
 def test_help_shows_the_authors_words() -> None:
