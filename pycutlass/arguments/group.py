@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pycutlass.arguments.base import check_source
-from pycutlass.epilogue import EpilogueScalars
+from pycutlass.calls import counted, shown
+from pycutlass.epilogue import EpilogueScalars, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of, shape_of
 from pycutlass.launch.grouped import TABLES, GroupProblem, Table, TableProblem
 from pycutlass.library import TensorDescription
 from pycutlass.operands import Matrix, check_writable, empty_matrix, is_vector, matrix, vector
-from pycutlass.operands.epilogue import check_sums
+from pycutlass.operands.epilogue import check_sums, port_operand
 from pycutlass.operands.overlaps import check_many_overlaps
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation.group_support import EXTENTS, Sizes, as_sequence, check_count_of, shared
@@ -49,21 +52,25 @@ def group_problem(
         something that is read or another D.
     """
     sizes: Sizes = given["problem_sizes"]
+    functor = operation.epilogue_functor
     if scalars.needs_source:
-        check_source(given["C"])
+        check_source(given["C"], functor)
     names = "ABCD" if scalars.needs_source else "ABD"
     groups = {
         name: _operands(operation, name, given[name], sizes, bias, reorder if name == "B" else UNCHANGED)
         for name in names
     }
+    for port in functor.ports:
+        groups[port.name] = _port_operands(port, given.get(port.name), sizes, written=port in functor.outputs)
     _check_place(groups.values())
     if exceeds(operation, sizes):
         for A, B, size in zip(groups["A"], groups["B"], sizes.tolist(), strict=True):
             if min(size):
                 check_sums(operation.epilogue_functor, A, B, size[2])
-    for target in groups["D"]:
+    written = ("D", *(port.name for port in functor.outputs))
+    for target in itertools.chain.from_iterable(groups[name] for name in written):
         check_writable(target)
-    check_many_overlaps(groups, "a group")
+    check_many_overlaps(groups, "a group", written)
     operands = {each.name: each for group in groups.values() for each in group}
     return GroupProblem(operation, sizes, groups, operands, scalars, bias)
 
@@ -112,6 +119,26 @@ def _operands(
     )
 
 
+def _port_operands(port: Port, tensors: Any, sizes: Sizes, *, written: bool) -> tuple[Matrix, ...]:
+    """Return a tensor that the epilogue has, of every problem."""
+    name = port.name
+    if tensors is None:
+        raise ArgumentError(
+            f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{name!r}: [...]}}, with a tensor for "
+            f"each of {len(sizes)} problems"
+        )
+    listed = as_sequence(f"operand {name}", tensors)
+    if len(listed) != len(sizes):
+        raise ArgumentError(
+            f"operand {name} has {counted(len(listed), 'tensor')}, and problem_sizes {counted(len(sizes), 'problem')}: "
+            f"a group needs one tensor for each problem in each list"
+        )
+    return tuple(
+        port_operand(replace(port, name=f"{name}[{number}]"), listed[number], m, n, 1, written=written)
+        for number, (m, n, _) in enumerate(sizes.tolist())
+    )
+
+
 def _operand(
     name: str,
     description: TensorDescription,
@@ -153,7 +180,9 @@ def table_problem(
         A table is missing or does not fit.
     """
     names = [name for name in TABLES if name not in ("C", "ldc") or scalars.needs_source]
-    operands = {name: _table(name, given[name], count) for name in names}
+    operands = {name: _table(TABLES[name], given[name], _wanted(name, count)) for name in names}
+    for port in operation.epilogue_functor.ports:
+        operands |= _port_tables(port, given.get(port.name), count)
     places = {table.view.device: table.name for table in operands.values()}
     if None in places:
         raise ArgumentError(
@@ -166,20 +195,39 @@ def table_problem(
     return TableProblem(operation, count, most_tiles, operands, scalars)
 
 
-def _table(key: str, tensor: Any, count: int) -> Table:
-    name = TABLES[key]
+def _port_tables(port: Port, given: Any, count: int) -> dict[str, Table]:
+    """Return the tables of a tensor that the epilogue has: of addresses, and of a matrix of leading dimensions, too."""
+    name, address = port.name, (("int64", "uint64"), (count,))
+    if port.form != "matrix":
+        return {name: _table(name, given, address)}
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        raise ArgumentTypeError(
+            f"{name}, a matrix of the epilogue, is given as two tables of {count} entries, (addresses, leading "
+            f"dimensions); got {shown(given)}"
+        )
+    strides = _table(f"the table of leading dimensions of {name}", given[1], (("int64",), (count,)))
+    return {name: _table(name, given[0], address), f"ld_{name}": strides}
+
+
+def _wanted(key: str, count: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the element types and the shape of a table."""
+    if key == "problem_sizes":
+        return ("int32",), (count, 3)
+    return ("int64", "uint64") if key in "ABCD" else ("int64",), (count,)
+
+
+def _table(name: str, tensor: Any, wanted: tuple[tuple[str, ...], tuple[int, ...]]) -> Table:
+    dtypes, shape = wanted
     if tensor is None:
         raise ArgumentError(f"{name} is missing: a group on the device needs a table with one entry for each problem")
     view = wrap(name, tensor)
-    wanted = ("int32",) if key == "problem_sizes" else ("int64", "uint64") if key in "ABCD" else ("int64",)
-    shape = (count, 3) if key == "problem_sizes" else (count,)
-    if view.dtype_name not in wanted:
-        raise ArgumentTypeError(f"{name} must be a device tensor of {wanted[0]}, got {view.dtype_name or 'an address'}")
+    if view.dtype_name not in dtypes:
+        raise ArgumentTypeError(f"{name} must be a device tensor of {dtypes[0]}, got {view.dtype_name or 'an address'}")
     if view.shape != shape:
         raise ArgumentError(
-            f"{name} must have shape {shape}, an entry for each of problem_count={count} problems; got {view.shape}"
+            f"{name} must have shape {shape}, an entry for each of problem_count={shape[0]} problems; got {view.shape}"
         )
-    if view.strides != ((3, 1) if len(shape) == 2 else (1,)) and count > 1:
+    if view.strides != ((3, 1) if len(shape) == 2 else (1,)) and shape[0] > 1:
         packed = copied(name, view.library, len(shape), True) or "a contiguous copy"
         raise ArgumentError(f"{name} must be contiguous, got strides {view.strides}; pass {packed}")
     return Table(name, view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, overload
@@ -14,17 +15,19 @@ from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import AlignmentError, ArgumentError
+from pycutlass.integers import items_of, shape_of
 from pycutlass.kernel import PreparedGrouped, prepare
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.launch.grouped import GroupedLaunch, GroupProblem, TableProblem
 from pycutlass.operands import check_bias, check_count
+from pycutlass.operands.epilogue import given_ports
 from pycutlass.operands.reordered import Reordering
 from pycutlass.operation.group_support import check_sizes, count_tiles
 from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]
 
-_KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "reordered")
+_KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "reordered", "epilogue")
 
 
 @partial(public, but=("update",))
@@ -55,6 +58,9 @@ class GemmGroupedArguments(Arguments):
         Interleaved kernels: whether every B[i] is what `reorder_column` returned. Left out, their memory tells,
         and copies are refused. What is not is reordered here: host memory when it is read, tensors on a GPU into
         copies, which `update` renews.
+    epilogue : mapping, optional
+        Lists of the tensors that the operation's epilogue has beside C and D, one of each problem, by their names.
+        Epilogue functors have none.
 
     Raises
     ------
@@ -103,6 +109,7 @@ class GemmGroupedArguments(Arguments):
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
         reordered: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     @overload
@@ -118,6 +125,7 @@ class GemmGroupedArguments(Arguments):
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
         reordered: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     def __init__(
@@ -132,6 +140,7 @@ class GemmGroupedArguments(Arguments):
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
         reordered: bool | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         refuse_unknown("GemmGroupedArguments", unknown, _KEYWORDS)
@@ -142,9 +151,23 @@ class GemmGroupedArguments(Arguments):
         sizes = check_sizes(self.operation.single, problem_sizes)
         self.problem_count = len(sizes)
         tensors = {name: listed(name, operand) for name, operand in (("A", A), ("B", B), ("C", C), ("D", D))}
-        given = {"problem_sizes": sizes, **tensors}
+        given = {"problem_sizes": sizes, **tensors, **self._listed_ports({} if epilogue is None else epilogue)}
         if not self._start_ordinary(given, output_op):
             self._start(self.operation, given, output_op)
+
+    def _listed_ports(self, epilogue: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tensors of the epilogue that are given, as tuples, which their owner cannot change.
+
+        One tensor may hold those of all problems along its first dimension.
+        """
+        functor = self.operation.epilogue_functor
+        dimensions = {port.name: 3 if port.form == "matrix" else 2 for port in functor.ports}
+        return {
+            name: items_of(t, sys.maxsize - 1)
+            if isinstance(t, list) or (not isinstance(t, tuple) and len(shape_of(t) or ()) == dimensions[name])
+            else t
+            for name, t in given_ports(functor, epilogue).items()
+        }
 
     def _start_ordinary(self, given: dict[str, Any], output_op: Any) -> bool:
         """Make the launch of tensors that C++ sees are right; False, and nothing has changed, of all others."""
@@ -180,6 +203,7 @@ class GemmGroupedArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         most_tiles: int = 0,
+        epilogue: Mapping[str, Any] | None = None,
     ) -> GemmGroupedArguments:
         """Return arguments whose sizes, addresses and leading dimensions are on the device, read when the kernel runs.
 
@@ -210,6 +234,9 @@ class GemmGroupedArguments(Arguments):
         most_tiles : int
             Output tiles of all problems at most: more threadblocks than that are not launched. 0, where nobody knows,
             launches as many as the GPU holds, which Hopper-native groups always do.
+        epilogue : mapping, optional
+            Of the tensors that the operation's epilogue has beside C and D, by their names: a table of addresses of
+            each vector, and of each matrix the two tables (addresses, leading dimensions).
 
         Raises
         ------
@@ -228,7 +255,8 @@ class GemmGroupedArguments(Arguments):
         arguments.problem_count = check_count("problem_count", problem_count)
         tables = {"problem_sizes": problem_sizes, "A": ptr_A, "B": ptr_B, "C": ptr_C, "D": ptr_D}
         strides = {"lda": lda, "ldb": ldb, "ldc": ldc, "ldd": ldd}
-        arguments._start(operation, {**tables, **strides}, output_op)
+        ports = arguments._listed_ports({} if epilogue is None else epilogue)
+        arguments._start(operation, {**tables, **strides, **ports}, output_op)
         return arguments
 
     def update(
@@ -240,6 +268,7 @@ class GemmGroupedArguments(Arguments):
         C: Any = None,
         D: Any = None,
         output_op: EpilogueScalars | None = None,
+        epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         """Exchange tensors, sizes or scalars without recompiling.
@@ -258,6 +287,8 @@ class GemmGroupedArguments(Arguments):
             other tables of addresses.
         output_op : EpilogueScalars, optional
             Other scalars. Beta may become non-zero only where there is a C.
+        epilogue : mapping, optional
+            What takes the place of tensors that the epilogue has beside C and D, by their names.
 
         Raises
         ------
@@ -265,7 +296,7 @@ class GemmGroupedArguments(Arguments):
             As for the constructor.
         """
         if further or unknown:
-            refuse_unknown("update", unknown, ("problem_sizes", "A", "B", "C", "D", "output_op"), further)
+            refuse_unknown("update", unknown, ("problem_sizes", "A", "B", "C", "D", "output_op", "epilogue"), further)
         # Tuples, which their owner cannot change behind our back. Written out, for this is in the way of every launch.
         if A is not None and type(A) is not tuple:
             A = listed("A", A)
@@ -275,7 +306,7 @@ class GemmGroupedArguments(Arguments):
             C = listed("C", C)
         if D is not None and type(D) is not tuple:
             D = listed("D", D)
-        if output_op is None and problem_sizes is None and self._try_exchange(A, B, C, D):
+        if output_op is None and epilogue is None and problem_sizes is None and self._try_exchange(A, B, C, D):
             given = self._given
             if self._execution.ends_elsewhere:
                 self._execution.defer_release(tuple(given[name] for name in "ABCD"))
@@ -290,7 +321,7 @@ class GemmGroupedArguments(Arguments):
             return
         tensors = {name: t for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         self._check_use(tensors, output_op)
-        merged = {**self._given, **tensors}
+        merged = {**self._given, **tensors, **self._listed_ports({} if epilogue is None else epilogue)}
         if problem_sizes is not None:
             on_device = self._most_tiles is not None
             merged["problem_sizes"] = problem_sizes if on_device else check_sizes(self.operation.single, problem_sizes)
@@ -343,7 +374,7 @@ class GemmGroupedArguments(Arguments):
         """Go over to other sizes and tensors where these are plainly right; False leaves everything as it was."""
         execution = self._execution
         sizes = given["problem_sizes"]
-        if exceeds(self.operation, sizes):
+        if exceeds(self.operation, sizes) or self.operation.epilogue_functor.ports:
             return False
         if not isinstance(execution, GroupedLaunch) or not execution.resize(sizes, A, B, C, D):
             return False

@@ -96,14 +96,18 @@ class _Target:
 #: Families that take epilogue functions, and what they are there.
 FAMILIES: dict[Family, _Target] = {
     Family.AMPERE_GEMM: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
+    Family.AMPERE_GROUP: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
     Family.AMPERE_CONV: _Target("pycutlass::FunctionAmpere<Function>", "function_ampere.h"),
     Family.SM90_GEMM: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
+    Family.SM90_GROUP: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
     Family.REDUCTION: _Target("Function", "reduction_function.h"),
 }
 
 
 #: Families that have no reductions, and why.
 _WITHOUT_REDUCTIONS = {
+    Family.AMPERE_GROUP: "have problems of many sizes",
+    Family.SM90_GROUP: "have problems of many sizes",
     Family.REDUCTION: "of partial sums take elements one by one",
 }
 

@@ -172,6 +172,8 @@ class Epilogue(ABC):
         if self.ports and family not in (Family.AMPERE_GEMM, Family.AMPERE_CONV, Family.SM90_GEMM):
             names = ", ".join(port.name for port in self.ports)
             return f"{type(self).__name__} has tensors beside C and D ({names}), which {family.value} do not take"
+        if family in (Family.AMPERE_GROUP, Family.SM90_GROUP) and not self.takes_lists:
+            return f"{type(self).__name__} is a tree of visitors that reads no tables, which {family.value} have"
         return ""
 
     @abstractmethod

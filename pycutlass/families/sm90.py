@@ -244,9 +244,9 @@ class _Sm90(KernelFamily):
     def group_text(self, kernel: Gemm, mode: SchedulerMode) -> str:
         """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
         # CUTLASS may choose one stage too many for a group.
-        tile = kernel.tile_description
-        stages = stages_of(tile, kernel.C, grouped=True)
-        chosen = tile.stages is None and stages == chosen_stages(tile, kernel.C, grouped=True)
+        tile, C = kernel.tile_description, _loaded(kernel.epilogue_functor, self.gemm, kernel.C, kernel.D)
+        stages = stages_of(tile, C, grouped=True, D=kernel.D)
+        chosen = tile.stages is None and stages == chosen_stages(tile, C, grouped=True, D=kernel.D)
         return self._text(kernel, None if chosen else stages, "gemm_grouped_sm90.h", "GemmGroupedSm90")
 
     def _text(self, kernel: Gemm, stages: int | None, header: str, template: str) -> str:

@@ -323,11 +323,9 @@ class DeviceLaunch:
                 call.watch(part.view.owner, part.name, name == "D")
 
     def _set_epilogue(self, prepared: Prepared) -> None:
-        """Pack scalars and tensors of the epilogue as the kernel takes them."""
+        """Pack scalars and tensors of the epilogue as the kernel takes them, and know the tensors."""
+        self._pack_epilogue(prepared)
         problem, call, tensors = prepared.problem, prepared.call, prepared.tensors
-        addresses = {name: pointer for name, (pointer, _, _) in tensors.items()}
-        strides = {name: steps for name, (_, steps, _) in tensors.items()}
-        call.set_epilogue(problem.scalars.packed(self._layout, addresses, strides))
         for name, (_, steps, size) in tensors.items():
             operand, field = problem.operands[name], self._layout.tensors[name]
             self._layout.check(name, operand.description.type.short, name in problem.written)
@@ -338,6 +336,12 @@ class DeviceLaunch:
             elif operand.view.device is not None:
                 for part in operand.parts:
                     call.watch(part.view.owner, part.name, name in problem.written)
+
+    def _pack_epilogue(self, prepared: Prepared) -> None:
+        """Pack scalars and tensors of the epilogue as the kernel takes them."""
+        addresses = {name: pointer for name, (pointer, _, _) in prepared.tensors.items()}
+        strides = {name: steps for name, (_, steps, _) in prepared.tensors.items()}
+        prepared.call.set_epilogue(prepared.problem.scalars.packed(self._layout, addresses, strides))
 
     def _buffer(self, prepared: Prepared, name: str, size: int) -> int:
         """Return the address of the buffer that goes by `name`, made at first use and whenever it is too small."""

@@ -46,7 +46,7 @@ class GroupProblem(Problem):
     sizes : int32 array of shape (problems, 3)
         M, N, K of each.
     groups : dict
-        The operands of all problems, by letter; C is absent where it is not read.
+        The operands of all problems, by letter, then those of the epilogue by name; C is absent where it is not read.
     operands : dict
         The same one by one, by name: ``A[0]``, ``A[1]``, ...
     bias : bool or None
@@ -59,6 +59,11 @@ class GroupProblem(Problem):
     operands: dict[str, Matrix]
     scalars: EpilogueScalars
     bias: bool | None
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """D, and what the epilogue writes beside it."""
+        return ("D", *(port.name for port in self.operation.epilogue_functor.outputs))
 
     @property
     def what(self) -> str:
@@ -76,6 +81,9 @@ class GroupProblem(Problem):
 
     def compute(self) -> None:
         """Execute the meaning on the host."""
+        if self.operation.epilogue_functor.is_tree:
+            self._compute_outputs()
+            return
         A, B, D = (self.groups[name] for name in "ABD")
         C = self.groups.get("C")
         results = reference.gemm_grouped(
@@ -88,6 +96,19 @@ class GroupProblem(Problem):
         for target, values in zip(D, results, strict=True):
             if target.bytes:
                 target.store(values)
+
+    def _compute_outputs(self) -> None:
+        """Execute the reference of an epilogue with tensors of its own, problem by problem."""
+        functor = self.operation.epilogue_functor
+        scalars = dict(zip(functor.scalar_names, self.scalars.values, strict=True))
+        for number, (m, n, _) in enumerate(self.sizes.tolist()):
+            if not m or not n:
+                continue
+            arrays = {
+                name: _values(matrices[number]) for name, matrices in self.groups.items() if name not in self.written
+            }
+            for name, values in reference.gemm_outputs(self.operation.single, arrays, scalars).items():
+                self.groups[name][number].store(values)
 
 
 @dataclass(frozen=True)
@@ -146,6 +167,11 @@ class TableProblem(Problem):
         device.require()
 
 
+def _no_exchange(*tensors: Any) -> bool:
+    """Return False, whatever the tensors."""
+    return False
+
+
 class GroupedLaunch(DeviceLaunch):
     """A group on a GPU: kernel, call record, buffers of host operands, and the table that the kernel reads."""
 
@@ -156,23 +182,31 @@ class GroupedLaunch(DeviceLaunch):
         """What launches. The call itself orders launches on different streams: they bring the table along."""
         return functools.partial(run_joined, self.call, self._joined) if self._joined else self.call.bound_run
 
+    @property
+    def try_exchange(self) -> Callable[..., bool]:
+        """What takes tensors of the same form; nothing where what takes their place may lie over the epilogue's."""
+        return _no_exchange if self._operation.epilogue_functor.ports else self.call.bound_update
+
     def _prepare(self, prepared: Prepared) -> None:
         """Bring problems, of any number and sizes, into the record, and make the kernel's parameters."""
         problem: Any = prepared.problem
         groups = problem.groups if isinstance(problem, GroupProblem) else {}
-        shares = {letter: _Share(matrices) for letter, matrices in groups.items()}
+        shares = {name: _Share(matrices) for name, matrices in groups.items()}
         self._reserve_inputs(
-            prepared, {name: share.size for name, share in shares.items() if share.size and name != "D"}
+            prepared, {name: share.size for name, share in shares.items() if share.size and name not in problem.written}
         )
-        if "D" in shares and shares["D"].size:
-            prepared.host_outputs["D"] = shares["D"].parts
-            prepared.host_guards = guards({each.name: each for each, _ in shares["D"].parts})
+        for name in problem.written:
+            if name in shares and shares[name].size:
+                prepared.host_outputs[name] = shares[name].parts
+                prepared.host_guards += guards({each.name: each for each, _ in shares[name].parts}, problem.written)
         for table in () if groups else problem.operands.values():
             prepared.call.watch(table.view.owner, table.name, False)
+        entries = {name: self._entries(prepared, name, matrices, shares[name]) for name, matrices in groups.items()}
+        self._place_ports(prepared, {name: each for name, each in entries.items() if name not in _LETTERS})
         self._set_epilogue(prepared)
         problem.configure(prepared.call)
-        for letter, matrices in groups.items():
-            self._place_group(prepared, letter, matrices, shares[letter], problem.bias)
+        for letter in entries.keys() & {*_LETTERS}:
+            self._place_group(prepared, letter, groups[letter], entries[letter], problem.bias)
         self._plan(problem, prepared.call)
         self._make_table(prepared)
         if prepared.buffers or prepared.inputs.buffer is not None:
@@ -225,29 +259,34 @@ class GroupedLaunch(DeviceLaunch):
             return
         for name, each in self._host_guards:
             each.check(name)
-        buffer = self._buffers["D"]
-        packed = np.empty(buffer.size, np.uint8)
-        _core.copy_to_host(packed, buffer.pointer, stream)
+        outputs = self._host_outputs
+        packed = {name: np.empty(self._buffers[name].size, np.uint8) for name in outputs}
+        for name, memory in packed.items():
+            _core.copy_to_host(memory, self._buffers[name].pointer, stream)
         stream.synchronize()
-        for target, offset in self._host_outputs["D"]:
-            target.unpack(packed[offset : offset + target.packed_bytes])
+        for name, parts in outputs.items():
+            for target, offset in parts:
+                target.unpack(packed[name][offset : offset + target.packed_bytes])
 
     def operand(self, name: str) -> tuple[int, int]:
         """Return the address and the leading dimension that the kernel gets for ``A[0]``, ``A[1]``, ..."""
         return self.call.entry(_LETTERS.index(name[0]), int(name[2:-1]))
 
-    def _place_group(
-        self, prepared: Prepared, letter: str, matrices: tuple[Matrix, ...], share: _Share, bias: bool | None
-    ) -> None:
-        """Point the record at one operand of all problems. Host memory is in a buffer, copied to it unless it is D."""
+    def _entries(
+        self, prepared: Prepared, name: str, matrices: tuple[Matrix, ...], share: _Share
+    ) -> NDArray[np.uint64]:
+        """Return where an operand is in all problems: address, bytes, bytes of a line, those between lines, and ld.
+
+        Host memory is in a buffer, copied to it unless it is written.
+        """
         places, base = {each.name: offset for each, offset in share.parts}, 0
-        if share.size and letter == "D":
+        if share.size and name in prepared.problem.written:
             self._check_stream(prepared)
-            base = self._buffer(prepared, letter, share.size)
+            base = self._buffer(prepared, name, share.size)
         elif share.size:
-            base = prepared.inputs.address(letter)
+            base = prepared.inputs.address(name)
             for each, offset in share.parts:
-                prepared.inputs.put(letter, each, offset)
+                prepared.inputs.put(name, each, offset)
         entries = np.empty((len(matrices), 5), np.uint64)
         for number, each in enumerate(matrices):
             pointer, length, line, pitch = span(each)
@@ -256,9 +295,48 @@ class GroupedLaunch(DeviceLaunch):
                 pointer, length, ld = base + places[each.name], each.packed_bytes, each.packed_ld
                 pitch = line if pitch else 0
             entries[number] = (pointer, length, line, pitch, ld)
+        return entries
+
+    def _place_group(
+        self, prepared: Prepared, letter: str, matrices: tuple[Matrix, ...], entries: Any, bias: bool | None
+    ) -> None:
+        """Point the record at one operand of all problems."""
         owners = tuple(None if each.view.device is None else each.view.owner for each in matrices)
         rule, element = operand_rule(letter, matrices[0], bias), matrices[0].description.type.code
         prepared.call.set_entries(_LETTERS.index(letter), element, rule, entries, owners)
+
+    def _place_ports(self, prepared: Prepared, entries: Mapping[str, NDArray[np.uint64]]) -> None:
+        """Have tables of the epilogue's tensors on the device: addresses, then leading dimensions.
+
+        They are new ones each time: captured graphs know those of before.
+        """
+        problem: Any = prepared.problem
+        if isinstance(problem, TableProblem):
+            for port in problem.operation.epilogue_functor.ports:
+                strides = problem.operands.get(f"ld_{port.name}")
+                place = problem.operands[port.name].view.pointer, (strides.view.pointer if strides else 0, 0)
+                prepared.tensors[port.name] = *place, 8 * problem.count
+            return
+        if not entries:
+            return
+        self._check_stream(prepared)
+        tables = np.stack([each[:, column] for each in entries.values() for column in (0, 4)])
+        buffer = prepared.buffers["epilogue"] = self._take(tables.nbytes, prepared.stream)
+        _core.copy_to_device(buffer.pointer, tables.view(np.uint8).reshape(-1), prepared.stream)
+        step = tables.strides[0]
+        for number, name in enumerate(entries):
+            first = buffer.pointer + 2 * number * step
+            prepared.tensors[name] = first, (first + step, 0), step
+            for each in problem.groups[name]:
+                if each.view.device is not None:
+                    prepared.call.watch(each.view.owner, each.name, name in problem.written)
+
+    def _set_epilogue(self, prepared: Prepared) -> None:
+        """Pack scalars, and tables of the epilogue's tensors, as the kernel takes them."""
+        problem: Any = prepared.problem
+        for port in problem.operation.epilogue_functor.ports:
+            self._layout.check(port.name, port.type.short, port.name in problem.written)
+        self._pack_epilogue(prepared)
 
     def _check_stream(self, prepared: Prepared) -> None:
         """Raise ArgumentError where memory is needed and the current stream is under capture."""

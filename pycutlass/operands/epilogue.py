@@ -63,11 +63,12 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     name, description = EpilogueName(port.name, written), port.description
     if tensor is None:
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{port.name!r}: ...}}")
-    if not rows or not columns:
+    line = {"row": (1, columns), "column": (rows, 1), "scalar": (1, 1)}.get(port.form, (rows, columns))
+    if 0 in line:
         return empty_matrix(name, description, tensor, rows, columns, batch)
     make = matrix if port.form == "matrix" else vector
-    if written:  # a vector that is written is one line, and does not stand for a matrix of them
-        rows, columns = {"row": (1, columns), "column": (rows, 1), "scalar": (1, 1)}.get(port.form, (rows, columns))
+    if written or not rows or not columns:  # one line, which does not stand for a matrix of them
+        rows, columns = line
     return make(name, description, tensor, rows, columns, batch, written=written)
 
 

@@ -190,5 +190,7 @@ class GemmOperationGrouped(Operation):
             raise DescriptionError(f"precompute_mode must be {known}, got {shown(self.precompute_mode)}{near}")
         self.family.check_group(self.swizzling_functor, self.precompute_mode)
         self.family.check_shared_memory(
-            *(self.compute_capability, self.tile_description, self.A, self.B, self.C), group=self.precompute_mode
+            *(self.compute_capability, self.tile_description, self.A, self.B, self.C),
+            group=self.precompute_mode,
+            epilogue=self.epilogue_functor,
         )

@@ -23,7 +23,12 @@ from pycutlass import cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import PyCutlassError
 from pycutlass.library import TensorDescription
-from pycutlass.operation import Conv2dOperation, GemmOperationUniversal, ReductionOperation
+from pycutlass.operation import (
+    Conv2dOperation,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    ReductionOperation,
+)
 
 HERE = Path(__file__).parent
 INCLUDE = f'#include "{HERE / "warp.h"}"\n'
@@ -187,8 +192,9 @@ class Emulator:
             return _include(self._common / header.name)
         directory.mkdir()
         kernels = ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d_visitor", "reduction_function")
+        kernels += ("gemm_grouped",)
         names = [f"pycutlass/{name}.h" for name in kernels]
-        names += ["algorithm", "array", "random", "tuple", "vector"]
+        names += ["algorithm", "array", "memory", "random", "tuple", "vector"]
         header.write_text("".join(f"#include <{name}>\n" for name in names))
         return self.precompile(header)
 
@@ -235,6 +241,13 @@ class Emulator:
             for each, count in [modes[number % len(modes)]]
         )
         return self._run(operation, "gemm_function.h", problems)
+
+    def run_group(self, operation: GemmOperationGrouped, seed: int = 0) -> tuple[bool, str]:
+        """The same for groups of problems of all sizes, of which some are empty."""
+        drawn, (m, n, k) = random.Random(seed), operation.tile_description.threadblock_shape
+        steps = _steps(operation.A, operation.B, operation.C)
+        groups = ((count, 2 * m, 2 * n, 3 * k, *steps, drawn.randint(0, 2**30)) for count in (1, 7, 40))
+        return self._run(operation, "grouped_function.h", groups)
 
     def run_reduction(self, operation: ReductionOperation, seed: int = 0) -> tuple[bool, str]:
         """The same for a reduction of partial sums with an epilogue function: M, N, partitions and a seed."""

@@ -93,10 +93,11 @@ void run_thread(typename Kernel::Params const& params, typename Kernel::SharedSt
 
 /// Plans a call with these A, B, C and D and arguments of its epilogue, and runs all threadblocks of its grid.
 template <typename Call>
-void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operation::Epilogue::Arguments epilogue) {
+void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operation::Epilogue::Arguments epilogue,
+            int multiprocessors = 132) {
   using Kernel = Operation::Kernel;
   call.common.struct_size = sizeof(call);
-  call.common.sm_count = 132;
+  call.common.sm_count = multiprocessors;
   call.common.sm_occupancy = 2;  // so that stream-K has threadblocks of its own to add up sums
   std::copy(operands.begin(), operands.end(), call.common.operands);
   call.common.epilogue = &epilogue;
@@ -106,6 +107,7 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operat
   std::vector<char> workspace(plan.workspace_bytes + 16);
   if (plan.workspace_bytes) {
     call.common.workspace = workspace.data();
+    if constexpr (std::is_same_v<Call, pycutlass_grouped_call>) call.schedule = workspace.data();
     if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the workspace is refused");
     std::fill_n(workspace.begin() + plan.clear_offset, plan.clear_bytes, 0);
   }
@@ -117,7 +119,7 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operat
     for (unsigned y = 0; y < plan.grid[1]; ++y) {
       for (unsigned x = 0; x < plan.grid[0]; ++x) {
         std::memset(shared, 0x7f, sizeof(typename Kernel::SharedStorage));  // large numbers in any type
-        run_block({x, y, z}, Kernel::kThreadCount, pycutlass::threads_x<Operation>(0),
+        run_block({x, y, z}, plan.grid, Kernel::kThreadCount, pycutlass::threads_x<Operation>(0),
                   [&] { run_thread<Kernel>(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared), 0); });
       }
     }

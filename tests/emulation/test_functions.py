@@ -10,7 +10,14 @@ from descriptions import parts
 from emulator import Emulator
 from epilogue_functions import FUNCTIONS
 
-from pycutlass import GemmOperationUniversal, ReductionOperation, TensorDescription, cutlass
+from pycutlass import (
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    ReductionOperation,
+    SchedulerMode,
+    TensorDescription,
+    cutlass,
+)
 
 pytestmark = pytest.mark.compile
 
@@ -61,6 +68,18 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
     C = TensorDescription(kind, cutlass.RowMajor, count)
     operation = ReductionOperation((4, 32 * count), C, cutlass.float32, None, None, functor, count, at_once)
     right, said = emulator.run_reduction(operation)
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "mode"),
+    [("several", "f16", SchedulerMode.Host), ("scaled", "f32", SchedulerMode.Device)],
+)
+def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
+    described = parts(kind, tile=(64, 64, 32 if kind == "f16" else 16))
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
+    right, said = emulator.run_group(operation)
     assert right, said
 
 

@@ -9,6 +9,7 @@
 
 // Not const, as device_launch_parameters.h would have it: so this file does not include it.
 uint3 threadIdx, blockIdx;
+dim3 gridDim;
 
 namespace emulation {
 namespace {
@@ -72,8 +73,9 @@ char* slot(int lane) { return &slots[(current / kWarp * kWarp + lane) * kSlotByt
 void wait_for_warp() { wait(warps[current / kWarp], kWarp); }
 void wait_for_block() { wait(block_barrier, static_cast<int>(threads.size())); }
 
-void run_block(uint3 block, int count, int side_by_side, std::function<void()> body) {
+void run_block(uint3 block, unsigned const* grid, int count, int side_by_side, std::function<void()> body) {
   blockIdx = block;
+  gridDim = {grid[0], grid[1], grid[2]};
   width = side_by_side;
   work = std::move(body);
   threads = std::vector<Thread>(count);

@@ -9,7 +9,7 @@ namespace emulation {
 
 /// Runs `body` as each thread of a threadblock, of which `width` are side by side. A thread runs until it waits for
 /// others, so every run is the same.
-void run_block(uint3 block, int threads, int width, std::function<void()> body);
+void run_block(uint3 block, unsigned const* grid, int threads, int width, std::function<void()> body);
 void wait_for_warp();
 void wait_for_block();
 /// Number of this thread in its warp.

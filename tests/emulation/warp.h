@@ -101,6 +101,23 @@ T __shfl_sync(unsigned, T value, int from) {
   return result;
 }
 
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, int lanes) {
+  T const other = __shfl_sync(mask, value, emulation::lane() < lanes ? emulation::lane() : emulation::lane() - lanes);
+  return other;
+}
+
+inline unsigned __ballot_sync(unsigned, int holds) {
+  std::memcpy(emulation::slot(emulation::lane()), &holds, sizeof(holds));
+  emulation::wait_for_warp();
+  unsigned result = 0;
+  for (int lane = 0; lane < 32; ++lane) result |= unsigned(emulation::read<int>(lane, 0) != 0) << lane;
+  emulation::wait_for_warp();
+  return result;
+}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   uint64_t const bytes = uint64_t(high) << 32 | low;
   unsigned result = 0;

@@ -180,11 +180,16 @@ struct EachPort<Form<kMember, kAlignment>> {
   CUTLASS_HOST_DEVICE static void choose(Arguments& chosen, Arguments const& arguments, int64_t matrix) {
     chosen.*kMember = (arguments.*kMember).of(matrix);
   }
-  /// Takes the port for one of tables.
+  /// Takes the port for one of tables. Vectors have addresses alone.
   template <typename Arguments>
-  CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t tables) {
-    (arguments.*kMember).batch = tables;
+  CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t of_matrices) {
+    auto& port = arguments.*kMember;
+    port.batch = kIsMatrix ? of_matrices : port.kAddresses;
   }
+
+ private:
+  static constexpr bool kIsMatrix =
+      cutlass::platform::is_same<Form<kMember, kAlignment>, Matrix<kMember, kAlignment>>::value;
 };
 template <typename... Ports>
 struct EachPort<List<Ports...>> {
@@ -193,8 +198,8 @@ struct EachPort<List<Ports...>> {
     (EachPort<Ports>::choose(chosen, arguments, matrix), ...);
   }
   template <typename Arguments>
-  CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t tables) {
-    (EachPort<Ports>::list(arguments, tables), ...);
+  CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t of_matrices) {
+    (EachPort<Ports>::list(arguments, of_matrices), ...);
   }
 };
 template <typename Function>

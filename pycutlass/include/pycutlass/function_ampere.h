@@ -188,6 +188,21 @@ struct FunctionAmpere {
         tree.source.batch = tree.target.batch = tree.target.kAddresses;
       }
     }
+
+    /// The same for the problems of a group, of which each has strides of its own.
+    static void fill(TreeArguments& tree, pycutlass_grouped_call const& call) {
+      tree.given = *static_cast<Arguments const*>(call.common.epilogue);
+      AllPorts<Function>::list(tree.given, tree.target.kTables);
+      point(tree.source, call.tables, PYCUTLASS_C);
+      point(tree.target, call.tables, PYCUTLASS_D);
+    }
+
+   private:
+    template <typename Element>
+    static void point(Port<Element>& port, pycutlass_group_tables const& tables, pycutlass_role role) {
+      port = {static_cast<Element*>(const_cast<void*>(static_cast<void const*>(tables.pointers[role]))),
+              static_cast<int64_t>(reinterpret_cast<intptr_t>(tables.lds[role])), Port<Element>::kTables};
+    }
   };
 #endif
 };

@@ -14,8 +14,9 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 
-/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store.
-template <typename Function, typename TileShape, int kWarps>
+/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
+/// the ports of all problems.
+template <typename Function, typename TileShape, int kWarps, bool kIsGroup>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;
   using Arguments = typename Function::Arguments;
@@ -23,6 +24,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  static_assert(!kReduces || !kIsGroup, "problems of many sizes have no lines of tiles in common");
   using Space = ReductionSpace<Function, kTileM, kTileN>;
   using Storage = ReductionStorage<Function, kWarps, kStoredColumns, 1>;
 
@@ -35,7 +37,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
 
   template <typename Size>
   static constexpr Params to_underlying_arguments(Size const& size, Arguments const& arguments, void* workspace) {
-    return {arguments, Space::of(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size), workspace)};
+    if constexpr (kReduces) {
+      return {arguments, Space::of(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size), workspace)};
+    } else {
+      return {arguments, {}};
+    }
   }
   template <typename Size>
   static bool can_implement(Size const&, Arguments const&) {
@@ -43,7 +49,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   }
   template <typename Size>
   static size_t get_workspace_size(Size const& size, Arguments const&) {
-    return Space::bytes(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size));
+    if constexpr (kReduces) {
+      return Space::bytes(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size));
+    } else {
+      return 0;
+    }
   }
   template <typename Size, typename Stream, typename Adapter>
   static cutlass::Status initialize_workspace(Size const&, Arguments const&, void*, Stream, Adapter) {
@@ -91,6 +101,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     using AllReaders = Readers<typename Function::Inputs, Arguments, 2, kGroups, 2>;
 
     Params const& params;
+    cute::conditional_t<kIsGroup, Arguments, Arguments const&> given;  // of a group: the ports of one problem
     SharedStorage& shared;
     Source const& source;
     Where tile;
@@ -108,8 +119,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void load(int subtile) {
       if (subtile >= kSubtiles) return;
       AllReaders& each = readers[subtile % (kSubtilesAhead + 1)];
-      each.load_columns(params.given, where(subtile));
-      each.load_rows(params.given, where(subtile));
+      each.load_columns(given, where(subtile));
+      each.load_rows(given, where(subtile));
     }
     CUTLASS_DEVICE void begin() {
       cutlass::arch::wait_on_dependent_grids();  // what this thread itself reads is of kernels before this one
@@ -141,7 +152,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         compute_group<Function, 2>(scalars, of_pair, of_source, each, r, g, out);
         result[2 * pair] = out[0][0];
         result[2 * pair + 1] = out[0][1];
-        Writers<typename Function::Outputs>::store(params.given, place, r, g, out + 1);
+        Writers<typename Function::Outputs>::store(given, place, r, g, out + 1);
         if constexpr (kReduces) {
           if (place.row(r) < place.rows && place.column(g) < place.columns) {
             reducers.take(2 * i + r, g, out + 1 + Function::Outputs::kSize);
@@ -190,7 +201,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         synchronize();
         if (thread == 0) shared.done = count_tile<kAxes>(partials, tile.batch, tile_m, tile_n);
         synchronize();
-        reducers.finish(partials, 0, params.given, tile, tile_m, tile_n, shared.done, thread, 32 * kWarps);
+        reducers.finish(partials, 0, given, tile, tile_m, tile_n, shared.done, thread, 32 * kWarps);
       }
     }
   };
@@ -199,22 +210,34 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   CUTLASS_DEVICE auto tile_callbacks(Size const& size, Coord const& coord, Source const& source, int thread) {
     constexpr int kDown = kTileM / kRows, kSubtiles = kDown * (kTileN / kColumns);
     int const lane = thread % 32, tile_m = cute::get<0>(coord), tile_n = cute::get<1>(coord);
-    Where const where{tile_m * kTileM + thread / 32 * 16 + lane / 4, tile_n * kTileN + 2 * (lane % 4),
-                      int(cute::get<0>(size)), int(cute::get<1>(size)), int(cute::get<3>(coord))};
-    return TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>{*params, *shared, source, where, thread,
-                                                                    tile_m,  tile_n,  {},     {},    {}};
+    int const batch = int(cute::get<3>(coord)), rows = int(cute::get<0>(size)), columns = int(cute::get<1>(size));
+    Where const where{tile_m * kTileM + thread / 32 * 16 + lane / 4, tile_n * kTileN + 2 * (lane % 4), rows, columns,
+                      kIsGroup ? 0 : batch};
+    using Made = TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>;
+    if constexpr (kIsGroup) {
+      Arguments chosen;
+      AllPorts<Function>::choose(chosen, params->given, batch);
+      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, {}, {}, {}};
+    } else {
+      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, {}, {}, {}};
+    }
   }
 };
 
-/// What GemmSm90 takes.
+/// What GemmSm90 and GemmGroupedSm90 take.
 template <typename Function>
 struct FunctionSm90 {
   using ElementCompute = float;
 
   template <typename TileShape, typename C, typename D, typename Schedule>
   struct Tree {
-    static constexpr bool kIsCooperative = cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative>;
-    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4>;
+    static constexpr bool kIsCooperativeGroup =
+        cute::is_same_v<Schedule, cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>;
+    static constexpr bool kIsGroup =
+        kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong>;
+    static constexpr bool kIsCooperative =
+        kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative>;
+    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup>;
   };
 
 #if !PYCUTLASS_DEVICE_SIDE
@@ -226,6 +249,9 @@ struct FunctionSm90 {
     static Arguments const& of(pycutlass_call const& call) { return *static_cast<Arguments const*>(call.epilogue); }
     static bool reads_ahead(pycutlass_call const& call) { return Function::reads_device_scalars(of(call)); }
     static void fill(TreeArguments& tree, pycutlass_call const& call) { tree = of(call); }
+
+    /// Has the ports be tables, of a group.
+    static void list(TreeArguments& tree) { AllPorts<Function>::list(tree, Port<char>::kTables); }
 
     /// The tensor that comes by TMA: C, or the one that takes its place.
     static pycutlass_operand source(pycutlass_call const& call, pycutlass_operand operand) {

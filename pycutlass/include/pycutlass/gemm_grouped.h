@@ -23,12 +23,43 @@ struct MayBeEmpty : Mma {
   }
 };
 
-/// `Problem` is the GemmUniversal that each problem of the group would be alone.
+/// CUTLASS's kernel with a visitor as its epilogue, which is told the problem of a tile.
+template <typename Base>
+struct VisitedGroup : Base {
+  using Mma = typename Base::Mma;
+  using Epilogue = typename Base::Epilogue;
+
+  CUTLASS_DEVICE void operator()(typename Base::Params const& params, typename Base::SharedStorage& shared) {
+    using LayoutA = typename Mma::IteratorA::Layout;
+    using LayoutB = typename Mma::IteratorB::Layout;
+    int const thread = threadIdx.x, warp = cutlass::canonical_warp_idx_sync(), lane = thread % 32;
+    typename Base::ProblemVisitor tiles(params.problem_visitor, shared.problem_visitor, blockIdx.x);
+    for (; tiles.next_tile(); tiles.advance(gridDim.x)) {
+      cutlass::gemm::GemmCoord const size = tiles.problem_size();
+      int const problem = tiles.problem_index(), columns = tiles.grid_shape(size).n();
+      int const tile_m = int(tiles.threadblock_idx()) / columns, tile_n = int(tiles.threadblock_idx()) % columns;
+      typename Mma::IteratorA A(LayoutA(params.lda[problem]), params.ptr_A[problem], {size.m(), size.k()}, thread,
+                                {tile_m * Mma::Shape::kM, 0});
+      typename Mma::IteratorB B(LayoutB(params.ldb[problem]), params.ptr_B[problem], {size.k(), size.n()}, thread,
+                                {0, tile_n * Mma::Shape::kN});
+      typename Mma::FragmentC sums;
+      sums.clear();
+      Mma mma(shared.kernel.main_loop, thread, warp, lane);
+      __syncthreads();  // the epilogue of an earlier tile has read what it had there
+      mma((size.k() + Mma::Shape::kK - 1) / Mma::Shape::kK, sums, A, B, sums);
+      Epilogue epilogue(params.output_op, shared.kernel.epilogue, thread, warp, lane);
+      epilogue(sums, {tile_m, tile_n, problem}, cute::make_shape(size.m(), size.n(), 1), thread);
+    }
+  }
+};
+
+/// `Problem` is the GemmUniversal, or GemmVisitor, that each problem of the group would be alone.
 template <typename Problem, cutlass::gemm::kernel::GroupScheduleMode kSchedule>
 struct GemmGrouped {
-  using Kernel =
+  using Base =
       cutlass::gemm::kernel::GemmGrouped<MayBeEmpty<typename Problem::Kernel::Mma>, typename Problem::Kernel::Epilogue,
-                                         typename Problem::Kernel::ThreadblockSwizzle, kSchedule, Problem::kTransposed>;
+                                         typename Problem::Swizzle, kSchedule, Problem::kTransposed>;
+  using Kernel = cutlass::platform::conditional_t<Problem::kIsVisited, VisitedGroup<Base>, Base>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_grouped_call;
@@ -96,7 +127,7 @@ struct GemmGrouped {
     return {table<Size>(tables.sizes),
             call.problem_count,
             blocks,
-            Epilogue::params(call.common),
+            epilogue(call),
             table<typename Kernel::ElementA*>(tables.pointers[PYCUTLASS_A]),
             table<typename Kernel::ElementB*>(tables.pointers[PYCUTLASS_B]),
             table<typename Kernel::ElementC*>(tables.pointers[PYCUTLASS_C]),
@@ -105,6 +136,16 @@ struct GemmGrouped {
             table<typename Kernel::LayoutB::Stride::LongIndex>(tables.lds[PYCUTLASS_B]),
             table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[PYCUTLASS_C]),
             table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[PYCUTLASS_D])};
+  }
+
+  static typename Kernel::EpilogueOutputOp::Params epilogue(Call const& call) {
+    if constexpr (Problem::kIsVisited) {
+      typename Kernel::EpilogueOutputOp::Params tree{};
+      Epilogue::fill(tree, call);
+      return tree;
+    } else {
+      return Epilogue::params(call.common);
+    }
   }
 
   /// A table under the type that CUTLASS's arguments want; nothing writes to it.

@@ -55,13 +55,17 @@ struct GroupEpilogue : Epilogue {
 };
 
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
-          typename Fusion, typename Schedule, int Stages>
+          typename Fusion, typename Schedule, int Stages, typename D = C>
 struct GemmGroupedSm90 {
-  using CollectiveEpilogue = GroupEpilogue<EpilogueSm90<typename cutlass::epilogue::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-      cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
-      typename C::Element, typename C::Layout*, C::kAlignment, typename C::Element, typename C::Layout*, C::kAlignment,
-      typename GroupSchedule<Schedule>::Epilogue, Fusion>::CollectiveOp>>;
+  using Fused = FusionOf<Fusion, TileShape, C, D, typename GroupSchedule<Schedule>::Epilogue>;
+
+  using CollectiveEpilogue = GroupEpilogue<EpilogueSm90<
+      typename cutlass::epilogue::collective::CollectiveBuilder<
+          cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
+          cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
+          typename C::Element, typename C::Layout*, C::kAlignment, typename D::Element, typename D::Layout*,
+          D::kAlignment, typename GroupSchedule<Schedule>::Epilogue, typename Fused::Type>::CollectiveOp,
+      Fused::kIsFunction>>;
 
   using CollectiveMainloop = GroupMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout*, A::kAlignment,
@@ -89,8 +93,8 @@ struct GemmGroupedSm90 {
 
 #else
 
-  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename C::Element>;
-  using Epilogue = FusionEpilogue<Fusion, decltype(Kernel::Arguments::epilogue.thread)>;
+  using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename D::Element>;
+  using Epilogue = typename Fused::template Launch<decltype(Kernel::Arguments::epilogue.thread)>;
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     if (!can_count_tiles(call)) return cutlass::Status::kErrorInvalidProblem;
@@ -122,14 +126,29 @@ struct GemmGroupedSm90 {
     arguments.mainloop.dA = table<typename Kernel::InternalStrideA>(tables.lds[PYCUTLASS_A]);
     arguments.mainloop.ptr_B = table<typename B::Element const*>(tables.pointers[PYCUTLASS_B]);
     arguments.mainloop.dB = table<typename Kernel::InternalStrideB>(tables.lds[PYCUTLASS_B]);
-    arguments.epilogue.ptr_C = table<typename C::Element const*>(tables.pointers[PYCUTLASS_C]);
-    arguments.epilogue.dC = table<typename Kernel::InternalStrideC>(tables.lds[PYCUTLASS_C]);
-    arguments.epilogue.ptr_D = table<typename C::Element*>(tables.pointers[PYCUTLASS_D]);
+    pycutlass_operand const source = source_of(call);
+    arguments.epilogue.ptr_C = table<typename C::Element const*>(source.data);
+    arguments.epilogue.dC = table<typename Kernel::InternalStrideC>(reinterpret_cast<void const*>(source.stride[0]));
+    arguments.epilogue.ptr_D = table<typename D::Element*>(tables.pointers[PYCUTLASS_D]);
     arguments.epilogue.dD = table<typename Kernel::InternalStrideD>(tables.lds[PYCUTLASS_D]);
     Epilogue::fill(arguments.epilogue.thread, call.common);
+    if constexpr (Fused::kIsFunction) Epilogue::list(arguments.epilogue.thread);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
     return arguments;
+  }
+
+  /// The tables of what comes by TMA beside A and B, addresses and leading dimensions: of C, or of a tensor of the
+  /// epilogue's in its place.
+  static pycutlass_operand source_of(Call const& call) {
+    pycutlass_operand source{};
+    source.data = table<void>(call.tables.pointers[PYCUTLASS_C]);
+    source.stride[0] = reinterpret_cast<intptr_t>(call.tables.lds[PYCUTLASS_C]);
+    if constexpr (Fused::kIsFunction) {
+      return Epilogue::source(call.common, source);
+    } else {
+      return source;
+    }
   }
 
   /// A table under the type that CUTLASS's arguments want; nothing writes to it.

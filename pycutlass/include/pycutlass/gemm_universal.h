@@ -35,6 +35,7 @@ template <typename A, typename B, typename C, typename ElementAccumulator, typen
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename EpilogueOutputOp,
           typename ThreadblockSwizzle, int Stages, typename MathOperator>
 struct GemmUniversal {
+  static bool const kIsVisited = false;
   static bool const kTransposed = cutlass::platform::is_same<typename C::Layout, cutlass::layout::ColumnMajor>::value;
 
   using Map = cutlass::gemm::kernel::detail::MapArguments<
@@ -50,6 +51,7 @@ struct GemmUniversal {
   static_assert(LoadsWholeTiles<typename Kernel::Mma, OpClass>::value,
                 "the threads do not share the tile of an operand evenly: use another warp_count or threadblock_shape");
 
+  using Swizzle = ThreadblockSwizzle;
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
   static unsigned const kThreads = Kernel::kThreadCount;

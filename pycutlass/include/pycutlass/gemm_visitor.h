@@ -87,6 +87,8 @@ template <typename A, typename B, typename C, typename ElementAccumulator, typen
           typename ThreadblockSwizzle, int Stages, typename MathOperator>
 struct GemmVisitor {
   static_assert(cutlass::platform::is_same<typename C::Layout, cutlass::layout::RowMajor>::value);
+  static bool const kTransposed = false;
+  static bool const kIsVisited = true;
   static bool const kStreamK = IsStreamK<ThreadblockSwizzle>::value;
 
   using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
@@ -97,7 +99,8 @@ struct GemmVisitor {
       typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename C::Element, typename C::Layout,
       C::kAlignment, ElementAccumulator, typename Fusion::ElementCompute, OpClass, ArchTag, ThreadblockShape, WarpShape,
       InstructionShape, Tree, ThreadblockSwizzle, Stages, MathOperator, 1>::GemmKernel;
-  using Kernel = Visited<Base, ThreadblockSwizzle>;
+  using Swizzle = ThreadblockSwizzle;
+  using Kernel = Visited<Base, Swizzle>;
 
   static_assert(LoadsWholeTiles<typename Kernel::Mma, OpClass>::value,
                 "the threads do not share the tile of an operand evenly: use another warp_count or threadblock_shape");

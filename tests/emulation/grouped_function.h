@@ -1,0 +1,119 @@
+// Runs a group of GEMMs with an epilogue function on the host, for groups named on the command line: how many problems,
+// of at most which extents, and what these are multiples of.
+#pragma once
+
+#include "function.h"
+
+namespace emulation {
+
+/// Operands and tensors of one problem; some have no elements, and others sum nothing up.
+struct Problem {
+  int m, n, k;
+  Matrix<EMULATED_A> A;
+  Matrix<EMULATED_B> B;
+  Matrix<EMULATED_C> C, D;
+  FunctionCheck check;
+
+  Problem(int m_, int n_, int k_, std::mt19937& random)
+      : m(m_),
+        n(n_),
+        k(k_),
+        A(m, k, ALIGNMENT_A, kPoison),
+        B(k, n, ALIGNMENT_B, kPoison),
+        C(m, n, ALIGNMENT_C, kPoison),
+        D(m, n, 2 * ALIGNMENT_C, kUntouched),
+        check({m, n}, random) {
+    A.fill(random);
+    B.fill(random);
+    C.fill(random);
+    check.choose(0);
+  }
+  long wrong() {
+    long found = !D.has_slack(kUntouched);
+    for (int row = 0; row < m; ++row) {
+      for (int column = 0; column < n; ++column) {
+        double sum = 0;
+        for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
+        found += check.wrong(row, column, sum, number(C(row, column)), D(row, column));
+      }
+    }
+    return found + check.wrong_at_last();
+  }
+};
+
+/// The tables of one port: where it is in all problems.
+struct Tables {
+  std::vector<void const*> addresses;
+  std::vector<int64_t> strides;
+};
+
+/// Points the ports of `arguments` at tables, which it makes of those of all problems.
+template <typename Ports>
+struct Listed;
+template <template <auto, int> class... Forms, auto... kMembers, int... kAlignments>
+struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
+  static void point(std::vector<Problem*> const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
+    (point_one<kMembers>(problems, arguments, made), ...);
+  }
+  template <auto kMember>
+  static void point_one(std::vector<Problem*> const& problems, Function::Arguments& arguments,
+                        std::vector<Tables>& made) {
+    made.emplace_back();
+    for (Problem* each : problems) {
+      made.back().addresses.push_back((each->check.arguments.*kMember).data);
+      made.back().strides.push_back((each->check.arguments.*kMember).stride);
+    }
+    auto& port = arguments.*kMember;
+    port.data = reinterpret_cast<decltype(port.data)>(made.back().addresses.data());
+    port.stride = reinterpret_cast<int64_t>(made.back().strides.data());
+  }
+};
+
+inline long run(int count, int most_m, int most_n, int most_k, int step_m, int step_n, int step_k, unsigned seed) {
+  std::mt19937 random(seed);
+  auto const extent = [&](int most, int step, int number) {
+    return number % 5 == 3 ? 0 : int(random() % (most / step) + 1) * step;
+  };
+  std::vector<std::unique_ptr<Problem>> problems;
+  std::vector<Problem*> all;
+  std::vector<int32_t> sizes;
+  for (int i = 0; i < count; ++i) {
+    int const m = extent(most_m, step_m, i / 2), n = extent(most_n, step_n, i), k = extent(most_k, step_k, i / 3);
+    problems.push_back(std::make_unique<Problem>(m, n, k, random));
+    all.push_back(problems.back().get());
+    sizes.insert(sizes.end(), {m, n, k});
+  }
+  Function::Arguments arguments{};
+  std::vector<Tables> made;
+  made.reserve(Function::Inputs::kSize + Function::Outputs::kSize);
+  Listed<Function::Inputs>::point(all, arguments, made);
+  Listed<Function::Outputs>::point(all, arguments, made);
+
+  pycutlass_grouped_call call{};
+  std::vector<void*> addresses[4];
+  std::vector<int64_t> lds[4];
+  for (Problem* each : all) {
+    pycutlass_operand const operands[] = {each->A.operand(), each->B.operand(), each->C.operand(), each->D.operand()};
+    for (int i = 0; i < 4; ++i) {
+      addresses[i].push_back(operands[i].data);
+      lds[i].push_back(operands[i].stride[0]);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    call.tables.pointers[i] = addresses[i].data();
+    call.tables.lds[i] = lds[i].data();
+  }
+  call.tables.sizes = call.sizes = sizes.data();
+  call.problem_count = count;
+  launch(call, {}, arguments, 3);
+
+  long wrong = 0;
+  for (Problem* each : all) wrong += each->wrong();
+  return wrong;
+}
+
+}  // namespace emulation
+
+int main(int count, char** words) {
+  return emulation::run_all<8>(count, words, [](auto const& numbers) { return std::apply(emulation::run, numbers); });
+}

@@ -1,0 +1,171 @@
+"""Epilogue functions in grouped GEMMs on a GPU: every element of every output of every problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from descriptions import native_parts, parts
+from epilogue_functions import FUNCTIONS
+from test_epilogue_functions import check
+from test_epilogue_functions import drawn as drawn_alone
+
+import pycutlass
+from pycutlass import (
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    KernelSchedule,
+    SchedulerMode,
+    cutlass,
+)
+
+NAMES = [name for name in FUNCTIONS if name != "reduced"]
+KERNELS = {
+    "ampere, device": lambda: parts("f16"),
+    "ampere, host": lambda: parts("f16") | {"precompute_mode": SchedulerMode.Host},
+    "ampere f32": lambda: parts("f32"),
+    "hopper cooperative": lambda: native_parts(tile=(128, 128, 64), cluster=(2, 1)),
+    "hopper pingpong": lambda: native_parts(tile=(64, 128, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong),
+}
+SIZES = [(264, 136, 72), (0, 128, 64), (8, 520, 0), (1000, 8, 136), (128, 256, 64), (16, 0, 8), (72, 264, 200)]
+
+
+def make(kernel: str, name: str) -> Any:
+    described = KERNELS[kernel]()
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    return operation
+
+
+def drawn(operation: Any, sizes: Any) -> list[dict[str, Any]]:
+    return [drawn_alone(operation.single, *size) for size in sizes]
+
+
+def listed(operation: Any, given: list[dict[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
+    operands = [[each[name] for each in given] for name in "ABCD"]
+    if not operation.epilogue_functor.reads_source:
+        operands[2] = None
+    return operands, {port.name: [each[port.name] for each in given] for port in operation.epilogue_functor.ports}
+
+
+def launch(operation: Any, sizes: Any, given: list[dict[str, Any]]) -> Any:
+    operands, ports = listed(operation, given)
+    arguments = GemmGroupedArguments(operation, sizes, *operands, epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    return arguments
+
+
+def check_all(operation: Any, sizes: Any, given: list[dict[str, Any]]) -> None:
+    for (m, n, _), each in zip(sizes, given, strict=True):
+        if m and n:
+            check(operation.single, each)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_output_of_every_problem_is_right(kernel: str, name: str) -> None:
+    operation = make(kernel, name)
+    given = drawn(operation, SIZES)
+    launch(operation, SIZES, given)
+    check_all(operation, SIZES, given)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_many_problems(kernel: str) -> None:
+    operation = make(kernel, "residual")
+    sizes = [(8 * (i % 40), 8 * (i % 17 + 1), 8 * (i % 9)) for i in range(300)]
+    given = drawn(operation, sizes)
+    launch(operation, sizes, given)
+    check_all(operation, sizes, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere, device", "ampere, host", "hopper pingpong"])
+def test_other_tensors_and_sizes(kernel: str) -> None:
+    operation = make(kernel, "residual")
+    given = drawn(operation, SIZES)
+    arguments = launch(operation, SIZES, given)
+    others = drawn(operation, SIZES)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        operation.run(arguments)
+    arguments.update(epilogue={name: [each[name] for each in others] for name in ("bias", "addend", "T")})
+    operation.run(arguments)
+    arguments.sync()
+    exchanged = ("bias", "addend", "T")
+    mixed = [given[i] | {name: others[i][name] for name in exchanged} for i in range(len(SIZES))]
+    check_all(operation, SIZES, mixed)
+    for each in given:  # the graph has the tensors that it was captured with
+        each["D"].fill_(float("nan"))
+        each["T"].fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    check_all(operation, SIZES, given)
+    more = [*SIZES[::-1], (520, 136, 8)]
+    given = drawn(operation, more)
+    operands, ports = listed(operation, given)
+    arguments.update(problem_sizes=more, A=operands[0], B=operands[1], D=operands[3], epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    check_all(operation, more, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere, device", "hopper cooperative", "hopper pingpong"])
+def test_tables_that_are_on_the_device(kernel: str) -> None:
+    operation = make(kernel, "residual")
+    given = drawn(operation, SIZES)
+
+    def table(values: Any, dtype: Any = torch.int64) -> Any:
+        return torch.tensor(list(values), dtype=dtype, device="cuda")
+
+    def addresses(name: str) -> Any:
+        return table(each[name].data_ptr() for each in given)
+
+    n, k = ([size[axis] for size in SIZES] for axis in (1, 2))
+    pointers = [addresses("A"), addresses("B"), None, addresses("D")]
+    strides = [table(k), table(k), None, table(n)]
+    arguments = GemmGroupedArguments.from_device(
+        operation,
+        len(SIZES),
+        table(SIZES, torch.int32),
+        *pointers,
+        *strides,
+        epilogue={
+            "bias": addresses("bias"),
+            "addend": (addresses("addend"), table(n)),
+            "T": (addresses("T"), table(n)),
+        },
+    )
+    operation.run(arguments)
+    arguments.sync()
+    check_all(operation, SIZES, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere, device", "hopper cooperative"])
+def test_host_memory(kernel: str) -> None:
+    operation = make(kernel, "residual")
+    given = drawn(operation, SIZES)
+    on_host = [{name: None if a is None else a.cpu().numpy() for name, a in one.items()} for one in given]
+    launch(operation, SIZES, on_host)
+    tensors = [{name: None if a is None else torch.from_numpy(a) for name, a in one.items()} for one in on_host]
+    check_all(operation, SIZES, tensors)
+
+
+def test_single_problem_is_alike() -> None:
+    """A group of one is bit by bit what the GEMM alone is."""
+    operation = make("ampere, device", "several")
+    given = drawn(operation, SIZES[:1])
+    launch(operation, SIZES[:1], given)
+    alone = GemmOperationUniversal(**parts("f16") | {"epilogue_functor": operation.epilogue_functor})
+    pycutlass.compiler.add_module([alone])
+    one = {name: None if each is None else each.clone() for name, each in given[0].items()}
+    one["B"] = given[0]["B"]
+    ports = {port.name: one[port.name] for port in operation.epilogue_functor.ports}
+    arguments = pycutlass.GemmArguments(alone, SIZES[0], *(one[name] for name in "ABCD"), epilogue=ports)
+    alone.run(arguments)
+    arguments.sync()
+    for name in ("D", "first", "second"):
+        assert torch.equal(one[name], given[0][name])

@@ -1,0 +1,162 @@
+"""Epilogue functions in grouped GEMMs, on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import native_parts, parts
+from epilogue_functions import FUNCTIONS
+from extra_epilogue import ExtraEpilogue
+
+import pycutlass
+from pycutlass import GemmGroupedArguments, GemmOperationGrouped, GemmOperationUniversal, KernelSchedule, cutlass
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+
+SIZES = [(40, 48, 32), (0, 8, 16), (16, 72, 0), (8, 8, 8), (72, 16, 24)]
+NAMES = [name for name in FUNCTIONS if name != "reduced"]
+
+
+def make(name: str, described: dict[str, Any] | None = None) -> GemmOperationGrouped:
+    described = parts("f16", tile=(64, 64, 32)) if described is None else described
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    return GemmOperationGrouped(**described | {"epilogue_functor": functor})
+
+
+def drawn(functor: Any, sizes: Any = SIZES) -> dict[str, Any]:
+    random = np.random.default_rng(5)
+
+    def each(shape: Any, dtype: Any = np.float16) -> list[Any]:
+        return [random.integers(-3, 4, shape(*size)).astype(dtype) for size in sizes]
+
+    shapes = {"matrix": lambda m, n, k: (m, n), "row": lambda m, n, k: (n,), "column": lambda m, n, k: (m,)}
+    given: dict[str, Any] = {"A": each(lambda m, n, k: (m, k)), "D": each(shapes["matrix"])}
+    given["B"] = [np.asfortranarray(B) for B in each(lambda m, n, k: (k, n))]
+    given["C"] = each(shapes["matrix"]) if functor.reads_source else None
+    return given | {port.name: each(shapes[port.form], port.type.dtype) for port in functor.ports}
+
+
+def launch(operation: GemmOperationGrouped, given: dict[str, Any], sizes: Any = SIZES) -> GemmGroupedArguments:
+    ports = {port.name: given[port.name] for port in operation.epilogue_functor.ports}
+    operands = (given[name] for name in "ABCD")
+    arguments = GemmGroupedArguments(operation, sizes, *operands, epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    return arguments
+
+
+@pytest.mark.parametrize("described", [parts("f16", tile=(64, 64, 32)), native_parts()], ids=["ampere", "hopper"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_problem_is_as_it_is_alone(name: str, described: dict[str, Any], without_gpu: None) -> None:
+    operation = make(name, described)
+    functor = operation.epilogue_functor
+    given = drawn(functor)
+    alone = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    wanted = []
+    for number, size in enumerate(SIZES):
+        one = {key: each and each[number].copy("K") for key, each in given.items()}
+        ports = {port.name: one[port.name] for port in functor.ports}
+        arguments = pycutlass.GemmArguments(alone, size, *(one[key] for key in "ABCD"), epilogue=ports)
+        alone.run(arguments)
+        arguments.sync()
+        wanted.append(one)
+    launch(operation, given)
+    for output in ("D", *(port.name for port in functor.outputs)):
+        for number, one in enumerate(wanted):
+            np.testing.assert_array_equal(given[output][number], one[output], output)
+
+
+def test_sizes_and_tensors_are_exchanged(without_gpu: None) -> None:
+    operation = make("residual")
+    given = drawn(operation.epilogue_functor)
+    arguments = launch(operation, given)
+    t = [each.copy() for each in given["T"]]
+    others = drawn(operation.epilogue_functor)
+    arguments.update(epilogue={"addend": [each * 0 for each in given["addend"]], "T": others["T"]})
+    operation.run(arguments)
+    arguments.sync()
+    assert all((one == other).all() for one, other in zip(t, others["T"], strict=True))
+    fewer = SIZES[3:]
+    with pytest.raises(ArgumentError, match="bias"):  # which is still that of five problems
+        arguments.update(problem_sizes=fewer, **{key: given[key][3:] for key in "ABD"})
+    rest = {key: given[key][3:] for key in ("bias", "addend", "T")}
+    arguments.update(problem_sizes=fewer, **{key: given[key][3:] for key in "ABD"}, epilogue=rest)
+    for each in rest["T"]:
+        each.fill(np.nan)
+    operation.run(arguments)
+    arguments.sync()
+    assert all((one == other).all() for one, other in zip(t[3:], rest["T"], strict=True))
+
+
+def test_one_tensor_may_hold_those_of_all_problems(without_gpu: None) -> None:
+    operation, sizes = make("residual"), [(40, 48, 32)] * 3
+    given = drawn(operation.epilogue_functor, sizes)
+    stacked = given | {name: np.stack(given[name]) for name in ("bias", "addend", "T")}
+    launch(operation, stacked, sizes)
+    launch(operation, given, sizes)
+    np.testing.assert_array_equal(stacked["T"], np.stack(given["T"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"bias": None}, ArgumentError, r"bias, a row of the epilogue, is missing: give epilogue=\{'bias': \[...\]\}"),
+        (
+            {"bias": [np.zeros(48, np.float16)]},
+            ArgumentError,
+            "operand bias has 1 tensor, and problem_sizes 5",
+        ),
+        ({"bias": np.zeros(48, np.float16)}, ArgumentTypeError, "operand bias must be a list"),
+        ({"addend": [np.zeros((4, 8), np.float16)] * 5}, ArgumentError, r"addend\[0\]"),
+        ({"T": [np.zeros((128, 128), np.float16)] * 5}, ArgumentError, r"T\[0\]"),
+        ({"bais": []}, ArgumentTypeError, "Did you mean bias"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    changes: dict[str, Any], error: type[Exception], said: str, without_gpu: None
+) -> None:
+    operation = make("residual")
+    given = drawn(operation.epilogue_functor)
+    ports = {name: given[name] for name in ("bias", "addend", "T")} | changes
+    with pytest.raises(error, match=said):
+        GemmGroupedArguments(operation, SIZES, *(given[key] for key in "ABCD"), epilogue=ports)
+
+
+def test_outputs_lie_apart_from_all_that_is_read(without_gpu: None) -> None:
+    operation = make("residual")
+    given = drawn(operation.epilogue_functor)
+    for one, other in (("T", "addend"), ("T", "D"), ("D", "addend")):
+        with pytest.raises(ArgumentError, match=rf"({one}|{other})\[\d\] overlaps ({one}|{other})\[\d\]"):
+            launch(operation, given | {one: given[other]})
+    overlapping = [given["T"][0], *given["T"][1:4], given["T"][0].reshape(-1)[: 72 * 16].reshape(72, 16)]
+    with pytest.raises(ArgumentError, match="two problems cannot write to one place"):
+        launch(operation, given | {"T": overlapping})
+
+
+def test_what_no_group_has_is_refused() -> None:
+    with pytest.raises(DescriptionError, match=r"reduced reduces D to row_sum, .*Ampere-style groups have problems"):
+        make("reduced")
+    described = parts("f16")
+    with pytest.raises(DescriptionError, match="which Ampere-style groups do not take"):
+        GemmOperationGrouped(**described | {"epilogue_functor": ExtraEpilogue(cutlass.float16, cutlass.float32, 8)})
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("name", "schedule"), [("several", "Pingpong"), ("residual", "Cooperative")])
+def test_hopper_native_ones_build(name: str, schedule: str) -> None:
+    described = native_parts(tile=(64 if schedule == "Pingpong" else 128, 128, 64), schedule=KernelSchedule[schedule])
+    functor = FUNCTIONS[name](cutlass.float16, 8, cutlass.float32)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    (artifact,) = operation.artifacts.values()
+    assert artifact.report["stack_bytes"] == 0
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("mode", list(pycutlass.SchedulerMode))
+def test_it_builds(mode: pycutlass.SchedulerMode) -> None:
+    described = parts("f16", tile=(64, 64, 32))
+    functor = FUNCTIONS["several"](cutlass.float16, 8, cutlass.float32)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
+    pycutlass.compiler.add_module([operation])
