@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pycutlass import cutlass, toolkit
+from pycutlass import KernelSchedule, cutlass, toolkit
 from pycutlass.compiler.tools import find_tools
 from pycutlass.errors import PyCutlassError
 from pycutlass.library import TensorDescription
@@ -136,6 +136,9 @@ def with_flags(text: str) -> str:
 
 #: Headers with instructions of a GPU in them, and what takes their place.
 CHANGES: dict[str, Callable[[str], str]] = {
+    "arch/barrier.h": lambda text: replaced(
+        text, r"(void sync_internal\([^{]*\{).*?\}", r"\1 ::emulation::wait_for_block(); }"
+    ),
     "barrier.h": with_flags,
     "cutlass.h": with_indices,
     "functional.h": lambda text: replaced(text, r"atomicAdd\(ptr, data\)", "*ptr += data", 2).replace(
@@ -249,6 +252,16 @@ class Emulator:
         groups = ((count, 2 * m, 2 * n, 3 * k, *steps, drawn.randint(0, 2**30)) for count in (1, 7, 40))
         return self._run(operation, "grouped_function.h", groups)
 
+    def run_hopper(self, operation: GemmOperationUniversal | GemmOperationGrouped, seed: int = 0) -> tuple[bool, str]:
+        """The same for what a Hopper-native kernel calls for an epilogue function, without all else of it."""
+        drawn, step = random.Random(seed), operation.C.alignment
+        m, n, _ = operation.tile_description.threadblock_shape
+        sizes = ((2 * m, 2 * n), (m + 8, n + n // 2 + step), (1, step), (m // 2 + 3, 2 * n - step))
+        count = 3 if isinstance(operation, GemmOperationGrouped) else 1
+        problems = ((count, *size, step, drawn.randint(0, 2**30)) for size in sizes)
+        warps = 4 if operation.tile_description.kernel_schedule is KernelSchedule.Pingpong else 8
+        return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n")
+
     def run_reduction(self, operation: ReductionOperation, seed: int = 0) -> tuple[bool, str]:
         """The same for a reduction of partial sums with an epilogue function: M, N, partitions and a seed."""
         drawn, (rows, columns), step = random.Random(seed), operation.shape, operation.count
@@ -259,7 +272,9 @@ class Emulator:
         """Return whether all elements are right, in several problems drawn at random, and what was said."""
         return self._run(operation, "conv2d.h", _convolutions(operation, seed))
 
-    def _run(self, operation: Any, header: str, problems: Iterable[tuple[int, ...]]) -> tuple[bool, str]:
+    def _run(
+        self, operation: Any, header: str, problems: Iterable[tuple[int, ...]], further: str = ""
+    ) -> tuple[bool, str]:
         text = re.sub(r"PYCUTLASS_KERNEL\(.*\)", "", operation.emit())
         operands = {name: getattr(operation, name) for name in "ABC" if hasattr(operation, name)}
         macros = "".join(
@@ -270,7 +285,9 @@ class Emulator:
         macros += f"#define EMULATED_FUNCTION {int('struct Function ' in text)}\n"
         macros += f"#define EMULATED_EXTRA {int('struct ExtraEpilogue ' in text)}\n"
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"
-        program = self.build(f'{self._headers}{text}{macros}#include "{HERE / header}"\n')
+        macros += f"#define EMULATED_GROUP {int(isinstance(operation, GemmOperationGrouped))}\n{further}"
+        headers = "" if operation.is_sm90 else self._headers
+        program = self.build(f'{headers}{text}{macros}#include "{HERE / header}"\n')
         words = [str(number) for problem in problems for number in problem]
         ended = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=600)
         return ended.returncode == 0, ended.stdout + ended.stderr

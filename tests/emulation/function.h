@@ -182,4 +182,33 @@ struct FunctionCheck {
   }
 };
 
+/// The tables of one port: where it is in all problems.
+struct Tables {
+  std::vector<void const*> addresses;
+  std::vector<int64_t> strides;
+};
+
+/// Points the ports of `arguments` at tables, which it makes of those of all problems: pointers to what has a
+/// FunctionCheck `check`.
+template <typename Ports>
+struct Listed;
+template <template <auto, int> class... Forms, auto... kMembers, int... kAlignments>
+struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
+  template <typename Problems>
+  static void point(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
+    (point_one<kMembers>(problems, arguments, made), ...);
+  }
+  template <auto kMember, typename Problems>
+  static void point_one(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
+    made.emplace_back();
+    for (auto const& each : problems) {
+      made.back().addresses.push_back((each->check.arguments.*kMember).data);
+      made.back().strides.push_back((each->check.arguments.*kMember).stride);
+    }
+    auto& port = arguments.*kMember;
+    port.data = reinterpret_cast<decltype(port.data)>(made.back().addresses.data());
+    port.stride = reinterpret_cast<int64_t>(made.back().strides.data());
+  }
+};
+
 }  // namespace emulation

@@ -41,34 +41,6 @@ struct Problem {
   }
 };
 
-/// The tables of one port: where it is in all problems.
-struct Tables {
-  std::vector<void const*> addresses;
-  std::vector<int64_t> strides;
-};
-
-/// Points the ports of `arguments` at tables, which it makes of those of all problems.
-template <typename Ports>
-struct Listed;
-template <template <auto, int> class... Forms, auto... kMembers, int... kAlignments>
-struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
-  static void point(std::vector<Problem*> const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
-    (point_one<kMembers>(problems, arguments, made), ...);
-  }
-  template <auto kMember>
-  static void point_one(std::vector<Problem*> const& problems, Function::Arguments& arguments,
-                        std::vector<Tables>& made) {
-    made.emplace_back();
-    for (Problem* each : problems) {
-      made.back().addresses.push_back((each->check.arguments.*kMember).data);
-      made.back().strides.push_back((each->check.arguments.*kMember).stride);
-    }
-    auto& port = arguments.*kMember;
-    port.data = reinterpret_cast<decltype(port.data)>(made.back().addresses.data());
-    port.stride = reinterpret_cast<int64_t>(made.back().strides.data());
-  }
-};
-
 inline long run(int count, int most_m, int most_n, int most_k, int step_m, int step_n, int step_k, unsigned seed) {
   std::mt19937 random(seed);
   auto const extent = [&](int most, int step, int number) {
@@ -86,8 +58,8 @@ inline long run(int count, int most_m, int most_n, int most_k, int step_m, int s
   Function::Arguments arguments{};
   std::vector<Tables> made;
   made.reserve(Function::Inputs::kSize + Function::Outputs::kSize);
-  Listed<Function::Inputs>::point(all, arguments, made);
-  Listed<Function::Outputs>::point(all, arguments, made);
+  Listed<Function::Inputs>::point(problems, arguments, made);
+  Listed<Function::Outputs>::point(problems, arguments, made);
 
   pycutlass_grouped_call call{};
   std::vector<void*> addresses[4];

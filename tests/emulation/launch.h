@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -92,16 +93,16 @@ void run_thread(typename Kernel::Params const& params, typename Kernel::SharedSt
 }
 
 /// Plans a call with these A, B, C and D and arguments of its epilogue, and runs all threadblocks of its grid.
-template <typename Call>
-void launch(Call& call, std::array<pycutlass_operand, 4> const& operands, Operation::Epilogue::Arguments epilogue,
-            int multiprocessors = 132) {
-  using Kernel = Operation::Kernel;
+template <typename Call, typename Operation = ::Operation>
+void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
+            typename Operation::Epilogue::Arguments epilogue, int multiprocessors = 132) {
+  using Kernel = typename Operation::Kernel;
   call.common.struct_size = sizeof(call);
   call.common.sm_count = multiprocessors;
   call.common.sm_occupancy = 2;  // so that stream-K has threadblocks of its own to add up sums
   std::copy(operands.begin(), operands.end(), call.common.operands);
   call.common.epilogue = &epilogue;
-  alignas(PYCUTLASS_PARAMS_ALIGNMENT) char storage[sizeof(Operation::Params)];
+  alignas(PYCUTLASS_PARAMS_ALIGNMENT) char storage[sizeof(typename Operation::Params)];
   pycutlass_plan_result plan{};
   if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the problem is refused");
   std::vector<char> workspace(plan.workspace_bytes + 16);

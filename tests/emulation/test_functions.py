@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from convolutions import UNITY, conv, dgrad, fprop, wgrad
-from descriptions import parts
+from descriptions import native_parts, parts
 from emulator import Emulator
 from epilogue_functions import FUNCTIONS
 
 from pycutlass import (
     GemmOperationGrouped,
     GemmOperationUniversal,
+    KernelSchedule,
     ReductionOperation,
     SchedulerMode,
     TensorDescription,
@@ -80,6 +81,27 @@ def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -
     functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
     operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
     right, said = emulator.run_group(operation)
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "tile", "is_group"),
+    [
+        ("several", "Pingpong", (64, 128, 64), False),
+        ("reduced", "Cooperative", (128, 64, 64), False),
+        ("several", "Cooperative", (128, 96, 64), True),
+        pytest.param("reduced", "Pingpong", (128, 64, 64), False, marks=pytest.mark.thorough),
+        pytest.param("residual", "Pingpong", (64, 48, 64), True, marks=pytest.mark.thorough),
+    ],
+)
+def test_what_hopper_native_kernels_call(
+    name: str, schedule: str, tile: tuple[int, int, int], is_group: bool, emulator: Emulator
+) -> None:
+    described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule])
+    types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
+    right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
     assert right, said
 
 

@@ -1,0 +1,135 @@
+// Runs what a Hopper-native kernel calls for an epilogue function on the host, tile by tile, as the `store` of
+// epilogue_sm90.h calls it: sums are handed to each thread as wgmma leaves them in its registers, and what it returns
+// is taken for D. That C comes and D leaves by TMA is not emulated.
+#pragma once
+
+#include "function.h"
+
+namespace emulation {
+
+using Callbacks = typename Operation::Fused::Type;
+constexpr int kTileM = Callbacks::kTileM, kTileN = Callbacks::kTileN;
+constexpr int kColumns = Callbacks::kStoredColumns, kRows = EMULATED_WARPS * 16;
+constexpr int kDown = kTileM / kRows, kAcross = kTileN / kColumns, kFragment = kRows * kColumns / (32 * EMULATED_WARPS);
+using Element = typename Matrix<EMULATED_C>::Element;
+
+/// One GEMM, or one of a batch or a group.
+struct Problem {
+  int m, n;
+  std::vector<double> sums;
+  Matrix<EMULATED_C> C, D;
+  FunctionCheck check;
+
+  Problem(int m_, int n_, std::mt19937& random)
+      : m(m_),
+        n(n_),
+        sums(size_t(m) * n),
+        C(m, n, ALIGNMENT_C, kPoison),
+        D(m, n, 2 * ALIGNMENT_C, kUntouched),
+        check({m, n}, random) {
+    for (double& sum : sums) sum = int(random() % 41) - 20;
+    C.fill(random);
+    check.choose(0);
+  }
+  long wrong() {
+    long found = !D.has_slack(kUntouched);
+    for (int row = 0; row < m; ++row) {
+      for (int column = 0; column < n; ++column) {
+        found += check.wrong(row, column, sums[row * n + column], number(C(row, column)), D(row, column));
+      }
+    }
+    return found + check.wrong_at_last();
+  }
+};
+
+/// Where element `i` of a thread's fragment is in a subtile (PTX ISA, "Register fragments" of wgmma.m64nNk16).
+inline std::pair<int, int> place(int thread, int i) {
+  int const lane = thread % 32, row = thread / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
+  return {row, i / 4 * 8 + lane % 4 * 2 + i % 2};
+}
+
+/// Runs the threads of one tile.
+inline void run_tile(Callbacks::Params const& params, Problem& problem, int tile_m, int tile_n, int batch) {
+  alignas(128) static typename Callbacks::SharedStorage shared;
+  std::memset(&shared, 0x7f, sizeof(shared));
+  unsigned const grid[] = {1, 1, 1};
+  run_block({0, 0, 0}, grid, 32 * EMULATED_WARPS, 32 * EMULATED_WARPS, [&] {
+    int const thread = threadIdx.x;
+    Callbacks fusion(params, shared);
+    auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
+    auto const coord = cute::make_coord(tile_m, tile_n, cute::_, batch);
+    auto source = cute::make_tensor<Element>(cute::Int<kFragment>{});
+    auto callbacks = fusion.template tile_callbacks<kRows, kColumns>(size, coord, source, thread);
+    callbacks.begin();
+    for (int j = 0; j < kAcross; ++j) {
+      for (int i = 0; i < kDown; ++i) {
+        auto const of = [&](int element) {
+          auto const [row, column] = place(thread, element);
+          return std::pair(tile_m * kTileM + i * kRows + row, tile_n * kTileN + j * kColumns + column);
+        };
+        cutlass::Array<float, kFragment> sums;
+        for (int e = 0; e < kFragment; ++e) {
+          auto const [row, column] = of(e);
+          bool const inside = row < problem.m && column < problem.n;
+          sums[e] = inside ? float(problem.sums[row * problem.n + column]) : 0;
+          source(e) = inside ? problem.C(row, column) : Element(0);
+        }
+        callbacks.begin_loop(i, j);
+        callbacks.previsit(i, j, 0, true);
+        auto const computed = callbacks.visit(sums, 0, i, j);
+        for (int e = 0; e < kFragment; ++e) {
+          auto const [row, column] = of(e);
+          if (row < problem.m && column < problem.n) {
+            problem.D(row, column) = pycutlass::function::Stored<Element>::of(computed[e]);
+          }
+        }
+        wait_for_block();
+        callbacks.synchronized(i, j);
+        wait_for_block();
+      }
+    }
+    callbacks.end();
+  });
+}
+
+/// Problems of at most `most_m` x `most_n`, multiples of `step`, each of other extents.
+inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::unique_ptr<Problem>> problems;
+  for (int i = 0; i < count; ++i) {
+    int const m = EMULATED_GROUP ? int(random() % most_m) + 1 : most_m;
+    int const n = EMULATED_GROUP ? (int(random() % (most_n / step)) + 1) * step : most_n / step * step;
+    problems.push_back(std::make_unique<Problem>(m, n, random));
+  }
+  Callbacks::Arguments arguments = problems[0]->check.arguments;
+#if EMULATED_GROUP
+  std::vector<Tables> made;
+  made.reserve(16);
+  Listed<Function::Inputs>::point(problems, arguments, made);
+  Listed<Function::Outputs>::point(problems, arguments, made);
+  pycutlass::AllPorts<Function>::list(arguments, pycutlass::Port<char>::kTables);
+#endif
+  for (int batch = 0; batch < count; ++batch) {
+    Problem& problem = *problems[batch];
+#if !EMULATED_GROUP
+    arguments = problem.check.arguments;
+#endif
+    auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
+    std::vector<char> workspace(Callbacks::get_workspace_size(size, arguments) + 16);
+    auto const params = Callbacks::to_underlying_arguments(size, arguments, workspace.data());
+    for (int tile_m = 0; tile_m * kTileM < problem.m; ++tile_m) {
+      for (int tile_n = 0; tile_n * kTileN < problem.n; ++tile_n) {
+        run_tile(params, problem, tile_m, tile_n, EMULATED_GROUP ? batch : 0);
+      }
+    }
+  }
+  long wrong = 0;
+  for (auto& each : problems) wrong += each->wrong();
+  return wrong;
+}
+
+}  // namespace emulation
+
+int main(int count, char** words) {
+  return emulation::run_all<5>(count, words, [](auto const& numbers) { return std::apply(emulation::run, numbers); });
+}
