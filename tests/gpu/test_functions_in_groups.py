@@ -8,8 +8,8 @@ import pytest
 import torch
 from descriptions import native_parts, parts
 from epilogue_functions import FUNCTIONS
-from test_epilogue_functions import check
-from test_epilogue_functions import drawn as drawn_alone
+from function_cases import check
+from function_cases import drawn as drawn_alone
 
 import pycutlass
 from pycutlass import (

@@ -15,7 +15,7 @@ from epilogue_functions import FUNCTIONS, biased, reduced, residual
 from torch.nn import functional
 
 import pycutlass
-from pycutlass import GemmOperationGrouped, GemmOperationUniversal, cutlass, epilogue
+from pycutlass import GemmOperationUniversal, cutlass, epilogue
 from pycutlass.epilogue import Column, Family, Row, Scalar, Source, Tensor, gelu, relu
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from tools.fuzz.drawn_functions import drawn_function
@@ -280,16 +280,16 @@ def test_kernels_take_functions(name: str) -> None:
     GemmOperationUniversal(**described | {"epilogue_functor": functor})
 
 
-def test_kernels_that_take_none_say_so() -> None:
+def test_descriptions_that_take_none_say_so() -> None:
     described = parts("f16")
     described["epilogue_functor"] = biased(described["C"].element, described["C"].alignment)
     by_columns = {"C": pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)}
     with pytest.raises(DescriptionError, match=r"a C of cutlass\.ColumnMajor"):
         GemmOperationUniversal(**described | by_columns)
     GemmOperationUniversal(**described | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK})
-    del described["swizzling_functor"]
-    with pytest.raises(DescriptionError, match="biased is an epilogue function, which"):
-        GemmOperationGrouped(**described)
+    simt = parts("f32_simt") | {"epilogue_functor": biased(cutlass.float32, 1)}
+    with pytest.raises(DescriptionError, match=r"Simt kernels, in place of OpClass\.TensorOp"):
+        GemmOperationUniversal(**simt)
 
 
 def test_hopper_kernels_write_rows_of_wide_types() -> None:

@@ -1,0 +1,73 @@
+"""Problems for operations with epilogue functions: operands, launches, and what must come out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import pycutlass
+from pycutlass import cutlass
+
+__all__ = ["check", "drawn", "launch"]
+
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> dict[str, Any]:
+    def randn(*shape: int, kind: str) -> Any:
+        return torch.randn(*batch, *shape, device="cuda", dtype=torch.bfloat16).to(TORCH[kind])
+
+    functor = operation.epilogue_functor
+    given = {
+        "A": randn(m, k, kind=operation.A.type.short),
+        "B": randn(n, k, kind=operation.B.type.short).transpose(-1, -2),
+        "D": torch.full((*batch, m, n), float("nan"), device="cuda", dtype=TORCH[functor.output.short]),
+        "C": randn(m, n, kind=operation.C.type.short) if functor.reads_source else None,
+    }
+    for port in functor.inputs:
+        shape = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
+        given[port.name] = randn(*shape, kind=port.type.short)
+    for port in functor.outputs:
+        shape = {"row": (n,), "column": (m,), "scalar": (1,)}.get(port.form, (m, n))
+        given[port.name] = torch.full((*batch, *shape), float("nan"), device="cuda", dtype=TORCH[port.type.short])
+    return given
+
+
+def launch(operation: Any, given: dict[str, Any], **scalars: Any) -> Any:
+    A, B = given["A"], given["B"]
+    others = {port.name: given[port.name] for port in operation.epilogue_functor.ports}
+    options: dict[str, Any] = {}
+    if A.ndim == 3:
+        options = {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": A.shape[0]}
+    size = (A.shape[-2], B.shape[-1], A.shape[-1])
+    arguments = pycutlass.GemmArguments(
+        operation,
+        size,
+        A,
+        B,
+        given["C"],
+        given["D"],
+        epilogue=others,
+        output_op=operation.epilogue_type(**scalars),
+        **options,
+    )
+    operation.run(arguments)
+    return arguments
+
+
+def check(operation: Any, given: dict[str, Any], **scalars: float) -> None:
+    functor = operation.epilogue_functor
+    arrays = {name: each.double().cpu().numpy() for name, each in given.items() if each is not None}
+    others = {
+        each.name: arrays["C" if each.form == "source" else each.name]
+        for each in functor.graph.inputs[1:]
+        if each.form != "scalar"
+    }
+    found = functor.function.numpy(arrays["A"] @ arrays["B"], **others, **scalars)
+    types = {"D": functor.output.short} | {port.name: port.type.short for port in functor.outputs}
+    for name, exact in (found if isinstance(found, dict) else {"D": found}).items():
+        relative = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-4}[types[name]]
+        absolute = 2e-2 if arrays[name].shape == exact.shape == arrays["D"].shape else 1e-3 * np.abs(exact).max()
+        np.testing.assert_allclose(arrays[name].reshape(exact.shape), exact, relative, absolute, err_msg=name)
