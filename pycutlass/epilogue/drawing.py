@@ -17,6 +17,7 @@ __all__ = ["Cost", "as_dot", "as_text", "cost", "drawn"]
 #: Bytes in a second that copies of large arrays reach on an H200.
 _H200 = 4.2e12
 _SHAPES = {"matrix": "(M, N)", "row": "(1, N)", "column": "(M, 1)", "scalar": "(1, 1)"}
+_SHAPES |= {"row_tiles": "(tiles, M)", "column_tiles": "(tiles, N)"}
 _SYMBOLS = {
     "add": "+",
     "subtract": "-",
@@ -176,10 +177,14 @@ def cost(
         raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {bandwidth!r}")
     batch = attribute(problem, "batch") or 1
     m, n, _ = size
-    elements = {"matrix": m * n, "row": n, "column": m, "scalar": 1}
+    elements = {"matrix": m * n, "row": n, "column": m, "scalar": 1, "row_tiles": m, "column_tiles": n}
 
     def total(ports: Sequence[Port]) -> int:
-        return sum(port.type.bytes_of(batch * elements[port.form]) for port in ports)
+        counts = (
+            elements[port.form] * -(-{"row_tiles": n, "column_tiles": m}.get(port.form, 1) // max(port.tile, 1))
+            for port in ports
+        )
+        return sum(port.type.bytes_of(batch * count) for port, count in zip(ports, counts, strict=True))
 
     read, written = total(inputs), total(outputs)
     registers = [_registers(operation) for operation in operations]

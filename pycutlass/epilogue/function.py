@@ -285,7 +285,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     def _make_ports(self, types: Mapping[str, Any]) -> None:
         graph = self.function.graph
         inputs = {each.name: each.form for each in graph.of_form(*_PORTS)}
-        reduced = dict(graph.reductions)
+        reduced, numbers = dict(graph.reductions), dict(graph.outputs)
         outputs = {
             name: graph.form(number) if name in reduced else "matrix" for name, number in graph.outputs if name != "D"
         }
@@ -304,9 +304,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
             kind = element(types[name]) if name in types else default
             if given is not None and kind is not default:
                 raise DescriptionError(f"{self.name} says that {name} is {default}, got {name}={kind}: leave it out")
-            lowering.check_port(self.name, name, kind, name in reduced)
+            tile = graph.tile(numbers[name]) if name in numbers else 0
+            lowering.check_port(self.name, name, kind, name in reduced and not tile)
             length = min(self.epilogue_vector_length, 128 // kind.bits) if form == "matrix" else 1
-            return Port(name, kind.tag, form, length)
+            return Port(name, kind.tag, form, length, tile)
 
         made_inputs = tuple(port(name, form) for name, form in inputs.items())
         made_outputs = tuple(port(name, form) for name, form in outputs.items())

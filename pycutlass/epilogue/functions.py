@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass.calls import shown
-from pycutlass.epilogue.graph import Value
+from pycutlass.epilogue.graph import Value, reduced_tiles
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.traced import Reduced, Traced, applied
@@ -179,7 +179,7 @@ def cast(x: Any, kind: Any) -> Any:
     return Traced(trace, trace.add(Value("cast", (x._number,), (short,))))
 
 
-def _reduce(name: str, x: Any, axis: Any) -> Any:
+def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
     number = None if axis is None else as_int(axis)
     if axis is not None and number not in (0, 1, -1, -2):
         raise DescriptionError(
@@ -187,8 +187,16 @@ def _reduce(name: str, x: Any, axis: Any) -> Any:
             f"axis=None (one for all); got {shown(axis)}"
         )
     axis = None if number is None else number % 2
+    extent = None if tile is None else as_int(tile)
+    if tile is not None and (axis is None or extent is None or extent < 1):
+        raise DescriptionError(
+            f"{where_called()}{name} takes the columns (axis=1) or rows (axis=0) of a tile as tile=, a positive "
+            f"integer; got axis={axis}, tile={shown(tile)}"
+        )
     if isinstance(x, Reduced):
         x._refuse()
+    if not isinstance(x, Traced) and extent is not None and axis is not None:
+        return reduced_tiles(name, np.asarray(x), axis - 2, extent)
     if not isinstance(x, Traced):
         return REDUCTIONS[name].numpy(np.asarray(x), (-2, -1) if axis is None else axis - 2)
     trace = x._trace
@@ -196,35 +204,39 @@ def _reduce(name: str, x: Any, axis: Any) -> Any:
         raise DescriptionError(
             f"{where_called()}{name} takes numbers, and is given a condition: use where(x, 1.0, 0.0)"
         )
-    data = (name, "" if axis is None else str(axis))
+    data = (name, "" if axis is None else str(axis), *(() if extent is None else (str(extent),)))
     return Reduced(trace, trace.add(Value("reduce", (x._number,), data)), name)
 
 
-def sum(x: Any, axis: int | None = None) -> Any:
-    """Return the sum of `x`: of each row (axis=1), each column (axis=0) or all of D, in each batch."""
-    return _reduce("sum", x, axis)
+def sum(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
+    """Return the sum of `x`: of each row (axis=1), each column (axis=0) or all of D, in each batch.
+
+    With `tile`, which must be the columns (axis=1) or rows (axis=0) of the kernel's tile, each tile has a sum of its
+    own: those of the first tile come first, so that (..., M, N) comes to (..., tiles * M), or (..., tiles * N).
+    """
+    return _reduce("sum", x, axis, tile)
 
 
-def max(x: Any, axis: int | None = None) -> Any:
+def max(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the greatest of `x`, as `sum` does the sum; NaN where there is one."""
-    return _reduce("max", x, axis)
+    return _reduce("max", x, axis, tile)
 
 
-def min(x: Any, axis: int | None = None) -> Any:
+def min(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the least of `x`, as `sum` does the sum; NaN where there is one."""
-    return _reduce("min", x, axis)
+    return _reduce("min", x, axis, tile)
 
 
-def absmax(x: Any, axis: int | None = None) -> Any:
+def absmax(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the greatest absolute value of `x`, as `sum` does the sum; NaN where there is one."""
-    return _reduce("absmax", x, axis)
+    return _reduce("absmax", x, axis, tile)
 
 
-def sum_of_squares(x: Any, axis: int | None = None) -> Any:
+def sum_of_squares(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the sum of the squares of `x`, as `sum` does the sum."""
-    return _reduce("sum_of_squares", x, axis)
+    return _reduce("sum_of_squares", x, axis, tile)
 
 
-def logsumexp(x: Any, axis: int | None = None) -> Any:
+def logsumexp(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the logarithm of the sum of exponentials of `x`, as `sum` does the sum, without overflow."""
-    return _reduce("logsumexp", x, axis)
+    return _reduce("logsumexp", x, axis, tile)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.types import ELEMENTS, Element
 
-__all__ = ["AXES", "Graph", "Input", "Value", "element_named"]
+__all__ = ["AXES", "Graph", "Input", "Value", "element_named", "reduced_tiles"]
 
 Array = NDArray[Any]
 
@@ -69,7 +69,8 @@ class Value:
         Numbers of earlier values.
     data : tuple of str
         The name of an input, the digits of a constant (`float.hex`), the short name of the type of a cast, or the name
-        of a reduction and its axis (``"0"``, ``"1"`` or ``""`` for both).
+        of a reduction and its axis (``"0"``, ``"1"`` or ``""`` for both); behind these the extent of a tile along it,
+        where each tile has a result of its own.
     """
 
     node: str
@@ -114,8 +115,18 @@ class Graph:
         return tuple(found)
 
     def form(self, number: int) -> str:
-        """Return what a value is for D: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``."""
+        """Return what a value is for D: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
+
+        Results of tiles are ``"row_tiles"``, one for each row for each tile across, or ``"column_tiles"``.
+        """
+        if self.tile(number):
+            return "row_tiles" if self.values[number].data[1] == "1" else "column_tiles"
         return _FORMS[self.axes[number]]
+
+    def tile(self, number: int) -> int:
+        """Return the extent of the tiles that a reduction has results of; 0 where it has those of all of D."""
+        value = self.values[number]
+        return int(value.data[2]) if value.node == "reduce" and len(value.data) > 2 else 0
 
     def is_truth(self, number: int) -> bool:
         """Return whether a value is a truth value, and no number."""
@@ -178,8 +189,20 @@ class Graph:
 
     @staticmethod
     def _reduced(value: Value, operand: Array, shape: tuple[int, ...]) -> Array:
-        name, axis = value.data
+        name, axis, *tile = value.data
         axes = {"0": -2, "1": -1}.get(axis, (-2, -1))
         # Sums are in f64: what a kernel adds in any order is compared with this.
         whole = np.broadcast_to(operand, shape).astype(np.float64)
+        if tile:
+            return reduced_tiles(name, whole, -2 if axis == "0" else -1, int(tile[0])).astype(operand.dtype)
         return np.asarray(REDUCTIONS[name].numpy(whole, axes)).astype(operand.dtype)
+
+
+def reduced_tiles(name: str, x: Array, axis: int, tile: int) -> Array:
+    """Return what each tile of `tile` columns (axis=-1) or rows (axis=-2) comes to, of (..., M, N) in (..., results).
+
+    Results of the first tile come first, with one for each row, or column.
+    """
+    starts = range(0, x.shape[axis], tile)
+    parts = [np.take(x, range(start, min(start + tile, x.shape[axis])), axis) for start in starts]
+    return np.concatenate([np.asarray(REDUCTIONS[name].numpy(part, axis)) for part in parts], -1)

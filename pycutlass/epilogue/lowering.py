@@ -36,8 +36,9 @@ _COMPUTE = ("f16", "bf16", "f32", "f64")
 _LONGEST_NAME = 23
 #: What TMA brings through the buffers of C.
 _BY_TMA = ("f16", "bf16", "f32")
-#: What a reduction along an axis makes.
+#: What a reduction along an axis makes, of all of D and of each tile.
 _REDUCED = {"0": "Row", "1": "Column", "": "Whole"}
+_REDUCED_TILES = {"0": "ColumnTiles", "1": "RowTiles"}
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "s32")
 
 
@@ -255,9 +256,12 @@ def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
 
 
 def _reductions(functor: _Typed, members: dict[str, str]) -> str:
+    def form(value: Value) -> str:
+        return (_REDUCED_TILES if value.data[2:] else _REDUCED)[value.data[1]]
+
     each = (
         f"pycutlass::Reduction<{REDUCTIONS[value.data[0]].cpp}, "
-        f"pycutlass::{_REDUCED[value.data[1]]}<&FunctionArguments::{members[name]}, 1>>"
+        f"pycutlass::{form(value)}<&FunctionArguments::{members[name]}, 1>>"
         for name, value in functor.graph.reductions
     )
     return f"pycutlass::List<{', '.join(each)}>"

@@ -44,15 +44,19 @@ class Port:
         Its type.
     form : str
         ``"matrix"`` (row-major, of the extents of D), ``"row"`` (N elements, for all rows alike) or ``"column"`` (M
-        elements).
+        elements). What is written may be a ``"scalar"`` as well, or results of tiles: ``"row_tiles"`` (M elements for
+        each tile across) or ``"column_tiles"`` (N elements for each tile down).
     alignment : int
         Of its address and leading dimension, in elements.
+    tile : int
+        Columns (``"row_tiles"``) or rows of a tile.
     """
 
     name: str
     tag: Any
     form: str = "matrix"
     alignment: int = 1
+    tile: int = 0
 
     @property
     def type(self) -> Element:
@@ -62,7 +66,7 @@ class Port:
     @cached_property
     def description(self) -> TensorDescription:
         """What a tensor must be. A vector is a line of the matrix that it stands for."""
-        order = _core.ColumnMajor if self.form == "column" else _core.RowMajor
+        order = _core.ColumnMajor if self.form in ("column", "row_tiles") else _core.RowMajor
         return TensorDescription(self.type.tag, order, self.alignment)
 
 

@@ -195,6 +195,10 @@ class Epilogue(Protocol):
         """Type that scalars and sums are computed in."""
 
     @property
+    def outputs(self) -> Any:
+        """What is written beside D: `Port`s."""
+
+    @property
     def reads_source(self) -> bool | None:
         """Whether C is read; None where beta decides."""
 

@@ -24,6 +24,7 @@ __all__ = [
     "KernelFamily",
     "check_family",
     "check_matrix",
+    "check_tiles",
     "nearest_multiple",
     "swizzle_meant",
 ]
@@ -147,6 +148,7 @@ class KernelFamily(ABC):
                 f"swizzling_functor must be one of {known}; got {shown(given)}{swizzle_meant(given, self.swizzles)}"
                 f"{self.with_swizzle(kernel)}"
             )
+        check_tiles(kernel.epilogue_functor, tile)
         self.check_parts(kernel)
         self.check_shared_memory(kernel.compute_capability, tile, A, B, C, D, epilogue=kernel.epilogue_functor)
 
@@ -349,6 +351,19 @@ def check_family(functor: Epilogue, family: Family, instead: Callable[[], str] =
     """Check that kernels of a family can have this epilogue; `instead` says what else there is."""
     if reason := functor.why_not(family):
         raise DescriptionError(reason + instead())
+
+
+def check_tiles(functor: Epilogue, tile: Tile) -> None:
+    """Check that what an epilogue leaves of each tile is of the tiles that the kernel has."""
+    for port in functor.outputs:
+        if port.tile:
+            axis = port.form == "row_tiles"
+            extent, called = tile.threadblock_shape[axis], "columns" if axis else "rows"
+            if port.tile != extent:
+                raise DescriptionError(
+                    f"{port.name} of the epilogue has a result for each tile of {port.tile} {called}, and "
+                    f"threadblock_shape {list(tile.threadblock_shape)} has {extent}: make them the same"
+                )
 
 
 def check_matrix(name: str, operand: Tensor) -> None:

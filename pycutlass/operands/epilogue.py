@@ -63,7 +63,13 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     name, description = EpilogueName(port.name, written), port.description
     if tensor is None:
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{port.name!r}: ...}}")
-    line = {"row": (1, columns), "column": (rows, 1), "scalar": (1, 1)}.get(port.form, (rows, columns))
+    line = {
+        "row": (1, columns),
+        "column": (rows, 1),
+        "scalar": (1, 1),
+        "row_tiles": (rows * -(-columns // max(port.tile, 1)), 1),
+        "column_tiles": (1, columns * -(-rows // max(port.tile, 1))),
+    }.get(port.form, (rows, columns))
     if 0 in line:
         return empty_matrix(name, description, tensor, rows, columns, batch)
     make = matrix if port.form == "matrix" else vector

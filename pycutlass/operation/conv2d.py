@@ -14,7 +14,7 @@ from pycutlass.epilogue import Epilogue, EpilogueFunctor
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.other_family import as_ampere
-from pycutlass.families.table import check_family, swizzle_meant
+from pycutlass.families.table import check_family, check_tiles, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import base, conv2d_rules
 from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
@@ -353,6 +353,7 @@ class Conv2dOperation(Operation):
             conv2d_rules.check_groups(self)
         A, B, C = self._product()
         AMPERE.check_operands(tile.math_instruction, A, B)
+        check_tiles(self.epilogue_functor, tile)
         AMPERE.check_epilogue(tile.math_instruction.accumulator, C, self.epilogue_functor)
         AMPERE.check_product(self.compute_capability, tile, A, B, C)
         if self.epilogue_functor.is_tree:

@@ -282,6 +282,8 @@ class Emulator:
             f"#define ALIGNMENT_{name} {operand.alignment}\n"
             for name, operand in operands.items()
         )
+        tile = operation.tile_description.threadblock_shape if hasattr(operation, "tile_description") else (1, 1, 1)
+        macros += f"#define EMULATED_TILE_M {tile[0]}\n#define EMULATED_TILE_N {tile[1]}\n"
         macros += f"#define EMULATED_FUNCTION {int('struct Function ' in text)}\n"
         macros += f"#define EMULATED_EXTRA {int('struct ExtraEpilogue ' in text)}\n"
         macros += f"#define EMULATED_RELU {int('ReLu' in text)}\n"

@@ -82,33 +82,47 @@ template <typename Kind, template <auto, int> class Form, auto kMember, int kAli
 struct Reduced<pycutlass::Reduction<Kind, Form<kMember, kAlignment>>> {
   using Member = std::remove_cv_t<std::remove_reference_t<decltype(Function::Arguments{}.*kMember)>>;
   using Element = typename pycutlass::ElementOf<Member>::Type;
-  static constexpr bool kOfRows = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Column<kMember, kAlignment>>;
-  static constexpr bool kOfColumns = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Row<kMember, kAlignment>>;
+  using Given = Form<kMember, kAlignment>;
+  static constexpr bool kOfRowTiles = std::is_same_v<Given, pycutlass::RowTiles<kMember, kAlignment>>;
+  static constexpr bool kOfColumnTiles = std::is_same_v<Given, pycutlass::ColumnTiles<kMember, kAlignment>>;
+  static constexpr bool kOfRows = kOfRowTiles || std::is_same_v<Given, pycutlass::Column<kMember, kAlignment>>;
+  static constexpr bool kOfColumns = kOfColumnTiles || std::is_same_v<Given, pycutlass::Row<kMember, kAlignment>>;
 
+  int m, n;
   Matrix<Element, true> memory;
   std::vector<double> wanted;
 
+  /// The result that an element belongs to, and how many there are.
+  int place(int row, int column) const {
+    if (kOfRowTiles) return column / EMULATED_TILE_N * m + row;
+    if (kOfColumnTiles) return row / EMULATED_TILE_M * n + column;
+    return kOfRows ? row : kOfColumns ? column : 0;
+  }
+  static int count(int m, int n) {
+    if (kOfRowTiles) return m * ((n + EMULATED_TILE_N - 1) / EMULATED_TILE_N);
+    if (kOfColumnTiles) return n * ((m + EMULATED_TILE_M - 1) / EMULATED_TILE_M);
+    return kOfRows ? m : kOfColumns ? n : 1;
+  }
+
   explicit Reduced(Sizes const& sizes)
-      : memory(1,
-               kOfRows      ? sizes.m
-               : kOfColumns ? sizes.n
-                            : 1,
-               8, kUntouched, sizes.count, sizes.listed),
-        wanted(sizes.m + sizes.n + 1) {}
+      : m(sizes.m),
+        n(sizes.n),
+        memory(1, count(m, n), 8, kUntouched, sizes.count, sizes.listed),
+        wanted(count(m, n) + 1) {}
   void give(Function::Arguments& arguments) { point<kMember>(arguments, memory.operand()); }
   void begin() {
     for (double& each : wanted) each = Kind::template begin<double>();
   }
   void take(int row, int column, double value) {
-    double& result = wanted[kOfRows ? row : kOfColumns ? column : 0];
+    double& result = wanted[place(row, column)];
     result = Kind::take(result, value);
   }
   long wrong(int m, int n) {
-    int const count = kOfRows ? m : kOfColumns ? n : 1;
+    double const error = sizeof(Element) == 2 ? 1e-3 : 1e-5;
     long found = !memory.has_slack(kUntouched);
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count(m, n); ++i) {
       double const made = number(memory(0, i)), most = std::abs(wanted[i]) + 1;
-      if (!(std::abs(made - wanted[i]) <= 1e-5 * most) && ++found == 1) {
+      if (!(std::abs(made - wanted[i]) <= error * most) && ++found == 1) {
         std::printf("reduction [%d] is %g, not %g\n", i, made, wanted[i]);
       }
     }

@@ -8,7 +8,7 @@ import pytest
 from convolutions import UNITY, conv, dgrad, fprop, wgrad
 from descriptions import native_parts, parts
 from emulator import Emulator
-from epilogue_functions import FUNCTIONS
+from epilogue_functions import FUNCTIONS, tile_sums
 
 from pycutlass import (
     GemmOperationGrouped,
@@ -81,6 +81,16 @@ def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -
     functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
     operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
     right, said = emulator.run_group(operation)
+    assert right, said
+
+
+@pytest.mark.parametrize(("kind", "tile"), [("f16", (64, 128, 32)), ("f32", (128, 64, 16))])
+def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emulator) -> None:
+    described = parts(kind, tile=tile)
+    C = described["C"]
+    types = {"row_sums": cutlass.float16} if kind == "f16" else {}
+    functor = tile_sums(*tile[:2])(C.element, C.alignment, cutlass.float32, **types)
+    right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 
 

@@ -8,7 +8,7 @@ import pycutlass
 from pycutlass import epilogue
 from pycutlass.epilogue import Column, Row, Scalar, Source, Tensor, gelu, maximum, where
 
-__all__ = ["FUNCTIONS", "biased", "linear", "residual", "scaled", "several"]
+__all__ = ["FUNCTIONS", "biased", "linear", "residual", "scaled", "several", "tile_sums"]
 
 
 @pycutlass.epilogue_function
@@ -50,6 +50,22 @@ def reduced(accum: Any, bias: Row) -> Any:
         "least": epilogue.min(t),
         "most": epilogue.absmax(accum),
     }
+
+
+def tile_sums(rows: int, columns: int) -> Any:
+    """Return a function that leaves sums of each tile, of tiles of `rows` x `columns`."""
+
+    @pycutlass.epilogue_function
+    def of_tiles(accum: Any, bias: Row) -> Any:
+        t = accum + bias
+        return {
+            "D": maximum(t, 0.0),
+            "row_sums": epilogue.sum(t, axis=1, tile=columns),
+            "column_greatest": epilogue.max(t, axis=0, tile=rows),
+            "row_sum": epilogue.sum(t, axis=1),
+        }
+
+    return of_tiles
 
 
 FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced)}

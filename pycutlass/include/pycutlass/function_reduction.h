@@ -133,11 +133,27 @@ CUTLASS_DEVICE Number joined(Number value) {
 template <auto kMember, int kAlignment>
 struct Whole : PortAt<kMember, kAlignment> {};
 
-/// A reduction, and the port that its results go to: a Column, a Row or a Whole.
+/// Results of each tile alone, as the original's trees left them: an element for each row of D for each tile across, or
+/// one for each column for each tile down.
+template <auto kMember, int kAlignment>
+struct RowTiles : PortAt<kMember, kAlignment> {};
+template <auto kMember, int kAlignment>
+struct ColumnTiles : PortAt<kMember, kAlignment> {};
+
+/// A reduction, and the port that its results go to: a Column, a Row or a Whole, or those of tiles.
 template <typename Kind, typename Port>
 struct Reduction;
 template <typename Kind, typename Port>
 struct EachPort<Reduction<Kind, Port>> : EachPort<Port> {};
+
+/// Writes what other threads of a threadblock left of a line, from `first` on, behind `before` elements of a port.
+template <typename Element, typename Number>
+CUTLASS_DEVICE void copy_tile(Port<Element> const& port, Number const* from, int64_t before, int first, int end,
+                              int step) {
+  for (int i = first; i < end; i += step) {
+    port.data[before + i] = function::Stored<Element>::of(function::written_by_others(from + i));
+  }
+}
 
 /// The partial results of all tiles, in the workspace: counters of the tiles that are done, then for each reduction a
 /// line for each tile across its own.
@@ -337,6 +353,36 @@ struct Reducer<Reduction<Kind, Whole<kMember, kAlignment>>, Number, kRows, kGrou
   }
 };
 
+/// What a tile left in the workspace is its result.
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, RowTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
+    : Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Joined = Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
+
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int tile_m, int tile_n, int, int thread, int threads) {
+    int const first = tile_m * partials.tile_m, end = cutlass::platform::min(first + partials.tile_m, where.rows);
+    auto const port = (arguments.*kMember).of(where.batch);
+    copy_tile(port, partials.numbers(offset + Joined::line(partials, where.batch, tile_n)),
+              int64_t(tile_n) * where.rows, first + thread, end, threads);
+  }
+};
+template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
+    : Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Joined = Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
+
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                    Where const& where, int tile_m, int tile_n, int, int thread, int threads) {
+    int const first = tile_n * partials.tile_n, end = cutlass::platform::min(first + partials.tile_n, where.columns);
+    auto const port = (arguments.*kMember).of(where.batch);
+    copy_tile(port, partials.numbers(offset + Joined::line(partials, where.batch, tile_m)),
+              int64_t(tile_m) * where.columns, first + thread, end, threads);
+  }
+};
+
 /// All reductions of a function, one behind the other. Numbers of the first are at `offset` of the partial results, its
 /// line of columns is the first in shared memory, and so on.
 template <typename List, typename Number, int kRows, int kGroups, int kVector>
@@ -448,6 +494,13 @@ struct ReducedAxes<List<Reduction<Kind, Row<kMember, kAlignment>>, Others...>> {
 template <typename Kind, auto kMember, int kAlignment, typename... Others>
 struct ReducedAxes<List<Reduction<Kind, Whole<kMember, kAlignment>>, Others...>> {
   static constexpr int kAxes = 4 | ReducedAxes<List<Others...>>::kAxes;
+};
+
+/// Tiles that stand alone end no line.
+template <typename Kind, auto kMember, int kAlignment, typename... Others>
+struct ReducedAxes<List<Reduction<Kind, RowTiles<kMember, kAlignment>>, Others...>> : ReducedAxes<List<Others...>> {};
+template <typename Kind, auto kMember, int kAlignment, typename... Others>
+struct ReducedAxes<List<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Others...>> : ReducedAxes<List<Others...>> {
 };
 
 /// What the threads of a tile share for reductions: `kSharedColumns` columns of each warp, and `kBuffers` of them.
