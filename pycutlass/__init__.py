@@ -12,6 +12,7 @@ from pycutlass.arguments import GemmArguments
 from pycutlass.device import device_cc
 from pycutlass.enums import GroupMode, KernelSchedule, MathOperation, RasterOrder, SchedulerMode, StrideSupport
 from pycutlass.epilogue import (
+    EpilogueVisitTree,
     FastLinearCombinationClamp,
     LinearCombination,
     LinearCombinationClamp,
@@ -22,6 +23,7 @@ from pycutlass.epilogue import (
     hardswish,
     identity,
     leaky_relu,
+    reduction_op,
     relu,
     sigmoid,
     silu,
@@ -54,6 +56,7 @@ __all__ = [
     "Conv2dOperation",
     "CupyAllocator",
     "DeviceTimer",
+    "EpilogueVisitTree",
     "FastLinearCombinationClamp",
     "GemmArguments",
     "GemmGroupedArguments",
@@ -94,6 +97,7 @@ __all__ = [
     "interleave_columns",
     "interleave_rows",
     "leaky_relu",
+    "reduction_op",
     "relu",
     "reorder_column",
     "reorder_filter",

@@ -11,7 +11,7 @@ two things of the copy are edited: ``import cutlass`` becomes ``from pycutlass i
 separate ``bfloat16`` distribution is dropped. Nothing of it is part of this repository.
 
 Each script, command and test method runs in a process of its own, several at a time. What prints ``Passed.``, or is a
-test that ran and was not skipped, has passed. Commands that describe an epilogue visitor are listed and not run.
+test that ran and was not skipped, has passed.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def commands(copy: Path, capability: int, host: bool) -> Iterator[Run]:
     for number, line in enumerate((line for line in lines if line.startswith("python ")), 1):
         command = re.sub(r"-cc 80\b", f"-cc {capability}", line)
         words = tuple(shlex.split(command)[1:])
-        why_not = "an epilogue visitor tree" if "-epv" in words else _needs_gpu(folder / words[0], host)
+        why_not = _needs_gpu(folder / words[0], host)
         yield Run(f"command {number:2}: {' '.join(_telling(words))}", words, folder, why_not=why_not)
 
 

@@ -20,7 +20,7 @@ from pycutlass.arguments.base import (
 )
 from pycutlass.calls import counted, member_meant, public, shown
 from pycutlass.enums import RasterOrder
-from pycutlass.epilogue import EpilogueScalars
+from pycutlass.epilogue import EpilogueScalars, VisitorArguments
 from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
 from pycutlass.integers import shape_of
 from pycutlass.kernel import PreparedGemm, prepare
@@ -29,7 +29,7 @@ from pycutlass.launch.gemm import GemmProblem
 from pycutlass.launch.split_k import new_planes
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, Operand, check_bias, check_listed, empty_matrix, is_vector, matrix, vector
-from pycutlass.operands.epilogue import check_sums, given_ports, listed_port, port_operand
+from pycutlass.operands.epilogue import check_sums, for_batches, given_ports, listed_port, port_operand
 from pycutlass.operands.overlaps import check_target
 from pycutlass.operands.pointers import PointerArray, PointerTable, check_no_table, pointer_operand
 from pycutlass.operands.reordered import UNCHANGED, Reordering
@@ -162,6 +162,8 @@ class GemmArguments(Arguments):
         self.raster_order = _check_raster_order(raster_order, operation)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
         launched = _partial(operation) if self._makes_partial_sums else operation
+        if isinstance(output_op, VisitorArguments):
+            C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
         ports = given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
         if ports and self._makes_partial_sums:
@@ -171,6 +173,46 @@ class GemmArguments(Arguments):
             )
         given |= {name: self._taken(tensor) for name, tensor in ports.items()}
         self._start(launched, given, output_op)
+        if isinstance(output_op, VisitorArguments):
+            output_op.known_to(self)
+
+    def _of_tree(
+        self, output_op: VisitorArguments, C: Any, D: Any, epilogue: Mapping[str, Any] | None
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Return C, D and the tensors of the epilogue of a launch whose `output_op` is that of a tree.
+
+        Scripts of the original give C and D beside it, which are its own tensors, or are not used.
+        """
+        functor, size = self.operation.epilogue_functor, self._problem_size
+        forms = {port.name: port for port in functor.ports}
+        tensors = {
+            name: for_batches(tensor, forms[name], size.m, size.n, size.batch, size.gemm_mode == _Mode.Array)
+            for name, tensor in output_op.tensors.items()
+            if name in forms
+        }
+        if D is not None and D is not output_op.target:
+            say_once(
+                f"D of GemmArguments is not written: the epilogue {functor!r} writes what its epilogue_type was given",
+                cause="D beside a tree",
+            )
+        return C if functor.reads_source else None, output_op.target, {**tensors, **(epilogue or {})}
+
+    def update(
+        self,
+        *further: Any,
+        A: Any = None,
+        B: Any = None,
+        C: Any = None,
+        D: Any = None,
+        output_op: EpilogueScalars | None = None,
+        epilogue: Mapping[str, Any] | None = None,
+        **unknown: Any,
+    ) -> None:
+        """Exchange tensors as `Arguments.update` does."""
+        if isinstance(output_op, VisitorArguments):
+            C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
+            output_op.known_to(self)
+        super().update(*further, A=A, B=B, C=C, D=D, output_op=output_op, epilogue=epilogue, **unknown)
 
     def _start_ordinary(
         self,

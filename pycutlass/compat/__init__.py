@@ -14,7 +14,6 @@ from typing import Any as _Any
 
 from pycutlass.calls import no_attribute as _no_attribute
 from pycutlass.calls import suggestion as _suggestion
-from pycutlass.epilogue import NO_TREES as _NO_TREES
 from pycutlass.epilogue.activations import as_others_write as _written
 
 __all__ = ["MODULES", "NAMES", "cutlass_name", "old_name"]
@@ -68,8 +67,6 @@ def old_name(name: str) -> _Any:
         return getattr(_importlib.import_module(NAMES[name]), name)
     if name in MODULES:
         return _importlib.import_module(f"pycutlass.{name}")
-    if name == "EpilogueVisitTree":
-        raise _no_attribute("module 'pycutlass'", name, f" {_NO_TREES}")
     modules = MODULES if name.islower() else ()  # GemmOperation is a class, and not the module gemm_operation
     near = _suggestion(name, (*_sys.modules["pycutlass"].__all__, *NAMES, *modules))
     if activation := _written(name.removeprefix("LinearCombination")) if name.startswith("LinearCombination") else "":

@@ -24,17 +24,18 @@ from pycutlass.epilogue.functions import *  # noqa: F403
 from pycutlass.epilogue.functors import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.epilogue.generic import LinearCombinationGeneric
 from pycutlass.epilogue.parameters import Column, Row, Source, Tensor
-from pycutlass.epilogue.protocol import NO_TREES, Epilogue, Family, Port, Scalar
+from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars
+from pycutlass.epilogue.visit_tree import EpilogueVisitTree, VisitorArguments, VisitorEpilogue, reduction_op
 
 __all__ = [
-    "NO_TREES",
     "Activation",
     "Column",
     "Epilogue",
     "EpilogueFunction",
     "EpilogueFunctor",
     "EpilogueScalars",
+    "EpilogueVisitTree",
     "Family",
     "FastLinearCombinationClamp",
     "FunctionEpilogue",
@@ -46,12 +47,15 @@ __all__ = [
     "Scalar",
     "Source",
     "Tensor",
+    "VisitorArguments",
+    "VisitorEpilogue",
     "epilogue_function",
     "gelu",
     "gelu_tanh",
     "hardswish",
     "identity",
     "leaky_relu",
+    "reduction_op",
     "relu",
     "sigmoid",
     "silu",

@@ -22,12 +22,7 @@ from pycutlass.types import Element, element
 if TYPE_CHECKING:
     from pycutlass.epilogue.activations import Activation
 
-__all__ = ["NO_TREES", "Epilogue", "Family", "Port", "Scalar"]
-
-#: What is said wherever scripts of the original ask for trees.
-NO_TREES = (
-    "epilogue visitor trees are not available yet; write the epilogue as a function, with pycutlass.epilogue_function"
-)
+__all__ = ["Epilogue", "Family", "Port", "Scalar"]
 
 Array = NDArray[Any]
 

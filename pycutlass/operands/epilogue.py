@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue import Epilogue, FunctionEpilogue, Port
@@ -16,7 +19,7 @@ from pycutlass.operands import Matrix, Operand, check_alike, check_listed, empty
 from pycutlass.operands.pointers import PointerArray, PointerTable, address_table
 from pycutlass.remedies import EpilogueName
 
-__all__ = ["check_sums", "given_ports", "listed_port", "port_operand"]
+__all__ = ["check_sums", "for_batches", "given_ports", "listed_port", "port_operand"]
 
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
@@ -63,19 +66,24 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     name, description = EpilogueName(port.name, written), port.description
     if tensor is None:
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{port.name!r}: ...}}")
-    line = {
-        "row": (1, columns),
-        "column": (rows, 1),
-        "scalar": (1, 1),
-        "row_tiles": (rows * -(-columns // max(port.tile, 1)), 1),
-        "column_tiles": (1, columns * -(-rows // max(port.tile, 1))),
-    }.get(port.form, (rows, columns))
+    line = _line(port, rows, columns)
     if 0 in line:
         return empty_matrix(name, description, tensor, rows, columns, batch)
     make = matrix if port.form == "matrix" else vector
     if written or not rows or not columns:  # one line, which does not stand for a matrix of them
         rows, columns = line
     return make(name, description, tensor, rows, columns, batch, written=written)
+
+
+def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:
+    """Return the extents of a tensor of the epilogue for a D of `rows` x `columns`: of a vector, those of one line."""
+    return {
+        "row": (1, columns),
+        "column": (rows, 1),
+        "scalar": (1, 1),
+        "row_tiles": (rows * -(-columns // max(port.tile, 1)), 1),
+        "column_tiles": (1, columns * -(-rows // max(port.tile, 1))),
+    }.get(port.form, (rows, columns))
 
 
 def listed_port(
@@ -104,6 +112,22 @@ def listed_port(
     )
     check_alike(port.name, matrices)
     return PointerArray(port.name, port.description, matrices)
+
+
+def for_batches(tensor: Any, port: Port, rows: int, columns: int, batch: int, listed: bool) -> Any:
+    """Return a tensor that a tree of the original's has, in the shape that launches take, without a copy of it.
+
+    There all are in one piece, of any shape with as many elements: vectors of (batch, 1, N) or (batch, M, 1), say.
+    """
+    inner = (rows, columns) if port.form == "matrix" else (math.prod(_line(port, rows, columns)),)
+    shape = inner if batch == 1 and not listed else (batch, *inner)
+    given = shape_of(tensor)
+    if given is None or given in (shape, inner) or math.prod(given) != math.prod(shape):
+        return tensor
+    view = getattr(tensor, "view", None) if type(tensor).__module__.startswith("torch") else None
+    if isinstance(tensor, np.ndarray) and tensor.flags.c_contiguous:
+        return tensor.reshape(shape)
+    return view(shape) if view is not None and tensor.is_contiguous() else tensor
 
 
 def check_sums(functor: Epilogue, A: Operand, B: Operand, k: int) -> None:

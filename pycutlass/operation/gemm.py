@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from pycutlass import _core
-from pycutlass.calls import public
-from pycutlass.epilogue import NO_TREES, Epilogue, EpilogueFunctor
+from pycutlass.calls import public, shown
+from pycutlass.epilogue import Epilogue, EpilogueFunctor, EpilogueVisitTree
 from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
@@ -64,7 +64,7 @@ class GemmOperationUniversal(Operation):
         take a C and a D of different types (f16, bf16, f32) and layouts; `epilogue_functor` writes D.
         The guide's scripts have `visitor` in this place: False is taken as that, and as a D like C.
     visitor : bool
-        False, as in the original's scripts: trees of visitors are not supported yet.
+        Whether `epilogue_functor` is an `EpilogueVisitTree`, which scripts of the original say; it is seen anyway.
     direct_store, element_epilogue : optional
         Keywords of the original's scripts, without effect: the functor says what is computed, and in what type.
 
@@ -116,7 +116,7 @@ class GemmOperationUniversal(Operation):
         A: TensorDescription,
         B: TensorDescription,
         C: TensorDescription,
-        epilogue_functor: Epilogue,
+        epilogue_functor: Epilogue | EpilogueVisitTree,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         D: TensorDescription | bool | None = None,
         *,
@@ -129,8 +129,14 @@ class GemmOperationUniversal(Operation):
             self._refuse(unknown, *self._LEGACY)
         if isinstance(D, bool):  # the eighth of the guide is `visitor`
             visitor, D = D or visitor, None
-        if expect("visitor", visitor, bool):
-            raise DescriptionError(f"visitor=True: {NO_TREES}")
+        if isinstance(epilogue_functor, EpilogueVisitTree):
+            epilogue_functor = epilogue_functor.functor
+        is_tree = isinstance(epilogue_functor, Epilogue) and epilogue_functor.is_tree
+        if expect("visitor", visitor, bool) and not is_tree:
+            raise DescriptionError(
+                f"visitor=True is for an EpilogueVisitTree, or an epilogue function; got epilogue_functor="
+                f"{shown(epilogue_functor)}"
+            )
         self.compute_capability = check_capability(compute_capability)
         tile = expect("tile_description", tile_description, TileDescription)
         A, B = expect("A", A, TensorDescription), expect("B", B, TensorDescription)

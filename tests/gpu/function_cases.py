@@ -30,8 +30,10 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
         shape = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
         given[port.name] = randn(*shape, kind=port.type.short)
     for port in functor.outputs:
-        shape = {"row": (n,), "column": (m,), "scalar": (1,)}.get(port.form, (m, n))
-        given[port.name] = torch.full((*batch, *shape), float("nan"), device="cuda", dtype=TORCH[port.type.short])
+        shape = {"row": (n,), "column": (m,), "scalar": (1,), "row_tiles": (m,), "column_tiles": (n,)}
+        given[port.name] = torch.full(
+            (*batch, *shape.get(port.form, (m, n))), float("nan"), device="cuda", dtype=TORCH[port.type.short]
+        )
     return given
 
 

@@ -1,13 +1,12 @@
 """Epilogue functions on a GPU: every element of every output, batches, device scalars, graphs and updates."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from descriptions import native_parts, parts
-from epilogue_functions import FUNCTIONS, residual
+from epilogue_functions import FUNCTIONS, residual, tile_sums
 from function_cases import check, drawn, launch
 
 import pycutlass
@@ -129,6 +128,57 @@ def test_behind_parallel_split_k(name: str, size: tuple[int, int, int]) -> None:
     arguments.sync()
     operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
     check(operation, given)
+
+
+@pytest.mark.parametrize("size", [(128, 128, 64), (264, 136, 72), (8, 8, 8), (1000, 520, 136)])
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if "alignment" not in name])
+def test_results_of_tiles(kernel: str, size: tuple[int, int, int]) -> None:
+    rows, columns, _ = KERNELS[kernel]()["tile_description"].threadblock_shape
+    operation = make(kernel, tile_sums(rows, columns), row_sums=cutlass.float16)
+    m, n, _ = size
+    given = drawn(operation, *size)
+    given["row_sums"] = given["row_sums"].new_full((m * -(-n // columns),), float("nan"))
+    given["column_greatest"] = given["column_greatest"].new_full((n * -(-m // rows),), float("nan"))
+    launch(operation, given).sync()
+    check(operation, given)
+
+
+class Tree(pycutlass.EpilogueVisitTree):
+    """A tree of the original's, with all that these had."""
+
+    def __call__(self, accum: "tensor", c: "tensor", vector: "row", alpha: "scalar", beta: "scalar"):  # type: ignore # noqa
+        T = alpha * (accum + vector)
+        Z = pycutlass.relu.numpy(T + beta * c)
+        sums = pycutlass.reduction_op(T, "row", "Add", 128)
+        return Z, T, sums
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_tree_of_the_original(batch: int) -> None:
+    described, (m, n, k) = parts("f16"), (264, 136, 72)
+    f16, f32 = cutlass.float16, cutlass.float32
+    tree = Tree(described["epilogue_functor"], described["tile_description"], f32, 8, f32, f16)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": tree}, visitor=True)
+    pycutlass.compiler.add_module([operation])
+    random = np.random.default_rng(1)
+    A, B, c, vector = (
+        random.integers(-2, 3, shape).astype(np.float16)
+        for shape in ((batch, m, k), (batch, n, k), (batch, m, n), (batch, 1, n))
+    )
+    Z, T, sums = (np.full(size, np.nan, np.float16) for size in (batch * m * n, batch * m * n, batch * m * 2))
+    output_op = operation.epilogue_type(
+        c=c.reshape(-1), vector=vector, alpha=0.5, beta=2.0, Z=Z, T=T, sums=sums, problem_size=[m, n]
+    )
+    mode = cutlass.gemm.Mode.Gemm if batch == 1 else cutlass.gemm.Mode.Batched
+    arguments = pycutlass.GemmArguments(
+        operation, (m, n, k), A.reshape(-1), B.reshape(-1), c.reshape(-1), Z, mode, output_op=output_op, batch=batch
+    )
+    operation.run(arguments)
+    arguments.sync()
+    output_op.sync()
+    product = A.astype(np.float32) @ B.astype(np.float32).swapaxes(1, 2)
+    for found, wanted in zip((Z, T, sums), tree(product, c, vector, 0.5, 2.0), strict=True):
+        np.testing.assert_allclose(found, wanted.reshape(-1), 2e-3, 1e-2)
 
 
 @pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])

@@ -280,7 +280,7 @@ def test_a_visitor_in_the_place_of_the_guide_explains_itself_as_the_keyword_does
     with pytest.raises(DescriptionError) as by_position:
         GemmOperationUniversal(*ordered, cutlass.IdentitySwizzle1, True)
     assert str(by_position.value) == str(by_keyword.value)
-    assert "visitor=True: epilogue visitor trees are not available yet" in str(by_keyword.value)
+    assert "visitor=True is for an EpilogueVisitTree" in str(by_keyword.value)
     with pytest.raises(DescriptionError, match="D must be a TensorDescription, got 0"):
         GemmOperationUniversal(*ordered, cutlass.IdentitySwizzle1, 0)
 

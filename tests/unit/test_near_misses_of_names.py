@@ -248,13 +248,6 @@ def test_an_operation_without_problem_of_says_what_serves(operation: Any, instea
     assert not hasattr(operation, "problem_of")
 
 
-def test_visitor_trees_of_the_original_explain_themselves() -> None:
-    with pytest.raises(DescriptionError) as keyword:
+def test_a_visitor_that_is_none_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="visitor=True is for an EpilogueVisitTree, or an epilogue function"):
         described(visitor=True)
-    with pytest.raises(ImportError) as imported:
-        from pycutlass import EpilogueVisitTree  # noqa: F401
-    with pytest.raises(AttributeError) as attribute:
-        _ = pycutlass.EpilogueVisitTree
-    for caught in (keyword, imported, attribute):
-        assert "epilogue visitor trees are not available yet; write the epilogue as a function" in str(caught.value)
-    assert not hasattr(pycutlass, "EpilogueVisitTree")

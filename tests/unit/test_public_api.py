@@ -25,7 +25,7 @@ import pycutlass
 from pycutlass import compat, cutlass, errors
 
 # Programs, which run when they are imported; and what only says that it is not here.
-RUN_ONLY = {"pycutlass.__main__", "pycutlass.nvrtc_main", "pycutlass.EpilogueVisitTree"}
+RUN_ONLY = {"pycutlass.__main__", "pycutlass.nvrtc_main"}
 MODULES: dict[str, ModuleType] = {
     name: importlib.import_module(name)
     for name in [

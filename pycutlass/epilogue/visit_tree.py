@@ -1,0 +1,321 @@
+"""The original's epilogue visitor trees: classes whose ``__call__`` says what is computed, over the same graph."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from pycutlass.calls import public, shown, unknown_keywords
+from pycutlass.epilogue.function import EpilogueFunction, FunctionEpilogue
+from pycutlass.epilogue.functions import sum as sum_of
+from pycutlass.epilogue.graph import reduced_tiles
+from pycutlass.epilogue.parameters import parameters, traced
+from pycutlass.epilogue.protocol import Epilogue
+from pycutlass.epilogue.scalars import EpilogueScalars
+from pycutlass.epilogue.traced import Reduced, Traced
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.integers import as_int, several
+from pycutlass.library import TileDescription
+
+__all__ = ["EpilogueVisitTree", "VisitorArguments", "VisitorEpilogue", "reduction_op"]
+
+_AXES = {"row": 1, "column": 0}
+
+
+@public
+def reduction_op(tensor: Any, direction: str, math: str, factor: int) -> Any:
+    """Return the sums of each tile, in a tree and of arrays alike.
+
+    Parameters
+    ----------
+    tensor : value of a tree, or array of shape (batch, M, N)
+        What is added up.
+    direction : str
+        ``"row"`` adds along rows: M sums for each tile across, those of the first tile first. ``"column"`` adds along
+        columns: N sums for each tile down.
+    math : str
+        ``"Add"``.
+    factor : int
+        Columns (``"row"``) or rows (``"column"``) of the kernel's threadblock tile.
+
+    Returns
+    -------
+    value of a tree, or array
+        An array is flat, of batch * tiles * M or N sums.
+
+    Raises
+    ------
+    DescriptionError
+        Another direction or operation, or no extent of a tile.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pycutlass import reduction_op
+    >>> reduction_op(np.ones((1, 2, 6)), "row", "Add", 4)
+    array([4., 4., 2., 2.])
+    """
+    extent = as_int(factor)
+    if direction not in _AXES or math != "Add" or extent is None or extent < 1:
+        raise DescriptionError(
+            f"reduction_op takes a direction of 'row' or 'column', 'Add', and the columns or rows of a tile; got "
+            f"{shown(direction)}, {shown(math)}, {shown(factor)}: pycutlass.epilogue has more, such as max(x, axis=1)"
+        )
+    axis = _AXES[direction]
+    if isinstance(tensor, Traced | Reduced):
+        return sum_of(tensor, axis=axis, tile=extent)
+    return reduced_tiles("sum", np.asarray(tensor), axis - 2, extent).reshape(-1)
+
+
+class EpilogueVisitTree:
+    """An epilogue as a class: its ``__call__`` is traced, as `epilogue_function` traces functions.
+
+    Parameters of ``__call__`` behind the accumulator are annotated ``'tensor'``, ``'row'``, ``'column'`` or
+    ``'scalar'``; what it returns are variables of its own, whose names are those of the outputs. Called with arrays, it
+    is its own reference.
+
+    Parameters
+    ----------
+    elementwise_functor : Epilogue
+        What the original built the kernel around; it has no effect here.
+    tile_description : TileDescription
+        Of the kernel.
+    element_accumulator : element type of ``cutlass``
+        Type of the accumulator.
+    elements_per_access : int
+        The alignment of C.
+    element_compute, element_output : element type of ``cutlass``
+        The type that is computed in, and that of C, which all tensors have.
+
+    Raises
+    ------
+    DescriptionError
+        It cannot be traced, or kernels cannot have it.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> class ReluBias(pycutlass.EpilogueVisitTree):
+    ...     def __call__(self, accum: 'tensor', c: 'tensor', bias: 'row', alpha: 'scalar'):
+    ...         T = alpha * accum + bias
+    ...         D = pycutlass.relu.numpy(T) + c
+    ...         return D, T
+    >>> instruction = pycutlass.MathInstruction(
+    ...     [16, 8, 16], cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
+    ... )
+    >>> tile = pycutlass.TileDescription([128, 128, 32], 3, [2, 2, 1], instruction)
+    >>> linear = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    >>> tree = ReluBias(linear, tile, cutlass.float32, 8, cutlass.float32, cutlass.float16)
+    >>> tree.initialize()
+    >>> tree.functor
+    ReluBias(cutlass.float16, 8, cutlass.float32, cutlass.float32, c=cutlass.float16, bias=cutlass.float16, \
+T=cutlass.float16)
+    """
+
+    def __init__(
+        self,
+        elementwise_functor: Epilogue | None,
+        tile_description: TileDescription,
+        element_accumulator: Any,
+        elements_per_access: int,
+        element_compute: Any,
+        element_output: Any,
+    ) -> None:
+        if elementwise_functor is not None and not isinstance(elementwise_functor, Epilogue):
+            raise ArgumentTypeError(
+                f"elementwise_functor must be an epilogue functor, such as LinearCombination, got "
+                f"{shown(elementwise_functor)}"
+            )
+        if not isinstance(tile_description, TileDescription):
+            raise ArgumentTypeError(f"tile_description must be a TileDescription, got {shown(tile_description)}")
+        self.elementwise_functor, self.tile_description = elementwise_functor, tile_description
+        self.element_accumulator, self.element_compute = element_accumulator, element_compute
+        self.element_output, self.elements_per_access = element_output, elements_per_access
+        self._functor: VisitorEpilogue | None = None
+
+    def __call__(self, *values: Any) -> Any:
+        """Say what is computed; each tree does so in its own class."""
+        raise DescriptionError(
+            f"{type(self).__name__} does not say what it computes: give the class a __call__(self, accum: 'tensor', "
+            f"...)"
+        )
+
+    def initialize(self) -> None:
+        """Trace ``__call__``, which scripts of the original ask for. Operations do it where nobody has."""
+        name = type(self).__name__
+        graph, main = _graph(self, name)
+        function = EpilogueFunction(name, graph, inspect.getdoc(type(self)) or "")
+        reduced = [output for output, _ in graph.reductions]
+        self._functor = VisitorEpilogue(
+            function,
+            self.element_output,
+            self.elements_per_access,
+            self.element_accumulator,
+            self.element_compute,
+            tuple((output, self.element_output) for output in reduced),
+            main,
+        )
+
+    @property
+    def functor(self) -> VisitorEpilogue:
+        """The epilogue that operations have."""
+        if self._functor is None:
+            self.initialize()
+        assert self._functor is not None
+        return self._functor
+
+    @property
+    def epilogue_type(self) -> Callable[..., VisitorArguments]:
+        """What makes ``output_op``, as that of the operation."""
+        return self.functor.epilogue_type
+
+
+def _graph(tree: EpilogueVisitTree, name: str) -> tuple[Any, str]:
+    """Return the graph of a tree, and the name of the output that is D there."""
+    call = type(tree).__call__
+    if call is EpilogueVisitTree.__call__:
+        tree()
+    main = ""
+
+    def named(*values: Any) -> dict[str, Any]:
+        nonlocal main
+        returned, variables = _with_variables(call, tree, *values)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        names = [_name(name, output, variables) for output in outputs]
+        if len(set(names)) < len(names):
+            raise DescriptionError(f"{name} returns {', '.join(names)}: return each variable once")
+        matrices = [each for each, output in zip(names, outputs, strict=True) if isinstance(output, Traced)]
+        if not matrices:
+            raise DescriptionError(f"{name} returns no tensor: a kernel writes one at least, so return D as well")
+        main = "D" if "D" in matrices else matrices[0]
+        return {"D" if each == main else each: output for each, output in zip(names, outputs, strict=True)}
+
+    return traced(named, parameters(tree.__call__, name), name), main
+
+
+def _with_variables(call: Callable[..., Any], *values: Any) -> tuple[Any, dict[str, Any]]:
+    """Return what `call` returns, and its variables at that point."""
+    code = getattr(inspect.unwrap(call), "__code__", None)
+    variables: dict[str, Any] = {}
+    before = sys.getprofile()
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        if event == "return" and frame.f_code is code:
+            variables.clear()
+            variables.update(frame.f_locals)
+
+    sys.setprofile(look)
+    try:
+        returned = call(*values)
+    finally:
+        sys.setprofile(before)
+    return returned, variables
+
+
+def _name(tree: str, output: Any, variables: Mapping[str, Any]) -> str:
+    """Return the variable that an output is kept in."""
+    for name, value in variables.items():
+        if value is output and isinstance(output, Traced | Reduced):
+            return name
+    raise DescriptionError(
+        f"{tree} returns {shown(output)}, which is none of its variables: outputs have their names, so write D = ..., "
+        f"and return D"
+    )
+
+
+@public
+@dataclass(frozen=True, repr=False)
+class VisitorEpilogue(FunctionEpilogue):
+    """What an `EpilogueVisitTree` is to operations: an epilogue function that has another name for D.
+
+    Parameters
+    ----------
+    main : str
+        The variable that is D.
+
+    Examples
+    --------
+    See `EpilogueVisitTree`, whose `functor` is one.
+    """
+
+    main: str = "D"
+
+    def epilogue_type(self, *values: Any, problem_size: Any = None, **named: Any) -> VisitorArguments:
+        """Return what a launch takes as ``output_op``: tensors and scalars by their names.
+
+        Parameters
+        ----------
+        problem_size : sequence of 2 int, optional
+            M and N, which the arguments know as well.
+        **named : tensor or number
+            What ``__call__`` takes behind the accumulator, and a tensor for each variable that it returns.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            Something is missing, unknown, or no number.
+        """
+        if problem_size is not None and several(problem_size, 2) is None:
+            raise ArgumentTypeError(f"problem_size must be [M, N], got {shown(problem_size)}")
+        tensors = {port.name: named.pop(port.name) for port in self.ports if named.get(port.name) is not None}
+        target = named.pop(self.main, None)
+        missing = [port.name for port in self.ports if port.name not in tensors]
+        missing += [self.main] if target is None else []
+        if missing:
+            raise ArgumentError(
+                f"{self.name} takes {', '.join([self.main, *(port.name for port in self.ports), *self.scalar_names])}; "
+                f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+            )
+        known = (*self.scalar_names, self.main, *(port.name for port in self.ports))
+        if unknown := {name: value for name, value in named.items() if name not in known}:
+            raise unknown_keywords("epilogue_type", unknown, known)
+        scalars = super().epilogue_type(*values, **named)
+        return VisitorArguments(
+            scalars.values,
+            scalars.pointers,
+            scalars.owners,
+            scalars.compute,
+            scalars.names,
+            scalars.beta_is_given,
+            scalars.reads_source,
+            tensors,
+            target,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class VisitorArguments(EpilogueScalars):
+    """The scalars and tensors of one launch of a tree."""
+
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    target: Any = None
+    #: Arguments that were made with it, which have what `sync` brings back.
+    _launches: list[weakref.ref[Any]] = field(default_factory=list, repr=False)
+
+    def known_to(self, arguments: Any) -> None:
+        """Have `sync` wait for the launches of `arguments`."""
+        self._launches.append(weakref.ref(arguments))
+
+    def sync(self, stream_sync: bool = True) -> None:
+        """Wait for the launch, and bring the results back to where they were asked for, as ``arguments.sync()`` does.
+
+        Raises
+        ------
+        ArgumentError
+            No arguments were made with it, or they are gone.
+        """
+        alive = [arguments for arguments in (each() for each in self._launches) if arguments is not None]
+        if not alive:
+            raise ArgumentError(
+                "output_op.sync() has no launch to wait for: keep the GemmArguments that were made with it"
+            )
+        for arguments in alive:
+            arguments.sync()
