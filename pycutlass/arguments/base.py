@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVa
 
 from pycutlass import _core, device
 from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
-from pycutlass.epilogue import Epilogue, EpilogueScalars
+from pycutlass.epilogue import Epilogue, EpilogueScalars, VisitorArguments
 from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of
@@ -93,6 +93,8 @@ class Arguments(ABC):
     _reordering: Reordering = UNCHANGED
     #: Where the launch writes partial sums, which a reduction ends.
     _partials: Planes | None = None
+    #: Whether `output_op` may be that of an EpilogueVisitTree.
+    _TAKES_TREES = False
 
     def _start(self, launched: Operation, given: dict[str, Any], output_op: EpilogueScalars | None) -> None:
         """Check everything and make the launch of `launched`; called at the end of a family's constructor."""
@@ -175,12 +177,23 @@ class Arguments(ABC):
             f"{self._SOURCE} is given {how}, and beta is 0 then: it would not be read. Pass {added}{without}."
         )
 
+    def _of_tree(
+        self, output_op: VisitorArguments, C: Any, D: Any, epilogue: Mapping[str, Any] | None
+    ) -> tuple[Any, Any, Mapping[str, Any] | None]:
+        """Return C, D and the tensors of the epilogue of a launch whose `output_op` is that of a tree."""
+        return C, D, epilogue
+
     def _taken(self, operand: Any) -> Any:
         """Return an operand as the arguments keep it."""
         return operand
 
     def _check_scalars(self, output_op: EpilogueScalars | None) -> EpilogueScalars:
         """Return the scalars of a launch, checked against the operation's epilogue."""
+        if isinstance(output_op, VisitorArguments) and not self._TAKES_TREES:
+            raise ArgumentTypeError(
+                f"output_op has tensors of an EpilogueVisitTree, which GemmArguments take: give {type(self).__name__} "
+                f"epilogue={{...}}, and as output_op what EpilogueFunction.epilogue_type returns"
+            )
         return check_scalars(self.operation.epilogue_functor, output_op)
 
     def update(
@@ -215,6 +228,9 @@ class Arguments(ABC):
         if further or unknown:
             refuse_unknown("update", unknown, ("A", "B", "C", "D", "output_op", "epilogue"), further)
         self._execution  # noqa: B018 (of arguments that were never made it raises)
+        if isinstance(output_op, VisitorArguments) and self._TAKES_TREES:
+            C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
+            output_op.known_to(self)
         given = {name: self._taken(t) for name, t in (("A", A), ("B", B), ("C", C), ("D", D)) if t is not None}
         if epilogue is not None:
             ports = given_ports(self.operation.epilogue_functor, epilogue)

@@ -122,6 +122,7 @@ class GemmArguments(Arguments):
     """
 
     operation: GemmOperationUniversal
+    _TAKES_TREES = True
     _SHOWN, _LAST_NEEDED = ("problem_size", "gemm_mode", "batch_count", "split_k_slices"), "D"
     _LEGACY = ("split_k_splices",)
 
@@ -196,23 +197,6 @@ class GemmArguments(Arguments):
                 cause="D beside a tree",
             )
         return C if functor.reads_source else None, output_op.target, {**tensors, **(epilogue or {})}
-
-    def update(
-        self,
-        *further: Any,
-        A: Any = None,
-        B: Any = None,
-        C: Any = None,
-        D: Any = None,
-        output_op: EpilogueScalars | None = None,
-        epilogue: Mapping[str, Any] | None = None,
-        **unknown: Any,
-    ) -> None:
-        """Exchange tensors as `Arguments.update` does."""
-        if isinstance(output_op, VisitorArguments):
-            C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
-            output_op.known_to(self)
-        super().update(*further, A=A, B=B, C=C, D=D, output_op=output_op, epilogue=epilogue, **unknown)
 
     def _start_ordinary(
         self,

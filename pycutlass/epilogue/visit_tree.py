@@ -63,7 +63,8 @@ def reduction_op(tensor: Any, direction: str, math: str, factor: int) -> Any:
     array([4., 4., 2., 2.])
     """
     extent = as_int(factor)
-    if direction not in _AXES or math != "Add" or extent is None or extent < 1:
+    is_known = type(direction) is str and direction in _AXES and type(math) is str and math == "Add"
+    if not is_known or extent is None or extent < 1:
         raise DescriptionError(
             f"reduction_op takes a direction of 'row' or 'column', 'Add', and the columns or rows of a tile; got "
             f"{shown(direction)}, {shown(math)}, {shown(factor)}: pycutlass.epilogue has more, such as max(x, axis=1)"
@@ -71,9 +72,15 @@ def reduction_op(tensor: Any, direction: str, math: str, factor: int) -> Any:
     axis = _AXES[direction]
     if isinstance(tensor, Traced | Reduced):
         return sum_of(tensor, axis=axis, tile=extent)
-    return reduced_tiles("sum", np.asarray(tensor), axis - 2, extent).reshape(-1)
+    try:
+        return reduced_tiles("sum", np.asarray(tensor), axis - 2, extent).reshape(-1)
+    except Exception as error:  # of NumPy, or of whoever made the tensor
+        raise ArgumentTypeError(
+            f"tensor must be a value of a tree, or an array of numbers of shape (batch, M, N); got {shown(tensor)}"
+        ) from error
 
 
+@public
 class EpilogueVisitTree:
     """An epilogue as a class: its ``__call__`` is traced, as `epilogue_function` traces functions.
 

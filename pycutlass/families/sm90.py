@@ -20,6 +20,7 @@ from pycutlass.families.table import (
     KernelFamily,
     check_family,
     check_matrix,
+    check_tiles,
     nearest_multiple,
 )
 from pycutlass.log import say_once
@@ -283,6 +284,7 @@ def _check_function(kernel: Gemm, types: tuple[str, ...]) -> None:
     functor = kernel.epilogue_functor
     if functor.reads_source is None:
         return
+    check_tiles(functor, kernel.tile_description)
     for name, operand in (("D", kernel.D), *([("C", kernel.C)] if functor.reads_source else [])):
         if not operand.is_row_major or operand.type.short not in types:
             raise DescriptionError(

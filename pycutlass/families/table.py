@@ -148,7 +148,6 @@ class KernelFamily(ABC):
                 f"swizzling_functor must be one of {known}; got {shown(given)}{swizzle_meant(given, self.swizzles)}"
                 f"{self.with_swizzle(kernel)}"
             )
-        check_tiles(kernel.epilogue_functor, tile)
         self.check_parts(kernel)
         self.check_shared_memory(kernel.compute_capability, tile, A, B, C, D, epilogue=kernel.epilogue_functor)
 

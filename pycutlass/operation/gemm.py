@@ -131,8 +131,7 @@ class GemmOperationUniversal(Operation):
             visitor, D = D or visitor, None
         if isinstance(epilogue_functor, EpilogueVisitTree):
             epilogue_functor = epilogue_functor.functor
-        is_tree = isinstance(epilogue_functor, Epilogue) and epilogue_functor.is_tree
-        if expect("visitor", visitor, bool) and not is_tree:
+        if expect("visitor", visitor, bool) and not getattr(epilogue_functor, "is_tree", False):
             raise DescriptionError(
                 f"visitor=True is for an EpilogueVisitTree, or an epilogue function; got epilogue_functor="
                 f"{shown(epilogue_functor)}"

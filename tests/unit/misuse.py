@@ -20,6 +20,7 @@ from groups import grouped
 import pycutlass
 from pycutlass import PyCutlassError, cutlass
 from pycutlass.calls import public
+from pycutlass.epilogue import Row
 from pycutlass.memory import MemoryPool
 
 __all__ = ["CALLS", "Call", "Outcome", "attempt"]
@@ -229,6 +230,34 @@ def _described() -> Iterator[Call]:
         repr,
     )
     yield from _scalars(residual(f16, 8))
+    yield Call(
+        "reduction_op",
+        pycutlass.reduction_op,
+        lambda: {"tensor": np.ones((1, 4, 4)), "direction": "row", "math": "Add", "factor": 2},
+        repr,
+    )
+    described = parts("f16")
+    yield Call(
+        "EpilogueVisitTree",
+        Tree,
+        lambda: {
+            "elementwise_functor": described["epilogue_functor"],
+            "tile_description": described["tile_description"],
+            "element_accumulator": F32,
+            "elements_per_access": 8,
+            "element_compute": F32,
+            "element_output": f16,
+        },
+        lambda made: made.initialize(),
+    )
+
+
+class Tree(pycutlass.EpilogueVisitTree):
+    """A tree of the original's."""
+
+    def __call__(self, accum: Any, bias: Row) -> Any:
+        D = accum + bias
+        return D
 
 
 def _operations() -> Iterator[Call]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
-from epilogue_functions import biased
+from epilogue_functions import biased, tile_sums
 from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
@@ -123,6 +123,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f16", {"B": tensor("f16", cutlass.TensorNHWC, 8)}, ["operand B of a GEMM is a matrix", "TensorNHWC"]),
     ("int8", {"C": tensor("s32", cutlass.TensorNC32HW32, 4)}, ["operand C of a GEMM is a matrix", "TensorNC32HW32"]),
     # The epilogue
+    (
+        "f16",
+        {"epilogue_functor": tile_sums(128, 64)(cutlass.float16, 8)},
+        ["has a result for each tile of 64 columns", "has 128: make them the same"],
+    ),
     ("f16", {"epilogue_functor": functor("f16", 8, "f16")}, ["expects an accumulator of cutlass.float16", "float32"]),
     ("int8", {"epilogue_functor": functor("f32", 4, "s32")}, ["writes cutlass.float32", "operand C is cutlass.int32"]),
     ("f16", {"epilogue_functor": functor("f16", 4)}, ["epilogue_vector_length=4", "alignment of C, 8"]),

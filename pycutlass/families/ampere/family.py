@@ -18,7 +18,7 @@ from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
 from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family, check_tiles
 
 __all__ = [
     "AMPERE",
@@ -146,6 +146,7 @@ class _Ampere(KernelFamily):
         math, C = kernel.tile_description.math_instruction, kernel.C
         check_family(kernel.epilogue_functor, self.gemm)
         if kernel.epilogue_functor.is_tree:
+            check_tiles(kernel.epilogue_functor, kernel.tile_description)
             wrong = {
                 f"{math.opcode_class.name} kernels, in place of OpClass.TensorOp": math.is_tensor_op,
                 f"a C of {C.order}, in place of RowMajor": C.layout is _core.RowMajor,
