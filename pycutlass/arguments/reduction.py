@@ -361,7 +361,7 @@ def _plain(size: Any, partitions: Any) -> tuple[int, int, int] | None:
     """Return partitions, rows and columns where these are plainly integers."""
     if type(size) is ReductionProblemSize:
         return (size.partitions, size.rows, size.columns) if type(partitions) is int and partitions == 1 else None
-    if not isinstance(size, list | tuple | _core.MatrixCoord) or len(size) != 2:
+    if type(size) not in (list, tuple, _core.MatrixCoord) or len(size) != 2:  # a class of its own may raise anything
         return None
     found = (partitions, *size)
     return found if all(type(each) is int for each in found) else None
