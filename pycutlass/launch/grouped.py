@@ -147,6 +147,11 @@ class TableProblem(Problem):
     scalars: EpilogueScalars
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """D, and what the epilogue writes beside it."""
+        return ("D", *(port.name for port in self.operation.epilogue_functor.outputs))
+
+    @property
     def what(self) -> str:
         """The problem in words, for messages."""
         return f"a group of {self.count} GEMMs whose sizes are on the device"

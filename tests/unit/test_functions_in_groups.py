@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fake_gpu
 import numpy as np
 import pytest
 from descriptions import native_parts, parts
@@ -140,6 +141,142 @@ def test_what_no_group_has_is_refused() -> None:
     described = parts("f16")
     with pytest.raises(DescriptionError, match="which Ampere-style groups do not take"):
         GemmOperationGrouped(**described | {"epilogue_functor": ExtraEpilogue(cutlass.float16, cutlass.float32, 8)})
+
+
+_ON_A_GPU = """
+from descriptions import parts
+from fake_gpu.inside import _load
+from pycutlass.epilogue import Row, Scalar, Tensor
+
+@pycutlass.epilogue_function
+def added(accum, bias: Row, addend: Tensor, alpha: Scalar = 1.0):
+    t = alpha * accum + bias
+    return {"D": t + addend, "T": t}
+
+described = parts("f32") | {"epilogue_functor": added(pycutlass.cutlass.float32, 4)}
+operation = _load(pycutlass.GemmOperationGrouped(**described), "grouped_function")
+SIZES = [(8, 12, 16), (4, 8, 4), (12, 4, 8)]
+PORTS = ("bias", "addend", "T")
+
+def drawn(seed, sizes=SIZES):
+    made = {name: [] for name in ("A", "B", "D", *PORTS)}
+    for number, (m, n, k) in enumerate(sizes):
+        made["A"].append(on_host(m, k, seed + number))
+        made["B"].append(on_host(k, n, seed + 10 + number, "F"))
+        made["bias"].append(on_host(1, n, seed + 20 + number)[0])
+        made["addend"].append(on_host(m, n, seed + 30 + number))
+        made["D"].append(np.full((m, n), np.nan, np.float32))
+        made["T"].append(np.full((m, n), np.nan, np.float32))
+    return made
+
+def there(host):
+    return {name: [Array(0, each) for each in arrays] for name, arrays in host.items()}
+
+def make(given, sizes=SIZES):
+    return pycutlass.GemmGroupedArguments(
+        operation, sizes, given["A"], given["B"], None, given["D"], epilogue={name: given[name] for name in PORTS}
+    )
+
+def check(host, D, T):
+    for a, b, bias, addend, d, t in zip(*(host[name] for name in ("A", "B", "bias", "addend")), D, T, strict=True):
+        assert (t == a @ b + bias).all() and (d == a @ b + bias + addend).all()
+
+def now(arrays):
+    return [each.now() for each in arrays]
+
+def run(arguments):
+    operation.run(arguments)
+    arguments.sync()
+"""
+
+
+def test_tables_of_tensors_on_a_gpu() -> None:
+    program = """
+host = drawn(1)
+here = there(host)
+arguments = make(here)
+run(arguments)
+check(host, now(here["D"]), now(here["T"]))
+
+other = drawn(2)
+elsewhere = there(other)
+arguments.update(**{name: elsewhere[name] for name in "ABD"}, epilogue={name: elsewhere[name] for name in PORTS})
+run(arguments)
+check(other, now(elsewhere["D"]), now(elsewhere["T"]))
+
+arguments.update(epilogue={"bias": here["bias"]})
+run(arguments)
+check(other | {"bias": host["bias"]}, now(elsewhere["D"]), now(elsewhere["T"]))
+
+more = SIZES + [(16, 16, 4)]
+host = drawn(3, more)
+here = there(host)
+arguments.update(problem_sizes=more, **{name: here[name] for name in "ABD"}, epilogue={n: here[n] for n in PORTS})
+run(arguments)
+check(host, now(here["D"]), now(here["T"]))
+"""
+    fake_gpu.run(_ON_A_GPU + program)
+
+
+def test_a_graph_has_the_tables_that_it_was_captured_with() -> None:
+    program = """
+host, other, stream = drawn(1), drawn(2), Stream(0)
+here, elsewhere = there(host), there(other)
+arguments = make(here)
+with captured(stream) as graph:
+    operation.run(arguments, stream)
+arguments.update(**{name: elsewhere[name] for name in "ABD"}, epilogue={name: elsewhere[name] for name in PORTS})
+run(arguments)
+check(other, now(elsewhere["D"]), now(elsewhere["T"]))
+graph.replay()
+driver.fake_run()
+check(host, now(here["D"]), now(here["T"]))
+"""
+    fake_gpu.run(_ON_A_GPU + program, gpus=1)
+
+
+def test_arrays_of_the_host_come_and_go() -> None:
+    program = """
+host = drawn(4)
+arguments = make(host)
+run(arguments)
+check(host, host["D"], host["T"])
+other = drawn(5)
+arguments.update(A=other["A"], epilogue={"addend": other["addend"]})
+run(arguments)
+check(host | {"A": other["A"], "addend": other["addend"]}, host["D"], host["T"])
+"""
+    fake_gpu.run(_ON_A_GPU + program)
+
+
+def test_tables_that_the_user_keeps() -> None:
+    program = """
+host = drawn(6)
+here = there(host)
+
+def table(values, dtype=np.int64):
+    return Array(0, np.array(list(values), dtype))
+
+def addresses(name):
+    return table(each.data.ptr for each in here[name])
+
+m, n, k = ([size[axis] for size in SIZES] for axis in range(3))
+ports = {"bias": addresses("bias"), "addend": (addresses("addend"), table(n)), "T": (addresses("T"), table(n))}
+tables = [addresses("A"), addresses("B"), None, addresses("D"), table(k), table(k), None, table(n)]
+arguments = pycutlass.GemmGroupedArguments.from_device(
+    operation, len(SIZES), table(SIZES, np.int32), *tables, epilogue=ports
+)
+run(arguments)
+check(host, now(here["D"]), now(here["T"]))
+for wrong, said in (
+    ({"bias": None}, "bias is missing"),
+    ({"addend": addresses("addend")}, "is given as two tables of 3 entries"),
+    ({"T": (addresses("T"), table(n[:2]))}, "must have shape (3,)"),
+):
+    refused(lambda: pycutlass.GemmGroupedArguments.from_device(
+        operation, len(SIZES), table(SIZES, np.int32), *tables, epilogue=ports | wrong), said)
+"""
+    fake_gpu.run(_ON_A_GPU + program)
 
 
 @pytest.mark.compile

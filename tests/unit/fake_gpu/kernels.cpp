@@ -4,7 +4,8 @@
 // FAMILY chooses the kernel: 0 GEMM, 1 GEMM with a workspace that is cleared before every launch (as stream-K has) and
 // a tensor map, 2 reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6
 // GEMM with scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs
-// of f16 and s8, 9 and 10 convolutions of them, which are never run, 11 fprop with the epilogue of 6.
+// of f16 and s8, 9 and 10 convolutions of them, which are never run, 11 fprop with the epilogue of 6, 12 a group with a
+// vector, a matrix and a second output, by tables.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -29,7 +30,7 @@ void fake_violation(char const* text);
 namespace {
 
 #define IS_GEMM (FAMILY <= 1 || FAMILY == 7 || FAMILY == 8)
-#define IS_CONV (FAMILY == 5 || FAMILY >= 9)
+#define IS_CONV (FAMILY == 5 || (FAMILY >= 9 && FAMILY <= 11))
 #define IS_SCALED (FAMILY == 6 || FAMILY == 11)
 #if FAMILY == 7 || FAMILY == 9
 constexpr int kElement = PYCUTLASS_F16;
@@ -73,6 +74,28 @@ constexpr pycutlass_epilogue_field kEpilogue[] = {
     FIELD("bias", bias, PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0),
     FIELD("second", second, PYCUTLASS_ADDRESS, PYCUTLASS_F64, 1),
     FIELD("second", second_ld, PYCUTLASS_STRIDE, PYCUTLASS_S64, 0),
+};
+#elif FAMILY == 12
+struct Port {
+  void const* data;
+  int64_t stride, batch;
+};
+struct Epilogue {
+  float alpha;
+  float const* alpha_ptr;
+  Port bias, addend, T;
+};
+
+#define PORT(name, written)                                                                             \
+  {#name, offsetof(Epilogue, name.data), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, written},  \
+      {#name, offsetof(Epilogue, name.stride), sizeof(int64_t), PYCUTLASS_STRIDE, PYCUTLASS_S64, 0, 0}, \
+      {#name, offsetof(Epilogue, name.batch), sizeof(int64_t), PYCUTLASS_STRIDE, PYCUTLASS_S64, 1, 0}
+constexpr pycutlass_epilogue_field kEpilogue[] = {
+    {"alpha", offsetof(Epilogue, alpha), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
+    {"alpha", offsetof(Epilogue, alpha_ptr), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, 0},
+    PORT(bias, 0),
+    PORT(addend, 0),
+    PORT(T, 1),
 };
 #else
 struct Epilogue {
@@ -309,6 +332,33 @@ void plan(Record const& record, pycutlass_plan_result& result) {
 
 constexpr unsigned char kScheduled = 0x5C;
 
+#if FAMILY == 12
+/// Entry `i` of a table of `count`.
+template <typename Entry>
+Entry entry(void const* table, size_t i, size_t count) {
+  fake_touch(table, sizeof(Entry) * count);
+  return static_cast<Entry const*>(table)[i];
+}
+
+/// T = D + bias, D = T + addend.
+void end_function(Epilogue const& epilogue, size_t i, size_t count, int m, int n, pycutlass_operand const& target) {
+  auto const stride = [&](Port const& port) {
+    return entry<int64_t>(reinterpret_cast<void const*>(port.stride), i, count);
+  };
+  int64_t const ldd = target.stride[0], of_addend = stride(epilogue.addend), of_T = stride(epilogue.T);
+  float const* bias = touched(entry<void const*>(epilogue.bias.data, i, count), n);
+  float const* addend = touched(entry<void const*>(epilogue.addend.data, i, count), (m - 1) * of_addend + n);
+  float* T = touched(entry<void const*>(epilogue.T.data, i, count), (m - 1) * of_T + n);
+  float* D = touched(target.data, (m - 1) * ldd + n);
+  for (int row = 0; row < m; ++row) {
+    for (int column = 0; column < n; ++column) {
+      T[row * of_T + column] = D[row * ldd + column] + bias[column];
+      D[row * ldd + column] = T[row * of_T + column] + addend[row * of_addend + column];
+    }
+  }
+}
+#endif
+
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
   auto const count = static_cast<size_t>(record.problem_count);
@@ -331,8 +381,13 @@ void run(void const* params) {
       operands[operand].stride[0] = tables.lds[operand][i];
     }
     int32_t const* size = tables.sizes + 3 * i;
+#if FAMILY == 12
+    multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3], epilogue.alpha, 0});
+    end_function(epilogue, i, count, size[0], size[1], operands[3]);
+#else
     multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3], epilogue.alpha,
               epilogue.beta});
+#endif
   }
 }
 
