@@ -65,7 +65,9 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     """
     name, description = EpilogueName(port.name, written), port.description
     if tensor is None:
-        raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{port.name!r}: ...}}")
+        of_a_list = port.name.endswith("]")
+        how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
+        raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: {how}")
     line = _line(port, rows, columns)
     if 0 in line:
         return empty_matrix(name, description, tensor, rows, columns, batch)

@@ -26,7 +26,7 @@ def check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> N
         for name in written:
             check_writable(cast("Matrix", operands[name]))
         check_overlaps({name: each for name, each in operands.items() if isinstance(each, Matrix)}, written)
-    elif isinstance(target, PointerArray):
+    else:  # also where D is a table, other outputs may be lists
         lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
         listed = [name for name in ("D", *outputs) if name in lists]
         for each in itertools.chain.from_iterable(lists[name] for name in listed):

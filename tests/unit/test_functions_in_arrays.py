@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import fake_gpu
 import numpy as np
 import pytest
 from descriptions import parts
@@ -93,6 +94,7 @@ def test_other_tensors_take_their_place(without_gpu: None) -> None:
         ({"bias": [np.zeros(N + 1, np.float16)] * 3}, ArgumentError, r"bias\[0\] must be a contiguous vector of 48"),
         ({"addend": np.zeros((M, N), np.float16)}, ArgumentTypeError, "addend, which the epilogue has beside C and D"),
         ({"addend": np.zeros(3, np.int64)}, ArgumentTypeError, "an int64 tensor of 3 addresses on the GPU"),
+        ({"bias": [None] * 3}, ArgumentError, r"bias\[0\], a row of the epilogue, is missing: the list has None there"),
         ({"T": [np.zeros((M, N), np.float16)] * 3}, ArgumentError, r"T\[\d\] overlaps T\[\d\]"),
     ],
 )
@@ -128,3 +130,33 @@ def test_serial_slices_are_no_sums(without_gpu: None) -> None:
     given = {name: each and each[0] for name, each in drawn(operation).items()}
     with pytest.raises(ArgumentError, match="takes whole sums, and serial split-K brings parts of them: leave out"):
         launch(operation, given, split_k_slices=2)
+
+
+def test_lists_beside_a_table_of_D_lie_apart() -> None:
+    program = """
+from descriptions import parts
+from pycutlass import cutlass
+from pycutlass.epilogue import Tensor
+
+@pycutlass.epilogue_function
+def doubled(accum, x: Tensor):
+    t = accum + x
+    return {"D": t, "T": t * 2.0}
+
+operation = pycutlass.GemmOperationUniversal(**parts("f32") | {"epilogue_functor": doubled(cutlass.float32, 4)})
+A, D, T, x = ([Array(0, on_host(16, 16, seed + 4 * which)) for seed in range(2)] for which in range(4))
+B = [Array(0, on_host(16, 16, seed, "F")) for seed in range(2)]
+table = Array(0, np.array([each.data.ptr for each in D], np.int64))
+kept = on_host(16, 16, 1)
+kept.flags.writeable = False
+
+def make(T):
+    mode = cutlass.gemm.Mode.Array
+    pycutlass.GemmArguments(operation, (16, 16, 16), A, B, None, table, mode, batch=2, epilogue={"x": x, "T": T})
+
+refused(lambda: make(T), "has not been compiled")  # all is well up to there
+refused(lambda: make([T[0]] * 2), "T[1] overlaps T[0]")
+refused(lambda: make(x), "T[0] overlaps x[0]")
+refused(lambda: make([kept] * 2), "T[0] is a read-only numpy array")
+"""
+    fake_gpu.run(program, gpus=1)
