@@ -206,7 +206,7 @@ def _port_tables(port: Port, given: Any, count: int) -> dict[str, Table]:
             f"dimensions); got {shown(given)}"
         )
     strides = _table(f"the table of leading dimensions of {name}", given[1], (("int64",), (count,)))
-    return {name: _table(name, given[0], address), f"ld_{name}": strides}
+    return {name: _table(name, given[0], address), f"ld of {name}": strides}
 
 
 def _wanted(key: str, count: int) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -23,7 +23,9 @@ __all__ = ["Column", "Marker", "Row", "Source", "Tensor", "parameters", "traced"
 _ACCUMULATOR = "accum"
 #: Names that others have, and whose they are.
 _TAKEN = {
-    **dict.fromkeys(("A", "B", "C", "D"), "an operand's name"),
+    **dict.fromkeys(("A", "B", "C", "D", "scale_A", "scale_B"), "an operand's name"),
+    **dict.fromkeys(("lda", "ldb", "ldc", "ldd"), "the name of an operand's leading dimension"),
+    "problem_sizes": "what groups are given their sizes by",
     **dict.fromkeys(
         ("element_output", "epilogue_vector_length", "element_accumulator", "element_epilogue", "self"),
         "taken: epilogue functions are called with that name for something else",

@@ -24,7 +24,7 @@ from pycutlass.operation import Operation
 from pycutlass.operation.support import check_grid
 from pycutlass.tensor import Guard, check_seen
 
-__all__ = ["DeviceLaunch"]
+__all__ = ["DeviceLaunch", "written"]
 
 
 class DeviceLaunch:
@@ -151,7 +151,7 @@ class DeviceLaunch:
         outputs = self._host_outputs
         packed = {name: np.empty(operand.packed_bytes, np.uint8) for name, operand in outputs.items()}
         for name, memory in packed.items():
-            _core.copy_to_host(memory, self._buffers[name].pointer, stream)
+            _core.copy_to_host(memory, self._buffers[written(name)].pointer, stream)
         stream.synchronize()
         for name, operand in outputs.items():
             operand.unpack(packed[name])
@@ -297,7 +297,7 @@ class DeviceLaunch:
         else:
             ld, step, size = operand.packed_ld, operand.packed_batch_stride, operand.packed_bytes
             if name in prepared.problem.written:
-                pointer = self._buffer(prepared, name, size)
+                pointer = self._buffer(prepared, written(name), size)
                 prepared.host_outputs[name] = operand
                 prepared.host_guards += guards({name: operand}, (name,))
             else:
@@ -375,3 +375,11 @@ class DeviceLaunch:
         workspace = self._take(size, stream)
         _core.fill(workspace.pointer, 0, size, stream)
         return workspace
+
+
+def written(name: str) -> str:
+    """Return what the buffer of an output in host memory goes by.
+
+    Outputs of epilogues are called as users like, also as one of our own buffers is.
+    """
+    return f"written {name}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pycutlass import _core, device, reference
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError
-from pycutlass.launch.device import DeviceLaunch
+from pycutlass.launch.device import DeviceLaunch, written
 from pycutlass.launch.prepared import Prepared
 from pycutlass.launch.problem import Problem, guards
 from pycutlass.launch.streams import run_joined
@@ -265,9 +265,9 @@ class GroupedLaunch(DeviceLaunch):
         for name, each in self._host_guards:
             each.check(name)
         outputs = self._host_outputs
-        packed = {name: np.empty(self._buffers[name].size, np.uint8) for name in outputs}
+        packed = {name: np.empty(self._buffers[written(name)].size, np.uint8) for name in outputs}
         for name, memory in packed.items():
-            _core.copy_to_host(memory, self._buffers[name].pointer, stream)
+            _core.copy_to_host(memory, self._buffers[written(name)].pointer, stream)
         stream.synchronize()
         for name, parts in outputs.items():
             for target, offset in parts:
@@ -287,7 +287,7 @@ class GroupedLaunch(DeviceLaunch):
         places, base = {each.name: offset for each, offset in share.parts}, 0
         if share.size and name in prepared.problem.written:
             self._check_stream(prepared)
-            base = self._buffer(prepared, name, share.size)
+            base = self._buffer(prepared, written(name), share.size)
         elif share.size:
             base = prepared.inputs.address(name)
             for each, offset in share.parts:
@@ -318,7 +318,7 @@ class GroupedLaunch(DeviceLaunch):
         problem: Any = prepared.problem
         if isinstance(problem, TableProblem):
             for port in problem.operation.epilogue_functor.ports:
-                strides = problem.operands.get(f"ld_{port.name}")
+                strides = problem.operands.get(f"ld of {port.name}")
                 place = problem.operands[port.name].view.pointer, (strides.view.pointer if strides else 0, 0)
                 prepared.tensors[port.name] = *place, 8 * problem.count
             return

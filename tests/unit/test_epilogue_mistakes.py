@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import numpy as np
@@ -250,3 +251,25 @@ def test_annotations_may_be_names_of_the_function_around() -> None:
         return accum * three + one + two
 
     assert [each.kind for each in function.graph.inputs] == [None, "f16", "bf16", None]
+
+
+@pytest.mark.parametrize("name", ["lda", "ldd", "problem_sizes", "scale_A", "scale_B"])
+def test_names_that_launches_have_for_something_else(name: str) -> None:
+    """Groups keep their sizes and tables, and kernels their operands, under these."""
+
+    def taking(accum: Any, x: Any) -> Any:
+        return accum + x
+
+    taking.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("accum", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Tensor),
+        ]
+    )
+
+    def returning(accum: Any) -> Any:
+        return {"D": accum, name: accum * 2.0}
+
+    for function, said in ((taking, f"has a parameter {name}, which is "), (returning, f"an output {name}, which is ")):
+        with pytest.raises(DescriptionError, match=f"{said}.*use another name"):
+            pycutlass.epilogue_function(function)

@@ -151,12 +151,12 @@ from pycutlass.epilogue import Row, Scalar, Tensor
 @pycutlass.epilogue_function
 def added(accum, bias: Row, addend: Tensor, alpha: Scalar = 1.0):
     t = alpha * accum + bias
-    return {"D": t + addend, "T": t}
+    return {"D": t + addend, "table": t}
 
 described = parts("f32") | {"epilogue_functor": added(pycutlass.cutlass.float32, 4)}
 operation = _load(pycutlass.GemmOperationGrouped(**described), "grouped_function")
 SIZES = [(8, 12, 16), (4, 8, 4), (12, 4, 8)]
-PORTS = ("bias", "addend", "T")
+PORTS = ("bias", "addend", "table")  # the last is called like a buffer of the launch
 
 def drawn(seed, sizes=SIZES):
     made = {name: [] for name in ("A", "B", "D", *PORTS)}
@@ -166,7 +166,7 @@ def drawn(seed, sizes=SIZES):
         made["bias"].append(on_host(1, n, seed + 20 + number)[0])
         made["addend"].append(on_host(m, n, seed + 30 + number))
         made["D"].append(np.full((m, n), np.nan, np.float32))
-        made["T"].append(np.full((m, n), np.nan, np.float32))
+        made["table"].append(np.full((m, n), np.nan, np.float32))
     return made
 
 def there(host):
@@ -196,24 +196,24 @@ host = drawn(1)
 here = there(host)
 arguments = make(here)
 run(arguments)
-check(host, now(here["D"]), now(here["T"]))
+check(host, now(here["D"]), now(here["table"]))
 
 other = drawn(2)
 elsewhere = there(other)
 arguments.update(**{name: elsewhere[name] for name in "ABD"}, epilogue={name: elsewhere[name] for name in PORTS})
 run(arguments)
-check(other, now(elsewhere["D"]), now(elsewhere["T"]))
+check(other, now(elsewhere["D"]), now(elsewhere["table"]))
 
 arguments.update(epilogue={"bias": here["bias"]})
 run(arguments)
-check(other | {"bias": host["bias"]}, now(elsewhere["D"]), now(elsewhere["T"]))
+check(other | {"bias": host["bias"]}, now(elsewhere["D"]), now(elsewhere["table"]))
 
 more = SIZES + [(16, 16, 4)]
 host = drawn(3, more)
 here = there(host)
 arguments.update(problem_sizes=more, **{name: here[name] for name in "ABD"}, epilogue={n: here[n] for n in PORTS})
 run(arguments)
-check(host, now(here["D"]), now(here["T"]))
+check(host, now(here["D"]), now(here["table"]))
 """
     fake_gpu.run(_ON_A_GPU + program)
 
@@ -227,10 +227,10 @@ with captured(stream) as graph:
     operation.run(arguments, stream)
 arguments.update(**{name: elsewhere[name] for name in "ABD"}, epilogue={name: elsewhere[name] for name in PORTS})
 run(arguments)
-check(other, now(elsewhere["D"]), now(elsewhere["T"]))
+check(other, now(elsewhere["D"]), now(elsewhere["table"]))
 graph.replay()
 driver.fake_run()
-check(host, now(here["D"]), now(here["T"]))
+check(host, now(here["D"]), now(here["table"]))
 """
     fake_gpu.run(_ON_A_GPU + program, gpus=1)
 
@@ -240,11 +240,11 @@ def test_arrays_of_the_host_come_and_go() -> None:
 host = drawn(4)
 arguments = make(host)
 run(arguments)
-check(host, host["D"], host["T"])
+check(host, host["D"], host["table"])
 other = drawn(5)
 arguments.update(A=other["A"], epilogue={"addend": other["addend"]})
 run(arguments)
-check(host | {"A": other["A"], "addend": other["addend"]}, host["D"], host["T"])
+check(host | {"A": other["A"], "addend": other["addend"]}, host["D"], host["table"])
 """
     fake_gpu.run(_ON_A_GPU + program)
 
@@ -261,17 +261,17 @@ def addresses(name):
     return table(each.data.ptr for each in here[name])
 
 m, n, k = ([size[axis] for size in SIZES] for axis in range(3))
-ports = {"bias": addresses("bias"), "addend": (addresses("addend"), table(n)), "T": (addresses("T"), table(n))}
+ports = {"bias": addresses("bias"), "addend": (addresses("addend"), table(n)), "table": (addresses("table"), table(n))}
 tables = [addresses("A"), addresses("B"), None, addresses("D"), table(k), table(k), None, table(n)]
 arguments = pycutlass.GemmGroupedArguments.from_device(
     operation, len(SIZES), table(SIZES, np.int32), *tables, epilogue=ports
 )
 run(arguments)
-check(host, now(here["D"]), now(here["T"]))
+check(host, now(here["D"]), now(here["table"]))
 for wrong, said in (
     ({"bias": None}, "bias is missing"),
     ({"addend": addresses("addend")}, "is given as two tables of 3 entries"),
-    ({"T": (addresses("T"), table(n[:2]))}, "must have shape (3,)"),
+    ({"table": (addresses("table"), table(n[:2]))}, "must have shape (3,)"),
 ):
     refused(lambda: pycutlass.GemmGroupedArguments.from_device(
         operation, len(SIZES), table(SIZES, np.int32), *tables, epilogue=ports | wrong), said)

@@ -83,7 +83,7 @@ struct Port {
 struct Epilogue {
   float alpha;
   float const* alpha_ptr;
-  Port bias, addend, T;
+  Port bias, addend, table;
 };
 
 #define PORT(name, written)                                                                             \
@@ -95,7 +95,7 @@ constexpr pycutlass_epilogue_field kEpilogue[] = {
     {"alpha", offsetof(Epilogue, alpha_ptr), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, 0},
     PORT(bias, 0),
     PORT(addend, 0),
-    PORT(T, 1),
+    PORT(table, 1),
 };
 #else
 struct Epilogue {
@@ -345,10 +345,10 @@ void end_function(Epilogue const& epilogue, size_t i, size_t count, int m, int n
   auto const stride = [&](Port const& port) {
     return entry<int64_t>(reinterpret_cast<void const*>(port.stride), i, count);
   };
-  int64_t const ldd = target.stride[0], of_addend = stride(epilogue.addend), of_T = stride(epilogue.T);
+  int64_t const ldd = target.stride[0], of_addend = stride(epilogue.addend), of_T = stride(epilogue.table);
   float const* bias = touched(entry<void const*>(epilogue.bias.data, i, count), n);
   float const* addend = touched(entry<void const*>(epilogue.addend.data, i, count), (m - 1) * of_addend + n);
-  float* T = touched(entry<void const*>(epilogue.T.data, i, count), (m - 1) * of_T + n);
+  float* T = touched(entry<void const*>(epilogue.table.data, i, count), (m - 1) * of_T + n);
   float* D = touched(target.data, (m - 1) * ldd + n);
   for (int row = 0; row < m; ++row) {
     for (int column = 0; column < n; ++column) {
