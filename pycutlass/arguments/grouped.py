@@ -164,7 +164,12 @@ class GemmGroupedArguments(Arguments):
         dimensions = {port.name: 3 if port.form == "matrix" else 2 for port in functor.ports}
         return {
             name: items_of(t, sys.maxsize - 1)
-            if isinstance(t, list) or (not isinstance(t, tuple) and len(shape_of(t) or ()) == dimensions[name])
+            if isinstance(t, list)
+            or (
+                not isinstance(t, tuple)
+                and len(shape_of(t) or ()) == dimensions[name]
+                and hasattr(t, "__getitem__")  # as objects with __dlpack__ may lack
+            )
             else t
             for name, t in given_ports(functor, epilogue).items()
         }

@@ -99,6 +99,19 @@ def test_one_tensor_may_hold_those_of_all_problems(without_gpu: None) -> None:
     np.testing.assert_array_equal(stacked["T"], np.stack(given["T"]))
 
 
+class _Stack:
+    """What other libraries hand on: an object with a shape that cannot be taken apart."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.values = shape, np.zeros(shape, np.float16)
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.values.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return self.values.__dlpack_device__()
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
@@ -109,6 +122,7 @@ def test_one_tensor_may_hold_those_of_all_problems(without_gpu: None) -> None:
             "operand bias has 1 tensor, and problem_sizes 5",
         ),
         ({"bias": np.zeros(48, np.float16)}, ArgumentTypeError, "operand bias must be a list"),
+        ({"addend": _Stack(5, 8, 8)}, ArgumentTypeError, "operand addend must be a list .*, got _Stack"),
         ({"addend": [np.zeros((4, 8), np.float16)] * 5}, ArgumentError, r"addend\[0\]"),
         ({"T": [np.zeros((128, 128), np.float16)] * 5}, ArgumentError, r"T\[0\]"),
         ({"bais": []}, ArgumentTypeError, "Did you mean bias"),
