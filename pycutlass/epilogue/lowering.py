@@ -152,8 +152,8 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
             kept = float(np.float32(number)) if compute.short != "f64" else number
         if math.isfinite(number) and math.isinf(kept):
             raise DescriptionError(
-                f"{name} has the number {number:g}, which is beyond cutlass.float32: compute in cutlass.float64 "
-                f"(element_epilogue)"
+                f"{name} has the number {number:g}, which is beyond cutlass.float32: use a smaller one, or "
+                f"float64 operands with element_epilogue=cutlass.float64"
             )
 
 

@@ -202,9 +202,9 @@ class Epilogue(ABC):
         ArgumentError
             One that is missing or given twice, or that the compute type cannot hold.
         """
-        names = self.scalar_names
+        names, called = self.scalar_names, getattr(self, "name", type(self).__name__)
         if len(values) > len(names):
-            raise ArgumentError(f"{type(self).__name__} takes the scalars {', '.join(names)}; got {len(values)}")
+            raise ArgumentError(f"{called} takes the scalars {', '.join(names)}; got {len(values)}")
         given = dict(zip(names, values, strict=False))
         unknown = {name: value for name, value in named.items() if name not in names}
         if unknown:
@@ -215,7 +215,7 @@ class Epilogue(ABC):
         defaults = {scalar.name: scalar.default for scalar in self.scalar_table}
         missing = [name for name in names if name not in given and defaults[name] is None]
         if missing:
-            raise ArgumentError(f"{type(self).__name__} takes the scalars {', '.join(names)}; {missing[0]} is missing")
+            raise ArgumentError(f"{called} takes the scalars {', '.join(names)}; {missing[0]} is missing")
         on_device = tuple(scalar.name for scalar in self.scalar_table if scalar.on_device)
         named_values = [(name, given.get(name, defaults[name])) for name in names]
         return pack(

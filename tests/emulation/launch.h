@@ -120,8 +120,10 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
     for (unsigned y = 0; y < plan.grid[1]; ++y) {
       for (unsigned x = 0; x < plan.grid[0]; ++x) {
         std::memset(shared, 0x7f, sizeof(typename Kernel::SharedStorage));  // large numbers in any type
-        run_block({x, y, z}, plan.grid, Kernel::kThreadCount, pycutlass::threads_x<Operation>(0),
-                  [&] { run_thread<Kernel>(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared), 0); });
+        run_block(
+            {x, y, z}, Kernel::kThreadCount,
+            [&] { run_thread<Kernel>(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared), 0); },
+            pycutlass::threads_x<Operation>(0), plan.grid);
       }
     }
   }

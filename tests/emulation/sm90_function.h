@@ -52,8 +52,7 @@ inline std::pair<int, int> place(int thread, int i) {
 inline void run_tile(Callbacks::Params const& params, Problem& problem, int tile_m, int tile_n, int batch) {
   alignas(128) static typename Callbacks::SharedStorage shared;
   std::memset(&shared, 0x7f, sizeof(shared));
-  unsigned const grid[] = {1, 1, 1};
-  run_block({0, 0, 0}, grid, 32 * EMULATED_WARPS, 32 * EMULATED_WARPS, [&] {
+  run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
     int const thread = threadIdx.x;
     Callbacks fusion(params, shared);
     auto const size = cute::make_shape(problem.m, problem.n, 64, 1);

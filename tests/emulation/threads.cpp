@@ -73,10 +73,10 @@ char* slot(int lane) { return &slots[(current / kWarp * kWarp + lane) * kSlotByt
 void wait_for_warp() { wait(warps[current / kWarp], kWarp); }
 void wait_for_block() { wait(block_barrier, static_cast<int>(threads.size())); }
 
-void run_block(uint3 block, unsigned const* grid, int count, int side_by_side, std::function<void()> body) {
+void run_block(uint3 block, int count, std::function<void()> body, int side_by_side, unsigned const* grid) {
   blockIdx = block;
-  gridDim = {grid[0], grid[1], grid[2]};
-  width = side_by_side;
+  gridDim = grid ? dim3(grid[0], grid[1], grid[2]) : dim3(1, 1, 1);
+  width = side_by_side ? side_by_side : count;
   work = std::move(body);
   threads = std::vector<Thread>(count);
   warps.assign(count / kWarp, {});

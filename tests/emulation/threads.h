@@ -7,9 +7,9 @@
 
 namespace emulation {
 
-/// Runs `body` as each thread of a threadblock, of which `width` are side by side. A thread runs until it waits for
-/// others, so every run is the same.
-void run_block(uint3 block, unsigned const* grid, int threads, int width, std::function<void()> body);
+/// Runs `body` as each thread of a threadblock, of which `width` are side by side (all, where it is 0), in a grid of
+/// that size (of one, where nobody says). A thread runs until it waits for others, so every run is the same.
+void run_block(uint3 block, int threads, std::function<void()> body, int width = 0, unsigned const* grid = nullptr);
 void wait_for_warp();
 void wait_for_block();
 /// Number of this thread in its warp.

@@ -24,7 +24,7 @@ def kernel(number: int = 0, size: int = 3000, **fields: str) -> Artifact:
     labelled = FIELDS | {"kernel": f"{number:064d}"} | fields
     return Artifact(
         key=make_key(labelled),
-        name=f"cutlass_gemm_{number}",
+        name=labelled.get("name", f"cutlass_gemm_{number}"),  # a column of its own, of which this is the text
         target=labelled["target"],
         fields=labelled,
         cubin=noise.randbytes(size),
