@@ -70,8 +70,8 @@ struct AbsMax : Max {
   }
 };
 
-/// log(1 + exp(x)) of an x of at most 0. On a GPU in two instructions, which are right to 2^-21: they are for a sum whose
-/// larger part is exact, and that is taken for each element.
+/// log(1 + exp(x)) of an x of at most 0. On a GPU in two instructions, which are right to 2^-21: they are for a sum
+/// whose larger part is exact, and that is taken for each element.
 CUTLASS_HOST_DEVICE float log_of_one_and_exp(float x) {
 #if PYCUTLASS_DEVICE_SIDE
   float power, logarithm;
