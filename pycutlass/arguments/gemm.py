@@ -167,11 +167,6 @@ class GemmArguments(Arguments):
             C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
         ports = given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
-        if ports and self._makes_partial_sums:
-            raise ArgumentError(
-                f"parallel split-K writes partial sums, without the epilogue: give {', '.join(ports)} to the "
-                f"ReductionArguments that follow"
-            )
         given |= {name: self._taken(tensor) for name, tensor in ports.items()}
         self._start(launched, given, output_op)
         if isinstance(output_op, VisitorArguments):
@@ -300,6 +295,17 @@ class GemmArguments(Arguments):
         check_target(operands, [port.name for port in functor.outputs])
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
+
+    def _check_use(self, given: Mapping[str, Any], output_op: EpilogueScalars | None) -> None:
+        """Refuse tensors of the epilogue where it is left to a reduction, then as all arguments do."""
+        names = {port.name for port in self.operation.epilogue_functor.ports}
+        ports = [name for name in given if name in names]
+        if ports and self._makes_partial_sums:
+            raise ArgumentError(
+                f"parallel split-K writes partial sums, without the epilogue: give {', '.join(ports)} to the "
+                f"ReductionArguments that follow"
+            )
+        super()._check_use(given, output_op)
 
     def _taken(self, operand: Any) -> Any:
         return kept(operand) if self.gemm_mode == _Mode.Array else operand

@@ -121,6 +121,19 @@ def test_outputs_lie_apart_from_all_else(without_gpu: None) -> None:
     np.testing.assert_array_equal(given["addend"], wanted["D"])
 
 
+def test_partial_sums_take_no_tensors_of_the_epilogue(without_gpu: None) -> None:
+    whole = gemm(FUNCTIONS["residual"](f16, 8, f32))
+    given = drawn(whole.epilogue_functor)
+    operands, epilogue = (whole, (M, N, K), given["A"], given["B"]), ports_of(whole.epilogue_functor, given)
+    sums = pycutlass.GemmArguments(*operands, gemm_mode=PARALLEL, split_k_slices=SLICES)
+    for refused in (
+        lambda: pycutlass.GemmArguments(*operands, gemm_mode=PARALLEL, split_k_slices=SLICES, epilogue=epilogue),
+        lambda: sums.update(epilogue=epilogue),
+    ):
+        with pytest.raises(ArgumentError, match="give bias, addend, T to the ReductionArguments that follow"):
+            refused()
+
+
 def test_c_is_asked_for_where_it_is_read(without_gpu: None) -> None:
     operation = reduction("several")
     given = drawn(operation.epilogue_functor) | {"C": None}
