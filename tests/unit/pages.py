@@ -9,6 +9,7 @@ from __future__ import annotations
 import doctest
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,4 +53,6 @@ def show(page: Path, block: Block, names: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # torch 2.11's own compiler uses torch.jit, which warns that it is deprecated.
+    warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
     run(Path(sys.argv[1]), gpu=sys.argv[2:] == ["gpu"])
