@@ -46,8 +46,8 @@ class Element:
         Letter of CUTLASS's kernel names.
     mantissa : int
         Explicit mantissa bits; -1 for integers.
-    is_integer : bool
-        Whether this is an integer type.
+    is_integer, is_float8 : bool
+        Whether this is an integer type, or a float of 8 bits, which epilogue functions alone read and write.
     code : int
         Number of the type in call records and compiled kernels; -1 where no kernel has it.
     """
@@ -61,10 +61,12 @@ class Element:
     letter: str
     mantissa: int
     is_integer: bool = field(init=False, repr=False, compare=False)
+    is_float8: bool = field(init=False, repr=False, compare=False)
     code: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_integer", self.mantissa < 0)
+        object.__setattr__(self, "is_float8", self.mantissa >= 0 and self.bits == 8)
         object.__setattr__(self, "code", _core.ELEMENTS.get(self.short, -1))
 
     @cached_property
@@ -112,7 +114,9 @@ class Element:
         return str(self)
 
     def round(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return `values` rounded to this type to nearest even, in the storing dtype. Integers saturate; NaN is 0.
+        """Return `values` rounded to this type to nearest even, in the storing dtype.
+
+        Integers saturate, and NaN becomes 0; floats of 8 bits saturate as well, infinities too, and keep NaN.
 
         tf32 is rounded to its 10 mantissa bits, half away from zero, as ``cutlass::tfloat32_t`` does, and kept as
         float32.
@@ -121,6 +125,8 @@ class Element:
             least, most = np.iinfo(self.dtype).min, np.iinfo(self.dtype).max
             whole = np.rint(np.asarray(values, np.float64))  # f64 holds the limits of every type; f32 does not
             return np.clip(np.where(np.isnan(whole), 0.0, whole), least, most).astype(self.dtype)
+        if self.is_float8:
+            values = np.clip(values, *self.limits)
         with np.errstate(over="ignore"):
             stored: NDArray[Any] = np.asarray(values).astype(self.dtype)
         if self.short == "tf32":
@@ -169,6 +175,8 @@ ELEMENTS: tuple[Element, ...] = (
     Element(_core.bfloat16, "bfloat16", "bf16", 16, "cutlass::bfloat16_t", "bfloat16", "s", 7),
     Element(_core.int32, "int32", "s32", 32, "int32_t", "int32", "i", -1),
     Element(_core.int8, "int8", "s8", 8, "int8_t", "int8", "i", -1),
+    Element(_core.float_e4m3, "float_e4m3", "e4m3", 8, "cutlass::float_e4m3_t", "float8_e4m3fn", "e4m3", 3),
+    Element(_core.float_e5m2, "float_e5m2", "e5m2", 8, "cutlass::float_e5m2_t", "float8_e5m2", "e5m2", 2),
 )
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -251,4 +259,4 @@ def element_of_dtype(name: str) -> Element | None:
 
     float32 is answered with ``float32``; an operand described as tf32 takes float32 tensors all the same.
     """
-    return next((row for row in ELEMENTS if row.name == name), None)
+    return next((row for row in ELEMENTS if name in (row.name, row.dtype_name)), None)

@@ -58,7 +58,8 @@ _Mode, _Operator, _Strides = cutlass.gemm.Mode, cutlass.conv.Operator, cutlass.c
 _SIZE = (64, 64, 64)
 #: Operands whose products are usually written in a type; f16 for others.
 _USUAL = {_f64: "f64", _s32: "s8", _s8: "s8"}
-_BITS = {_f64: 64, _f32: 32, _s32: 32, _f16: 16, cutlass.bfloat16: 16, _s8: 8}
+_FLOAT8 = cutlass.float_e4m3, cutlass.float_e5m2
+_BITS = {_f64: 64, _f32: 32, _s32: 32, _f16: 16, cutlass.bfloat16: 16, _s8: 8} | dict.fromkeys(_FLOAT8, 8)
 
 #: What a parameter may be, beside the accumulator and scalars.
 MARKERS = {"Source": Source, "Tensor": Tensor, "Row": Row, "Column": Column}
@@ -86,6 +87,8 @@ class Asked:
         Of D, where that is the question.
     on_device : bool
         Whether its scalar lies in device memory.
+    types : dict, optional
+        Element types of its tensors.
     """
 
     group: str
@@ -93,6 +96,7 @@ class Asked:
     function: EpilogueFunction
     written: Any = None
     on_device: bool = False
+    types: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ def _refusal(way: Way, row: Asked, kind: str) -> str:
     made: list[Any] = []
 
     def functor(*types: Any) -> Any:
-        made.append(row.function(*types))
+        made.append(row.function(*types, **row.types or {}))
         return made[-1]
 
     try:
@@ -195,8 +199,11 @@ def asked() -> Iterator[Asked]:
     for axis in (1, 0, None):
         for name in REDUCTIONS:
             yield Asked(f"reductions, `axis={axis}`", f"`{name}`", _of_reduction(name, axis))
-    yield Asked("outputs beside D", "a matrix", _named(lambda accum: {"D": accum, "x": accum * 2.0}))
-    for kind in (_f16, cutlass.bfloat16, _f32, _f64, _s8, _s32):
+    matrix = _named(lambda accum: {"D": accum, "x": accum * 2.0})
+    yield Asked("outputs beside D", "a matrix", matrix)
+    for kind in _FLOAT8:
+        yield Asked("outputs beside D", f"a matrix of `{kind.__name__}`", matrix, types={"x": kind})
+    for kind in (_f16, cutlass.bfloat16, _f32, _f64, _s8, _s32, *_FLOAT8):
         yield Asked("types of D", f"`{kind.__name__}`", _named(lambda accum: accum), written=kind)
 
 

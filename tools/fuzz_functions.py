@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import pycutlass
-from pycutlass import GemmArguments, GemmOperationUniversal, cutlass, device
+from pycutlass import GemmArguments, GemmOperationUniversal, TensorDescription, cutlass, device
 from pycutlass.errors import DescriptionError
 from pycutlass.types import ELEMENTS, element
 from tools.fuzz import gemm_kernels
@@ -39,11 +39,13 @@ TORCH = {
     "s8": torch.int8,
     "s32": torch.int32,
     "tf32": torch.float32,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
 }
 TAGS = {row.short: row.tag for row in ELEMENTS}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: What memory holds before a launch, and what is between its lines.
-POISON, SLACK = 99, 77
+POISON, SLACK = 99, 80
 
 
 @dataclass
@@ -70,10 +72,16 @@ def draw(seed: int, index: int) -> Kernel:
             names = [each.name for each in graph.of_form("matrix", "row", "column")]
             names += [name for name, _ in graph.outputs if name != "D"]
             reduced = dict(graph.reductions)
-            types = {name: TAGS[chance.choice(["f16", "bf16", "f32", "s8", "s32"])] for name in names}
+            kinds = ["f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"]
+            types = {name: TAGS[chance.choice(kinds)] for name in names}
             types |= dict.fromkeys(reduced, TAGS["f64" if wide == "f64" else "f32"])
-            functor = drawn.function(plain.D.element, plain.D.alignment, accumulator.tag, TAGS[wide], **types)
             fields = {name: getattr(plain, name) for name in plain._FIELDS if name != "epilogue_functor"}
+            written = plain.D
+            if accumulator.short == "f32" and not plain.is_sm90 and chance.random() < 0.2:
+                kind_of_D = TAGS[chance.choice(["e4m3", "e5m2"])]
+                written = TensorDescription(kind_of_D, cutlass.RowMajor, 2 ** chance.randint(0, 4))
+                fields |= {"C": written, "D": None}
+            functor = drawn.function(written.element, written.alignment, accumulator.tag, TAGS[wide], **types)
             return Kernel(index, kind, drawn, GemmOperationUniversal(**fields, epilogue_functor=functor))
         except DescriptionError:
             continue
@@ -204,7 +212,7 @@ class Case:
 
     def compare(self, name: str, inside: Any, memory: Any, exact: Any, error: float) -> str:
         kind = element({port.name: port.tag for port in self.functor.ports}.get(name, self.functor.element_output))
-        if memory.shape[-1] > inside.shape[-1] and not (memory[..., inside.shape[-1] :] == SLACK).all():
+        if memory.shape[-1] > inside.shape[-1] and not (memory[..., inside.shape[-1] :].float() == SLACK).all():
             return "memory between the lines was written"
         found = inside.double().cpu().numpy()
         rounded = kind.round(exact).astype(np.float64)
@@ -213,7 +221,9 @@ class Case:
         elif kind.is_integer:
             wrong = ~(np.abs(found - np.clip(exact, *kind.limits)) <= error + 0.5 + 1e-9)
         else:
-            wrong = ~(np.abs(found - exact) <= error + np.abs(exact) * kind.epsilon + 1e-7)
+            exact = np.clip(exact, *kind.limits) if kind.is_float8 else exact
+            least = {"e4m3": 2.0**-10, "e5m2": 2.0**-17}.get(kind.short, 1e-7)  # half a step of the smallest
+            wrong = ~(np.abs(found - exact) <= error + np.abs(exact) * kind.epsilon + least)
         if not wrong.any():
             return ""
         first = tuple(int(each[0]) for each in np.nonzero(wrong))

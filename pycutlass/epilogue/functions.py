@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 #: Types that a value can be rounded to on its way.
-_CAST = ("f16", "bf16", "f32", "f64", "s8", "s32")
+_CAST = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
 
 
 def _node(name: str, *operands: Any) -> Any:
@@ -142,9 +142,10 @@ def cast(x: Any, kind: Any) -> Any:
     Parameters
     ----------
     x : value or array
-        What is rounded: to nearest even. Integers saturate, and NaN becomes 0.
-    kind : element type of ``cutlass``, or a dtype of torch or NumPy
-        float16, bfloat16, float32, float64, int8 or int32.
+        What is rounded: to nearest even. Integers saturate, and NaN becomes 0; float_e4m3 and float_e5m2 saturate as
+        well, infinities too, and keep NaN.
+    kind : element type of ``cutlass``, or a dtype of torch, NumPy or ml_dtypes
+        float16, bfloat16, float32, float64, int8, int32, float_e4m3 (torch.float8_e4m3fn) or float_e5m2.
 
     Raises
     ------
@@ -157,6 +158,8 @@ def cast(x: Any, kind: Any) -> Any:
     >>> from pycutlass.epilogue import cast
     >>> cast([0.4, 1.5, 300.0], cutlass.int8)
     array([  0.,   2., 127.])
+    >>> cast([0.3, 17.0, 1000.0], cutlass.float_e4m3).tolist()
+    [0.3125, 16.0, 448.0]
     """
     try:
         short = element(kind).short

@@ -39,7 +39,7 @@ _BY_TMA = ("f16", "bf16", "f32")
 #: What a reduction along an axis makes, of all of D and of each tile.
 _REDUCED = {"0": "Row", "1": "Column", "": "Whole"}
 _REDUCED_TILES = {"0": "ColumnTiles", "1": "RowTiles"}
-_STORED = ("f16", "bf16", "f32", "f64", "s8", "s32")
+_STORED = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
 
 
 class _Typed(Protocol):

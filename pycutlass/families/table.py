@@ -35,6 +35,8 @@ SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10,
 
 #: What trees of visitors compute in, by the accumulator: in more types than CUTLASS's functors.
 _TREES_COMPUTE = dict.fromkeys(("f16", "f32", "s32"), ("f32", "f16", "bf16"))
+#: What trees of visitors write alone.
+_OF_TREES = ("e4m3", "e5m2")
 
 
 class Family(enum.Enum):
@@ -194,10 +196,15 @@ class KernelFamily(ABC):
         written, computed = self.written[accumulator.short], self.computed[accumulator.short]
         if functor.is_tree:
             computed = _TREES_COMPUTE.get(accumulator.short, computed)
+        else:
+            written = tuple(short for short in written if short not in _OF_TREES)
         if C.type.short not in written:
+            traced = (
+                " or write an epilogue function, which can" if C.type.short in self.written[accumulator.short] else ""
+            )
             raise DescriptionError(
                 f"an epilogue of an accumulator of {accumulator} can write {', '.join(written)}; got {C.type}: "
-                f"describe {name}, and the functor's output, with one of these"
+                f"describe {name}, and the functor's output, with one of these{traced and ','}{traced}"
             )
         wrong, fields = [], dict[str, Any]()
         if functor.accumulator is not accumulator:

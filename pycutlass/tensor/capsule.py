@@ -39,6 +39,8 @@ _NAMES = {
     (2, 32): "float32",
     (2, 64): "float64",
     (4, 16): "bfloat16",
+    (10, 8): "float8_e4m3fn",
+    (12, 8): "float8_e5m2",
 }
 
 

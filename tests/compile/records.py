@@ -71,7 +71,10 @@ class Field(ctypes.Structure):
     ]
 
 
-_KINDS, _ELEMENTS = ("value", "address", "stride"), ("", "f64", "f32", "tf32", "f16", "bf16", "s32", "s8", "s64")
+_KINDS, _ELEMENTS = (
+    ("value", "address", "stride"),
+    ("", "f64", "f32", "tf32", "f16", "bf16", "s32", "s8", "s64", "e4m3", "e5m2"),
+)
 
 
 def layout(host: Any) -> EpilogueLayout:

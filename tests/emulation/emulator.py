@@ -40,6 +40,8 @@ SPELLED = {
     "f64": "double",
     "s8": "int8_t",
     "s32": "int32_t",
+    "e4m3": "cutlass::float_e4m3_t",
+    "e5m2": "cutlass::float_e5m2_t",
 }
 #: Instances of Mma whose operands the emulator knows; the others are of types that PyCUTLASS does not have.
 KNOWN = re.compile(r"using ElementA\s*=\s*(half_t|bfloat16_t|tfloat32_t|double|int8_t)\b")

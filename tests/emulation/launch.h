@@ -55,6 +55,7 @@ class Matrix {
     }
   }
   bool has_slack(double filling) {
+    filling = number(Element(static_cast<float>(filling)));
     for (Element* matrix : addresses_) {
       for (int line = 0; line < lines_; ++line) {
         for (int64_t i = line_; i < ld_; ++i) {

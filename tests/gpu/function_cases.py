@@ -12,7 +12,16 @@ from pycutlass import cutlass
 
 __all__ = ["check", "drawn", "launch"]
 
-TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+TORCH = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+}
+
+#: Floats of 8 bits saturate.
+GREATEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -70,6 +79,8 @@ def check(operation: Any, given: dict[str, Any], **scalars: float) -> None:
     found = functor.function.numpy(arrays["A"] @ arrays["B"], **others, **scalars)
     types = {"D": functor.output.short} | {port.name: port.type.short for port in functor.outputs}
     for name, exact in (found if isinstance(found, dict) else {"D": found}).items():
-        relative = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-4}[types[name]]
+        relative = {"f16": 2e-3, "bf16": 1.6e-2, "f32": 1e-4, "e4m3": 7e-2, "e5m2": 0.13}[types[name]]
+        if types[name] in GREATEST:
+            exact = np.clip(exact, -GREATEST[types[name]], GREATEST[types[name]])
         absolute = 2e-2 if arrays[name].shape == exact.shape == arrays["D"].shape else 1e-3 * np.abs(exact).max()
         np.testing.assert_allclose(arrays[name].reshape(exact.shape), exact, relative, absolute, err_msg=name)

@@ -10,7 +10,8 @@ from epilogue_functions import FUNCTIONS, residual, tile_sums
 from function_cases import check, drawn, launch
 
 import pycutlass
-from pycutlass import GemmOperationUniversal, KernelSchedule, cutlass
+from pycutlass import GemmOperationUniversal, KernelSchedule, TensorDescription, cutlass
+from pycutlass.epilogue import Tensor, cast
 
 KERNELS = {
     "ampere f16": lambda: parts("f16"),
@@ -39,6 +40,58 @@ def test_every_output_is_right(kernel: str, name: str, size: tuple[int, int, int
     given = drawn(operation, *size)
     launch(operation, given).sync()
     check(operation, given)
+
+
+FLOAT8 = {
+    "biased": {"bias": cutlass.float_e5m2},
+    "residual": {"addend": cutlass.float_e4m3, "bias": cutlass.float_e5m2, "T": cutlass.float_e4m3},
+    "several": {"x": cutlass.float_e5m2, "left": cutlass.float_e4m3, "first": cutlass.float_e4m3},
+}
+
+
+@pytest.mark.parametrize("size", [(128, 128, 64), (272, 144, 72), (1000, 528, 136)])
+@pytest.mark.parametrize("name", FLOAT8)
+@pytest.mark.parametrize("kernel", ["ampere f16", "ampere f16, stream-K", "hopper cooperative", "hopper pingpong"])
+def test_floats_of_8_bits(kernel: str, name: str, size: tuple[int, int, int]) -> None:
+    """As D of Ampere-style kernels, beside D and as what is read."""
+    for D, alignment in ((cutlass.float_e4m3, 16), (cutlass.float_e5m2, 4)):
+        described = KERNELS[kernel]()
+        if "hopper" not in kernel:
+            described["C"] = TensorDescription(D, cutlass.RowMajor, alignment)
+        C = described["C"]
+        functor = FUNCTIONS[name](C.element, C.alignment, cutlass.float32, **FLOAT8[name])
+        operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+        pycutlass.compiler.add_module([operation])
+        given = drawn(operation, *size)
+        launch(operation, given).sync()
+        check(operation, given)
+
+
+def test_all_numbers_become_floats_of_8_bits_as_in_torch() -> None:
+    """Ties, subnormals, infinities and NaN: A is the identity, and B has them as f32."""
+
+    @pycutlass.epilogue_function
+    def both(accum: Any, x: Tensor(cutlass.float32)) -> Any:
+        return {"D": accum + x, "e4m3": x, "e5m2": x, "cast": cast(x, cutlass.float_e4m3)}
+
+    n = 256
+    codes = torch.arange(n, dtype=torch.uint8)
+    values = torch.cat([codes.view(kind).double() for kind in (torch.float8_e4m3fn, torch.float8_e5m2)])
+    finite = values[values.isfinite()].unique()
+    between = (finite[1:] + finite[:-1]) / 2
+    x = torch.cat([finite, between, torch.tensor([1e30, -1e30, 464, 465, 61440, torch.inf, -torch.inf, torch.nan])])
+    x = torch.cat([x, x * (1 + 2.0**-22), x * (1 - 2.0**-22), values]).float()
+    x = torch.nn.functional.pad(x, (0, -len(x) % n)).view(-1, n).cuda()
+    for kernel in ("ampere f16", "hopper cooperative"):
+        types = {"e4m3": cutlass.float_e4m3, "e5m2": cutlass.float_e5m2, "cast": cutlass.float32}
+        operation = make(kernel, both, **types)
+        given = drawn(operation, len(x), n, 64) | {"x": x}
+        launch(operation, given).sync()
+        for name, kind, most in (("e4m3", torch.float8_e4m3fn, 448), ("e5m2", torch.float8_e5m2, 57344)):
+            wanted = x.clamp(-most, most).to(kind)
+            assert torch.equal(given[name].float().nan_to_num(-1e9), wanted.float().nan_to_num(-1e9))
+            assert torch.equal(given[name].float().signbit() | x.isnan(), x.signbit() | x.isnan())
+        assert torch.equal(given["cast"].nan_to_num(-1e9), given["e4m3"].float().nan_to_num(-1e9))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -399,6 +400,65 @@ def test_scalars_without_a_default_are_asked_for() -> None:
     with pytest.raises(ArgumentError, match="factor is missing"):
         functor.epilogue_type()
     assert functor.epilogue_type(2.0)["factor"] == 2.0
+
+
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_floats_of_8_bits_are_tensors_of_functions(of_torch: bool, without_gpu: None) -> None:
+    """As D, beside it and as what is read; what is beyond their range saturates."""
+
+    @pycutlass.epilogue_function
+    def narrowed(accum: Any, x: Tensor(torch.float8_e5m2), scale: Row) -> Any:
+        t = accum * scale + x
+        return {"D": t, "small": t, "kept": epilogue.cast(t, torch.float8_e4m3fn)}
+
+    types = {"scale": ml_dtypes.float8_e4m3fn, "small": cutlass.float_e5m2, "kept": cutlass.float32}
+    functor = narrowed(torch.float8_e4m3fn, 16, **types)
+    C = pycutlass.TensorDescription(torch.float8_e4m3fn, cutlass.RowMajor, 16)
+    operation = GemmOperationUniversal(**parts("f16") | {"C": C, "epilogue_functor": functor})
+    random, (m, n, k) = np.random.default_rng(0), (32, 48, 64)
+    A, B = random.standard_normal((m, k)).astype(np.float16), random.standard_normal((n, k)).astype(np.float16).T
+    x = random.standard_normal((m, n)).astype(ml_dtypes.float8_e5m2)
+    scale = (2.0 ** random.integers(-9, 9, n)).astype(ml_dtypes.float8_e4m3fn)
+    made = {"D": np.empty((m, n), C.type.dtype), "small": np.empty((m, n), ml_dtypes.float8_e5m2)}
+    made["kept"] = np.empty((m, n), np.float32)
+    given: dict[str, Any] = {"A": A, "B": B, "x": x, "scale": scale, **made}
+    if of_torch:
+        given = {
+            name: torch.from_numpy(np.asarray(each).view(np.uint8 if each.itemsize == 1 else each.dtype)).view(
+                getattr(torch, each.dtype.name)
+            )
+            for name, each in given.items()
+        }
+    ports = {name: given[name] for name in ("x", "scale", "small", "kept")}
+    arguments = pycutlass.GemmArguments(operation, (m, n, k), given["A"], given["B"], None, given["D"], epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    t = A.astype(np.float64) @ B.astype(np.float64) * scale.astype(np.float64) + x.astype(np.float64)
+    assert np.abs(t).max() > 448 and np.abs(t).min() < 2.0**-6
+    for name, most, kind in (("D", 448, C.type.dtype), ("small", 57344, ml_dtypes.float8_e5m2), ("kept", 448, None)):
+        found = made[name].astype(np.float64)
+        exact = np.clip(t, -most, most)
+        step = 0.125 if name == "small" else 0.0625
+        assert (np.abs(found - exact) <= step * np.abs(exact) + 2.0**-9).all(), name
+        assert kind is None or made[name].dtype == kind
+    assert np.array_equal(made["kept"], made["D"].astype(np.float32))
+
+
+def test_functors_write_no_floats_of_8_bits() -> None:
+    C = pycutlass.TensorDescription(cutlass.float_e4m3, cutlass.RowMajor, 16)
+    functor = pycutlass.LinearCombination(C.element, 16, cutlass.float32, cutlass.float32)
+    with pytest.raises(DescriptionError, match="or write an epilogue function, which can"):
+        GemmOperationUniversal(**parts("f16") | {"C": C, "epilogue_functor": functor})
+    with pytest.raises(DescriptionError, match=r"can write f32, f16, bf16, s8; got cutlass\.float_e4m3"):
+        GemmOperationUniversal(**native_parts() | {"C": C, "epilogue_functor": biased(C.element, 16)})
+    with pytest.raises(DescriptionError):
+        pycutlass.MathInstruction([16, 8, 32], C.element, C.element, cutlass.float32, cutlass.OpClass.TensorOp)
+    with pytest.raises(DescriptionError, match=r"multiplies cutlass\.float16"):
+        GemmOperationUniversal(**parts("f16") | {"A": C})
+    with pytest.raises(
+        DescriptionError, match=r"can be of cutlass\.float64, cutlass\.float32; got cutlass\.float_e5m2"
+    ):
+        reduced(cutlass.float16, 8, row_sum=cutlass.float_e5m2)
 
 
 def test_markers_may_be_text() -> None:

@@ -300,7 +300,7 @@ def test_tensors(tensor):
 
 def test_the_alignment_is_one_by_default_and_at_most_128_bits():
     assert TensorDescription(cutlass.float32, cutlass.RowMajor).alignment == 1
-    for short, most in {"f64": 2, "f32": 4, "tf32": 4, "f16": 8, "bf16": 8, "s8": 16}.items():
+    for short, most in {"f64": 2, "f32": 4, "tf32": 4, "f16": 8, "bf16": 8, "s8": 16, "e4m3": 16, "e5m2": 16}.items():
         assert TensorDescription(TAG[short], cutlass.RowMajor, 64).alignment == most
         assert TensorDescription(TAG[short], cutlass.RowMajor, 64) == TensorDescription(
             TAG[short], cutlass.RowMajor, most
@@ -309,7 +309,7 @@ def test_the_alignment_is_one_by_default_and_at_most_128_bits():
 
 WRONG_TENSORS: list[tuple[tuple[Any, ...], list[str]]] = [
     (("f16", cutlass.RowMajor, 8), ["element type", "'f16'", "cutlass.float16"]),
-    ((cutlass.float_e4m3, cutlass.RowMajor, 8), ["element type", "float_e4m3"]),
+    ((cutlass.dtype.u8, cutlass.RowMajor, 8), ["element type", "u8"]),
     ((cutlass.float16, "RowMajor", 8), ["layout", "'RowMajor'", "cutlass.ColumnMajor"]),
     ((cutlass.float16, cutlass.float16, 8), ["layout", "cutlass.float16", "cutlass.RowMajor"]),
     *[

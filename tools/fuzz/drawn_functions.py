@@ -244,7 +244,9 @@ class _Builder:
 
     def jumping(self, x: _Known) -> _Known:
         """Round an exact value, or take what a division leaves."""
-        name = self.draw.choice(["round", "floor", "ceil", "remainder", "int8", "int32"])
+        name = self.draw.choice(["round", "floor", "ceil", "remainder", "int8", "int32", "float_e4m3", "float_e5m2"])
+        if name.startswith("float"):
+            return _Known(epilogue.cast(x.value, getattr(cutlass, name)), x.bound * 1.25, x.grain)
         if name == "remainder":
             return _Known(x.value % 3.0, 3.0, min(x.grain, 1.0))
         if name.startswith("int"):

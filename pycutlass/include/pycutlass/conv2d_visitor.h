@@ -69,9 +69,10 @@ template <template <typename, typename, typename, typename, typename, typename, 
           cutlass::conv::IteratorAlgorithm kIteratorAlgorithm, cutlass::conv::StrideSupport kStrideSupport>
 struct Conv2dVisitor {
   /// CUTLASS's kernel with a functor that stands in for the tree, which has mainloop and epilogue.
-  using Plain = Conv2d<DefaultKernel, A, B, C, ElementAccumulator, OpClass, ArchTag, ThreadblockShape, WarpShape,
+  using Stored = typename StoredLike<C>::Type;
+  using Plain = Conv2d<DefaultKernel, A, B, Stored, ElementAccumulator, OpClass, ArchTag, ThreadblockShape, WarpShape,
                        InstructionShape,
-                       cutlass::epilogue::thread::LinearCombination<typename C::Element, C::kAlignment,
+                       cutlass::epilogue::thread::LinearCombination<typename Stored::Element, C::kAlignment,
                                                                     ElementAccumulator, ElementAccumulator>,
                        ThreadblockSwizzle, Stages, MathOperator, kIteratorAlgorithm, kStrideSupport>;
   using Default = typename Plain::Kernel;

@@ -13,6 +13,7 @@
 #include <cutlass/array.h>
 #include <cutlass/bfloat16.h>
 #include <cutlass/cutlass.h>
+#include <cutlass/float8.h>
 #include <cutlass/half.h>
 #include <cutlass/platform/platform.h>
 
@@ -88,7 +89,7 @@ CUTLASS_HOST_DEVICE Number widened(Element const& element) {
   }
 }
 
-/// A number rounded to an element type: to nearest even; integers saturate, and NaN becomes 0.
+/// A number rounded to an element type: to nearest even; narrow types saturate, and NaN becomes 0 in integers.
 template <typename Element>
 struct Stored {
   template <typename Number>
@@ -121,6 +122,42 @@ struct Stored<cutlass::bfloat16_t> {
   CUTLASS_HOST_DEVICE static cutlass::bfloat16_t of(float x) { return cutlass::bfloat16_t(x); }
   CUTLASS_HOST_DEVICE static cutlass::bfloat16_t of(double x) { return cutlass::bfloat16_t(float(x)); }
 };
+
+/// Floats of 8 bits saturate, infinities too, and keep NaN: as ml_dtypes and torch convert what was clamped before.
+/// `kBias` belongs to their exponent.
+template <typename Element, int kMantissa, int kBias, int kGreatest>
+struct StoredFloat8 {
+  CUTLASS_HOST_DEVICE static Element of(double x) { return of(float(x)); }
+  CUTLASS_HOST_DEVICE static Element of(float x) {
+#if defined(CUDA_PTX_FP8_CVT_ENABLED)
+    return Element(x);  // an instruction that does the same
+#else
+    constexpr int kShift = 23 - kMantissa;
+    uint8_t const sign = uint8_t(bits_of(x) >> 24) & 0x80;
+    if (x != x) return Element::bitcast(0x7f);
+    float const size = minimum(abs(x), float(kGreatest));
+    if (size * float(1 << (kBias - 1)) < 1) {  // less than the least normal one, in steps of one size
+      return Element::bitcast(sign | uint8_t(round(size * float(1 << (kBias - 1 + kMantissa)))));
+    }
+    uint32_t bits = bits_of(size);
+    bits += (1u << (kShift - 1)) - 1 + (bits >> kShift & 1);
+    return Element::bitcast(sign | uint8_t((bits >> kShift) - ((127 - kBias) << kMantissa)));
+#endif
+  }
+
+ private:
+  CUTLASS_HOST_DEVICE static uint32_t bits_of(float x) {
+    union {
+      float number;
+      uint32_t bits;
+    } const both = {x};
+    return both.bits;
+  }
+};
+template <>
+struct Stored<cutlass::float_e4m3_t> : StoredFloat8<cutlass::float_e4m3_t, 3, 7, 448> {};
+template <>
+struct Stored<cutlass::float_e5m2_t> : StoredFloat8<cutlass::float_e5m2_t, 2, 15, 57344> {};
 
 template <typename Element, typename Number>
 CUTLASS_HOST_DEVICE Number rounded_to(Number x) {

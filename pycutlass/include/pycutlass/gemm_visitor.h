@@ -13,6 +13,21 @@ namespace pycutlass {
 /// A row-major matrix of the extents of D, or a batch of them.
 using MatrixStride = cute::Stride<int64_t, cute::_1, int64_t>;
 
+/// What CUTLASS's epilogue takes C for, on the way of sums to the visitor, which alone knows what is written. Floats of
+/// 8 bits go as int8 does, whatever their alignment: CUTLASS has a way of their own for a few tiles.
+template <typename C>
+struct StoredLike {
+  using Type = C;
+};
+template <typename Layout, int kAlignment>
+struct StoredLike<Tensor<cutlass::float_e4m3_t, Layout, kAlignment>> {
+  using Type = Tensor<int8_t, Layout, kAlignment>;
+};
+template <typename Layout, int kAlignment>
+struct StoredLike<Tensor<cutlass::float_e5m2_t, Layout, kAlignment>> {
+  using Type = Tensor<int8_t, Layout, kAlignment>;
+};
+
 /// CUTLASS's node for a matrix that is read. Where there is none its elements are 0, and nothing is read.
 template <typename Threads, typename Element>
 struct LoadIfGiven : cutlass::epilogue::threadblock::VisitorAuxLoad<Threads, Element, MatrixStride> {
@@ -96,9 +111,9 @@ struct GemmVisitor {
   using Tree = typename Fusion::template Tree<Threads, C>::Type;
   using Base = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
       typename A::Element, typename A::Layout, cutlass::ComplexTransform::kNone, A::kAlignment, typename B::Element,
-      typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename C::Element, typename C::Layout,
-      C::kAlignment, ElementAccumulator, typename Fusion::ElementCompute, OpClass, ArchTag, ThreadblockShape, WarpShape,
-      InstructionShape, Tree, ThreadblockSwizzle, Stages, MathOperator, 1>::GemmKernel;
+      typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename StoredLike<C>::Type::Element,
+      typename C::Layout, C::kAlignment, ElementAccumulator, typename Fusion::ElementCompute, OpClass, ArchTag,
+      ThreadblockShape, WarpShape, InstructionShape, Tree, ThreadblockSwizzle, Stages, MathOperator, 1>::GemmKernel;
   using Swizzle = ThreadblockSwizzle;
   using Kernel = Visited<Base, Swizzle>;
 

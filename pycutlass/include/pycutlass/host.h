@@ -72,6 +72,10 @@ template <>
 inline constexpr uint8_t element_code<int8_t> = PYCUTLASS_S8;
 template <>
 inline constexpr uint8_t element_code<int64_t> = PYCUTLASS_S64;
+template <>
+inline constexpr uint8_t element_code<cutlass::float_e4m3_t> = PYCUTLASS_E4M3;
+template <>
+inline constexpr uint8_t element_code<cutlass::float_e5m2_t> = PYCUTLASS_E5M2;
 
 /// Element types of a kernel's operands, in the order of pycutlass_role.
 template <typename... Each>
