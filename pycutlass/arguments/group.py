@@ -179,6 +179,12 @@ def table_problem(
     ArgumentError, ArgumentTypeError
         A table is missing or does not fit.
     """
+    if reduced := [port.name for port in operation.epilogue_functor.outputs if port.form != "matrix"]:
+        raise ArgumentError(
+            f"the epilogue {operation.epilogue_functor!r} reduces D to {', '.join(reduced)}, for which the host "
+            f"divides memory among the problems, and from_device leaves their sizes to the device: pass sizes and "
+            f"tensors to GemmGroupedArguments, or leave the reductions to a kernel behind the group"
+        )
     names = [name for name in TABLES if name not in ("C", "ldc") or scalars.needs_source]
     operands = {name: _table(TABLES[name], given[name], _wanted(name, count)) for name in names}
     for port in operation.epilogue_functor.ports:

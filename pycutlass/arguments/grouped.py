@@ -246,7 +246,7 @@ class GemmGroupedArguments(Arguments):
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            A table does not fit, or the operation's schedule is made on the host.
+            A table does not fit, the operation's schedule is made on the host, or its epilogue has reductions.
         """
         arguments = cls.__new__(cls)
         arguments.operation = check_operation(operation, GemmOperationGrouped)

@@ -107,8 +107,6 @@ FAMILIES: dict[Family, _Target] = {
 
 #: Families that have no reductions, and why.
 _WITHOUT_REDUCTIONS = {
-    Family.AMPERE_GROUP: "have problems of many sizes",
-    Family.SM90_GROUP: "have problems of many sizes",
     Family.REDUCTION: "of partial sums take elements one by one",
 }
 

@@ -74,6 +74,7 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
     check_extents(
         "the largest of problem_sizes", sizes.max(axis=0).tolist(), operation.tile_description.threadblock_shape
     )
+    _check_reduced(operation, sizes)
     checked = np.array(sizes, np.int32, order="C")
     if (tiles := count_tiles(operation, checked)) > _MAX_TILES:
         raise ArgumentError(
@@ -81,6 +82,19 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
             f"threadblock_shape, or several launches"
         )
     return checked
+
+
+def _check_reduced(operation: Described, sizes: Sizes) -> None:
+    """Raise ArgumentError where a problem without elements has results of reductions: nothing would be left in them."""
+    outputs = [port for port in operation.epilogue_functor.outputs if port.form != "matrix"]
+    for number in np.flatnonzero(sizes[:, :2].min(axis=1) == 0).tolist() if outputs else ():
+        m, n, _ = sizes[number].tolist()
+        results = {"column": m, "row": n, "scalar": 1}
+        if reduced := [port.name for port in outputs if results.get(port.form, 0)]:
+            raise ArgumentError(
+                f"the epilogue {operation.epilogue_functor!r} reduces D to {', '.join(reduced)}, and D of "
+                f"problem_sizes[{number}], {m} x {n}, has no elements: leave such problems out"
+            )
 
 
 def count_tiles(operation: Described, sizes: Sizes) -> int:

@@ -117,7 +117,9 @@ struct Reduced<pycutlass::Reduction<Kind, Form<kMember, kAlignment>>> {
     double& result = wanted[place(row, column)];
     result = Kind::take(result, value);
   }
+  /// What no element is reduced to stays as it was.
   long wrong(int m, int n) {
+    if (m == 0 || n == 0) return !memory.holds(kUntouched);
     double const error = sizeof(Element) == 2 ? 1e-3 : 1e-5;
     long found = !memory.has_slack(kUntouched);
     for (int i = 0; i < count(m, n); ++i) {
@@ -206,6 +208,14 @@ struct Tables {
 /// FunctionCheck `check`.
 template <typename Ports>
 struct Listed;
+template <typename... Kinds, template <auto, int> class... Forms, auto... kMembers, int... kAlignments>
+struct Listed<pycutlass::List<pycutlass::Reduction<Kinds, Forms<kMembers, kAlignments>>...>>
+    : Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {};
+template <>
+struct Listed<pycutlass::List<>> {
+  template <typename Problems>
+  static void point(Problems const&, Function::Arguments&, std::vector<Tables>&) {}
+};
 template <template <auto, int> class... Forms, auto... kMembers, int... kAlignments>
 struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
   template <typename Problems>

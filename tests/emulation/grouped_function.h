@@ -57,9 +57,10 @@ inline long run(int count, int most_m, int most_n, int most_k, int step_m, int s
   }
   Function::Arguments arguments{};
   std::vector<Tables> made;
-  made.reserve(Function::Inputs::kSize + Function::Outputs::kSize);
+  made.reserve(Function::Inputs::kSize + Function::Outputs::kSize + Function::Reductions::kSize);
   Listed<Function::Inputs>::point(problems, arguments, made);
   Listed<Function::Outputs>::point(problems, arguments, made);
+  Listed<Function::Reductions>::point(problems, arguments, made);
 
   pycutlass_grouped_call call{};
   std::vector<void*> addresses[4];

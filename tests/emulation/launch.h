@@ -54,6 +54,9 @@ class Matrix {
       }
     }
   }
+  bool holds(double filling) {
+    return std::all_of(memory_.begin(), memory_.end(), [&](Element const& each) { return number(each) == filling; });
+  }
   bool has_slack(double filling) {
     filling = number(Element(static_cast<float>(filling)));
     for (Element* matrix : addresses_) {
@@ -107,9 +110,14 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
   pycutlass_plan_result plan{};
   if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the problem is refused");
   std::vector<char> workspace(plan.workspace_bytes + 16);
+  std::vector<char> scratch(plan.scratch_bytes + PYCUTLASS_SCRATCH_ALIGNMENT, 0x7f);  // large numbers in any type
   if (plan.workspace_bytes) {
     call.common.workspace = workspace.data();
-    if constexpr (std::is_same_v<Call, pycutlass_grouped_call>) call.schedule = workspace.data();
+    if constexpr (std::is_same_v<Call, pycutlass_grouped_call>) {
+      call.schedule = workspace.data();
+      auto const begin = reinterpret_cast<uintptr_t>(scratch.data()) + PYCUTLASS_SCRATCH_ALIGNMENT - 1;
+      call.scratch = reinterpret_cast<void*>(begin / PYCUTLASS_SCRATCH_ALIGNMENT * PYCUTLASS_SCRATCH_ALIGNMENT);
+    }
     if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the workspace is refused");
     std::fill_n(workspace.begin() + plan.clear_offset, plan.clear_bytes, 0);
   }
@@ -117,12 +125,14 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
   auto const& params = *reinterpret_cast<typename Kernel::Params*>(storage);
   std::vector<char> memory(sizeof(typename Kernel::SharedStorage) + 1024);
   char* shared = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024);
-  for (unsigned z = 0; z < plan.grid[2]; ++z) {
+  // Groups are launched again, with what the first launch has left in the workspace.
+  unsigned const times = std::is_same_v<Call, pycutlass_grouped_call> ? 2 : 1;
+  for (unsigned z = 0; z < times * plan.grid[2]; ++z) {
     for (unsigned y = 0; y < plan.grid[1]; ++y) {
       for (unsigned x = 0; x < plan.grid[0]; ++x) {
         std::memset(shared, 0x7f, sizeof(typename Kernel::SharedStorage));  // large numbers in any type
         run_block(
-            {x, y, z}, Kernel::kThreadCount,
+            {x, y, z % plan.grid[2]}, Kernel::kThreadCount,
             [&] { run_thread<Kernel>(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared), 0); },
             pycutlass::threads_x<Operation>(0), plan.grid);
       }

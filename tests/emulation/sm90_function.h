@@ -100,18 +100,40 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
     int const n = EMULATED_GROUP ? (int(random() % (most_n / step)) + 1) * step : most_n / step * step;
     problems.push_back(std::make_unique<Problem>(m, n, random));
   }
-  Callbacks::Arguments arguments = problems[0]->check.arguments;
+  Callbacks::Arguments arguments{};
+  static_cast<Function::Arguments&>(arguments) = problems[0]->check.arguments;
 #if EMULATED_GROUP
   std::vector<Tables> made;
   made.reserve(16);
   Listed<Function::Inputs>::point(problems, arguments, made);
   Listed<Function::Outputs>::point(problems, arguments, made);
-  pycutlass::AllPorts<Function>::list(arguments, pycutlass::Port<char>::kTables);
+  Listed<Function::Reductions>::point(problems, arguments, made);
+  Operation::Epilogue::list(arguments);
+  // What a group has for its reductions: planned twice, as a call is.
+  std::vector<int32_t> sizes;
+  for (auto& each : problems) sizes.insert(sizes.end(), {each->m, each->n, 64});
+  pycutlass_grouped_call call{};
+  call.problem_count = count;
+  call.sizes = sizes.data();
+  std::vector<char> table, scratch;
+  auto const plan_group = [&](auto& given) {
+    if constexpr (Callbacks::kReducesGroup) {
+      pycutlass_plan_result plan{};
+      Callbacks::Space::of(call, plan);
+      table.resize(plan.workspace_bytes);
+      scratch.resize(plan.scratch_bytes, 0x7f);
+      call.common.workspace = call.schedule = table.data();
+      call.scratch = scratch.data();
+      plan = {};
+      given.group = Callbacks::Space::of(call, plan);
+    }
+  };
+  plan_group(arguments);
 #endif
   for (int batch = 0; batch < count; ++batch) {
     Problem& problem = *problems[batch];
 #if !EMULATED_GROUP
-    arguments = problem.check.arguments;
+    static_cast<Function::Arguments&>(arguments) = problem.check.arguments;
 #endif
     auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
     std::vector<char> workspace(Callbacks::get_workspace_size(size, arguments) + 16);

@@ -74,7 +74,12 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
 
 @pytest.mark.parametrize(
     ("name", "kind", "mode"),
-    [("several", "f16", SchedulerMode.Host), ("scaled", "f32", SchedulerMode.Device)],
+    [
+        ("several", "f16", SchedulerMode.Host),
+        ("scaled", "f32", SchedulerMode.Device),
+        ("reduced", "f16", SchedulerMode.Device),
+        ("reduced", "f32", SchedulerMode.Host),
+    ],
 )
 def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
     described = parts(kind, tile=(64, 64, 32 if kind == "f16" else 16))
@@ -100,6 +105,7 @@ def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emula
         ("several", "Pingpong", (64, 128, 64), False),
         ("reduced", "Cooperative", (128, 64, 64), False),
         ("several", "Cooperative", (128, 96, 64), True),
+        ("reduced", "Cooperative", (128, 64, 64), True),
         pytest.param("reduced", "Pingpong", (128, 64, 64), False, marks=pytest.mark.thorough),
         pytest.param("residual", "Pingpong", (64, 48, 64), True, marks=pytest.mark.thorough),
     ],

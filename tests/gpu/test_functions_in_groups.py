@@ -19,9 +19,9 @@ from pycutlass import (
     KernelSchedule,
     SchedulerMode,
     cutlass,
+    epilogue,
 )
 
-NAMES = [name for name in FUNCTIONS if name != "reduced"]
 KERNELS = {
     "ampere, device": lambda: parts("f16"),
     "ampere, host": lambda: parts("f16") | {"precompute_mode": SchedulerMode.Host},
@@ -65,13 +65,72 @@ def check_all(operation: Any, sizes: Any, given: list[dict[str, Any]]) -> None:
             check(operation.single, each)
 
 
-@pytest.mark.parametrize("name", NAMES)
+#: Nothing is reduced of no elements.
+WHOLE = [size for size in SIZES if size[0] and size[1]]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_output_of_every_problem_is_right(kernel: str, name: str) -> None:
-    operation = make(kernel, name)
-    given = drawn(operation, SIZES)
-    launch(operation, SIZES, given)
-    check_all(operation, SIZES, given)
+    operation, sizes = make(kernel, name), WHOLE if name == "reduced" else SIZES
+    given = drawn(operation, sizes)
+    launch(operation, sizes, given)
+    check_all(operation, sizes, given)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_reductions_of_many_problems(kernel: str) -> None:
+    """Again and again, by graphs and after other sizes as well: every launch begins with counters of 0."""
+    operation = make(kernel, "reduced")
+    outputs = ("D", *(port.name for port in operation.epilogue_functor.outputs))
+    sizes = [(8 * (i % 70) + 1, 8 * (i % 53 + 1), 8 * (i % 9)) for i in range(200)]
+    given = drawn(operation, sizes)
+    arguments = launch(operation, sizes, given)
+    check_all(operation, sizes, given)
+    first = [{name: each[name].clone() for name in outputs} for each in given]
+
+    def poison() -> None:
+        for each in given:
+            for name in outputs:
+                each[name].fill_(float("nan"))
+
+    def again() -> None:
+        torch.cuda.synchronize()
+        for one, other in zip(first, given, strict=True):
+            assert all(torch.equal(one[name], other[name]) for name in outputs)
+        poison()
+
+    poison()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        operation.run(arguments)
+    for _ in range(3):
+        graph.replay()
+        again()
+        operation.run(arguments)
+        again()
+    fewer, rest = sizes[::3], given[::3]
+    operands, ports = listed(operation, rest)
+    arguments.update(problem_sizes=fewer, A=operands[0], B=operands[1], D=operands[3], epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    check_all(operation, fewer, rest)
+
+
+def test_results_of_rows_where_a_problem_has_none() -> None:
+    @pycutlass.epilogue_function
+    def squares(accum: Any) -> Any:
+        return {"D": accum, "squares": epilogue.sum_of_squares(accum, axis=1)}
+
+    for kernel in KERNELS:
+        described = KERNELS[kernel]()
+        functor = squares(described["C"].element, described["C"].alignment)
+        operation = GemmOperationGrouped(**described | {"epilogue_functor": functor})
+        pycutlass.compiler.add_module([operation])
+        sizes = [(0, 128, 64), (300, 264, 72), (0, 0, 0), (64, 8, 0)]
+        given = drawn(operation, sizes)
+        launch(operation, sizes, given)
+        check_all(operation, sizes, given)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

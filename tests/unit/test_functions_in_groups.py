@@ -12,11 +12,19 @@ from epilogue_functions import FUNCTIONS
 from extra_epilogue import ExtraEpilogue
 
 import pycutlass
-from pycutlass import GemmGroupedArguments, GemmOperationGrouped, GemmOperationUniversal, KernelSchedule, cutlass
+from pycutlass import (
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    KernelSchedule,
+    cutlass,
+    epilogue,
+)
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 SIZES = [(40, 48, 32), (0, 8, 16), (16, 72, 0), (8, 8, 8), (72, 16, 24)]
-NAMES = [name for name in FUNCTIONS if name != "reduced"]
+#: Nothing is reduced of no elements.
+WHOLE = [size for size in SIZES if size[0]]
 
 
 def make(name: str, described: dict[str, Any] | None = None) -> GemmOperationGrouped:
@@ -31,7 +39,8 @@ def drawn(functor: Any, sizes: Any = SIZES) -> dict[str, Any]:
     def each(shape: Any, dtype: Any = np.float16) -> list[Any]:
         return [random.integers(-3, 4, shape(*size)).astype(dtype) for size in sizes]
 
-    shapes = {"matrix": lambda m, n, k: (m, n), "row": lambda m, n, k: (n,), "column": lambda m, n, k: (m,)}
+    shapes: dict[str, Any] = {"matrix": lambda m, n, k: (m, n), "row": lambda m, n, k: (n,)}
+    shapes |= {"column": lambda m, n, k: (m,), "scalar": lambda m, n, k: (1,)}
     given: dict[str, Any] = {"A": each(lambda m, n, k: (m, k)), "D": each(shapes["matrix"])}
     given["B"] = [np.asfortranarray(B) for B in each(lambda m, n, k: (k, n))]
     given["C"] = each(shapes["matrix"]) if functor.reads_source else None
@@ -48,21 +57,21 @@ def launch(operation: GemmOperationGrouped, given: dict[str, Any], sizes: Any = 
 
 
 @pytest.mark.parametrize("described", [parts("f16", tile=(64, 64, 32)), native_parts()], ids=["ampere", "hopper"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_problem_is_as_it_is_alone(name: str, described: dict[str, Any], without_gpu: None) -> None:
-    operation = make(name, described)
+    operation, sizes = make(name, described), WHOLE if name == "reduced" else SIZES
     functor = operation.epilogue_functor
-    given = drawn(functor)
+    given = drawn(functor, sizes)
     alone = GemmOperationUniversal(**described | {"epilogue_functor": functor})
     wanted = []
-    for number, size in enumerate(SIZES):
+    for number, size in enumerate(sizes):
         one = {key: each and each[number].copy("K") for key, each in given.items()}
         ports = {port.name: one[port.name] for port in functor.ports}
         arguments = pycutlass.GemmArguments(alone, size, *(one[key] for key in "ABCD"), epilogue=ports)
         alone.run(arguments)
         arguments.sync()
         wanted.append(one)
-    launch(operation, given)
+    launch(operation, given, sizes)
     for output in ("D", *(port.name for port in functor.outputs)):
         for number, one in enumerate(wanted):
             np.testing.assert_array_equal(given[output][number], one[output], output)
@@ -149,9 +158,38 @@ def test_outputs_lie_apart_from_all_that_is_read(without_gpu: None) -> None:
         launch(operation, given | {"T": overlapping})
 
 
+@pycutlass.epilogue_function
+def squares(accum: Any) -> Any:
+    return {"D": accum, "squares": epilogue.sum_of_squares(accum, axis=1)}
+
+
+def test_results_of_problems_without_elements(without_gpu: None) -> None:
+    """A problem may have no rows where nothing but rows has a result, as an expert without tokens."""
+    described = parts("f16", tile=(64, 64, 32))
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": squares(cutlass.float16, 8)})
+    sizes = [(0, 8, 8), (8, 16, 0), (24, 8, 16)]
+    given = drawn(operation.epilogue_functor, sizes)
+    launch(operation, given, sizes)
+    products = [A.astype(np.float32) @ B.astype(np.float32) for A, B in zip(given["A"], given["B"], strict=True)]
+    for found, product in zip(given["squares"], products, strict=True):
+        np.testing.assert_array_equal(found, (product**2).sum(axis=1))
+    refused = operation.supports([(8, 8, 8), (8, 0, 8)]).reason
+    assert "D to squares, and D of problem_sizes[1], 8 x 0, has no elements: leave such problems out" in refused
+    several = make("reduced")
+    assert several.supports(WHOLE)
+    assert "D to column_sum, column_squares, least, most, and" in several.supports(SIZES).reason
+    with pytest.raises(ArgumentError, match=r"problem_sizes\[1\], 0 x 8, has no elements"):
+        launch(several, drawn(several.epilogue_functor))
+
+
+def test_the_host_divides_memory_among_the_results_of_problems() -> None:
+    described = parts("f16", tile=(64, 64, 32))
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": squares(cutlass.float16, 8)})
+    with pytest.raises(ArgumentError, match=r"reduces D to squares, for which the host .* pass sizes and tensors to"):
+        GemmGroupedArguments.from_device(operation, 1, *[None] * 9)
+
+
 def test_what_no_group_has_is_refused() -> None:
-    with pytest.raises(DescriptionError, match=r"reduced reduces D to row_sum, .*Ampere-style groups have problems"):
-        make("reduced")
     described = parts("f16")
     with pytest.raises(DescriptionError, match="which Ampere-style groups do not take"):
         GemmOperationGrouped(**described | {"epilogue_functor": ExtraEpilogue(cutlass.float16, cutlass.float32, 8)})

@@ -35,6 +35,7 @@ struct FunctionVisitor {
     Port<Element const> source;
     Port<Element> target;
     Partials<Number> partials;
+    GroupPartials<Number> group;
   };
   using Params = Arguments;
   using Source =
@@ -77,12 +78,16 @@ struct FunctionVisitor {
     Arguments chosen;  // of which there are the ports alone, of one matrix
     SharedStorage& shared;
     Where where;
-    int thread, tile_m, tile_n;
+    int thread, tile_m, tile_n, matrix;
     Number scalars[Function::kScalars + 1];
     Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> readers;
     Readers<Source, Arguments, kRows, kGroups, kVector> source;
     Reducers<typename Function::Reductions, Number, kRows, kGroups, kVector> reducers;
 
+    /// Asked for where they are needed, so that they take no registers meanwhile.
+    CUTLASS_DEVICE Partials<Number> partials() const {
+      return params.group.places ? Space::of(where.rows, where.columns, params.group, matrix) : params.partials;
+    }
     CUTLASS_DEVICE void begin_epilogue() {
       Function::read_scalars(params.given, scalars);
       readers.load_columns(chosen.given, where);
@@ -117,12 +122,12 @@ struct FunctionVisitor {
     }
     CUTLASS_DEVICE void end_row(int) {}
     CUTLASS_DEVICE void end_step(int) {
-      if constexpr (kReduces) reducers.template leave_rows<kLanes>(params.partials, 0, where, tile_n, thread % 32);
+      if constexpr (kReduces) reducers.template leave_rows<kLanes>(partials(), 0, where, tile_n, thread % 32);
     }
     CUTLASS_DEVICE void end_epilogue() {
       if constexpr (kReduces) {
         constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
-        Partials<Number> const& partials = params.partials;
+        Partials<Number> const partials = this->partials();
         int const warp = thread / 32, lane = thread % 32;
         __syncthreads();  // an earlier tile has read what is shared
         reducers.template share_columns<kLanes>(shared.columns, kWarps * kTileN, warp * kTileN, lane,
@@ -153,11 +158,11 @@ struct FunctionVisitor {
                       int(cute::get<0>(size)),
                       int(cute::get<1>(size)),
                       0,
-                      tile.k()};
+                      params->group.places ? 0 : tile.k()};
     Arguments chosen;
     AllPorts<Function>::choose(chosen.given, params->given, tile.k());
     EachPort<List<Source, Target>>::choose(chosen, *params, tile.k());
-    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), {}, {}, {}, {}};
+    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}};
   }
 };
 

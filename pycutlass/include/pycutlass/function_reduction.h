@@ -155,22 +155,33 @@ CUTLASS_DEVICE void copy_tile(Port<Element> const& port, Number const* from, int
   }
 }
 
-/// The partial results of all tiles, in the workspace: counters of the tiles that are done, then for each reduction a
-/// line for each tile across its own.
+/// The partial results of all tiles, in the workspace: for each reduction a line for each tile across its own. And
+/// counters of the tiles that are done.
 template <typename Number>
 struct Partials {
   int tiles_m, tiles_n, tile_m, tile_n;
   int64_t batches;
-  char* memory;
+  unsigned* first_counter;
+  Number* first_number;
 
   CUTLASS_HOST_DEVICE int64_t counters() const { return batches * (tiles_m + tiles_n + 1); }
-  CUTLASS_HOST_DEVICE int64_t counter_bytes() const { return (counters() * int64_t(sizeof(unsigned)) + 15) / 16 * 16; }
   CUTLASS_HOST_DEVICE unsigned* counter(int64_t batch, int place) const {
-    return reinterpret_cast<unsigned*>(memory) + batch * (tiles_m + tiles_n + 1) + place;
+    return first_counter + batch * (tiles_m + tiles_n + 1) + place;
   }
-  CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const {
-    return reinterpret_cast<Number*>(memory + counter_bytes()) + offset;
-  }
+  CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const { return first_number + offset; }
+};
+
+/// Where a problem of a group has its counters and its partial results, behind those of the first.
+struct ReductionPlace {
+  int64_t counters, numbers;
+};
+
+/// Those of all problems of a group, and a table of their places; null elsewhere.
+template <typename Number>
+struct GroupPartials {
+  ReductionPlace const* places;
+  unsigned* first_counter;
+  Number* first_number;
 };
 
 /// What a thread has of one reduction, for `kRows` rows and `kGroups` groups of `kVector` columns.
@@ -540,13 +551,60 @@ struct ReductionSpace {
   using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
   static constexpr bool kIsNeeded = Function::Reductions::kSize > 0;
 
+  /// Of a GEMM or a batch: counters, then partial results.
   CUTLASS_HOST_DEVICE static Partials<Number> of(int m, int n, int64_t batches, void* memory) {
-    return {(m + kTileM - 1) / kTileM, (n + kTileN - 1) / kTileN, kTileM, kTileN, batches, static_cast<char*>(memory)};
+    Partials<Number> partials = of_tiles(m, n, batches);
+    partials.first_counter = static_cast<unsigned*>(memory);
+    partials.first_number = reinterpret_cast<Number*>(static_cast<char*>(memory) + counter_bytes(partials.counters()));
+    return partials;
   }
   CUTLASS_HOST_DEVICE static size_t bytes(int m, int n, int64_t batches) {
     if (!kIsNeeded) return 0;
-    Partials<Number> const partials = of(m, n, batches, nullptr);
-    return size_t(partials.counter_bytes() + Counted::size(partials) * int64_t(sizeof(Number)));
+    Partials<Number> const partials = of_tiles(m, n, batches);
+    return size_t(counter_bytes(partials.counters()) + Counted::size(partials) * int64_t(sizeof(Number)));
+  }
+
+  /// Of a problem of a group.
+  CUTLASS_HOST_DEVICE static Partials<Number> of(int m, int n, GroupPartials<Number> const& group, int64_t problem) {
+    Partials<Number> partials = of_tiles(m, n, 1);
+    ReductionPlace const place = group.places[problem];
+    partials.first_counter = group.first_counter + place.counters;
+    partials.first_number = group.first_number + place.numbers;
+    return partials;
+  }
+
+#if !PYCUTLASS_DEVICE_SIDE
+  /// Plans for a group: in its workspace, which the host fills, the table of places and counters of 0 come behind what
+  /// is there already; and so do the partial results in its scratch memory.
+  static GroupPartials<Number> of(pycutlass_grouped_call const& call, pycutlass_plan_result& result) {
+    if (!kIsNeeded) return {};
+    uint64_t const places = (result.workspace_bytes + 15) / 16 * 16;
+    uint64_t const counters = places + call.problem_count * sizeof(ReductionPlace);
+    uint64_t const numbers = (result.scratch_bytes + 127) / 128 * 128;
+    auto* const written =
+        call.schedule ? reinterpret_cast<ReductionPlace*>(static_cast<char*>(call.schedule) + places) : nullptr;
+    ReductionPlace end{};
+    for (int i = 0; i < call.problem_count; ++i) {
+      if (written) written[i] = end;
+      Partials<Number> const partials = of_tiles(call.sizes[3 * i], call.sizes[3 * i + 1], 1);
+      end.counters += partials.counters();
+      end.numbers += Counted::size(partials);
+    }
+    result.workspace_bytes = counters + end.counters * sizeof(unsigned);
+    result.scratch_bytes = numbers + end.numbers * sizeof(Number);
+    char *const workspace = static_cast<char*>(call.common.workspace), *const scratch =
+                                                                           static_cast<char*>(call.scratch);
+    return {reinterpret_cast<ReductionPlace const*>(workspace + places),
+            reinterpret_cast<unsigned*>(workspace + counters), reinterpret_cast<Number*>(scratch + numbers)};
+  }
+#endif
+
+ private:
+  CUTLASS_HOST_DEVICE static Partials<Number> of_tiles(int m, int n, int64_t batches) {
+    return {(m + kTileM - 1) / kTileM, (n + kTileN - 1) / kTileN, kTileM, kTileN, batches, nullptr, nullptr};
+  }
+  CUTLASS_HOST_DEVICE static int64_t counter_bytes(int64_t counters) {
+    return (counters * int64_t(sizeof(unsigned)) + 15) / 16 * 16;
   }
 };
 

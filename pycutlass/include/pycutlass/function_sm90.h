@@ -19,12 +19,16 @@ inline constexpr int kSubtilesAhead = 2;
 template <typename Function, typename TileShape, int kWarps, bool kIsGroup>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;
-  using Arguments = typename Function::Arguments;
+  /// Of a group with reductions: where all problems have their partial results as well.
+  struct GroupArguments : Function::Arguments {
+    GroupPartials<Number> group;
+  };
+  static constexpr bool kReducesGroup = kIsGroup && Function::Reductions::kSize > 0;
+  using Arguments = cute::conditional_t<kReducesGroup, GroupArguments, typename Function::Arguments>;
 
   static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
-  static_assert(!kReduces || !kIsGroup, "problems of many sizes have no lines of tiles in common");
   using Space = ReductionSpace<Function, kTileM, kTileN>;
   using Storage = ReductionStorage<Function, kWarps, kStoredColumns, 1>;
 
@@ -37,7 +41,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
 
   template <typename Size>
   static constexpr Params to_underlying_arguments(Size const& size, Arguments const& arguments, void* workspace) {
-    if constexpr (kReduces) {
+    if constexpr (kReduces && !kIsGroup) {
       return {arguments, Space::of(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size), workspace)};
     } else {
       return {arguments, {}};
@@ -49,7 +53,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   }
   template <typename Size>
   static size_t get_workspace_size(Size const& size, Arguments const&) {
-    if constexpr (kReduces) {
+    if constexpr (kReduces && !kIsGroup) {
       return Space::bytes(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size));
     } else {
       return 0;
@@ -98,18 +102,26 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   struct TileCallbacks {
     static constexpr int kGroups = kColumns / 8;
     static_assert(kColumns == kStoredColumns);
-    using AllReaders = Readers<typename Function::Inputs, Arguments, 2, kGroups, 2>;
+    using Given = typename Function::Arguments;
+    using AllReaders = Readers<typename Function::Inputs, Given, 2, kGroups, 2>;
 
     Params const& params;
-    cute::conditional_t<kIsGroup, Arguments, Arguments const&> given;  // of a group: the ports of one problem
+    cute::conditional_t<kIsGroup, Given, Given const&> given;  // of a group: the ports of one problem
     SharedStorage& shared;
     Source const& source;
     Where tile;
-    int thread, tile_m, tile_n;
+    int thread, tile_m, tile_n, problem;
     Number scalars[Function::kScalars + 1];
     AllReaders readers[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, 2> reducers;
 
+    CUTLASS_DEVICE Partials<Number> partials() const {
+      if constexpr (kReducesGroup) {
+        return Space::of(tile.rows, tile.columns, params.given.group, problem);
+      } else {
+        return params.partials;
+      }
+    }
     CUTLASS_DEVICE Where where(int subtile) const {
       Where place = tile;
       place.first_row += subtile % kDown * kRows;
@@ -172,14 +184,12 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void synchronized(int i, int j) {
       if constexpr (kReduces) {
         if (i != kDown - 1 || is_outside()) return;
-        reducers.leave_columns(params.partials, 0, shared.columns, kWarps * kColumns, kWarps, kColumns,
+        reducers.leave_columns(partials(), 0, shared.columns, kWarps * kColumns, kWarps, kColumns,
                                tile_n * kTileN + j * kColumns, tile.columns, tile_m, tile.batch, thread);
       }
     }
     /// Whether the tile belongs to a cluster of which D has less.
-    CUTLASS_DEVICE bool is_outside() const {
-      return tile_m >= params.partials.tiles_m || tile_n >= params.partials.tiles_n;
-    }
+    CUTLASS_DEVICE bool is_outside() const { return tile_m * kTileM >= tile.rows || tile_n * kTileN >= tile.columns; }
     CUTLASS_DEVICE static void synchronize() {
       cutlass::arch::NamedBarrier::sync(32 * kWarps, cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
     }
@@ -187,7 +197,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       if constexpr (kReduces) {
         if (is_outside()) return;
         constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
-        Partials<Number> const& partials = params.partials;
+        Partials<Number> const partials = this->partials();
         RowsOfTile<kRows> const rows{tile.first_row, tile.rows, tile.batch};
         reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
         if constexpr (kAxes & 4) {
@@ -215,11 +225,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
                       kIsGroup ? 0 : batch};
     using Made = TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>;
     if constexpr (kIsGroup) {
-      Arguments chosen;
-      AllPorts<Function>::choose(chosen, params->given, batch);
-      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, {}, {}, {}};
+      typename Function::Arguments chosen;
+      AllPorts<Function>::choose(chosen, static_cast<typename Function::Arguments const&>(params->given), batch);
+      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}};
     } else {
-      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, {}, {}, {}};
+      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}};
     }
   }
 };
@@ -248,10 +258,12 @@ struct FunctionSm90 {
     static void describe(EpilogueFields<Arguments>& fields) { Arguments::describe(fields); }
     static Arguments const& of(pycutlass_call const& call) { return *static_cast<Arguments const*>(call.epilogue); }
     static bool reads_ahead(pycutlass_call const& call) { return Function::reads_device_scalars(of(call)); }
-    static void fill(TreeArguments& tree, pycutlass_call const& call) { tree = of(call); }
+    static void fill(TreeArguments& tree, pycutlass_call const& call) { static_cast<Arguments&>(tree) = of(call); }
 
     /// Has the ports be tables, of a group.
-    static void list(TreeArguments& tree) { AllPorts<Function>::list(tree, Port<char>::kTables); }
+    static void list(TreeArguments& tree) {
+      AllPorts<Function>::list(static_cast<Arguments&>(tree), Port<char>::kTables);
+    }
 
     /// The tensor that comes by TMA: C, or the one that takes its place.
     static pycutlass_operand source(pycutlass_call const& call, pycutlass_operand operand) {

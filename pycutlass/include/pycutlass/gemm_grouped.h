@@ -87,11 +87,11 @@ struct GemmGrouped {
     int64_t const tiles = call.sizes ? count_tiles(call) : call.most_tiles ? call.most_tiles : resident;
     // Threadblocks step through the tiles by the size of the grid, in 32 bits.
     if (tiles < 0 || tiles > kMostTiles - resident) return cutlass::Status::kErrorInvalidProblem;
-    if (Visitor::kRequiresPrecomputation && !call.sizes) return cutlass::Status::kErrorNotSupported;
+    if (kNeedsSizes && !call.sizes) return cutlass::Status::kErrorNotSupported;
 
     int const blocks = static_cast<int>(tiles < resident ? (tiles > 0 ? tiles : 1) : resident);
-    new (storage) Params(arguments(call, blocks), call.common.workspace, static_cast<int>(tiles));
     result = {{static_cast<unsigned>(blocks), 1, 1}, schedule(call, blocks), 0, 0, 0};
+    new (storage) Params(arguments(call, blocks, result), call.common.workspace, static_cast<int>(tiles));
     return cutlass::Status::kSuccess;
   }
 
@@ -100,6 +100,14 @@ struct GemmGrouped {
   using Size = cutlass::gemm::GemmCoord;
   static_assert(sizeof(Size) == 3 * sizeof(int32_t), "a problem size is M, N, K and nothing else");
   static int64_t const kMostTiles = 0x7fffffff;
+
+  template <typename Each, typename = void>
+  struct Reduces : cutlass::platform::false_type {};
+  template <typename Each>
+  struct Reduces<Each, decltype(void(Each::Tree::kReduces))>
+      : cutlass::platform::integral_constant<bool, Each::Tree::kReduces> {};
+  /// Whether there is a schedule, or partial results of problems, to be placed.
+  static bool const kNeedsSizes = Visitor::kRequiresPrecomputation || Reduces<Problem>::value;
 
   /// Tiles of all problems; -1 where CUTLASS cannot count them in 32 bits.
   static int64_t count_tiles(Call const& call) {
@@ -122,12 +130,12 @@ struct GemmGrouped {
     return size;
   }
 
-  static typename Kernel::Arguments arguments(Call const& call, int blocks) {
+  static typename Kernel::Arguments arguments(Call const& call, int blocks, pycutlass_plan_result& result) {
     pycutlass_group_tables const& tables = call.tables;
     return {table<Size>(tables.sizes),
             call.problem_count,
             blocks,
-            epilogue(call),
+            epilogue(call, result),
             table<typename Kernel::ElementA*>(tables.pointers[PYCUTLASS_A]),
             table<typename Kernel::ElementB*>(tables.pointers[PYCUTLASS_B]),
             table<typename Kernel::ElementC*>(tables.pointers[PYCUTLASS_C]),
@@ -138,10 +146,11 @@ struct GemmGrouped {
             table<typename Kernel::LayoutC::Stride::LongIndex>(tables.lds[PYCUTLASS_D])};
   }
 
-  static typename Kernel::EpilogueOutputOp::Params epilogue(Call const& call) {
+  static typename Kernel::EpilogueOutputOp::Params epilogue(Call const& call, pycutlass_plan_result& result) {
     if constexpr (Problem::kIsVisited) {
       typename Kernel::EpilogueOutputOp::Params tree{};
       Epilogue::fill(tree, call);
+      if (call.sizes) tree.group = Problem::Tree::Space::of(call, result);
       return tree;
     } else {
       return Epilogue::params(call.common);

@@ -100,6 +100,12 @@ struct GemmGroupedSm90 {
     if (!can_count_tiles(call)) return cutlass::Status::kErrorInvalidProblem;
     typename Kernel::Arguments arguments = make(call);
     result = {{1, 1, 1}, 0, 0, 0, Kernel::get_workspace_size(arguments)};
+    if constexpr (Fused::kIsFunction) {
+      if constexpr (Fused::Type::kReducesGroup) {
+        if (!call.sizes) return cutlass::Status::kErrorNotSupported;
+        arguments.epilogue.thread.group = Fused::Type::Space::of(call, result);
+      }
+    }
     if (!call.scratch) return cutlass::Status::kSuccess;
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 
