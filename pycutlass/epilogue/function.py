@@ -354,6 +354,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         """Return the shared memory in bytes beside what C and D go through."""
         return lowering.shared_bytes(self, family, tile)
 
+    def reduced_bytes(self, columns: int, warps: int) -> int:
+        """Return the shared memory in bytes of reductions in a kernel whose `warps` have `columns` each."""
+        return lowering.reduced_bytes(self, columns, warps)
+
     def visualize(self) -> str:
         """Return a drawing of the graph, with shapes and types: SVG where graphviz is installed, else text."""
         kinds = {port.name: port.type.name for port in self.ports}

@@ -27,6 +27,7 @@ __all__ = [
     "check_types",
     "definitions",
     "loaded",
+    "reduced_bytes",
     "shared_bytes",
     "why_not",
 ]
@@ -105,12 +106,6 @@ FAMILIES: dict[Family, _Target] = {
 }
 
 
-#: Families that have no reductions, and why.
-_WITHOUT_REDUCTIONS = {
-    Family.REDUCTION: "of partial sums take elements one by one",
-}
-
-
 def check_types(name: str, output: Element, compute: Element) -> None:
     """Raise DescriptionError where a function cannot write or compute in a type."""
     if compute.short not in _COMPUTE:
@@ -157,12 +152,11 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
 
 def why_not(functor: _Typed, family: Family) -> str:
     """Return why kernels of `family` cannot have an epilogue function; nothing where they can."""
-    reduced = ", ".join(name for name, _ in functor.graph.reductions)
-    if reduced and family in _WITHOUT_REDUCTIONS:
+    tiles = ", ".join(port.name for port in functor.outputs if port.tile)
+    if tiles and family is Family.REDUCTION:
         return (
-            f"{functor.name} reduces D to {reduced}, and {family.value} {_WITHOUT_REDUCTIONS[family]}: "
-            f"{Family.AMPERE_GEMM.value}, by stream-K as well, {Family.AMPERE_CONV.value} and {Family.SM90_GEMM.value} "
-            f"take reductions"
+            f"{functor.name} leaves {tiles} of each tile of a kernel, and {family.value} of partial sums have tiles of "
+            f"their own: leave out tile=, for results of whole rows and columns"
         )
     return ""
 
@@ -222,13 +216,18 @@ def definitions(functor: _Typed, family: Family) -> str:
 
 def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:
     """Return the shared memory in bytes that reductions take: include/pycutlass/function_reduction.h."""
-    axes = [value.data[1] for _, value in functor.graph.reductions]
-    if not axes:
-        return 0
     columns = tile.threadblock_shape[1]
     warps = tile.num_threads // 32
     if family.is_sm90:
         columns, warps = math.gcd(columns, 32), 4 if tile.kernel_schedule is KernelSchedule.Pingpong else 8
+    return reduced_bytes(functor, columns, warps)
+
+
+def reduced_bytes(functor: _Typed, columns: int, warps: int) -> int:
+    """Return the same for `warps` that have `columns` each."""
+    axes = [value.data[1] for _, value in functor.graph.reductions]
+    if not axes:
+        return 0
     numbers = max(1, axes.count("0") * warps * columns) + max(1, axes.count("") * warps)
     return 16 + numbers * (8 if functor.compute.short == "f64" else 4)
 

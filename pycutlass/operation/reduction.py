@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.epilogue import Epilogue, EpilogueFunctor, LinearCombination
+from pycutlass.epilogue import Epilogue, EpilogueFunctor, FunctionEpilogue, LinearCombination
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families import AMPERE, Family
 from pycutlass.families.table import check_family
@@ -27,6 +27,7 @@ __all__ = ["ReductionOperation", "check_size", "partial_sums", "unscaled"]
 #: What GEMMs and convolutions accumulate in.
 _SUMS = ("f16", "f32", "f64", "s32")
 _MAX_REGISTERS = 255  # that one thread can have, of 32 bits each
+_SHARED_MEMORY = 48 << 10  # in bytes, which a kernel has on every GPU
 
 
 @public
@@ -262,12 +263,33 @@ class ReductionOperation(Operation):
                 f"shape must have columns that are a multiple of 32 * count = {32 * self.count}, and at most 1024 "
                 f"threads of {self.count} elements; got {rows} x {columns}: use 4 x {32 * self.count}"
             )
+        self._check_reductions()
         most = _MAX_REGISTERS * 32 // (self.count * accumulator.bits)
         if self.partitions_per_stage > most:
             raise DescriptionError(
                 f"a thread loads count={self.count} sums of {accumulator} from each of partitions_per_stage="
                 f"{self.partitions_per_stage:,} partial sums into at most {_MAX_REGISTERS} registers: use "
                 f"partitions_per_stage of at most {most}"
+            )
+
+    def _check_reductions(self) -> None:
+        """Check that the threads of a tile can bring together what an epilogue function reduces."""
+        functor, (rows, columns) = self.epilogue_functor, self.shape
+        reduced = ", ".join(port.name for port in functor.outputs if port.form != "matrix")
+        if not reduced:
+            return
+        if columns != 32 * self.count:
+            raise DescriptionError(
+                f"the epilogue {functor!r} reduces D to {reduced}, for which a warp has a row of the tile: use a shape "
+                f"of {rows} x {32 * self.count}, which are 32 * count columns; got {rows} x {columns}"
+            )
+        assert isinstance(functor, FunctionEpilogue)  # others have no reductions
+        if (needed := functor.reduced_bytes(columns, rows)) > _SHARED_MEMORY:
+            least = functor.reduced_bytes(columns, 1)
+            fewer = f"use a shape of 1 x {columns}" if least <= _SHARED_MEMORY else "leave some of them out"
+            raise DescriptionError(
+                f"the epilogue {functor!r} reduces D to {reduced}, for which {rows} rows of a tile need {needed:,} "
+                f"bytes of shared memory, and there are {_SHARED_MEMORY:,}: {fewer}"
             )
 
     def _fewer_at_a_time(self) -> str:
@@ -308,6 +330,12 @@ class ReductionOperation(Operation):
 
 def check_size(operation: ReductionOperation, size: ReductionProblemSize) -> None:
     """Raise ArgumentError where a reduction cannot compute `size` whatever the tensors are."""
+    reduced = ", ".join(port.name for port in operation.epilogue_functor.outputs if port.form != "matrix")
+    if reduced and not (size.rows and size.columns):
+        raise ArgumentError(
+            f"the epilogue {operation.epilogue_functor!r} reduces D to {reduced}, and D of {size.rows} x "
+            f"{size.columns} has no elements: leave such problems out"
+        )
     lines, line = (size.rows, size.columns) if operation.C.order.is_row_major else (size.columns, size.rows)
     rows, columns = operation.shape
     grid = (-(-lines // rows), -(-line // columns), 1)

@@ -268,6 +268,7 @@ class Emulator:
         """The same for a reduction of partial sums with an epilogue function: M, N, partitions and a seed."""
         drawn, (rows, columns), step = random.Random(seed), operation.shape, operation.count
         sizes = [(rows, columns, 1), (2 * rows + 1, columns + step, 5), (1, step, 9), (3 * rows, 2 * columns, 4)]
+        sizes += [(17 * rows + 3, 3 * columns - step, 2)]
         return self._run(operation, "reduction_function.h", ((*each, drawn.randint(0, 2**30)) for each in sizes))
 
     def run_convolution(self, operation: Conv2dOperation, seed: int = 0) -> tuple[bool, str]:

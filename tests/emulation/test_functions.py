@@ -62,7 +62,13 @@ def test_where_several_threadblocks_add_up_a_tile(
 
 @pytest.mark.parametrize(
     ("name", "kind", "count", "at_once"),
-    [("several", cutlass.float16, 8, 4), ("scaled", cutlass.float32, 4, 1), ("residual", cutlass.float16, 1, 3)],
+    [
+        ("several", cutlass.float16, 8, 4),
+        ("scaled", cutlass.float32, 4, 1),
+        ("residual", cutlass.float16, 1, 3),
+        ("reduced", cutlass.float16, 8, 4),
+        ("reduced", cutlass.float32, 1, 2),
+    ],
 )
 def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: int, emulator: Emulator) -> None:
     functor = FUNCTIONS[name](kind, count, cutlass.float32)

@@ -159,7 +159,7 @@ def test_tables_that_are_on_the_device() -> None:
 
 
 @pytest.mark.parametrize("size", [(136, 264, 1024), (8, 8, 64), (1000, 520, 4096)])
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "reduced"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_behind_parallel_split_k(name: str, size: tuple[int, int, int]) -> None:
     described = parts("f16")
     gemm = GemmOperationUniversal(**described)

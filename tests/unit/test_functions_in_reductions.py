@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from descriptions import parts
-from epilogue_functions import FUNCTIONS
+from epilogue_functions import FUNCTIONS, tile_sums
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, ReductionOperation, TensorDescription, cutlass
@@ -16,6 +16,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 M, N, K, SLICES = 40, 48, 96, 3
 PARALLEL = cutlass.gemm.Mode.GemmSplitKParallel
 f16, f32 = cutlass.float16, cutlass.float32
+ROWS = TensorDescription(f16, cutlass.RowMajor, 8)
 
 
 def reduction(name: str, order: Any = cutlass.RowMajor) -> ReductionOperation:
@@ -34,7 +35,7 @@ def drawn(functor: Any) -> dict[str, Any]:
     def each(*shape: int, dtype: Any = np.float16) -> Any:
         return random.integers(-3, 4, shape).astype(dtype)
 
-    shapes = {"matrix": (M, N), "row": (N,), "column": (M,)}
+    shapes = {"matrix": (M, N), "row": (N,), "column": (M,), "scalar": (1,)}
     given = {"A": each(M, K), "B": np.asfortranarray(each(K, N)), "D": each(M, N)}
     given["C"] = each(M, N) if functor.reads_source else None
     return given | {port.name: each(*shapes[port.form], dtype=port.type.dtype) for port in functor.ports}
@@ -56,7 +57,7 @@ def reduce(operation: ReductionOperation, given: dict[str, Any], by: GemmOperati
     return arguments
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "reduced"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_it_is_as_without_slices(name: str, without_gpu: None) -> None:
     operation = reduction(name)
     functor = operation.epilogue_functor
@@ -87,10 +88,23 @@ def test_other_tensors_take_their_place(without_gpu: None) -> None:
 
 
 def test_what_no_reduction_has_is_refused() -> None:
-    with pytest.raises(DescriptionError, match=r"reduced reduces D to row_sum, .*reductions of partial sums take"):
-        reduction("reduced")
+    with pytest.raises(DescriptionError, match=r"of_tiles leaves row_sums, column_greatest of each tile .* tile=, for"):
+        ReductionOperation((4, 256), ROWS, f32, epilogue_functor=tile_sums(4, 256)(f16, 8), count=8)
     with pytest.raises(DescriptionError, match="is for a C of RowMajor or TensorNHWC; got"):
         reduction("residual", cutlass.ColumnMajor)
+
+
+def test_reductions_need_a_warp_for_each_row_of_a_tile_and_memory_for_all_of_them() -> None:
+    functor = FUNCTIONS["reduced"](f16, 4)
+    with pytest.raises(DescriptionError, match=r"a warp has a row of the tile: use a shape of 2 x 128, .*got 2 x 256"):
+        ReductionOperation((2, 256), ROWS, f32, epilogue_functor=functor, count=4)
+    assert ReductionOperation((2, 256), ROWS, f32, epilogue_functor=FUNCTIONS["scaled"](f16, 4), count=4)
+    with pytest.raises(
+        DescriptionError, match=r"32 rows of a tile need 65,\d+ bytes .*, and there are 49,152: use a sh"
+    ):
+        ReductionOperation((32, 256), ROWS, f32, epilogue_functor=FUNCTIONS["reduced"](f16, 8), count=8)
+    reason = reduction("reduced").supports((0, 8)).reason
+    assert "reduces D to row_sum" in reason and "D of 0 x 8 has no elements: leave such problems out" in reason
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 // takes the results. CUTLASS's own kernel (pycutlass/reduction.h) has functors alone, which do not know where they are.
 #pragma once
 
-#include "pycutlass/function.h"
+#include "pycutlass/function_reduction.h"
 #include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
 
@@ -10,11 +10,17 @@
 
 namespace pycutlass {
 
-/// A thread has `kCount` adjacent elements of one row, a threadblock a tile of `Shape`; `kAtOnce` partial sums are
-/// loaded before they are added up.
+/// A thread has `kCount` adjacent elements of one row, a threadblock a tile of `Shape`, or several one below the other
+/// where the function has reductions; `kAtOnce` partial sums are loaded before they are added up.
 template <typename Shape, typename Function, typename Sum, typename Element, int kCount, int kAtOnce>
 struct ReduceFunction {
-  static_assert(Function::Reductions::kSize == 0, "reductions are of whole rows and columns");
+  static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  /// How many tiles a threadblock has, so that the results of its columns are few beside D.
+  static constexpr int kSteps = kReduces ? 8 : 1;
+  static_assert(!kReduces || Shape::kColumn == 32 * kCount, "a warp has a row of the tile");
+  using Number = typename Function::Number;
+  using Space = ReductionSpace<Function, Shape::kRow * kSteps, Shape::kColumn>;
+  using AllReducers = Reducers<typename Function::Reductions, Number, 1, 1, kCount>;
 
   struct Params {
     typename Function::Arguments given;
@@ -23,6 +29,7 @@ struct ReduceFunction {
     Sum const* sums;
     int64_t stride, plane;  // elements between the rows of a partial sum, and between the partial sums
     int rows, columns, partitions;
+    Partials<Number> partials;
   };
 
   /// Where the elements of a thread are.
@@ -36,36 +43,83 @@ struct ReduceFunction {
 
   struct Kernel {
     using Params = typename ReduceFunction::Params;
-    struct SharedStorage {};
+    struct NoStorage {};
+    using SharedStorage =
+        cutlass::platform::conditional_t<kReduces, ReductionStorage<Function, Shape::kRow, Shape::kColumn, 1>,
+                                         NoStorage>;
     static int const kThreadCount = Shape::kColumn / kCount * Shape::kRow;
 
-    CUTLASS_DEVICE static void invoke(Params const& params, SharedStorage&) {
-      Where const where{int(blockIdx.x) * Shape::kRow + int(threadIdx.y),
-                        int(blockIdx.y) * Shape::kColumn + int(threadIdx.x) * kCount, params.rows, params.columns, 0};
-      if (where.first_row >= params.rows || where.first_column >= params.columns) return;
+    CUTLASS_DEVICE static void invoke(Params const& params, SharedStorage& shared) {
+      Where where{int(blockIdx.x) * Shape::kRow * kSteps + int(threadIdx.y),
+                  int(blockIdx.y) * Shape::kColumn + int(threadIdx.x) * kCount, params.rows, params.columns, 0};
+      if (!kReduces && (where.first_row >= params.rows || where.first_column >= params.columns)) return;
 
-      typename Function::Number scalars[Function::kScalars + 1];
+      Number scalars[Function::kScalars + 1];
       Function::read_scalars(params.given, scalars);
-      Readers<typename Function::Inputs, typename Function::Arguments, 1, 1, kCount> readers;
-      Readers<Source, Params, 1, 1, kCount> source;
+      AllReaders readers;
       readers.load_columns(params.given, where);
-      readers.load_rows(params.given, where);
-      source.load_rows(params, where);
-
-      Sum total[kCount];
-      add_up(params, where, total);
-      auto const of_source = [&](int v) {
-        typename Function::Number value;
-        source.values(0, 0, v, &value);
-        return value;
-      };
-      typename Function::Number out[1 + Function::Outputs::kSize][kCount];
-      compute_group<Function, kCount>(scalars, total, of_source, readers, 0, 0, out);
-      Writers<Target>::store(params, where, 0, 0, out);
-      Writers<typename Function::Outputs>::store(params.given, where, 0, 0, out + 1);
+      AllReducers reducers;
+      reducers.begin_columns();
+      reducers.begin_whole();
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int step = 0; step < kSteps; ++step, where.first_row += Shape::kRow) {
+        reducers.begin_rows();
+        if (where.first_row < params.rows && where.first_column < params.columns) {
+          visit(params, where, scalars, readers, reducers);
+        }
+        reducers.template leave_rows<32>(params.partials, 0, where, blockIdx.y, threadIdx.x);
+      }
+      if constexpr (kReduces) finish(params, shared, where, reducers);
     }
 
    private:
+    using AllReaders = Readers<typename Function::Inputs, typename Function::Arguments, 1, 1, kCount>;
+
+    /// Computes the elements of a thread in a tile.
+    CUTLASS_DEVICE static void visit(Params const& params, Where const& where, Number const* scalars,
+                                     AllReaders& readers, AllReducers& reducers) {
+      Readers<Source, Params, 1, 1, kCount> source;
+      readers.load_rows(params.given, where);
+      source.load_rows(params, where);
+      Sum total[kCount];
+      add_up(params, where, total);
+      auto const of_source = [&](int v) {
+        Number value;
+        source.values(0, 0, v, &value);
+        return value;
+      };
+      Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kCount];
+      compute_group<Function, kCount>(scalars, total, of_source, readers, 0, 0, out);
+      Writers<Target>::store(params, where, 0, 0, out);
+      Writers<typename Function::Outputs>::store(params.given, where, 0, 0, out + 1);
+      if constexpr (kReduces) reducers.take(0, 0, out + 1 + Function::Outputs::kSize);
+    }
+
+    /// Joins what the threads have of a threadblock's tiles, and what all have of a line of them where this was the
+    /// last.
+    CUTLASS_DEVICE static void finish(Params const& params, SharedStorage& shared, Where const& where,
+                                      AllReducers& reducers) {
+      constexpr int kWarps = Shape::kRow, kTileN = Shape::kColumn;
+      Partials<Number> const& partials = params.partials;
+      int const tile_m = blockIdx.x, tile_n = blockIdx.y, warp = threadIdx.y, lane = threadIdx.x;
+      int const thread = warp * 32 + lane;
+      reducers.template share_columns<32>(shared.columns, kWarps * kTileN, warp * kTileN, lane,
+                                          [&](int) { return lane * kCount; });
+      reducers.share_whole(shared.wholes, kWarps, warp, lane);
+      __syncthreads();
+      for (int column = thread; column < kTileN; column += kThreadCount) {
+        reducers.leave_columns(partials, 0, shared.columns, kWarps * kTileN, kWarps, kTileN, tile_n * kTileN,
+                               where.columns, tile_m, 0, column);
+      }
+      if (thread == 0) reducers.leave_whole(partials, 0, shared.wholes, kWarps, 0, tile_m * partials.tiles_n + tile_n);
+      function::fence();
+      __syncthreads();
+      constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
+      if (thread == 0) shared.done = count_tile<kAxes>(partials, 0, tile_m, tile_n);
+      __syncthreads();
+      reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done, thread, kThreadCount);
+    }
+
     using Source =
         cutlass::platform::conditional_t<Function::kReadsSource, List<Matrix<&Params::source, kCount>>, List<>>;
     using Target = List<Matrix<&Params::target, kCount>>;
@@ -99,7 +153,7 @@ struct ReduceFunction {
   static unsigned const kColumns = Shape::kColumn / kCount;
   static unsigned const kThreads = Kernel::kThreadCount;
   static unsigned const kMinBlocks = 1;
-  static unsigned const kSharedBytes = 0;
+  static unsigned const kSharedBytes = kReduces ? sizeof(typename Kernel::SharedStorage) : 0;
   static unsigned const kClusterM = 1;
   static unsigned const kClusterN = 1;
 
@@ -131,9 +185,14 @@ struct ReduceFunction {
                          sums.stride[1],
                          call.rows,
                          call.columns,
-                         call.partitions};
+                         call.partitions,
+                         Space::of(call.rows, call.columns, 1, common.workspace)};
     auto const tiles = [](int extent, int tile) { return unsigned((extent + tile - 1) / tile); };
-    result = {{tiles(call.rows, Shape::kRow), tiles(call.columns, Shape::kColumn), 1}, 0, 0, 0, 0};
+    result = {{tiles(call.rows, Shape::kRow * kSteps), tiles(call.columns, Shape::kColumn), 1},
+              Space::bytes(call.rows, call.columns, 1),
+              0,
+              0,
+              0};
     return cutlass::Status::kSuccess;
   }
 
