@@ -23,7 +23,18 @@ import numpy as np
 import torch
 
 import pycutlass
-from pycutlass import GemmArguments, GemmOperationUniversal, TensorDescription, cutlass, device
+from pycutlass import (
+    GemmArguments,
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    ReductionArguments,
+    ReductionOperation,
+    SchedulerMode,
+    TensorDescription,
+    cutlass,
+    device,
+)
 from pycutlass.errors import DescriptionError
 from pycutlass.types import ELEMENTS, element
 from tools.fuzz import gemm_kernels
@@ -50,12 +61,27 @@ POISON, SLACK = 99, 80
 
 @dataclass
 class Kernel:
-    """A random function, and the operation that has it."""
+    """A random function, a GEMM that has it, and what is launched: it, a group of such, or a reduction of its sums."""
 
     index: int
     kind: str
     drawn: Drawn
+    alone: Any
     operation: Any
+
+
+def described(chance: random.Random, alone: Any, fields: dict[str, Any]) -> Any:
+    """Return the operation: a GEMM as it is, a group of such, or a reduction of its partial sums."""
+    way, functor = chance.choices(["gemm", "group", "sums"], [6, 2, 1])[0], alone.epilogue_functor
+    if way == "group":
+        parts = {name: each for name, each in fields.items() if name != "D"}
+        schedule = SchedulerMode.Device if alone.is_sm90 else chance.choice([*SchedulerMode])
+        return GemmOperationGrouped(**parts, epilogue_functor=functor, precompute_mode=schedule)
+    if way == "sums" and alone.splits_in_parallel:
+        count = functor.epilogue_vector_length
+        shape, at_once = (chance.choice([1, 2, 4, 8]), 32 * count), chance.choice([1, 2, 4])
+        return ReductionOperation(shape, alone.C, functor.accumulator.tag, None, None, functor, count, at_once)
+    return alone
 
 
 def draw(seed: int, index: int) -> Kernel:
@@ -82,7 +108,8 @@ def draw(seed: int, index: int) -> Kernel:
                 written = TensorDescription(kind_of_D, cutlass.RowMajor, 2 ** chance.randint(0, 4))
                 fields |= {"C": written, "D": None}
             functor = drawn.function(written.element, written.alignment, accumulator.tag, TAGS[wide], **types)
-            return Kernel(index, kind, drawn, GemmOperationUniversal(**fields, epilogue_functor=functor))
+            alone = GemmOperationUniversal(**fields, epilogue_functor=functor)
+            return Kernel(index, kind, drawn, alone, described(chance, alone, fields))
         except DescriptionError:
             continue
 
@@ -95,30 +122,57 @@ def padded(shape: tuple[int, ...], slack: int, kind: str, values: Any) -> tuple[
     return inside, memory
 
 
-class Case:
-    """One problem of a kernel: operands, what they are as arrays, and what must come out."""
+class Problem:
+    """Operands of one problem, or of a batch: tensors, what they are as arrays, and what must come out."""
 
-    def __init__(self, kernel: Kernel, number: int, seed: int) -> None:
-        self.kernel, self.operation = kernel, kernel.operation
-        self.functor = self.operation.epilogue_functor
-        self.chance = random.Random(f"functions:{seed}:{kernel.index}:{number}")
-        self.numbers = np.random.default_rng(self.chance.randrange(2**32))
-        operation, tile = self.operation, self.operation.tile_description.threadblock_shape
-        steps = [
-            max(each.alignment for each in pair)
-            for pair in (
-                (operation.A, operation.C),
-                (operation.B, operation.D, operation.C),
-                (operation.A, operation.B),
-            )
-        ]
-        most = (2 * tile[0] + 40, 2 * tile[1] + 40, 160)
-        self.size = tuple(
-            -(-self.chance.randint(1, each) // step) * step for each, step in zip(most, steps, strict=True)
-        )
-        self.batch = self.chance.choice([1, 1, 2, 3])
-        in_arrays = not (operation.is_sm90 or operation.is_stream_k)
-        self.listed = in_arrays and self.batch > 1 and self.chance.random() < 0.4
+    def __init__(self, case: Case, size: tuple[int, int, int], batch: int = 1) -> None:
+        self.size, self.batch = size, batch
+        self.chance, self.numbers, self.operation = case.chance, case.numbers, case.operation
+        self.functor, self.drawn = self.operation.epilogue_functor, case.kernel.drawn
+        m, n, k = size
+        self.products = np.zeros(self.shape(m, n))
+        if isinstance(self.operation, ReductionOperation):
+            self.sums = self.partial_sums(case)
+        else:
+            (self.A, a), (self.B, b) = self.operand("A", m, k), self.operand("B", k, n)
+            self.products = a @ b
+        self.arrays: dict[str, Any] = {}
+        self.given = {port.name: self.read(port) for port in self.functor.inputs}
+        self.C = self.source = None
+        if self.functor.reads_source:
+            C = self.operation.C
+            self.source = self.integers(C.type.short, *self.shape(m, n))
+            self.C = padded(self.source.shape, C.alignment, C.type.short, torch.from_numpy(self.source))[0]
+        self.written = {}
+        self.forms = {port.name: port.form for port in self.functor.outputs}
+        alignment = getattr(self.operation, "D", self.operation.C).alignment
+        for name, kind, step in (
+            ("D", self.functor.output, alignment),
+            *((port.name, port.type, port.alignment) for port in self.functor.outputs),
+        ):
+            extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), (m, n))
+            slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
+            poison = POISON if kind.is_integer else float("nan")
+            self.written[name] = padded(self.shape(*extents), slack, kind.short, poison)
+            self.given[name] = self.written[name][0]
+        self.D = self.given.pop("D")
+
+    def partial_sums(self, case: Case) -> Any:
+        """Return random partial sums, as many as K; without a GPU those that a GEMM makes on the host."""
+        m, n, k = self.size
+        if DEVICE == "cuda":
+            most = int(ACCUMULATOR) // k
+            partial = self.numbers.integers(-most, most + 1, (k, m, n)).astype(np.float64)
+            self.products = partial.sum(axis=0)
+            return torch.from_numpy(partial).to(DEVICE, TORCH[self.functor.accumulator.short])
+        alone = self.operation = case.kernel.alone
+        depth = 160  # enough for each slice, and a multiple of every alignment
+        (A, a), (B, b) = self.operand("A", m, depth), self.operand("B", depth, n)
+        self.operation, self.products = case.operation, a @ b
+        mode = cutlass.gemm.Mode.GemmSplitKParallel
+        self.maker = GemmArguments(alone, (m, n, depth), A, B, gemm_mode=mode, split_k_slices=k)
+        alone.run(self.maker)
+        return self.maker.ptr_D
 
     def shape(self, *extents: int) -> tuple[int, ...]:
         return extents if self.batch == 1 else (self.batch, *extents)
@@ -138,77 +192,37 @@ class Case:
         made = padded(turned.shape, slack, described.type.short, torch.from_numpy(turned))[0]
         return made.transpose(-1, -2), array
 
-    def run(self) -> str:
-        """Launch, and return what is wrong; nothing where all is right."""
-        (m, n, k), functor, operation = self.size, self.functor, self.operation
-        (A, a), (B, b) = self.operand("A", m, k), self.operand("B", k, n)
-        given: dict[str, Any] = {}
-        arrays: dict[str, Any] = {}
-        for port in functor.inputs:
-            extents = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
-            shared = self.chance.random() < 0.3
-            shape = extents if shared else self.shape(*extents)
-            arrays[port.name] = self.integers(port.type.short, *shape)
-            slack = port.alignment * self.chance.randint(0, 2) if port.form == "matrix" else 0
-            values = torch.from_numpy(arrays[port.name])
-            if port.form == "matrix":
-                given[port.name] = padded(shape, slack, port.type.short, values)[0]
-            else:  # vectors may begin anywhere
-                line, first = values.reshape(-1), self.chance.randint(0, 3)
-                memory = torch.full((first + len(line),), SLACK, dtype=TORCH[port.type.short], device=DEVICE)
-                memory[first:] = line
-                given[port.name] = memory[first:].view(shape)
-            axis = {"row": -2, "column": -1}.get(port.form)
-            if axis is not None:
-                arrays[port.name] = np.expand_dims(arrays[port.name], axis)
-        C = source = None
-        if functor.reads_source:
-            source = self.integers(operation.C.type.short, *self.shape(m, n))
-            C = padded(source.shape, operation.C.alignment, operation.C.type.short, torch.from_numpy(source))[0]
-        written = {}
-        forms = {port.name: port.form for port in functor.outputs}
-        for name, kind, step in (
-            ("D", functor.output, operation.D.alignment),
-            *((port.name, port.type, port.alignment) for port in functor.outputs),
-        ):
-            extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(forms.get(name, ""), (m, n))
-            slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
-            poison = POISON if kind.is_integer else float("nan")
-            written[name] = padded(self.shape(*extents), slack, kind.short, poison)
-            given[name] = written[name][0]
-        D = given.pop("D")
-        scalars = dict.fromkeys(functor.scalar_names, 0.5)
-        options: dict[str, Any] = {"epilogue": given} if given else {}
-        if self.batch > 1:
-            options |= {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": self.batch}
-        if self.listed:
-            options["gemm_mode"] = cutlass.gemm.Mode.Array
-            A, B, C, D = self.apart(A, 3), self.apart(B, 3), self.apart(C, 3), self.apart(D, 3)
-            forms = {port.name: port.form for port in functor.ports}
-            options["epilogue"] = {
-                name: self.apart(each, 3 if forms[name] == "matrix" else 2) for name, each in given.items()
-            }
-        arguments = GemmArguments(
-            operation, (m, n, k), A, B, C, D, output_op=operation.epilogue_type(**scalars), **options
-        )
-        operation.run(arguments)
-        arguments.sync()
-        exact = functor.evaluate(a @ b, source, scalars, arrays, np.dtype(np.float64))
+    def read(self, port: Any) -> Any:
+        """Return a tensor that the function reads."""
+        m, n, _ = self.size
+        extents = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
+        shape = extents if self.chance.random() < 0.3 else self.shape(*extents)
+        array = self.integers(port.type.short, *shape)
+        axis = {"row": -2, "column": -1}.get(port.form)
+        self.arrays[port.name] = array if axis is None else np.expand_dims(array, axis)
+        values = torch.from_numpy(array)
+        if port.form == "matrix":
+            return padded(shape, port.alignment * self.chance.randint(0, 2), port.type.short, values)[0]
+        line, first = values.reshape(-1), self.chance.randint(0, 3)  # vectors may begin anywhere
+        memory = torch.full((first + len(line),), SLACK, dtype=TORCH[port.type.short], device=DEVICE)
+        memory[first:] = line
+        return memory[first:].view(shape)
+
+    def wrong(self, scalars: dict[str, float]) -> str:
+        """Return what is wrong; nothing where all is right."""
+        m, n, _ = self.size
+        if not m or not n:
+            return ""
+        exact = self.functor.evaluate(self.products, self.source, scalars, self.arrays, np.dtype(np.float64))
         counts = {"row": m, "column": n, "scalar": m * n}
-        for name, (inside, memory) in written.items():
-            error = self.kernel.drawn.errors.get(name, 0.0)
-            if name in self.kernel.drawn.reductions:
-                error = self.kernel.drawn.reductions[name].tolerance(counts[forms[name]])
+        for name, (inside, memory) in self.written.items():
+            error = self.drawn.errors.get(name, 0.0)
+            if name in self.drawn.reductions:
+                error = self.drawn.reductions[name].tolerance(counts[self.forms[name]])
                 exact[name] = exact[name].reshape(inside.shape)
             if wrong := self.compare(name, inside, memory, exact[name], 1.5 * error):
                 return f"{name}: {wrong}"
         return ""
-
-    def apart(self, tensor: Any, dimensions: int) -> list[Any] | None:
-        """Return the tensors of all problems; one that they share stands for each."""
-        if tensor is None:
-            return None
-        return list(tensor) if tensor.ndim == dimensions else [tensor] * self.batch
 
     def compare(self, name: str, inside: Any, memory: Any, exact: Any, error: float) -> str:
         kind = element({port.name: port.tag for port in self.functor.ports}.get(name, self.functor.element_output))
@@ -228,6 +242,97 @@ class Case:
             return ""
         first = tuple(int(each[0]) for each in np.nonzero(wrong))
         return f"{wrong.sum()} of {wrong.size} wrong, first at {first}: {found[first]} and not {exact[first]}"
+
+
+class Case:
+    """One call of a kernel: a problem, a batch, a group, or partial sums."""
+
+    def __init__(self, kernel: Kernel, number: int, seed: int) -> None:
+        self.kernel, self.operation = kernel, kernel.operation
+        self.chance = random.Random(f"functions:{seed}:{kernel.index}:{number}")
+        self.numbers = np.random.default_rng(self.chance.randrange(2**32))
+        self.scalars = dict.fromkeys(self.operation.epilogue_functor.scalar_names, 0.5)
+        self.size: Any = self.drawn_size()
+        self.batch = 1
+
+    def drawn_size(self) -> tuple[int, int, int]:
+        """Return M, N and K; K is how many partial sums there are of a reduction."""
+        operation = self.kernel.alone
+        pairs = ((operation.A, operation.C), (operation.B, operation.D, operation.C), (operation.A, operation.B))
+        steps = [max(each.alignment for each in pair) for pair in pairs]
+        tile = operation.tile_description.threadblock_shape
+        most = (2 * tile[0] + 40, 2 * tile[1] + 40, 160)
+        if isinstance(self.operation, ReductionOperation):
+            rows, columns = self.operation.shape
+            most, steps[2] = (20 * rows + 40, 2 * columns + 40, 9), 1
+        m, n, k = (-(-self.chance.randint(1, each) // step) * step for each, step in zip(most, steps, strict=True))
+        return m, n, k
+
+    def run(self) -> str:
+        """Launch, and return what is wrong; nothing where all is right."""
+        if isinstance(self.operation, ReductionOperation):
+            return self.run_sums()
+        return self.run_group() if isinstance(self.operation, GemmOperationGrouped) else self.run_gemm()
+
+    def run_gemm(self) -> str:
+        operation = self.operation
+        self.batch = batch = self.chance.choice([1, 1, 2, 3])
+        in_arrays = not (operation.is_sm90 or operation.is_stream_k)
+        made = Problem(self, self.size, batch)
+        operands: list[Any] = [made.A, made.B, made.C, made.D]
+        options: dict[str, Any] = {"epilogue": made.given} if made.given else {}
+        if batch > 1:
+            options |= {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": batch}
+        if in_arrays and batch > 1 and self.chance.random() < 0.4:
+            forms = {port.name: port.form for port in operation.epilogue_functor.ports}
+            dimensions = {name: 3 if form == "matrix" else 2 for name, form in forms.items()}
+            operands = [self.apart(each, 3) for each in operands]
+            ports = {name: self.apart(each, dimensions[name]) for name, each in made.given.items()}
+            options |= {"gemm_mode": cutlass.gemm.Mode.Array, "epilogue": ports}
+        scalars = operation.epilogue_type(**self.scalars)
+        self.launched(GemmArguments(operation, self.size, *operands, output_op=scalars, **options))
+        return made.wrong(self.scalars)
+
+    def run_group(self) -> str:
+        """Launch problems of many sizes, some of them empty, or sums of nothing."""
+        operation = self.operation
+        count = self.chance.choice([1, 2, 5, 20])
+        sizes = [self.drawn_size() for _ in range(count)]
+        reduces = any(port.form != "matrix" for port in operation.epilogue_functor.outputs)
+        for number, (m, n, k) in enumerate(sizes):
+            kept = m if reduces or self.chance.random() < 0.9 else 0
+            sizes[number] = kept, n, k if self.chance.random() < 0.9 else 0
+        self.size = sizes
+        problems = [Problem(self, size) for size in sizes]
+        lists = ([getattr(each, name) for each in problems] for name in "ABCD")
+        A, B, C, D = lists
+        ports = {name: [each.given[name] for each in problems] for name in problems[0].given}
+        scalars = operation.epilogue_type(**self.scalars)
+        C_or_none = C if operation.epilogue_functor.reads_source else None
+        options: dict[str, Any] = {"epilogue": ports} if ports else {}
+        self.launched(GemmGroupedArguments(operation, sizes, A, B, C_or_none, D, output_op=scalars, **options))
+        wrong = ((number, each.wrong(self.scalars)) for number, each in enumerate(problems))
+        return next((f"problem {number}: {said}" for number, said in wrong if said), "")
+
+    def run_sums(self) -> str:
+        operation, (m, n, partitions) = self.operation, self.size
+        made = Problem(self, self.size)
+        scalars = operation.epilogue_type(**self.scalars)
+        options: dict[str, Any] = {"epilogue": made.given} if made.given else {}
+        self.launched(
+            ReductionArguments(operation, (m, n), partitions, made.sums, made.D, made.C, output_op=scalars, **options)
+        )
+        return made.wrong(self.scalars)
+
+    def launched(self, arguments: Any) -> None:
+        self.operation.run(arguments)
+        arguments.sync()
+
+    def apart(self, tensor: Any, dimensions: int) -> list[Any] | None:
+        """Return the tensors of all problems; one that they share stands for each."""
+        if tensor is None:
+            return None
+        return list(tensor) if tensor.ndim == dimensions else [tensor] * self.batch
 
 
 def compiled(kernels: list[Kernel], dry: bool) -> Iterator[tuple[Kernel, Any]]:
@@ -276,6 +381,7 @@ def main() -> None:
                 break
             tally["kernels"] += 1
             tally[kernel.kind] += 1
+            tally[type(kernel.operation).__name__] += 1
             nodes.update(value.node for value in kernel.drawn.function.graph.values)
             if isinstance(result, Exception):
                 failures.append(f"{options.seed}:{kernel.index}: not built: {str(result)[:2000]}")
