@@ -40,6 +40,8 @@ _BY_TMA = ("f16", "bf16", "f32")
 #: What a reduction along an axis makes, of all of D and of each tile.
 _REDUCED = {"0": "Row", "1": "Column", "": "Whole"}
 _REDUCED_TILES = {"0": "ColumnTiles", "1": "RowTiles"}
+#: Types of results for which activations are right to fewer digits (include/pycutlass/activation.h).
+_NARROW = {"f16", "bf16", "e4m3", "e5m2"}
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
 
 
@@ -57,6 +59,10 @@ class _Typed(Protocol):
     @property
     def ports(self) -> tuple[Port, ...]:
         """Inputs, then outputs."""
+
+    @property
+    def output(self) -> Element:
+        """The type of D."""
 
     @property
     def compute(self) -> Element:
@@ -200,7 +206,7 @@ def definitions(functor: _Typed, family: Family) -> str:
         f"#if !PYCUTLASS_DEVICE_SIDE\n"
         f"  static void describe(pycutlass::EpilogueFields<FunctionArguments>& fields) {{\n{''.join(told)}  }}\n"
         f"#endif\n}};\n\n"
-        f"struct Function : pycutlass::EpilogueFunction<{compute}, {number}> {{\n"
+        f"struct Function : pycutlass::EpilogueFunction<{compute}, {number}{_activated(functor)}> {{\n"
         f"  using Arguments = FunctionArguments;\n"
         f"  using Inputs = {_list(read_ports, members)};\n"
         f"  using Outputs = {_list(written, members)};\n"
@@ -212,6 +218,12 @@ def definitions(functor: _Typed, family: Family) -> str:
         f"{_body(functor, source)}  }}\n"
         f"{_host_side(source, members, len(scalars))}}};\n\n"
     )
+
+
+def _activated(functor: _Typed) -> str:
+    """Return what activations are right to, where that is less than they are computed in: results of 16 bits alone."""
+    kinds = {functor.output.short, *(port.type.short for port in functor.outputs)}
+    return ", pycutlass::activation::Narrow" if kinds <= _NARROW and functor.compute.short != "f64" else ""
 
 
 def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:

@@ -54,8 +54,8 @@ def _function(name: str, numpy: Callable[..., Any], operands: int = 1) -> Node:
 
 
 def _activation(kind: type[activations.Activation]) -> Node:
-    """Return the node of an activation, which include/pycutlass/activation.h computes in `Number`."""
-    return Node(kind.__name__, f"{kind.tag}<Number>::of({{0}})", kind.numpy)
+    """Return the node of an activation, which include/pycutlass/activation.h has, right to `Activated`."""
+    return Node(kind.__name__, f"{kind.tag}<Activated>::of({{0}})", kind.numpy)
 
 
 def _in_f64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:

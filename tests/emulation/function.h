@@ -15,10 +15,16 @@ Number exchanged(Number value, int lanes) {
   emulation::wait_for_warp();
   return result;
 }
-void fence() {}
 unsigned count_up(unsigned* counter) { return (*counter)++; }
-template <typename Number>
-Number written_by_others(Number const* address) {
+template <typename Word>
+void pass_word(Word* address, Word word) {
+  if ((*address != 0) == (word != 0)) emulation::fail("a partial result is left where there is one, or taken where there is none");
+  *address = word;
+}
+template <typename Word>
+Word passed_word(Word const* address) {
+  // Threadblocks run one after the other: what is not there now will never be.
+  if (*address == 0) emulation::fail("a partial result is missing");
   return *address;
 }
 }  // namespace pycutlass::function

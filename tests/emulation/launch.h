@@ -119,7 +119,7 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
       call.scratch = reinterpret_cast<void*>(begin / PYCUTLASS_SCRATCH_ALIGNMENT * PYCUTLASS_SCRATCH_ALIGNMENT);
     }
     if (Operation::plan(call, storage, plan) != cutlass::Status::kSuccess) fail("the workspace is refused");
-    std::fill_n(workspace.begin() + plan.clear_offset, plan.clear_bytes, 0);
+    std::memset(workspace.data() + plan.clear_offset, 0, plan.clear_bytes);  // may be in the scratch memory
   }
 
   auto const& params = *reinterpret_cast<typename Kernel::Params*>(storage);

@@ -5,6 +5,8 @@
 
 #include "function.h"
 
+#include <algorithm>
+
 namespace emulation {
 
 using Callbacks = typename Operation::Fused::Type;
@@ -126,6 +128,7 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
       call.scratch = scratch.data();
       plan = {};
       given.group = Callbacks::Space::of(call, plan);
+      std::memset(table.data() + plan.clear_offset, 0, plan.clear_bytes);  // a part of the scratch memory
     }
   };
   plan_group(arguments);
@@ -143,6 +146,8 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
         run_tile(params, problem, tile_m, tile_n, EMULATED_GROUP ? batch : 0);
       }
     }
+    // Partial results and counters are as the next launch needs them.
+    if (std::count(workspace.begin(), workspace.end(), 0) != long(workspace.size())) fail("the workspace is not clear");
   }
   long wrong = 0;
   for (auto& each : problems) wrong += each->wrong();

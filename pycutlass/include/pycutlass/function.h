@@ -166,10 +166,12 @@ CUTLASS_HOST_DEVICE Number rounded_to(Number x) {
 
 }  // namespace function
 
-/// What every `Function` has: the type that each result is rounded to, and the one that is computed in on the way.
-template <typename Compute, typename Number_>
+/// What every `Function` has: the type that each result is rounded to, the one that is computed in on the way, and the
+/// one that activations are right to.
+template <typename Compute, typename Number_, typename Activated_ = Number_>
 struct EpilogueFunction {
   using Number = Number_;
+  using Activated = Activated_;
 
   CUTLASS_HOST_DEVICE static Number rounded(Number x) {
     if constexpr (cutlass::platform::is_same<Compute, Number>::value) {

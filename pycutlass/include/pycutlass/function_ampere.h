@@ -23,6 +23,7 @@ struct FunctionVisitor {
   static constexpr int kTileM = cute::size<0>(Tile{}), kTileN = cute::size<1>(Tile{});
   static constexpr int kWarps = Threads::kThreads / 32, kLanes = Threads::Detail::kAccessWidth;
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
   using Space = ReductionSpace<Function, kTileM, kTileN>;
   using Storage = ReductionStorage<Function, kWarps, kTileN, 1>;
   /// A warp has whole rows of the tile: of one, or of several that lie side by side in its lanes.
@@ -83,12 +84,16 @@ struct FunctionVisitor {
     Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> readers;
     Readers<Source, Arguments, kRows, kGroups, kVector> source;
     Reducers<typename Function::Reductions, Number, kRows, kGroups, kVector> reducers;
+    int last;  // in which lines of tiles this one was counted last, for the first thread
 
     /// Asked for where they are needed, so that they take no registers meanwhile.
     CUTLASS_DEVICE Partials<Number> partials() const {
       return params.group.places ? Space::of(where.rows, where.columns, params.group, matrix) : params.partials;
     }
     CUTLASS_DEVICE void begin_epilogue() {
+      if constexpr (kReduces) {
+        if (thread == 0) last = count_tile<kAxes>(partials(), where.batch, tile_m, tile_n);
+      }
       Function::read_scalars(params.given, scalars);
       readers.load_columns(chosen.given, where);
       reducers.begin_columns();
@@ -126,7 +131,6 @@ struct FunctionVisitor {
     }
     CUTLASS_DEVICE void end_epilogue() {
       if constexpr (kReduces) {
-        constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
         Partials<Number> const partials = this->partials();
         int const warp = thread / 32, lane = thread % 32;
         __syncthreads();  // an earlier tile has read what is shared
@@ -141,9 +145,7 @@ struct FunctionVisitor {
         if (thread == 0) {
           reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
         }
-        function::fence();
-        __syncthreads();
-        if (thread == 0) shared.done = count_tile<kAxes>(partials, where.batch, tile_m, tile_n);
+        if (thread == 0) shared.done = last;
         __syncthreads();
         reducers.finish(partials, 0, chosen.given, where, tile_m, tile_n, shared.done, thread, Threads::kThreads);
       }
@@ -162,7 +164,7 @@ struct FunctionVisitor {
     Arguments chosen;
     AllPorts<Function>::choose(chosen.given, params->given, tile.k());
     EachPort<List<Source, Target>>::choose(chosen, *params, tile.k());
-    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}};
+    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}, 0};
   }
 };
 

@@ -1,7 +1,11 @@
 // Reductions of an epilogue function: over the columns of D (one value for each row), over its rows (one for each
-// column) or over both. Each tile leaves a partial result in the workspace, and the last one to do so for a line of
-// tiles joins them, always in the same order: results do not depend on who comes when, and need no memory that was
-// filled before.
+// column) or over both. Each tile leaves a partial result in the workspace, and the last one of a line of tiles joins
+// them, always in the same order: results do not depend on who comes when.
+//
+// No fence is needed for that, which would wait for all that TMA brings meanwhile, for microseconds. A tile is counted
+// when its epilogue begins, so that the answer is there when it ends. The last one that was counted waits for each number
+// until it is there, and puts back what means that there is none: 0, with which the workspace begins. Tiles that were
+// counted are in their epilogues, which wait for nothing.
 #pragma once
 
 #include "pycutlass/function.h"
@@ -103,21 +107,105 @@ template <typename Number>
 CUTLASS_DEVICE Number exchanged(Number value, int lanes) {
   return __shfl_xor_sync(0xffffffffu, value, lanes);
 }
-CUTLASS_DEVICE void fence() { __threadfence(); }
 CUTLASS_DEVICE unsigned count_up(unsigned* counter) { return atomicAdd(counter, 1u); }
-/// What other threadblocks have written, past the cache of this multiprocessor.
-template <typename Number>
-CUTLASS_DEVICE Number written_by_others(Number const* address) {
-  return __ldcg(address);
+/// Words that threadblocks pass to each other, each for itself.
+CUTLASS_DEVICE void pass_word(uint32_t* address, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
+}
+CUTLASS_DEVICE void pass_word(uint64_t* address, uint64_t word) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
+}
+CUTLASS_DEVICE uint32_t passed_word(uint32_t const* address) {
+  uint32_t word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+  return word;
+}
+CUTLASS_DEVICE uint64_t passed_word(uint64_t const* address) {
+  uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(address) : "memory");
+  return word;
 }
 #else
 template <typename Number>
 Number exchanged(Number value, int lanes);
-void fence();
 unsigned count_up(unsigned* counter);
-template <typename Number>
-Number written_by_others(Number const* address);
+template <typename Word>
+void pass_word(Word* address, Word word);
+template <typename Word>
+Word passed_word(Word const* address);
 #endif
+
+/// A partial result as a word that is not 0, in its place in the workspace.
+template <typename Number>
+struct Passed;
+template <typename Number_, typename Word_, Word_ kNone, Word_ kNaN>
+struct PassedAs {
+  using Number = Number_;
+  using Word = Word_;
+
+  CUTLASS_HOST_DEVICE static Word* at(Number* address) { return reinterpret_cast<Word*>(address); }
+  CUTLASS_HOST_DEVICE static Word word(Number number) {
+    Word const bits = reinterpret_cast<Word const&>(number);
+    return (bits == kNone ? kNaN : bits) ^ kNone;
+  }
+  CUTLASS_HOST_DEVICE static Number number(Word word) {
+    Word const bits = word ^ kNone;
+    return reinterpret_cast<Number const&>(bits);
+  }
+};
+// A NaN that nothing computes stands for none. One that comes from a tensor becomes another.
+template <>
+struct Passed<float> : PassedAs<float, uint32_t, 0xffd5a5a5u, 0x7fffffffu> {};
+template <>
+struct Passed<double> : PassedAs<double, uint64_t, 0xfffda5a5a5a5a5a5u, 0x7fffffffffffffffu> {};
+
+/// Leaves a partial result.
+template <typename Number>
+CUTLASS_DEVICE void leave(Number* address, Number number) {
+  pass_word(Passed<Number>::at(address), Passed<Number>::word(number));
+}
+
+/// Waits for a partial result, and leaves none in its place.
+template <typename Number>
+CUTLASS_DEVICE Number take(Number* address) {
+  using As = Passed<Number>;
+  typename As::Word word;
+  do {
+    word = passed_word(As::at(address));
+  } while (word == 0);
+  pass_word(As::at(address), typename As::Word(0));
+  return As::number(word);
+}
+
+/// Waits for partial results, calls `use` with each in their order, and leaves none in their places, which `address`
+/// tells. So many are loaded at once that a line of tiles takes the memory's latency once: who is last with one tile is
+/// late with the next, and last again.
+template <typename Number, typename Address, typename Use>
+CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& use) {
+  using As = Passed<Number>;
+  constexpr int kAtOnce = 128 / sizeof(Number);
+  typename As::Word words[kAtOnce];
+  for (int first = 0; first < count; first += kAtOnce) {
+    bool complete;
+    do {
+      complete = true;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i] = 1;
+        if (first + i < count) words[i] = passed_word(As::at(address(first + i)));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) complete = complete && words[i] != 0;
+    } while (!complete);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < count) {
+        pass_word(As::at(address(first + i)), typename As::Word(0));
+        use(As::number(words[i]));
+      }
+    }
+  }
+}
 
 /// Joins the results of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart.
 template <typename Kind, int kFrom, int kTo, typename Number>
@@ -146,12 +234,11 @@ struct Reduction;
 template <typename Kind, typename Port>
 struct EachPort<Reduction<Kind, Port>> : EachPort<Port> {};
 
-/// Writes what other threads of a threadblock left of a line, from `first` on, behind `before` elements of a port.
+/// Writes what the threads of a threadblock left of a line, from `first` on, behind `before` elements of a port.
 template <typename Element, typename Number>
-CUTLASS_DEVICE void copy_tile(Port<Element> const& port, Number const* from, int64_t before, int first, int end,
-                              int step) {
+CUTLASS_DEVICE void copy_tile(Port<Element> const& port, Number* from, int64_t before, int first, int end, int step) {
   for (int i = first; i < end; i += step) {
-    port.data[before + i] = function::Stored<Element>::of(function::written_by_others(from + i));
+    port.data[before + i] = function::Stored<Element>::of(function::take<Number>(from + i));
   }
 }
 
@@ -215,7 +302,7 @@ struct Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGro
     CUTLASS_PRAGMA_UNROLL
     for (int r = 0; r < kRows; ++r) {
       Number const value = function::joined<Kind, 1, kLanes>(values[r]);
-      if (lane % kLanes == 0 && where.row(r) < where.rows) to[where.row(r)] = value;
+      if (lane % kLanes == 0 && where.row(r) < where.rows) function::leave(to + where.row(r), value);
     }
   }
   template <int kStride, typename Local>
@@ -236,10 +323,10 @@ struct Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGro
     int const end = cutlass::platform::min((tile_m + 1) * partials.tile_m, where.rows);
     for (int row = tile_m * partials.tile_m + thread; row < end; row += threads) {
       Number result = Kind::template begin<Number>();
-      for (int tile = 0; tile < partials.tiles_n; ++tile) {
-        Number const* const from = partials.numbers(offset + line(partials, where.batch, tile));
-        result = Kind::join(result, function::written_by_others(from + row));
-      }
+      function::take_partials<Number>(
+          partials.tiles_n,
+          [&](int tile) { return partials.numbers(offset + line(partials, where.batch, tile)) + row; },
+          [&](Number partial) { result = Kind::join(result, partial); });
       port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
     }
   }
@@ -291,7 +378,7 @@ struct Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups
     if (thread >= columns || first + thread >= end) return;
     Number result = shared[thread];
     for (int warp = 1; warp < warps; ++warp) result = Kind::join(result, shared[warp * columns + thread]);
-    to[first + thread] = result;
+    function::leave(to + first + thread, result);
   }
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
@@ -306,10 +393,10 @@ struct Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups
     int const end = cutlass::platform::min((tile_n + 1) * partials.tile_n, where.columns);
     for (int column = tile_n * partials.tile_n + thread; column < end; column += threads) {
       Number result = Kind::template begin<Number>();
-      for (int tile = 0; tile < partials.tiles_m; ++tile) {
-        Number const* const from = partials.numbers(offset + line(partials, where.batch, tile));
-        result = Kind::join(result, function::written_by_others(from + column));
-      }
+      function::take_partials<Number>(
+          partials.tiles_m,
+          [&](int tile) { return partials.numbers(offset + line(partials, where.batch, tile)) + column; },
+          [&](Number partial) { result = Kind::join(result, partial); });
       port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
     }
   }
@@ -343,7 +430,7 @@ struct Reducer<Reduction<Kind, Whole<kMember, kAlignment>>, Number, kRows, kGrou
                                          int warps, int64_t batch, int tile) {
     Number result = shared[0];
     for (int warp = 1; warp < warps; ++warp) result = Kind::join(result, shared[warp]);
-    *partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile) = result;
+    function::leave(partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile), result);
   }
 
   template <typename Arguments, typename Where>
@@ -354,11 +441,11 @@ struct Reducer<Reduction<Kind, Whole<kMember, kAlignment>>, Number, kRows, kGrou
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
     int const tiles = partials.tiles_m * partials.tiles_n;
-    Number const* const from = partials.numbers(offset + where.batch * tiles);
+    Number* const from = partials.numbers(offset + where.batch * tiles + thread);
     Number result = Kind::template begin<Number>();
-    for (int tile = thread; tile < tiles; tile += 32) {
-      result = Kind::join(result, function::written_by_others(from + tile));
-    }
+    function::take_partials<Number>(
+        (tiles - thread + 31) / 32, [&](int i) { return from + 32 * i; },
+        [&](Number partial) { result = Kind::join(result, partial); });
     result = function::joined<Kind, 1, 32>(result);
     if (thread == 0) port.data[where.batch * port.batch] = function::Stored<Element>::of(result);
   }
@@ -478,7 +565,8 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
     Each::leave_whole(partials, offset, shared, warps, batch, tile);
     Rest::leave_whole(partials, offset + Each::size(partials), shared + Each::kWholes * warps, warps, batch, tile);
   }
-  /// Joins the partial results of the lines of tiles that are `done` (1 a line across, 2 one down, 4 all), and writes.
+  /// Joins the partial results of the lines of tiles whose last one this is (`done`: 1 a line across, 2 one down, 4 all),
+  /// and writes.
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int tile_m, int tile_n, int done, int thread, int threads) {
@@ -525,23 +613,27 @@ struct ReductionStorage {
   int done;
 };
 
-/// Counts a tile as done, in each line of tiles that it belongs to; returns which of them it ended. To be called by one
-/// thread, when all have left their partial results.
+/// Counts a tile whose epilogue begins, in each line of tiles that it belongs to; returns in which of them it is the
+/// last. To be called by one thread.
 template <int kAxes, typename Number>
 CUTLASS_DEVICE int count_tile(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
-  function::fence();
-  int done = 0;
-  auto const last = [&](int place, int tiles) {
-    unsigned* const counter = partials.counter(batch, place);
-    bool const ended = function::count_up(counter) + 1 == unsigned(tiles);
-    if (ended) *counter = 0;  // for the next launch
-    return ended;
-  };
-  if ((kAxes & 1) && last(tile_m, partials.tiles_n)) done |= 1;
-  if ((kAxes & 2) && last(partials.tiles_m + tile_n, partials.tiles_m)) done |= 2;
-  if ((kAxes & 4) && last(partials.tiles_m + partials.tiles_n, partials.tiles_m * partials.tiles_n)) done |= 4;
-  function::fence();
-  return done;
+  int const places[3] = {tile_m, partials.tiles_m + tile_n, partials.tiles_m + partials.tiles_n};
+  unsigned const tiles[3] = {unsigned(partials.tiles_n), unsigned(partials.tiles_m),
+                             unsigned(partials.tiles_m) * unsigned(partials.tiles_n)};
+  unsigned before[3] = {};
+  CUTLASS_PRAGMA_UNROLL
+  for (int axis = 0; axis < 3; ++axis) {  // none waits for the one before
+    if (kAxes & (1 << axis)) before[axis] = function::count_up(partials.counter(batch, places[axis]));
+  }
+  int last = 0;
+  CUTLASS_PRAGMA_UNROLL
+  for (int axis = 0; axis < 3; ++axis) {
+    if ((kAxes & (1 << axis)) && before[axis] + 1 == tiles[axis]) {
+      *partials.counter(batch, places[axis]) = 0;  // for the next launch
+      last |= 1 << axis;
+    }
+  }
+  return last;
 }
 
 /// The workspace of a launch, and where it is.
@@ -575,7 +667,7 @@ struct ReductionSpace {
 
 #if !PYCUTLASS_DEVICE_SIDE
   /// Plans for a group: in its workspace, which the host fills, the table of places and counters of 0 come behind what
-  /// is there already; and so do the partial results in its scratch memory.
+  /// is there already; and so do the partial results in its scratch memory, which is cleared before each launch.
   static GroupPartials<Number> of(pycutlass_grouped_call const& call, pycutlass_plan_result& result) {
     if (!kIsNeeded) return {};
     uint64_t const places = (result.workspace_bytes + 15) / 16 * 16;
@@ -592,8 +684,12 @@ struct ReductionSpace {
     }
     result.workspace_bytes = counters + end.counters * sizeof(unsigned);
     result.scratch_bytes = numbers + end.numbers * sizeof(Number);
-    char *const workspace = static_cast<char*>(call.common.workspace), *const scratch =
-                                                                           static_cast<char*>(call.scratch);
+    auto* const workspace = static_cast<char*>(call.common.workspace);
+    auto* const scratch = static_cast<char*>(call.scratch);
+    if (scratch) {  // there is no partial result yet, whatever the memory was for before
+      result.clear_offset = uint64_t(scratch + numbers - workspace);
+      result.clear_bytes = end.numbers * sizeof(Number);
+    }
     return {reinterpret_cast<ReductionPlace const*>(workspace + places),
             reinterpret_cast<unsigned*>(workspace + counters), reinterpret_cast<Number*>(scratch + numbers)};
   }

@@ -29,6 +29,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
   using Space = ReductionSpace<Function, kTileM, kTileN>;
   using Storage = ReductionStorage<Function, kWarps, kStoredColumns, 1>;
 
@@ -114,6 +115,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     Number scalars[Function::kScalars + 1];
     AllReaders readers[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, 2> reducers;
+    int last;  // in which lines of tiles this one was counted last, for the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
       if constexpr (kReducesGroup) {
@@ -137,6 +139,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void begin() {
       cutlass::arch::wait_on_dependent_grids();  // what this thread itself reads is of kernels before this one
       Function::read_scalars(params.given, scalars);
+      if constexpr (kReduces) {
+        if (thread == 0 && !is_outside()) last = count_tile<kAxes>(partials(), tile.batch, tile_m, tile_n);
+      }
       reducers.begin_rows();
       reducers.begin_whole();
       CUTLASS_PRAGMA_UNROLL
@@ -196,7 +201,6 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void end() {
       if constexpr (kReduces) {
         if (is_outside()) return;
-        constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
         Partials<Number> const partials = this->partials();
         RowsOfTile<kRows> const rows{tile.first_row, tile.rows, tile.batch};
         reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
@@ -207,9 +211,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
             reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
           }
         }
-        function::fence();
-        synchronize();
-        if (thread == 0) shared.done = count_tile<kAxes>(partials, tile.batch, tile_m, tile_n);
+        if (thread == 0) shared.done = last;
         synchronize();
         reducers.finish(partials, 0, given, tile, tile_m, tile_n, shared.done, thread, 32 * kWarps);
       }
@@ -227,9 +229,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     if constexpr (kIsGroup) {
       typename Function::Arguments chosen;
       AllPorts<Function>::choose(chosen, static_cast<typename Function::Arguments const&>(params->given), batch);
-      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}};
+      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, 0};
     } else {
-      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}};
+      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, 0};
     }
   }
 };
