@@ -18,7 +18,8 @@ Number exchanged(Number value, int lanes) {
 unsigned count_up(unsigned* counter) { return (*counter)++; }
 template <typename Word>
 void pass_word(Word* address, Word word) {
-  if ((*address != 0) == (word != 0)) emulation::fail("a partial result is left where there is one, or taken where there is none");
+  if ((*address != 0) == (word != 0))
+    emulation::fail("a partial result is left where there is one, or taken where there is none");
   *address = word;
 }
 template <typename Word>

@@ -87,8 +87,8 @@ CUTLASS_HOST_DEVICE float power_of_two(float shifted) {
 #endif
 }
 
-/// (1 - e) / (1 + e) with e = exp(-2 |x|) = 2^(n + f) for an integer n and |f| <= 1/2. e - 1 is 2^n (2^f - 1) + (2^n - 1),
-/// where 2^f - 1 is a polynomial, so that small results keep their digits. There is no branch in it.
+/// (1 - e) / (1 + e) with e = exp(-2 |x|) = 2^(n + f) for an integer n and |f| <= 1/2. e - 1 is 2^n (2^f - 1) + (2^n -
+/// 1), where 2^f - 1 is a polynomial, so that small results keep their digits. There is no branch in it.
 CUTLASS_HOST_DEVICE float tanh(float x) {
   float const exponent = at_least(-30.0f, -2.88539008f * ::fabsf(x));
   float const shifted = exponent + 12582912.0f;

@@ -3,9 +3,9 @@
 // them, always in the same order: results do not depend on who comes when.
 //
 // No fence is needed for that, which would wait for all that TMA brings meanwhile, for microseconds. A tile is counted
-// when its epilogue begins, so that the answer is there when it ends. The last one that was counted waits for each number
-// until it is there, and puts back what means that there is none: 0, with which the workspace begins. Tiles that were
-// counted are in their epilogues, which wait for nothing.
+// when its epilogue begins, so that the answer is there when it ends. The last one that was counted waits for each
+// number until it is there, and puts back what means that there is none: 0, with which the workspace begins. Tiles that
+// were counted are in their epilogues, which wait for nothing.
 #pragma once
 
 #include "pycutlass/function.h"
@@ -443,9 +443,8 @@ struct Reducer<Reduction<Kind, Whole<kMember, kAlignment>>, Number, kRows, kGrou
     int const tiles = partials.tiles_m * partials.tiles_n;
     Number* const from = partials.numbers(offset + where.batch * tiles + thread);
     Number result = Kind::template begin<Number>();
-    function::take_partials<Number>(
-        (tiles - thread + 31) / 32, [&](int i) { return from + 32 * i; },
-        [&](Number partial) { result = Kind::join(result, partial); });
+    function::take_partials<Number>((tiles - thread + 31) / 32, [&](int i) { return from + 32 * i; },
+                                    [&](Number partial) { result = Kind::join(result, partial); });
     result = function::joined<Kind, 1, 32>(result);
     if (thread == 0) port.data[where.batch * port.batch] = function::Stored<Element>::of(result);
   }
@@ -565,8 +564,8 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
     Each::leave_whole(partials, offset, shared, warps, batch, tile);
     Rest::leave_whole(partials, offset + Each::size(partials), shared + Each::kWholes * warps, warps, batch, tile);
   }
-  /// Joins the partial results of the lines of tiles whose last one this is (`done`: 1 a line across, 2 one down, 4 all),
-  /// and writes.
+  /// Joins the partial results of the lines of tiles whose last one this is (`done`: 1 a line across, 2 one down, 4
+  /// all), and writes.
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int tile_m, int tile_n, int done, int thread, int threads) {
