@@ -11,7 +11,7 @@ from function_cases import check, drawn, launch
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, KernelSchedule, TensorDescription, cutlass
-from pycutlass.epilogue import Tensor, cast
+from pycutlass.epilogue import Tensor, cast, gelu, sigmoid, silu, tanh
 
 KERNELS = {
     "ampere f16": lambda: parts("f16"),
@@ -264,6 +264,55 @@ def test_in_a_graph_and_with_other_tensors(kernel: str) -> None:
     graph.replay()
     torch.cuda.synchronize()
     check(operation, others)
+
+
+@pytest.mark.parametrize("kernel", ["hopper cooperative", "hopper pingpong"])
+def test_reductions_of_two_streams_at_once(kernel: str) -> None:
+    """Threadblocks of one launch may wait for multiprocessors that have those of the other."""
+    operation = make(kernel, FUNCTIONS["reduced"])
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    all_given = [drawn(operation, 2048, 2048, 64) for _ in streams]
+    launched = [launch(operation, given) for given in all_given]
+    torch.cuda.synchronize()
+    for _ in range(300):
+        for arguments, stream in zip(launched, streams, strict=True):
+            operation.run(arguments, stream)
+    torch.cuda.synchronize()
+    for given in all_given:
+        check(operation, given)
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper pingpong"])
+def test_activations_of_all_sizes(kernel: str, kind: str) -> None:
+    """Of numbers near and far, infinities and NaN: B is the identity, and results are right to their type."""
+    tag = {"f16": cutlass.float16, "bf16": cutlass.bfloat16, "f32": cutlass.float32}[kind]
+
+    @pycutlass.epilogue_function
+    def all_of_them(accum: Any, x: Tensor(cutlass.float32)) -> Any:
+        x = x + 0.0 * accum
+        return {"D": accum, "tanh": tanh(x), "sigmoid": sigmoid(x), "silu": silu(x), "gelu": gelu(x)}
+
+    names = ("tanh", "sigmoid", "silu", "gelu")
+    operation = make(kernel, all_of_them, **dict.fromkeys(names, tag))
+    n = 256
+    spread = torch.cat([torch.logspace(-30, 4, 20000), torch.linspace(0, 15, 40000)])
+    x = torch.cat([spread, -spread, torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])]).float()
+    x = torch.nn.functional.pad(x, (0, -len(x) % n)).view(-1, n).cuda()
+    given = drawn(operation, len(x), n, 64) | {"x": x}
+    given["A"].zero_()
+    launch(operation, given).sync()
+    wide = x.double()
+    exact = {"tanh": wide.tanh(), "sigmoid": wide.sigmoid(), "silu": wide * wide.sigmoid()}
+    exact["gelu"] = wide / 2 * torch.special.erfc(-wide * 0.5**0.5)
+    for name in names:
+        info = torch.finfo({"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[kind])
+        found, wanted = given[name].double(), exact[name].clamp(-info.max, info.max)
+        found = found.clamp(-info.max, info.max)
+        assert torch.equal(found.isnan() | (x == -torch.inf), wanted.isnan() | (x == -torch.inf)), name
+        relative = info.eps / 2 + (6e-6 if kind == "f32" and name == "gelu" else 1e-6 if kind == "f32" else 7e-5)
+        close = (found - wanted).abs() <= relative * wanted.abs() + 1e-9 + info.tiny * info.eps
+        assert (close | wanted.isnan() | (x == -torch.inf)).all(), (name, x[~close][:5], found[~close][:5])
 
 
 @pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative"])
