@@ -106,7 +106,8 @@ class Activation(_Fixed, ABC):
     def error(cls, compute: Element) -> tuple[float, float]:
         """Return the relative and the absolute error that the C++ may have in a compute type.
 
-        f16 is computed in f32 and rounded once. Results that are no normal numbers may lose digits.
+        f16 is computed in f32 and rounded once. Results that are no normal numbers may lose digits, and factors of
+        f32 that are none may be 0.
         """
         if not cls.relative_error:
             return 0.0, 0.0

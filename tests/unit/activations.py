@@ -47,11 +47,14 @@ def exact_of(activation: Any, x: NDArray[Any]) -> list[Any]:
 def too_wrong(activation: Any, short: str, x: NDArray[Any], found: NDArray[Any]) -> list[str]:
     """Return which results are further from the truth than the activation states."""
     relative, absolute = activation.error(BY_SHORT_NAME[short])
-    least = float(np.finfo(x.dtype).smallest_subnormal)
-    least *= 0.51 if short == "f16" else 128  # f16 is computed in f32, where the same numbers have all their digits
+    kept = np.finfo(x.dtype)
+    # f16 is computed in f32, where the same numbers have all their digits.
+    least = float(kept.smallest_subnormal) * (0.51 if short == "f16" else 128)
     bad = []
     with mpmath.workdps(40):
         for each, right, got in zip(x, exact_of(activation, x), found, strict=True):
+            if short == "f32":  # a factor that is no normal number may be 0
+                least = float(kept.smallest_normal) * max(1.0, abs(float(each)))
             bound = relative * abs(right) + absolute + least
             if not abs(mpmath.mpf(float(got)) - right) <= bound:
                 bad.append(f"{activation.__name__}({each!r}) is {mpmath.nstr(right, 12)}, got {got!r}")
