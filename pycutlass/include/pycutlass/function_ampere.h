@@ -121,7 +121,7 @@ struct FunctionVisitor {
       Writers<typename Function::Outputs>::store(chosen.given, where, r, g, out + 1);
       if constexpr (kReduces) {
         if (where.row(r) < where.rows && where.column(g) < where.columns) {
-          reducers.take(r, g, out + 1 + Function::Outputs::kSize);
+          reducers.template take<kVector>(r, g, out + 1 + Function::Outputs::kSize);
         }
       }
     }

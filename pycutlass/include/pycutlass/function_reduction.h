@@ -74,32 +74,56 @@ struct AbsMax : Max {
   }
 };
 
-/// log(1 + exp(x)) of an x of at most 0. On a GPU in two instructions, which are right to 2^-21: they are for a sum
-/// whose larger part is exact, and that is taken for each element.
-CUTLASS_HOST_DEVICE float log_of_one_and_exp(float x) {
+/// exp(x) and log(x). On a GPU in two instructions each, which are right to 2^-21: they are for sums of which the
+/// largest part is 1.
+CUTLASS_HOST_DEVICE float quick_exp(float x) { return activation::normal_exp2(x * 1.4426950408889634f); }
+CUTLASS_HOST_DEVICE double quick_exp(double x) { return exp(x); }
+CUTLASS_HOST_DEVICE float quick_log(float x) {
 #if PYCUTLASS_DEVICE_SIDE
-  float power, logarithm;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(1 + power));
+  float logarithm;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(x));
   return logarithm * 0.6931471805599453f;
 #else
-  return log1p(exp(x));
+  return log(x);
 #endif
 }
-CUTLASS_HOST_DEVICE double log_of_one_and_exp(double x) { return log1p(exp(x)); }
+CUTLASS_HOST_DEVICE double quick_log(double x) { return log(x); }
 
 /// The logarithm of a sum of exponentials: one number says both how large the largest was and what they come to.
 struct LogSumExp : Max {
+  /// Takes many at once: one logarithm for all of them.
+  template <int kCount, typename Number>
+  CUTLASS_HOST_DEVICE static Number take_all(Number result, Number const* values) {
+    Number shift = result;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount; ++i) shift = maximum(shift, values[i]);
+    shift = abs(shift) < infinity<Number>() ? shift : Number(0);  // none yet, infinity or NaN: as exp has it
+    Number sum = quick_exp(result - shift);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount; ++i) sum = sum + quick_exp(values[i] - shift);
+    return shift + quick_log(sum);
+  }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
-    Number const greater = maximum(left, right), apart = -abs(left - right);
-    return left == right ? left + Number(0.69314718055994530942) : greater + log_of_one_and_exp(apart);
+    return take_all<1>(left, &right);
   }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number take(Number result, Number value) {
     return join(result, value);
   }
 };
+
+/// What becomes of a result by many values.
+template <int kCount, typename Kind, typename Number>
+CUTLASS_HOST_DEVICE Number taken(Kind, Number result, Number const* values) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < kCount; ++i) result = Kind::take(result, values[i]);
+  return result;
+}
+template <int kCount, typename Number>
+CUTLASS_HOST_DEVICE Number taken(LogSumExp, Number result, Number const* values) {
+  return LogSumExp::take_all<kCount>(result, values);
+}
 
 // What threads do together. On the host nobody calls these but tests, which define them.
 #if PYCUTLASS_DEVICE_SIDE
@@ -275,8 +299,9 @@ struct GroupPartials {
 template <typename Reduction, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer;
 
-template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
-struct Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Kind = Kind_;
   static constexpr int kColumnLines = 0, kWholes = 0;
   Number values[kRows];
 
@@ -286,7 +311,10 @@ struct Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGro
   }
   CUTLASS_DEVICE void begin_columns() {}
   CUTLASS_DEVICE void begin_whole() {}
-  CUTLASS_DEVICE void take(int r, int, int, Number value) { values[r] = Kind::take(values[r], value); }
+  template <int kCount>
+  CUTLASS_DEVICE void take(int r, int, Number const* line) {
+    values[r] = function::taken<kCount>(Kind(), values[r], line);
+  }
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
     return partials.batches * partials.tiles_n * partials.tiles_m * partials.tile_m;
@@ -332,8 +360,9 @@ struct Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGro
   }
 };
 
-template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
-struct Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Kind = Kind_;
   static constexpr int kColumnLines = 1, kWholes = 0;
   Number values[kGroups][kVector];
 
@@ -346,7 +375,14 @@ struct Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups
     }
   }
   CUTLASS_DEVICE void begin_whole() {}
-  CUTLASS_DEVICE void take(int, int g, int v, Number value) { values[g][v] = Kind::take(values[g][v], value); }
+  template <int kCount>
+  CUTLASS_DEVICE void take(int, int g, Number const* line) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      Number& value = values[g + i / kVector][i % kVector];
+      value = Kind::take(value, line[i]);
+    }
+  }
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
     return partials.batches * partials.tiles_m * partials.tiles_n * partials.tile_n;
@@ -402,15 +438,19 @@ struct Reducer<Reduction<Kind, Row<kMember, kAlignment>>, Number, kRows, kGroups
   }
 };
 
-template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
-struct Reducer<Reduction<Kind, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
+struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
+  using Kind = Kind_;
   static constexpr int kColumnLines = 0, kWholes = 1;
   Number value;
 
   CUTLASS_DEVICE void begin_rows() {}
   CUTLASS_DEVICE void begin_columns() {}
   CUTLASS_DEVICE void begin_whole() { value = Kind::template begin<Number>(); }
-  CUTLASS_DEVICE void take(int, int, int, Number given) { value = Kind::take(value, given); }
+  template <int kCount>
+  CUTLASS_DEVICE void take(int, int, Number const* line) {
+    value = function::taken<kCount>(Kind(), value, line);
+  }
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
     return partials.batches * partials.tiles_m * partials.tiles_n;
@@ -492,7 +532,10 @@ struct Reducers<List<>, Number, kRows, kGroups, kVector> {
   CUTLASS_DEVICE void begin_rows() {}
   CUTLASS_DEVICE void begin_columns() {}
   CUTLASS_DEVICE void begin_whole() {}
-  CUTLASS_DEVICE void take(int, int, Number const (*)[kVector]) {}
+  template <int kCount>
+  CUTLASS_DEVICE void take(int, int, Number const (*)[kCount]) {}
+  template <int kCount, typename Inside>
+  CUTLASS_DEVICE static void leave_out(Number (*)[kCount], Inside const&) {}
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
   template <int kStride, typename Local>
@@ -530,11 +573,20 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
     first.begin_whole();
     others.begin_whole();
   }
-  /// Takes a group of elements that is inside of D.
-  CUTLASS_DEVICE void take(int r, int g, Number const (*given)[kVector]) {
+  /// Takes elements of row `r`, from group `g` on, that are inside of D.
+  template <int kCount>
+  CUTLASS_DEVICE void take(int r, int g, Number const (*given)[kCount]) {
+    first.template take<kCount>(r, g, *given);
+    others.template take<kCount>(r, g, given + 1);
+  }
+  /// Replaces elements outside of D by what changes no result.
+  template <int kCount, typename Inside>
+  CUTLASS_DEVICE static void leave_out(Number (*given)[kCount], Inside const& inside) {
     CUTLASS_PRAGMA_UNROLL
-    for (int v = 0; v < kVector; ++v) first.take(r, g, v, (*given)[v]);
-    others.take(r, g, given + 1);
+    for (int i = 0; i < kCount; ++i) {
+      if (!inside(i)) (*given)[i] = Each::Kind::template begin<Number>();
+    }
+    Rest::template leave_out<kCount>(given + 1, inside);
   }
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const& partials, int64_t offset, Where const& where, int tile_n,

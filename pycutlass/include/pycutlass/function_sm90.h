@@ -102,6 +102,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   template <int kRows, int kColumns, int kDown, int kSubtiles, typename Source>
   struct TileCallbacks {
     static constexpr int kGroups = kColumns / 8;
+    static constexpr int kLine = 2 * kGroups, kReductions = Function::Reductions::kSize;
     static_assert(kColumns == kStoredColumns);
     using Given = typename Function::Arguments;
     using AllReaders = Readers<typename Function::Inputs, Given, 2, kGroups, 2>;
@@ -160,6 +161,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       auto const& each = readers[subtile % (kSubtilesAhead + 1)];
       Where const place = where(subtile);
       cutlass::Array<Number, kFragment> result;
+      Number lines[2][kReduces ? kReductions : 1][kLine];  // of each row, what is reduced
       CUTLASS_PRAGMA_UNROLL
       for (int pair = 0; pair < kFragment / 2; ++pair) {
         int const r = pair % 2, g = pair / 2;
@@ -171,9 +173,19 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         result[2 * pair + 1] = out[0][1];
         Writers<typename Function::Outputs>::store(given, place, r, g, out + 1);
         if constexpr (kReduces) {
-          if (place.row(r) < place.rows && place.column(g) < place.columns) {
-            reducers.take(2 * i + r, g, out + 1 + Function::Outputs::kSize);
+          CUTLASS_PRAGMA_UNROLL
+          for (int o = 0; o < kReductions; ++o) {
+            lines[r][o][2 * g] = out[1 + Function::Outputs::kSize + o][0];
+            lines[r][o][2 * g + 1] = out[1 + Function::Outputs::kSize + o][1];
           }
+        }
+      }
+      if constexpr (kReduces) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          if (place.row(r) >= place.rows) continue;
+          reducers.template leave_out<kLine>(lines[r], [&](int c) { return place.column(c / 2) < place.columns; });
+          reducers.template take<kLine>(2 * i + r, 0, lines[r]);
         }
       }
       if constexpr (kReduces) {

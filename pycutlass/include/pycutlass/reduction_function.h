@@ -99,7 +99,7 @@ struct ReduceFunction {
       compute_group<Function, kCount>(scalars, total, of_source, readers, 0, 0, out);
       Writers<Target>::store(params, where, 0, 0, out);
       Writers<typename Function::Outputs>::store(params.given, where, 0, 0, out + 1);
-      if constexpr (kReduces) reducers.take(0, 0, out + 1 + Function::Outputs::kSize);
+      if constexpr (kReduces) reducers.template take<kCount>(0, 0, out + 1 + Function::Outputs::kSize);
     }
 
     /// Joins what the threads have of a threadblock's tiles, and what all have of a line of them where this was the
