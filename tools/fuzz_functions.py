@@ -283,6 +283,9 @@ class Case:
         options: dict[str, Any] = {"epilogue": made.given} if made.given else {}
         if batch > 1:
             options |= {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": batch}
+        elif not operation.is_sm90 and self.chance.random() < 0.4:
+            parts = -(-self.size[2] // operation.family.slice_step(operation.A, operation.B))
+            options |= {"split_k_slices": self.chance.randint(1, min(parts, 9))}
         if in_arrays and batch > 1 and self.chance.random() < 0.4:
             forms = {port.name: port.form for port in operation.epilogue_functor.ports}
             dimensions = {name: 3 if form == "matrix" else 2 for name, form in forms.items()}

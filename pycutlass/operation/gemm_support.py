@@ -141,14 +141,6 @@ def _check_ports(operation: Described, size: GemmProblemSize) -> None:
             f"the epilogue {epilogue!r} reads no tables of addresses, which Mode.Array has: use Mode.Batched, or write "
             f"it as a function with pycutlass.epilogue_function"
         )
-    if epilogue.is_tree and mode == _Mode.Gemm and size.split_k_slices > 1 and not operation.is_stream_k:
-        names = ", ".join(port.name for port in epilogue.ports)
-        what = f"an epilogue with tensors beside C and D ({names})" if names else f"the epilogue {epilogue!r}"
-        raise ArgumentError(
-            f"{what} takes whole sums, and serial split-K brings parts of them: leave out split_k_slices="
-            f"{size.split_k_slices}, describe the kernel with swizzling_functor=cutlass.ThreadblockSwizzleStreamK, or "
-            f"use Mode.GemmSplitKParallel with a ReductionOperation that has the epilogue"
-        )
 
 
 def _check_stand_in(C: TensorDescription, D: TensorDescription, m: int, n: int) -> None:

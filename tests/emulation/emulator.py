@@ -245,7 +245,14 @@ class Emulator:
             for number, (m, n, k, _, _, seed) in enumerate(_problems(operation, seed))
             for each, count in [modes[number % len(modes)]]
         )
-        return self._run(operation, "gemm_function.h", problems)
+        if operation.is_stream_k:
+            return self._run(operation, "gemm_function.h", problems)
+        step = operation.family.slice_step(operation.A, operation.B)
+        slices = (
+            (m, n, 3 * k, mode.Gemm.value, min(count, -(-3 * k // step)), seed)
+            for (m, n, k, _, _, seed), count in zip(_problems(operation, seed), (2, 3, 4, 7), strict=True)
+        )
+        return self._run(operation, "gemm_function.h", itertools.chain(problems, slices))
 
     def run_group(self, operation: GemmOperationGrouped, seed: int = 0) -> tuple[bool, str]:
         """The same for groups of problems of all sizes, of which some are empty."""

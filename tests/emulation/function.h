@@ -152,6 +152,36 @@ struct AllReduced<pycutlass::List<Reductions...>> {
   }
 };
 
+/// Gives every scalar of a function a number of its own, so that nothing that is multiplied by one is lost.
+inline void give_scalars(Function::Arguments& arguments) {
+  pycutlass_epilogue_field fields[256];
+  pycutlass::EpilogueFields<Function::Arguments> told(fields, 256);
+  Function::Arguments::describe(told);
+  double value = 1.5;
+  for (uint32_t i = 0; i < told.count(); ++i) {
+    if (fields[i].kind != PYCUTLASS_VALUE) continue;
+    char* const place = reinterpret_cast<char*>(&arguments) + fields[i].offset;
+    auto const put = [&](auto element) { std::memcpy(place, &element, sizeof(element)); };
+    switch (fields[i].element) {
+      case PYCUTLASS_F64:
+        put(value);
+        break;
+      case PYCUTLASS_F32:
+        put(float(value));
+        break;
+      case PYCUTLASS_F16:
+        put(cutlass::half_t(float(value)));
+        break;
+      case PYCUTLASS_BF16:
+        put(cutlass::bfloat16_t(float(value)));
+        break;
+      default:
+        fail("a scalar of another type");
+    }
+    value += 1;
+  }
+}
+
 /// All tensors of a function for a D of m x n, or several, and what must come out.
 struct FunctionCheck {
   Sizes sizes;
@@ -167,6 +197,7 @@ struct FunctionCheck {
     inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
     outputs.visit([&](auto& given) { given.give(arguments); });
     reductions.visit([&](auto& reduced) { reduced.give(arguments); });
+    give_scalars(arguments);
     Function::read_scalars(arguments, scalars);
   }
   /// Goes over to one of several matrices.

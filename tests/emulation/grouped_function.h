@@ -56,6 +56,7 @@ inline long run(int count, int most_m, int most_n, int most_k, int step_m, int s
     sizes.insert(sizes.end(), {m, n, k});
   }
   Function::Arguments arguments{};
+  give_scalars(arguments);
   std::vector<Tables> made;
   made.reserve(Function::Inputs::kSize + Function::Outputs::kSize + Function::Reductions::kSize);
   Listed<Function::Inputs>::point(problems, arguments, made);

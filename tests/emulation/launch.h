@@ -125,10 +125,8 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
   auto const& params = *reinterpret_cast<typename Kernel::Params*>(storage);
   std::vector<char> memory(sizeof(typename Kernel::SharedStorage) + 1024);
   char* shared = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024);
-  // Groups and reductions are launched again, with what the first launch has left in the workspace.
-  constexpr bool kAgain =
-      std::is_same_v<Call, pycutlass_grouped_call> || std::is_same_v<Call, pycutlass_reduction_call>;
-  unsigned const times = kAgain ? 2 : 1;
+  // Again, with what the first launch has left in the workspace.
+  unsigned const times = plan.workspace_bytes && !plan.clear_bytes ? 2 : 1;
   for (unsigned z = 0; z < times * plan.grid[2]; ++z) {
     for (unsigned y = 0; y < plan.grid[1]; ++y) {
       for (unsigned x = 0; x < plan.grid[0]; ++x) {

@@ -46,10 +46,10 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
     return given
 
 
-def launch(operation: Any, given: dict[str, Any], **scalars: Any) -> Any:
+def launch(operation: Any, given: dict[str, Any], slices: int = 1, **scalars: Any) -> Any:
     A, B = given["A"], given["B"]
     others = {port.name: given[port.name] for port in operation.epilogue_functor.ports}
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if slices == 1 else {"split_k_slices": slices}
     if A.ndim == 3:
         options = {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": A.shape[0]}
     size = (A.shape[-2], B.shape[-1], A.shape[-1])

@@ -124,6 +124,28 @@ def test_stream_k_over_long_sums(name: str, size: tuple[int, int, int]) -> None:
         assert all(torch.equal(given[output], first[output]) for output in written)
 
 
+@pytest.mark.parametrize(("size", "slices"), [((128, 128, 64), 2), ((264, 136, 4104), 5), ((1000, 520, 1032), 16)])
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("kernel", ["ampere f16", "ampere f32", "ampere f16, alignment 2"])
+def test_slices_of_k(kernel: str, name: str, size: tuple[int, int, int], slices: int) -> None:
+    """Slices take turns to add up a tile: always the same sums, whatever is in the workspace from before."""
+    operation = make(kernel, FUNCTIONS[name])
+    given = drawn(operation, *size)
+    for each in ("A", "B"):
+        given[each] /= size[2] ** 0.25
+    arguments = launch(operation, given, slices=slices)
+    arguments.sync()
+    check(operation, given)
+    written = ("D", *(port.name for port in operation.epilogue_functor.outputs))
+    first = {output: given[output].clone() for output in written}
+    for _ in range(10):
+        for output in written:
+            given[output].fill_(float("nan"))
+        operation.run(arguments)
+        arguments.sync()
+        assert all(torch.equal(given[output], first[output]) for output in written)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_tables_of_addresses(name: str) -> None:
     operation = make("ampere f16", FUNCTIONS[name])

@@ -106,8 +106,7 @@ def test_c_may_be_d_itself() -> None:
 
 def test_modes_that_it_does_not_have_are_refused() -> None:
     mode = cutlass.gemm.Mode
-    with pytest.raises(ArgumentError, match=r"tensors beside C and D \(extra, bias, second\) takes whole sums"):
-        make(drawn(), split_k_slices=2)
+    assert make(drawn(), split_k_slices=2)
     with pytest.raises(ArgumentError, match=r"give extra, bias, second to the ReductionArguments that follow"):
         make(drawn(), gemm_mode=mode.GemmSplitKParallel)
     with pytest.raises(ArgumentError, match=r"reads no tables of addresses"):
@@ -140,7 +139,7 @@ def test_a_written_vector_lies_apart() -> None:
 def test_supports_knows_the_modes() -> None:
     assert OPERATION.supports((M, N, K))
     size = pycutlass.GemmProblemSize(M, N, K, split_k_slices=2)
-    assert "tensors beside C and D" in OPERATION.supports(size).reason
+    assert OPERATION.supports(size)
 
 
 def test_an_update_names_what_it_does_not_know() -> None:

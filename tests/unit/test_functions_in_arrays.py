@@ -125,11 +125,16 @@ def test_stream_k_divides_k_as_it_likes(without_gpu: None) -> None:
         launch(operation, drawn(operation), gemm_mode=_Mode.Array, batch=BATCH)
 
 
-def test_serial_slices_are_no_sums(without_gpu: None) -> None:
-    operation = make("residual")
+@pytest.mark.parametrize("name", ["residual", "reduced"])
+def test_slices_are_added_up_before_the_function_sees_them(name: str, without_gpu: None) -> None:
+    operation = make(name)
     given = {name: each and each[0] for name, each in drawn(operation).items()}
-    with pytest.raises(ArgumentError, match="takes whole sums, and serial split-K brings parts of them: leave out"):
-        launch(operation, given, split_k_slices=2)
+    written = ("D", *(port.name for port in operation.epilogue_functor.outputs))
+    whole = given | {name: given[name].copy() for name in written}
+    launch(operation, whole)
+    launch(operation, given, split_k_slices=2)
+    for output in written:
+        np.testing.assert_array_equal(given[output], whole[output])
 
 
 def test_lists_beside_a_table_of_D_lie_apart() -> None:

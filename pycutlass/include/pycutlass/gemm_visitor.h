@@ -5,6 +5,7 @@
 #include "pycutlass/gemm_universal.h"
 
 #include <cute/tensor.hpp>
+#include <cutlass/barrier.h>
 #include <cutlass/epilogue/threadblock/fusion/visitors.hpp>
 #include <cutlass/gemm/kernel/default_gemm_universal_with_visitor.h>
 
@@ -55,14 +56,53 @@ uint64_t place_workspace(typename Tree::Arguments&, int, int, int, void*, long) 
 }
 #endif
 
-/// CUTLASS's kernel with a visitor, for one GEMM, for batches and for matrices that tables of addresses list, which it
-/// does not take itself.
+/// What another threadblock has written in this launch.
+template <typename Word>
+CUTLASS_DEVICE Word written_by_others(Word const* address) {
+#if PYCUTLASS_DEVICE_SIDE
+  return __ldcg(address);  // from the L2 cache, which all threadblocks share
+#else
+  return *address;
+#endif
+}
+
+/// CUTLASS's kernel with a visitor, for one GEMM, for batches, for matrices that tables of addresses list, and for
+/// slices of K, which it does not take itself.
+///
+/// Slices of a tile take turns: each adds its sums to those that the one before it has left in the workspace, and the
+/// last one visits what they come to. So sums are whole, of the accumulator's type and always the same.
 template <typename Base, typename Swizzle>
 struct VisitedGemm : Base {
   using Mma = typename Base::Mma;
-  using Params = typename Base::Params;
   using SharedStorage = typename Base::SharedStorage;
   using Mode = cutlass::gemm::GemmUniversalMode;
+  using Sums = typename Mma::FragmentC;
+  using Sum = typename Sums::Element;
+  /// What is stored of sums at a time.
+  using Word = cutlass::platform::conditional_t<sizeof(Sum) == 8, unsigned long long, unsigned>;
+  static constexpr int kSumsOfWord = sizeof(Word) / sizeof(Sum), kWords = Sums::kElements / kSumsOfWord;
+  static_assert(Sums::kElements % kSumsOfWord == 0);
+
+  struct Params : Base::Params {
+    using Base::Params::Params;
+
+    int slices = 1;
+    int* turns = nullptr;  // for each tile, how many slices have left their sums
+    Word* sums = nullptr;  // of each tile, a word of each thread beside that of the next
+
+    /// Divides K as CUTLASS does (cutlass/gemm/kernel/params_universal_base.h): fewer slices than asked may have work.
+    CUTLASS_HOST_DEVICE void divide(int count) {
+      int const bits_a = cutlass::sizeof_bits<typename Base::ElementA>::value;
+      int const bits_b = cutlass::sizeof_bits<typename Base::ElementB>::value;
+      int const step = 128 / (bits_a < bits_b ? bits_a : bits_b), k = this->problem_size.k();
+      this->gemm_k_size = ((k + count - 1) / count + step - 1) / step * step;
+      slices = (k + this->gemm_k_size - 1) / this->gemm_k_size;
+      this->grid_tiled_shape.k() = slices;
+    }
+    CUTLASS_HOST_DEVICE int64_t tiles() const {
+      return int64_t(this->grid_tiled_shape.m()) * this->grid_tiled_shape.n();
+    }
+  };
 
   /// Where operand A or B of a tile is.
   template <typename Element>
@@ -71,24 +111,61 @@ struct VisitedGemm : Base {
     return static_cast<Element*>(given) + batch * batch_stride;
   }
 
+  /// Adds the sums of the slices before this one; returns whether it is the last, which has the whole sums then.
+  CUTLASS_DEVICE static bool add_up(Params const& params, cutlass::gemm::GemmCoord const& tile, Sums& sums,
+                                    int thread) {
+    using Turns = cutlass::Barrier;
+    int const number = tile.m() * params.grid_tiled_shape.n() + tile.n(), slice = tile.k();
+    Word* const place = params.sums + (int64_t(number) * kWords * Base::kThreadCount + thread);
+    if (slice > 0) {
+      Turns::wait_eq(params.turns, thread, number, slice);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kWords; ++i) {
+        Word const word = written_by_others(place + i * Base::kThreadCount);
+        CUTLASS_PRAGMA_UNROLL
+        for (int j = 0; j < kSumsOfWord; ++j) {
+          Sum& sum = sums[i * kSumsOfWord + j];
+          sum = reinterpret_cast<Sum const*>(&word)[j] + sum;
+        }
+      }
+    }
+    if (slice + 1 == params.slices) {
+      if (thread == 0) params.turns[number] = 0;  // for the next launch
+      return true;
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWords; ++i) place[i * Base::kThreadCount] = reinterpret_cast<Word const*>(&sums)[i];
+    Turns::arrive_inc(params.turns, thread, number);
+    return false;
+  }
+
   CUTLASS_DEVICE static void invoke(Params const& params, SharedStorage& shared) {
-    cutlass::gemm::GemmCoord const tile = Swizzle().get_tile_offset(params.swizzle_log_tile);
+    cutlass::gemm::GemmCoord tile = Swizzle().get_tile_offset(params.swizzle_log_tile);
     if (tile.m() >= params.grid_tiled_shape.m() || tile.n() >= params.grid_tiled_shape.n()) return;
     int const thread = threadIdx.x, warp = cutlass::canonical_warp_idx_sync(), lane = thread % 32;
-    int const m = params.problem_size.m(), n = params.problem_size.n(), k = params.problem_size.k();
-    typename Mma::IteratorA A(
-        params.params_A, matrix<typename Base::ElementA>(params.ptr_A, params.batch_stride_A, params.mode, tile.k()),
-        {m, k}, thread, {tile.m() * Mma::Shape::kM, 0});
-    typename Mma::IteratorB B(
-        params.params_B, matrix<typename Base::ElementB>(params.ptr_B, params.batch_stride_B, params.mode, tile.k()),
-        {k, n}, thread, {0, tile.n() * Mma::Shape::kN});
-    typename Mma::FragmentC sums;
+    int const m = params.problem_size.m(), n = params.problem_size.n();
+    bool const is_divided = params.slices > 1;
+    int const batch = is_divided ? 0 : tile.k(), first = is_divided ? tile.k() * params.gemm_k_size : 0;
+    int const k = is_divided ? cutlass::platform::min(params.problem_size.k(), first + params.gemm_k_size)
+                             : params.problem_size.k();
+    typename Mma::IteratorA A(params.params_A,
+                              matrix<typename Base::ElementA>(params.ptr_A, params.batch_stride_A, params.mode, batch),
+                              {m, k}, thread, {tile.m() * Mma::Shape::kM, first});
+    typename Mma::IteratorB B(params.params_B,
+                              matrix<typename Base::ElementB>(params.ptr_B, params.batch_stride_B, params.mode, batch),
+                              {k, n}, thread, {first, tile.n() * Mma::Shape::kN});
+    Sums sums;
     sums.clear();
     Mma mma(shared.main_loop, thread, warp, lane);
-    mma((k + Mma::Shape::kK - 1) / Mma::Shape::kK, sums, A, B, sums);
-    typename Base::Epilogue epilogue(params.output_op, shared.epilogue, thread, warp, lane);
+    mma((k - first + Mma::Shape::kK - 1) / Mma::Shape::kK, sums, A, B, sums);
     // Asked for again, the tile takes no registers meanwhile.
-    epilogue(sums, Swizzle().get_tile_offset(params.swizzle_log_tile), params.problem_shape, thread);
+    tile = Swizzle().get_tile_offset(params.swizzle_log_tile);
+    if (params.slices > 1) {
+      if (!add_up(params, tile, sums, thread)) return;
+      tile.k() = 0;
+    }
+    typename Base::Epilogue epilogue(params.output_op, shared.epilogue, thread, warp, lane);
+    epilogue(sums, tile, params.problem_shape, thread);
   }
 };
 
@@ -144,9 +221,11 @@ struct GemmVisitor {
     pycutlass_call const& common = call.common;
     auto const mode = static_cast<Mode>(call.mode);
     bool const listed = mode == Mode::kArray;
-    // Stream-K divides K before the tree sees a sum.
-    bool const is_whole = mode == Mode::kGemm && (kStreamK || call.batch_count == 1);
-    if (!is_whole && mode != Mode::kBatched && (!listed || kStreamK)) return cutlass::Status::kErrorNotSupported;
+    if (mode != Mode::kGemm && mode != Mode::kBatched && (!listed || kStreamK)) {
+      return cutlass::Status::kErrorNotSupported;
+    }
+    // The tree sees whole sums. Stream-K divides K by itself, others by what VisitedGemm has for slices.
+    int const slices = mode == Mode::kGemm && !kStreamK ? call.batch_count : 1;
     pycutlass_operand const &a = operand(common, PYCUTLASS_A), &b = operand(common, PYCUTLASS_B);
     pycutlass_operand const& d = operand(common, PYCUTLASS_D);
     for (pycutlass_operand const* each : {&a, &b, &d}) {
@@ -156,10 +235,11 @@ struct GemmVisitor {
     Epilogue::fill(tree, common);
     int const matrices = mode == Mode::kGemm ? 1 : call.batch_count;
     uint64_t const trees = place_workspace<Tree>(tree, call.m, call.n, matrices, common.workspace, 0);
-    // CUTLASS's own counts the matrices of tables as it counts those of a batch.
-    typename Kernel::Arguments arguments(listed ? Mode::kBatched : mode, {call.m, call.n, call.k}, call.batch_count,
-                                         tree, a.data, b.data, d.data, d.data, a.stride[1], b.stride[1], d.stride[1],
-                                         d.stride[1], a.stride[0], b.stride[0], d.stride[0], d.stride[0]);
+    // CUTLASS's own counts the matrices of tables as it counts those of a batch, and knows nothing of slices.
+    typename Kernel::Arguments arguments(listed ? Mode::kBatched : mode, {call.m, call.n, call.k},
+                                         call.batch_count / slices, tree, a.data, b.data, d.data, d.data, a.stride[1],
+                                         b.stride[1], d.stride[1], d.stride[1], a.stride[0], b.stride[0], d.stride[0],
+                                         d.stride[0]);
     cutlass::Status const status = Kernel::can_implement(arguments);
     if (status != cutlass::Status::kSuccess) return status;
     Params* const params = new (storage) Params(arguments, common.sm_count, common.sm_occupancy);
@@ -175,8 +255,20 @@ struct GemmVisitor {
       if (common.workspace) params->init_workspace(static_cast<char*>(common.workspace) + behind);
       note_clear(common.workspace, result);
     } else {
+      if (slices > 1) params->divide(slices);
       dim3 const grid = params->get_grid_dims();
       result = {{grid.x, grid.y, grid.z}, trees, 0, 0, 0};
+      if (slices > 1) {
+        auto const place = [&](uint64_t bytes) {
+          uint64_t const behind = (result.workspace_bytes + 127) / 128 * 128;
+          result.workspace_bytes = behind + bytes;
+          return static_cast<void*>(static_cast<char*>(common.workspace) + behind);
+        };
+        params->turns = static_cast<int*>(place(params->tiles() * sizeof(int)));
+        uint64_t const words = Kernel::kWords * uint64_t(Kernel::kThreadCount);
+        params->sums =
+            static_cast<typename Kernel::Word*>(place(params->tiles() * words * sizeof(typename Kernel::Word)));
+      }
     }
     return cutlass::Status::kSuccess;
   }
