@@ -23,6 +23,7 @@ __all__ = [
     "Loop",
     "Summary",
     "alone_times",
+    "both_ways",
     "cycling",
     "device_times",
     "host_times",
@@ -138,6 +139,16 @@ def alone_times(
     counts is the call from its launch on the device to its drain, and not the host.
     """
     return _times(DeviceTimer(cold_l2=True, seconds=seconds, least_rounds=least_rounds, warmup=1), calls)
+
+
+def both_ways(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, dict[str, float]]:
+    """Return the median microseconds of each call, ``alone`` with a cold L2 cache and ``queued`` back to back."""
+    alone = alone_times(calls, seconds=seconds)
+    queued = device_times({name: repeating(call) for name, call in calls.items()}, seconds=seconds)
+    return {
+        "alone": {name: summarize(times).median for name, times in alone.items()},
+        "queued": {name: summarize(times).median for name, times in queued.items()},
+    }
 
 
 def running_times(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
