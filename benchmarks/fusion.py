@@ -84,6 +84,7 @@ class Work:
             "matrix": randn(m, n, **options),
             "row": randn(n, **options),
             "column": randn(m, **options),
+            "number": randn(1, **options),
         }
         self.exact = self.A[:64].double() @ self.B.double()
 
@@ -132,7 +133,7 @@ class Work:
     def extra_seconds(self, functor: Any) -> float:
         """Return how long the memory takes for what a function reads and writes beside D."""
         m, n, _ = self.shape
-        counts = {"matrix": m * n, "row": n, "column": m, "scalar": 1}
+        counts = {"matrix": m * n, "row": n, "column": m, "number": 1, "scalar": 1}
         return sum(counts[port.form] * port.type.bits // 8 for port in functor.ports) / BANDWIDTH
 
 

@@ -46,7 +46,7 @@ FAMILIES = {
     "int8": "Ampere-style, int8, 128x128x64, 3 stages, D of f16",
     "int8_D": "Ampere-style, int8, 128x128x64, 3 stages, D of int8",
 }
-_OF_INT8 = {"int8": ("dequantize", "dequantize_bias"), "int8_D": ("requantize",)}
+_OF_INT8 = {"int8": ("dequantize", "dequantize_bias", "dequantize_each"), "int8_D": ("requantize",)}
 _ABOUT = (
     "Processor seconds of all compilers, device and host side, for one kernel with an empty cache: with each "
     "ready-made function, and with `LinearCombination`. By nvcc, one process at a time, the plain kernel between the "

@@ -40,7 +40,7 @@ from pycutlass import (  # noqa: E402
     epilogue,
     epilogue_function,
 )
-from pycutlass.epilogue import Column, EpilogueFunction, Row, Scalar, Source, Tensor  # noqa: E402
+from pycutlass.epilogue import Column, EpilogueFunction, PerBatch, Row, Scalar, Source, Tensor  # noqa: E402
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS, Node  # noqa: E402
 from pycutlass.epilogue.traced import applied  # noqa: E402
 
@@ -62,7 +62,7 @@ _FLOAT8 = cutlass.float_e4m3, cutlass.float_e5m2
 _BITS = {_f64: 64, _f32: 32, _s32: 32, _f16: 16, cutlass.bfloat16: 16, _s8: 8} | dict.fromkeys(_FLOAT8, 8)
 
 #: What a parameter may be, beside the accumulator and scalars.
-MARKERS = {"Source": Source, "Tensor": Tensor, "Row": Row, "Column": Column}
+MARKERS = {"Source": Source, "Tensor": Tensor, "Row": Row, "Column": Column, "PerBatch": PerBatch}
 
 #: Operand, accumulator, instruction and tile, by the first that can write the type of D that is asked for.
 _KINDS: dict[str, tuple[Any, Any, list[int], list[int], int]] = {

@@ -95,7 +95,7 @@ def draw(seed: int, index: int) -> Kernel:
             wide = "f64" if accumulator.short == "f64" else chance.choice(["f32", "f32", "f32", "f16", "bf16"])
             drawn = drawn_function(chance.randrange(10**9), COMPUTE[wide])
             graph = drawn.function.graph
-            names = [each.name for each in graph.of_form("matrix", "row", "column")]
+            names = [each.name for each in graph.of_form("matrix", "row", "column", "number")]
             names += [name for name, _ in graph.outputs if name != "D"]
             reduced = dict(graph.reductions)
             kinds = ["f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"]
@@ -195,10 +195,10 @@ class Problem:
     def read(self, port: Any) -> Any:
         """Return a tensor that the function reads."""
         m, n, _ = self.size
-        extents = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
+        extents = {"matrix": (m, n), "row": (n,), "column": (m,), "number": (1,)}[port.form]
         shape = extents if self.chance.random() < 0.3 else self.shape(*extents)
         array = self.integers(port.type.short, *shape)
-        axis = {"row": -2, "column": -1}.get(port.form)
+        axis = {"row": -2, "column": -1, "number": -1}.get(port.form)
         self.arrays[port.name] = array if axis is None else np.expand_dims(array, axis)
         values = torch.from_numpy(array)
         if port.form == "matrix":

@@ -202,8 +202,13 @@ def table_problem(
 
 
 def _port_tables(port: Port, given: Any, count: int) -> dict[str, Table]:
-    """Return the tables of a tensor that the epilogue has: of addresses, and of a matrix of leading dimensions, too."""
+    """Return the tables of a tensor that the epilogue has: of addresses, and of a matrix of leading dimensions, too.
+
+    Numbers of the problems may lie in a table themselves.
+    """
     name, address = port.name, (("int64", "uint64"), (count,))
+    if port.form == "number":
+        return {name: _table(name, given, ((port.type.dtype_name, *address[0]), (count,)))}
     if port.form != "matrix":
         return {name: _table(name, given, address)}
     if not isinstance(given, list | tuple) or len(given) != 2:

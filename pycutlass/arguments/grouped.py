@@ -15,12 +15,12 @@ from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import AlignmentError, ArgumentError
-from pycutlass.integers import items_of, shape_of
+from pycutlass.integers import items_of
 from pycutlass.kernel import PreparedGrouped, prepare
 from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.launch.grouped import GroupedLaunch, GroupProblem, TableProblem
 from pycutlass.operands import check_bias, check_count
-from pycutlass.operands.epilogue import given_ports
+from pycutlass.operands.epilogue import given_ports, taken_apart
 from pycutlass.operands.reordered import Reordering
 from pycutlass.operation.group_support import check_sizes, count_tiles
 from pycutlass.operation.grouped import GemmOperationGrouped
@@ -161,18 +161,17 @@ class GemmGroupedArguments(Arguments):
         One tensor may hold those of all problems along its first dimension.
         """
         functor = self.operation.epilogue_functor
-        dimensions = {port.name: 3 if port.form == "matrix" else 2 for port in functor.ports}
-        return {
-            name: items_of(t, sys.maxsize - 1)
-            if isinstance(t, list)
-            or (
-                not isinstance(t, tuple)
-                and len(shape_of(t) or ()) == dimensions[name]
-                and hasattr(t, "__getitem__")  # as objects with __dlpack__ may lack
-            )
-            else t
-            for name, t in given_ports(functor, epilogue).items()
-        }
+        ports = {port.name: port for port in functor.ports}
+
+        def apart(name: str, given: Any) -> Any:
+            if isinstance(given, list):
+                return items_of(given, sys.maxsize - 1)
+            if isinstance(given, tuple) or self._most_tiles is not None:
+                return given
+            taken = taken_apart(ports[name], given)
+            return given if taken is None else taken
+
+        return {name: apart(name, given) for name, given in given_ports(functor, epilogue).items()}
 
     def _start_ordinary(self, given: dict[str, Any], output_op: Any) -> bool:
         """Make the launch of tensors that C++ sees are right; False, and nothing has changed, of all others."""
@@ -241,7 +240,8 @@ class GemmGroupedArguments(Arguments):
             launches as many as the GPU holds, which Hopper-native groups always do.
         epilogue : mapping, optional
             Of the tensors that the operation's epilogue has beside C and D, by their names: a table of addresses of
-            each vector, and of each matrix the two tables (addresses, leading dimensions).
+            each vector, of each matrix the two tables (addresses, leading dimensions), and of each `PerBatch` a table
+            of addresses or the numbers themselves.
 
         Raises
         ------

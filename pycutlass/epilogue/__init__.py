@@ -23,7 +23,7 @@ from pycutlass.epilogue.function import (
 from pycutlass.epilogue.functions import *  # noqa: F403
 from pycutlass.epilogue.functors import EpilogueFunctor, LinearCombination, LinearCombinationClamp
 from pycutlass.epilogue.generic import LinearCombinationGeneric
-from pycutlass.epilogue.parameters import Column, Row, Source, Tensor
+from pycutlass.epilogue.parameters import Column, PerBatch, Row, Source, Tensor
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars
 from pycutlass.epilogue.visit_tree import EpilogueVisitTree, VisitorArguments, VisitorEpilogue, reduction_op
@@ -42,6 +42,7 @@ __all__ = [
     "LinearCombination",
     "LinearCombinationClamp",
     "LinearCombinationGeneric",
+    "PerBatch",
     "Port",
     "Row",
     "Scalar",

@@ -177,7 +177,7 @@ def cost(
         raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {bandwidth!r}")
     batch = attribute(problem, "batch") or 1
     m, n, _ = size
-    elements = {"matrix": m * n, "row": n, "column": m, "scalar": 1, "row_tiles": m, "column_tiles": n}
+    elements = {"matrix": m * n, "row": n, "column": m, "number": 1, "scalar": 1, "row_tiles": m, "column_tiles": n}
 
     def total(ports: Sequence[Port]) -> int:
         counts = (

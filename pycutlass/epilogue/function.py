@@ -30,7 +30,7 @@ __all__ = ["EpilogueFunction", "FunctionEpilogue", "epilogue_function"]
 
 Array = NDArray[Any]
 
-_PORTS = ("matrix", "row", "column")
+_PORTS = ("matrix", "row", "column", "number")
 
 
 @public
@@ -42,8 +42,9 @@ def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
     function : callable
         Of the accumulator, its first parameter. Each further one says by an annotation of `pycutlass.epilogue` what it
         is: `Row` (a vector with an element for each column of D), `Column` (one for each row), `Tensor` (a matrix like
-        D), `Source` (operand C) or `Scalar` (a number of each launch, with a default perhaps). It is called once, at
-        once, and returns D or a dict of outputs by name, with D among them.
+        D), `Source` (operand C), `PerBatch` (a number in memory for each matrix of a batch) or `Scalar` (a number of
+        each launch, with a default perhaps). It is called once, at once, and returns D or a dict of outputs by name,
+        with D among them.
 
     Returns
     -------
@@ -153,7 +154,7 @@ class EpilogueFunction:
         accum : array
             The accumulator, of (..., M, N). Its type is computed in where it is float32 or float64, else float64.
         **given : array or number
-            The other parameters by name: rows of (..., N), columns of (..., M).
+            The other parameters by name: rows of (..., N), columns of (..., M), numbers of (...).
 
         Raises
         ------
@@ -174,6 +175,9 @@ class EpilogueFunction:
             if each.name not in given and each.default is None:
                 raise ArgumentTypeError(f"{self.name} takes {', '.join(names)}; {each.name} is missing")
             array = _numbers(each.name, given.get(each.name, each.default))
+            if each.form == "number":
+                arrays[each.name] = _for_each_matrix(self.name, each.name, array, accum.shape)
+                continue
             wanted = {"row": accum.shape[-1:], "column": accum.shape[-2:-1], "scalar": ()}.get(
                 each.form, accum.shape[-2:]
             )
@@ -194,6 +198,22 @@ class EpilogueFunction:
 
     def __repr__(self) -> str:
         return f"<epilogue function {self.name}({', '.join(each.name for each in self.graph.inputs)})>"
+
+
+def _for_each_matrix(function: str, name: str, given: Array, accumulator: tuple[int, ...]) -> Array:
+    """Return numbers of the batch in the shape that they broadcast in: as given, or of (..., 1, 1) already."""
+    batch = accumulator[:-2]
+    if given.size == 1:
+        return given.reshape(1, 1)
+    if given.shape == (*batch, 1, 1):
+        return given
+    if given.shape != batch:
+        wanted = f"of shape {batch}, or a single one" if batch else "a single one"
+        raise ArgumentError(
+            f"{name} of {function} is a number for each matrix of the batch, {wanted} where the accumulator has "
+            f"{accumulator}; got {given.shape}"
+        )
+    return given[..., None, None]
 
 
 def _numbers(name: str, given: Any) -> Array:

@@ -28,7 +28,7 @@ from pycutlass.epilogue.activations import (
     tanh,
 )
 from pycutlass.epilogue.function import EpilogueFunction, epilogue_function
-from pycutlass.epilogue.parameters import Column, Row, Tensor
+from pycutlass.epilogue.parameters import Column, PerBatch, Row, Tensor
 from pycutlass.epilogue.protocol import Scalar
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "bias_tanh",
     "dequantize",
     "dequantize_bias",
+    "dequantize_each",
     "layer_norm_statistics",
     "requantize",
     "residual_relu",
@@ -117,6 +118,15 @@ def dequantize(accum: Any, row_scale: Column, column_scale: Row) -> Any:
 def dequantize_bias(accum: Any, row_scale: Column, column_scale: Row, bias: Row) -> Any:
     """Return x * row_scale * column_scale + bias."""
     return accum * row_scale * column_scale + bias
+
+
+@epilogue_function
+def dequantize_each(accum: Any, row_scale: Column, scale: PerBatch) -> Any:
+    """Return x * row_scale * scale: with a scale for each row of A, and one for B of each matrix or problem.
+
+    So are the weights of experts scaled, in a batch or a group with a problem for each.
+    """
+    return accum * row_scale * scale
 
 
 @epilogue_function

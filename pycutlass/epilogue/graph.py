@@ -24,6 +24,7 @@ AXES: dict[str, frozenset[str]] = {
     "matrix": frozenset("mn"),
     "row": frozenset("n"),
     "column": frozenset("m"),
+    "number": frozenset(),
     "scalar": frozenset(),
 }
 _FORMS = {frozenset("mn"): "matrix", frozenset("n"): "row", frozenset("m"): "column", frozenset(): "scalar"}
@@ -44,7 +45,8 @@ class Input:
     name : str
         Of the parameter.
     form : str
-        ``"accumulator"``, ``"source"`` (C), ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
+        ``"accumulator"``, ``"source"`` (C), ``"matrix"``, ``"row"``, ``"column"``, ``"number"`` (one for each
+        matrix of a batch) or ``"scalar"``.
     default : float, optional
         Of a scalar, where it has one.
     kind : str, optional
@@ -155,7 +157,7 @@ class Graph:
         ----------
         given : mapping
             Inputs by name: the accumulator and other matrices of (..., M, N), rows of (..., 1, N), columns of
-            (..., M, 1).
+            (..., M, 1), numbers of (..., 1, 1).
         dtype : dtype
             To compute in.
         rounded : callable, optional

@@ -35,6 +35,8 @@ __all__ = [
 _COMPUTE = ("f16", "bf16", "f32", "f64")
 #: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
 _LONGEST_NAME = 23
+#: What the forms of tensors are in include/pycutlass/function.h.
+_FORMS = {"matrix": "Matrix", "row": "Row", "column": "Column", "number": "PerBatch"}
 #: What TMA brings through the buffers of C.
 _BY_TMA = ("f16", "bf16", "f32")
 #: What a reduction along an axis makes, of all of D and of each tile.
@@ -258,8 +260,7 @@ def _host_side(source: Port | None, members: dict[str, str], scalars: int) -> st
 
 def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
     each = (
-        f"pycutlass::{port.form.capitalize()}<&FunctionArguments::{members[port.name]}, {port.alignment}>"
-        for port in ports
+        f"pycutlass::{_FORMS[port.form]}<&FunctionArguments::{members[port.name]}, {port.alignment}>" for port in ports
     )
     return f"pycutlass::List<{', '.join(each)}>"
 

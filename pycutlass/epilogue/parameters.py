@@ -17,7 +17,7 @@ from pycutlass.errors import DescriptionError, PyCutlassError
 from pycutlass.integers import real
 from pycutlass.types import element
 
-__all__ = ["Column", "Marker", "Row", "Source", "Tensor", "parameters", "traced"]
+__all__ = ["Column", "Marker", "PerBatch", "Row", "Source", "Tensor", "parameters", "traced"]
 
 #: What the accumulator is called in graphs, so that functions are equal whatever they call it.
 _ACCUMULATOR = "accum"
@@ -36,7 +36,7 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Marker:
-    """Says of a parameter what it stands for: `Row`, `Column`, `Tensor`, `Source` or `Scalar`.
+    """Says of a parameter what it stands for: `Row`, `Column`, `Tensor`, `Source`, `PerBatch` or `Scalar`.
 
     Called with an element type of ``cutlass``, it says that as well: ``bias: Row(cutlass.float32)``.
     """
@@ -61,11 +61,13 @@ Row = Marker("Row", "row")
 Column = Marker("Column", "column")
 #: A matrix of the extents of D.
 Tensor = Marker("Tensor", "matrix")
+#: A number in memory for each matrix of a batch, while a `Scalar` is one for all of them.
+PerBatch = Marker("PerBatch", "number")
 #: Operand C.
 Source = Marker("Source", "source")
 
-_MARKERS = {"row": Row, "column": Column, "tensor": Tensor, "source": Source}
-_MEANT = "Row, Column, Tensor, Source or Scalar"
+_MARKERS = {"row": Row, "column": Column, "tensor": Tensor, "source": Source, "perbatch": PerBatch}
+_MEANT = "Row, Column, Tensor, Source, PerBatch or Scalar"
 
 
 def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -> Graph:

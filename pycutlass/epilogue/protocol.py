@@ -39,8 +39,9 @@ class Port:
         Its type.
     form : str
         ``"matrix"`` (row-major, of the extents of D), ``"row"`` (N elements, for all rows alike) or ``"column"`` (M
-        elements). What is written may be a ``"scalar"`` as well, or results of tiles: ``"row_tiles"`` (M elements for
-        each tile across) or ``"column_tiles"`` (N elements for each tile down).
+        elements). What is read may be a ``"number"`` as well, one for each matrix of a batch. What is written may be a
+        ``"scalar"``, or results of tiles: ``"row_tiles"`` (M elements for each tile across) or ``"column_tiles"`` (N
+        elements for each tile down).
     alignment : int
         Of its address and leading dimension, in elements.
     tile : int
@@ -208,7 +209,10 @@ class Epilogue(ABC):
         given = dict(zip(names, values, strict=False))
         unknown = {name: value for name, value in named.items() if name not in names}
         if unknown:
-            raise unknown_keywords("epilogue_type", unknown, names)
+            tensors = {
+                port.name: f"{port.name} is a tensor: give epilogue={{{port.name!r}: ...}}." for port in self.ports
+            }
+            raise unknown_keywords("epilogue_type", unknown, names, tensors)
         for name in given.keys() & named.keys():
             raise ArgumentError(f"{name} is given twice, by position and by name")
         given |= named

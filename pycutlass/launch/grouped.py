@@ -318,8 +318,11 @@ class GroupedLaunch(DeviceLaunch):
         problem: Any = prepared.problem
         if isinstance(problem, TableProblem):
             for port in problem.operation.epilogue_functor.ports:
-                strides = problem.operands.get(f"ld of {port.name}")
-                place = problem.operands[port.name].view.pointer, (strides.view.pointer if strides else 0, 0)
+                strides, table = problem.operands.get(f"ld of {port.name}"), problem.operands[port.name].view
+                if table.dtype_name == port.type.dtype_name:  # the numbers themselves, one behind the other
+                    prepared.tensors[port.name] = table.pointer, (0, 1), port.type.bytes_of(problem.count)
+                    continue
+                place = table.pointer, (strides.view.pointer if strides else 0, 0)
                 prepared.tensors[port.name] = *place, 8 * problem.count
             return
         if not entries:

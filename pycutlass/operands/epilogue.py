@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,13 +14,13 @@ from pycutlass.calls import unknown_keywords
 from pycutlass.epilogue import Epilogue, FunctionEpilogue, Port
 from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import shape_of
+from pycutlass.integers import attribute, items_of, shape_of
 from pycutlass.log import say_once
 from pycutlass.operands import Matrix, Operand, check_alike, check_listed, empty_matrix, matrix, vector
 from pycutlass.operands.pointers import PointerArray, PointerTable, address_table
 from pycutlass.remedies import EpilogueName
 
-__all__ = ["check_sums", "for_batches", "given_ports", "listed_port", "port_operand"]
+__all__ = ["check_sums", "for_batches", "given_ports", "listed_port", "port_operand", "taken_apart"]
 
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
@@ -68,13 +69,21 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
         of_a_list = port.name.endswith("]")
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: {how}")
+    if port.form == "number" and isinstance(tensor, float | np.floating):
+        raise ArgumentTypeError(
+            f"{name}, a number of the epilogue, lies in memory: pass a tensor of {port.type.dtype_name} with an element"
+            f" for each matrix of a batch, got {type(tensor).__name__} {tensor:g}. What is a number itself is a Scalar"
+        )
     line = _line(port, rows, columns)
     if 0 in line:
         return empty_matrix(name, description, tensor, rows, columns, batch)
     make = matrix if port.form == "matrix" else vector
-    if written or not rows or not columns:  # one line, which does not stand for a matrix of them
+    if written or not rows or not columns or port.form == "number":  # which stands for no matrix of lines
         rows, columns = line
-    return make(name, description, tensor, rows, columns, batch, written=written)
+    made = make(name, description, tensor, rows, columns, batch, written=written)
+    if port.form == "number" and batch > 1 and made.view.shape is None:  # an address: one behind the other
+        return replace(made, batch_stride=1)
+    return made
 
 
 def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:
@@ -82,6 +91,7 @@ def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:
     return {
         "row": (1, columns),
         "column": (rows, 1),
+        "number": (1, 1),
         "scalar": (1, 1),
         "row_tiles": (rows * -(-columns // max(port.tile, 1)), 1),
         "column_tiles": (1, columns * -(-rows // max(port.tile, 1))),
@@ -101,12 +111,11 @@ def listed_port(
     if tensors is None:
         return port_operand(port, None, rows, columns, batch, written=written)
     if not isinstance(tensors, list | tuple):
-        dimensions = 3 if port.form == "matrix" else 2
-        shape = shape_of(tensors) or ()
-        if len(shape) != dimensions or shape[0] != batch or not hasattr(tensors, "__getitem__"):
+        taken = taken_apart(port, tensors)
+        if taken is None or len(taken) != batch:
             ld = columns if port.form == "matrix" else 0
             return address_table(port.name, port.description, tensors, batch, ld)
-        tensors = [tensors[number] for number in range(batch)]
+        tensors = taken
     check_listed(port.name, tensors, batch)
     matrices = tuple(
         port_operand(replace(port, name=f"{port.name}[{number}]"), tensor, rows, columns, 1, written=written)
@@ -114,6 +123,19 @@ def listed_port(
     )
     check_alike(port.name, matrices)
     return PointerArray(port.name, port.description, matrices)
+
+
+def taken_apart(port: Port, tensor: Any) -> tuple[Any, ...] | None:
+    """Return the tensors of all problems that one holds along its first dimension; None where it holds no such."""
+    shape = shape_of(tensor) or ()
+    if not hasattr(tensor, "__getitem__"):  # as objects with __dlpack__ may lack
+        return None
+    if port.form != "number":
+        return items_of(tensor, sys.maxsize - 1) if len(shape) == (3 if port.form == "matrix" else 2) else None
+    if not shape or math.prod(shape[1:]) != 1 or "int64" in str(attribute(tensor, "dtype")):  # a table of addresses
+        return None
+    # Elements of (problems,) would be numbers, and no tensors.
+    return items_of((tensor[number : number + 1] for number in range(shape[0])), sys.maxsize - 1)
 
 
 def for_batches(tensor: Any, port: Port, rows: int, columns: int, batch: int, listed: bool) -> Any:

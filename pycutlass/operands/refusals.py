@@ -320,8 +320,9 @@ def _column(operand: Matrix) -> str:
 def _vector(operand: Matrix) -> str:
     or_many = f", or ({operand.batch}, {operand.line})" if operand.batch > 1 else ""
     what = "operand" if isinstance(operand.name, EpilogueName) else "a bias"
-    if operand.rows == operand.columns == operand.batch == 1:
-        return f"{what} {operand.name} must be of one element; got shape {_shape(operand)}"
+    if operand.rows == operand.columns == 1:
+        count = f"have {operand.batch} elements, one for each matrix of the batch, or" if operand.batch > 1 else "be of"
+        return f"{what} {operand.name} must {count} one element; got shape {_shape(operand)}"
     return (
         f"{what} {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
         f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}"

@@ -266,7 +266,7 @@ class Emulator:
         drawn, step = random.Random(seed), operation.C.alignment
         m, n, _ = operation.tile_description.threadblock_shape
         sizes = ((2 * m, 2 * n), (m + 8, n + n // 2 + step), (1, step), (m // 2 + 3, 2 * n - step))
-        count = 3 if isinstance(operation, GemmOperationGrouped) else 1
+        count = 3 if isinstance(operation, GemmOperationGrouped) else 2
         problems = ((count, *size, step, drawn.randint(0, 2**30)) for size in sizes)
         warps = 4 if operation.tile_description.kernel_schedule is KernelSchedule.Pingpong else 8
         return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n")

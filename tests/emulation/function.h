@@ -60,13 +60,16 @@ struct Given<Form<kMember, kAlignment>> {
   static constexpr bool kIsRow = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Row<kMember, kAlignment>>;
   static constexpr bool kIsColumn = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Column<kMember, kAlignment>>;
 
+  static constexpr bool kIsNumber = std::is_same_v<Form<kMember, kAlignment>, pycutlass::PerBatch<kMember, kAlignment>>;
+  static constexpr bool kHasRows = !kIsRow && !kIsNumber, kHasColumns = !kIsColumn && !kIsNumber;
+
   Matrix<Element, true> memory;
 
   Given(Sizes const& sizes, double filling)
-      : memory(kIsRow ? 1 : sizes.m, kIsColumn ? 1 : sizes.n, kIsColumn ? 0 : 3 * kAlignment, filling, sizes.count,
+      : memory(kHasRows ? sizes.m : 1, kHasColumns ? sizes.n : 1, kIsColumn ? 0 : 3 * kAlignment, filling, sizes.count,
                sizes.listed) {}
   void give(Function::Arguments& arguments) { point<kMember>(arguments, memory.operand()); }
-  Element& at(int row, int column) { return memory(kIsRow ? 0 : row, kIsColumn ? 0 : column); }
+  Element& at(int row, int column) { return memory(kHasRows ? row : 0, kHasColumns ? column : 0); }
 };
 
 template <typename Ports>
@@ -236,10 +239,11 @@ struct FunctionCheck {
   }
 };
 
-/// The tables of one port: where it is in all problems.
+/// The tables of one port: where it is in all problems, or the numbers of all.
 struct Tables {
   std::vector<void const*> addresses;
   std::vector<int64_t> strides;
+  std::vector<double> numbers;  // memory of elements that may be smaller
 };
 
 /// Points the ports of `arguments` at tables, which it makes of those of all problems: pointers to what has a
@@ -258,11 +262,14 @@ template <template <auto, int> class... Forms, auto... kMembers, int... kAlignme
 struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
   template <typename Problems>
   static void point(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
-    (point_one<kMembers>(problems, arguments, made), ...);
+    (point_one<Forms<kMembers, kAlignments>, kMembers>(problems, arguments, made), ...);
   }
-  template <auto kMember, typename Problems>
+  template <typename Form, auto kMember, typename Problems>
   static void point_one(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
     made.emplace_back();
+    if (std::is_same_v<Form, pycutlass::PerBatch<kMember, 1>> && made.size() > 1) {
+      return line_up<kMember>(problems, arguments.*kMember, made.back().numbers);
+    }
     for (auto const& each : problems) {
       made.back().addresses.push_back((each->check.arguments.*kMember).data);
       made.back().strides.push_back((each->check.arguments.*kMember).stride);
@@ -270,6 +277,16 @@ struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
     auto& port = arguments.*kMember;
     port.data = reinterpret_cast<decltype(port.data)>(made.back().addresses.data());
     port.stride = reinterpret_cast<int64_t>(made.back().strides.data());
+    port.batch = 0;
+  }
+  /// Has the numbers of all problems lie two elements apart.
+  template <auto kMember, typename Problems, typename Port>
+  static void line_up(Problems const& problems, Port& port, std::vector<double>& numbers) {
+    using Element = typename pycutlass::ElementOf<Port>::Type;
+    numbers.resize(2 * problems.size() + 1, kPoison);
+    auto* const first = reinterpret_cast<Element*>(numbers.data());
+    for (size_t i = 0; i < problems.size(); ++i) first[2 * i] = *(problems[i]->check.arguments.*kMember).data;
+    port = {first, 0, 2};
   }
 };
 

@@ -6,6 +6,7 @@
 #include "function.h"
 
 #include <algorithm>
+#include <memory>
 
 namespace emulation {
 
@@ -15,29 +16,32 @@ constexpr int kColumns = Callbacks::kStoredColumns, kRows = EMULATED_WARPS * 16;
 constexpr int kDown = kTileM / kRows, kAcross = kTileN / kColumns, kFragment = kRows * kColumns / (32 * EMULATED_WARPS);
 using Element = typename Matrix<EMULATED_C>::Element;
 
-/// One GEMM, or one of a batch or a group.
+/// One GEMM, or one of a batch or a group: matrix `number` of what `check` has.
 struct Problem {
-  int m, n;
+  int m, n, number;
   std::vector<double> sums;
   Matrix<EMULATED_C> C, D;
-  FunctionCheck check;
+  std::shared_ptr<FunctionCheck> shared;
+  FunctionCheck& check;
 
-  Problem(int m_, int n_, std::mt19937& random)
+  Problem(int m_, int n_, int number_, std::shared_ptr<FunctionCheck> shared_, std::mt19937& random)
       : m(m_),
         n(n_),
+        number(number_),
         sums(size_t(m) * n),
         C(m, n, ALIGNMENT_C, kPoison),
         D(m, n, 2 * ALIGNMENT_C, kUntouched),
-        check({m, n}, random) {
+        shared(shared_),
+        check(*shared) {
     for (double& sum : sums) sum = int(random() % 41) - 20;
     C.fill(random);
-    check.choose(0);
   }
   long wrong() {
     long found = !D.has_slack(kUntouched);
+    check.choose(number);
     for (int row = 0; row < m; ++row) {
       for (int column = 0; column < n; ++column) {
-        found += check.wrong(row, column, sums[row * n + column], number(C(row, column)), D(row, column));
+        found += check.wrong(row, column, sums[row * n + column], emulation::number(C(row, column)), D(row, column));
       }
     }
     return found + check.wrong_at_last();
@@ -93,14 +97,17 @@ inline void run_tile(Callbacks::Params const& params, Problem& problem, int tile
   });
 }
 
-/// Problems of at most `most_m` x `most_n`, multiples of `step`, each of other extents.
+/// Problems of at most `most_m` x `most_n`, multiples of `step`: a batch, or a group of which each has other extents.
 inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::unique_ptr<Problem>> problems;
   for (int i = 0; i < count; ++i) {
     int const m = EMULATED_GROUP ? int(random() % most_m) + 1 : most_m;
     int const n = EMULATED_GROUP ? (int(random() % (most_n / step)) + 1) * step : most_n / step * step;
-    problems.push_back(std::make_unique<Problem>(m, n, random));
+    bool const is_own = EMULATED_GROUP || i == 0;
+    auto const check =
+        is_own ? std::make_shared<FunctionCheck>(Sizes{m, n, EMULATED_GROUP ? 1 : count}, random) : problems[0]->shared;
+    problems.push_back(std::make_unique<Problem>(m, n, EMULATED_GROUP ? 0 : i, check, random));
   }
   Callbacks::Arguments arguments{};
   static_cast<Function::Arguments&>(arguments) = problems[0]->check.arguments;
@@ -133,22 +140,17 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   };
   plan_group(arguments);
 #endif
+  auto const size = cute::make_shape(most_m, most_n / step * step, 64, count);
+  std::vector<char> workspace(Callbacks::get_workspace_size(size, arguments) + 16);
+  auto const params = Callbacks::to_underlying_arguments(size, arguments, workspace.data());
   for (int batch = 0; batch < count; ++batch) {
     Problem& problem = *problems[batch];
-#if !EMULATED_GROUP
-    static_cast<Function::Arguments&>(arguments) = problem.check.arguments;
-#endif
-    auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
-    std::vector<char> workspace(Callbacks::get_workspace_size(size, arguments) + 16);
-    auto const params = Callbacks::to_underlying_arguments(size, arguments, workspace.data());
     for (int tile_m = 0; tile_m * kTileM < problem.m; ++tile_m) {
-      for (int tile_n = 0; tile_n * kTileN < problem.n; ++tile_n) {
-        run_tile(params, problem, tile_m, tile_n, EMULATED_GROUP ? batch : 0);
-      }
+      for (int tile_n = 0; tile_n * kTileN < problem.n; ++tile_n) run_tile(params, problem, tile_m, tile_n, batch);
     }
-    // Partial results and counters are as the next launch needs them.
-    if (std::count(workspace.begin(), workspace.end(), 0) != long(workspace.size())) fail("the workspace is not clear");
   }
+  // Partial results and counters are as the next launch needs them.
+  if (std::count(workspace.begin(), workspace.end(), 0) != long(workspace.size())) fail("the workspace is not clear");
   long wrong = 0;
   for (auto& each : problems) wrong += each->wrong();
   return wrong;

@@ -73,7 +73,7 @@ def check(seeds: list[int], kind: str, emulator: Emulator) -> None:
     assert not found.size
 
 
-_PORTS = ("matrix", "row", "column")
+_PORTS = ("matrix", "row", "column", "number")
 
 
 @pytest.mark.parametrize("kind", COMPUTE)

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.compile
         ("reduced", "f16", None, (64, 64, 32)),
         ("reduced", "f32", None, (128, 64, 16)),
         ("reduced", "f16", 2, (64, 128, 32)),
+        ("of_batch", "f16", None, (64, 64, 32)),
     ],
 )
 def test_all_elements_are_where_they_belong(
@@ -48,7 +49,12 @@ def test_all_elements_are_where_they_belong(
 
 @pytest.mark.parametrize(
     ("name", "kind", "tile"),
-    [("several", "f16", (64, 64, 32)), ("reduced", "f16", (64, 64, 32)), ("residual", "f32", (64, 64, 16))],
+    [
+        ("several", "f16", (64, 64, 32)),
+        ("reduced", "f16", (64, 64, 32)),
+        ("residual", "f32", (64, 64, 16)),
+        ("of_batch", "f16", (64, 64, 32)),
+    ],
 )
 def test_where_several_threadblocks_add_up_a_tile(
     name: str, kind: str, tile: tuple[int, int, int], emulator: Emulator
@@ -68,6 +74,7 @@ def test_where_several_threadblocks_add_up_a_tile(
         ("residual", cutlass.float16, 1, 3),
         ("reduced", cutlass.float16, 8, 4),
         ("reduced", cutlass.float32, 1, 2),
+        ("of_batch", cutlass.float16, 8, 2),
     ],
 )
 def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: int, emulator: Emulator) -> None:
@@ -85,6 +92,7 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
         ("scaled", "f32", SchedulerMode.Device),
         ("reduced", "f16", SchedulerMode.Device),
         ("reduced", "f32", SchedulerMode.Host),
+        ("of_batch", "f16", SchedulerMode.Device),
     ],
 )
 def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
@@ -112,6 +120,8 @@ def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emula
         ("reduced", "Cooperative", (128, 64, 64), False),
         ("several", "Cooperative", (128, 96, 64), True),
         ("reduced", "Cooperative", (128, 64, 64), True),
+        ("of_batch", "Cooperative", (128, 64, 64), False),
+        ("of_batch", "Pingpong", (64, 64, 64), True),
         pytest.param("reduced", "Pingpong", (128, 64, 64), False, marks=pytest.mark.thorough),
         pytest.param("residual", "Pingpong", (64, 48, 64), True, marks=pytest.mark.thorough),
     ],
@@ -140,6 +150,7 @@ CONVOLUTIONS = {
     [
         *((kernel, "several") for kernel in CONVOLUTIONS),
         ("fprop", "reduced"),
+        ("fprop", "of_batch"),
         *(pytest.param(kernel, "reduced", marks=pytest.mark.thorough) for kernel in CONVOLUTIONS if kernel != "fprop"),
     ],
 )

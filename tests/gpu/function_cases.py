@@ -36,7 +36,7 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
         "C": randn(m, n, kind=operation.C.type.short) if functor.reads_source else None,
     }
     for port in functor.inputs:
-        shape = {"matrix": (m, n), "row": (n,), "column": (m,)}[port.form]
+        shape = {"matrix": (m, n), "row": (n,), "column": (m,), "number": () if batch else (1,)}[port.form]
         given[port.name] = randn(*shape, kind=port.type.short)
     for port in functor.outputs:
         shape = {"row": (n,), "column": (m,), "scalar": (1,), "row_tiles": (m,), "column_tiles": (n,)}

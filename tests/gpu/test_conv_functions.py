@@ -58,7 +58,7 @@ def test_every_output_is_right(kind: str, name: str, size: dict[str, int]) -> No
     functor = operation.epilogue_functor
     extent = (D.shape[0], D.shape[2], D.shape[3], D.shape[1])
     C = drawn(*extent) if functor.reads_source else None
-    shapes = {"row": (n,), "column": (m,), "scalar": (1,)}
+    shapes = {"row": (n,), "column": (m,), "scalar": (1,), "number": (1,)}
     given: dict[str, Any] = {}
     for port in functor.inputs:
         shape = shapes.get(port.form)

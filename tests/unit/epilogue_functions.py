@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pycutlass
-from pycutlass import epilogue
-from pycutlass.epilogue import Column, Row, Scalar, Source, Tensor, gelu, maximum, where
+from pycutlass import cutlass, epilogue
+from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Source, Tensor, gelu, maximum, where
 
-__all__ = ["FUNCTIONS", "biased", "linear", "residual", "scaled", "several", "tile_sums"]
+__all__ = ["FUNCTIONS", "biased", "linear", "of_batch", "residual", "scaled", "several", "tile_sums"]
 
 
 @pycutlass.epilogue_function
@@ -52,6 +52,12 @@ def reduced(accum: Any, bias: Row) -> Any:
     }
 
 
+@pycutlass.epilogue_function
+def of_batch(accum: Any, scale: PerBatch, bias: Row, shift: PerBatch(cutlass.float32)) -> Any:  # type: ignore[valid-type]
+    t = accum * scale + bias
+    return {"D": t + shift, "T": t}
+
+
 def tile_sums(rows: int, columns: int) -> Any:
     """Return a function that leaves sums of each tile, of tiles of `rows` x `columns`."""
 
@@ -68,4 +74,4 @@ def tile_sums(rows: int, columns: int) -> Any:
     return of_tiles
 
 
-FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced)}
+FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced, of_batch)}

@@ -115,7 +115,8 @@ def test_numpy_means_the_same_as_the_function_itself(seed: int) -> None:
     function = drawn_function(seed).function
     random = np.random.default_rng(seed)
     given = {
-        each.name: random.integers(-8, 9, {"row": 6, "column": 5, "scalar": ()}.get(each.form, (5, 6))) / 4.0
+        each.name: random.integers(-8, 9, {"row": 6, "column": 5, "number": (), "scalar": ()}.get(each.form, (5, 6)))
+        / 4.0
         for each in function.graph.inputs[1:]
     }
     accumulator = random.integers(-256, 257, (5, 6)).astype(np.float64)
@@ -465,6 +466,10 @@ def test_markers_may_be_text() -> None:
     def function(accum: "tensor", bias: "row", left: "column", c: "source", alpha: "scalar") -> Any:  # type: ignore # noqa
         return accum * alpha + bias * left + c
 
+    def of_batch(accum: Any, scale: "PerBatch") -> Any:  # type: ignore # noqa
+        return accum * scale
+
+    assert pycutlass.epilogue_function(of_batch).graph.inputs[1].form == "number"
     forms = [each.form for each in pycutlass.epilogue_function(function).graph.inputs]
     assert forms == ["accumulator", "row", "column", "source", "scalar"]
     assert (Column.form, Source.form) == ("column", "source")

@@ -40,7 +40,7 @@ def drawn(functor: Any, sizes: Any = SIZES) -> dict[str, Any]:
         return [random.integers(-3, 4, shape(*size)).astype(dtype) for size in sizes]
 
     shapes: dict[str, Any] = {"matrix": lambda m, n, k: (m, n), "row": lambda m, n, k: (n,)}
-    shapes |= {"column": lambda m, n, k: (m,), "scalar": lambda m, n, k: (1,)}
+    shapes |= {"column": lambda m, n, k: (m,), "scalar": lambda m, n, k: (1,), "number": lambda m, n, k: (1,)}
     given: dict[str, Any] = {"A": each(lambda m, n, k: (m, k)), "D": each(shapes["matrix"])}
     given["B"] = [np.asfortranarray(B) for B in each(lambda m, n, k: (k, n))]
     given["C"] = each(shapes["matrix"]) if functor.reads_source else None
@@ -198,17 +198,17 @@ def test_what_no_group_has_is_refused() -> None:
 _ON_A_GPU = """
 from descriptions import parts
 from fake_gpu.inside import _load
-from pycutlass.epilogue import Row, Scalar, Tensor
+from pycutlass.epilogue import PerBatch, Row, Scalar, Tensor
 
 @pycutlass.epilogue_function
-def added(accum, bias: Row, addend: Tensor, alpha: Scalar = 1.0):
-    t = alpha * accum + bias
+def added(accum, bias: Row, gain: PerBatch, addend: Tensor, alpha: Scalar = 1.0):
+    t = (alpha * accum + bias) * gain
     return {"D": t + addend, "table": t}
 
 described = parts("f32") | {"epilogue_functor": added(pycutlass.cutlass.float32, 4)}
 operation = _load(pycutlass.GemmOperationGrouped(**described), "grouped_function")
 SIZES = [(8, 12, 16), (4, 8, 4), (12, 4, 8)]
-PORTS = ("bias", "addend", "table")  # the last is called like a buffer of the launch
+PORTS = ("bias", "gain", "addend", "table")  # the last is called like a buffer of the launch
 
 def drawn(seed, sizes=SIZES):
     made = {name: [] for name in ("A", "B", "D", *PORTS)}
@@ -216,6 +216,7 @@ def drawn(seed, sizes=SIZES):
         made["A"].append(on_host(m, k, seed + number))
         made["B"].append(on_host(k, n, seed + 10 + number, "F"))
         made["bias"].append(on_host(1, n, seed + 20 + number)[0])
+        made["gain"].append(on_host(1, 1, seed + 40 + number)[0])
         made["addend"].append(on_host(m, n, seed + 30 + number))
         made["D"].append(np.full((m, n), np.nan, np.float32))
         made["table"].append(np.full((m, n), np.nan, np.float32))
@@ -230,8 +231,9 @@ def make(given, sizes=SIZES):
     )
 
 def check(host, D, T):
-    for a, b, bias, addend, d, t in zip(*(host[name] for name in ("A", "B", "bias", "addend")), D, T, strict=True):
-        assert (t == a @ b + bias).all() and (d == a @ b + bias + addend).all()
+    read = (host[name] for name in ("A", "B", "bias", "gain", "addend"))
+    for a, b, bias, gain, addend, d, t in zip(*read, D, T, strict=True):
+        assert (t == (a @ b + bias) * gain).all() and (d == (a @ b + bias) * gain + addend).all()
 
 def now(arrays):
     return [each.now() for each in arrays]
@@ -313,15 +315,25 @@ def addresses(name):
     return table(each.data.ptr for each in here[name])
 
 m, n, k = ([size[axis] for size in SIZES] for axis in range(3))
-ports = {"bias": addresses("bias"), "addend": (addresses("addend"), table(n)), "table": (addresses("table"), table(n))}
+gains = Array(0, np.concatenate(host["gain"]))
+ports = {"bias": addresses("bias"), "gain": gains}
+ports |= {name: (addresses(name), table(n)) for name in ("addend", "table")}
 tables = [addresses("A"), addresses("B"), None, addresses("D"), table(k), table(k), None, table(n)]
 arguments = pycutlass.GemmGroupedArguments.from_device(
     operation, len(SIZES), table(SIZES, np.int32), *tables, epilogue=ports
 )
 run(arguments)
 check(host, now(here["D"]), now(here["table"]))
+arguments.update(epilogue={"gain": Array(0, 2 * np.concatenate(host["gain"]))})
+run(arguments)
+check(host | {"gain": [2 * each for each in host["gain"]]}, now(here["D"]), now(here["table"]))
+arguments.update(epilogue={"gain": addresses("gain")})
+run(arguments)
+check(host, now(here["D"]), now(here["table"]))
 for wrong, said in (
     ({"bias": None}, "bias is missing"),
+    ({"gain": Array(0, np.zeros(2, np.float32))}, "gain must have shape (3,)"),
+    ({"gain": Array(0, np.zeros(3, np.float64))}, "gain must be a device tensor of float32, got float64"),
     ({"addend": addresses("addend")}, "is given as two tables of 3 entries"),
     ({"table": (addresses("table"), table(n[:2]))}, "must have shape (3,)"),
 ):

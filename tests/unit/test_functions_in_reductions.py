@@ -35,7 +35,7 @@ def drawn(functor: Any) -> dict[str, Any]:
     def each(*shape: int, dtype: Any = np.float16) -> Any:
         return random.integers(-3, 4, shape).astype(dtype)
 
-    shapes = {"matrix": (M, N), "row": (N,), "column": (M,), "scalar": (1,)}
+    shapes = {"matrix": (M, N), "row": (N,), "column": (M,), "scalar": (1,), "number": (1,)}
     given = {"A": each(M, K), "B": np.asfortranarray(each(K, N)), "D": each(M, N)}
     given["C"] = each(M, N) if functor.reads_source else None
     return given | {port.name: each(*shapes[port.form], dtype=port.type.dtype) for port in functor.ports}

@@ -43,6 +43,7 @@ TORCH: dict[str, Any] = {
     "bias_tanh": lambda x, bias: torch.tanh(x + bias),
     "dequantize": lambda x, row_scale, column_scale: x * row_scale[:, None] * column_scale,
     "dequantize_bias": lambda x, row_scale, column_scale, bias: x * row_scale[:, None] * column_scale + bias,
+    "dequantize_each": lambda x, row_scale, scale: x * row_scale[:, None] * scale,
     "layer_norm_statistics": lambda x, bias: {
         "D": x + bias,
         "sum": (x + bias).sum(1),
@@ -76,7 +77,7 @@ def test_every_function_is_known_here_and_on_the_page() -> None:
 def test_it_is_what_pytorch_makes(name: str) -> None:
     function: EpilogueFunction = fusions.ALL[name]
     random = np.random.default_rng(len(name))
-    shapes = {"row": (N,), "column": (M,), "scalar": ()}
+    shapes = {"row": (N,), "column": (M,), "number": (), "scalar": ()}
     given = {each.name: random.standard_normal(shapes.get(each.form, (M, N))) for each in function.graph.inputs[1:]}
     x = random.standard_normal((M, N))
     found = function.numpy(x, **given)
@@ -93,7 +94,7 @@ def test_kernels_of_both_families_take_it(name: str) -> None:
         functor = fusions.ALL[name](described["C"].element, described["C"].alignment)
         operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
         assert operation.supports((128, 64, 32))
-    if name in ("dequantize", "dequantize_bias", "requantize"):
+    if name in ("dequantize", "dequantize_bias", "dequantize_each", "requantize"):
         described = parts("f16") | INT8
         functor = fusions.ALL[name](described["C"].element, described["C"].alignment, cutlass.int32)
         assert GemmOperationUniversal(**described | {"epilogue_functor": functor}).supports((128, 64, 32))

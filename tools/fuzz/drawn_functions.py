@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass import cutlass, epilogue
-from pycutlass.epilogue import Column, EpilogueFunction, Row, Scalar, Source, Tensor
+from pycutlass.epilogue import Column, EpilogueFunction, PerBatch, Row, Scalar, Source, Tensor
 from pycutlass.epilogue.graph import Input
 from pycutlass.epilogue.parameters import traced
 
@@ -32,7 +32,10 @@ _POSITIVE = (
     ("rsqrt", 4.0, 2.0),
     ("power", 32.0, 16.0),
 )
-_FORMS = (("row", Row), ("column", Column), ("matrix", Tensor), ("source", Source), ("scalar", Scalar))
+_FORMS = (
+    *(("row", Row), ("column", Column), ("matrix", Tensor)),
+    *(("number", PerBatch), ("source", Source), ("scalar", Scalar)),
+)
 
 
 @dataclass(frozen=True)

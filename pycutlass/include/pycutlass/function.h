@@ -203,6 +203,10 @@ template <auto kMember, int kAlignment>
 struct Row : PortAt<kMember, kAlignment> {};
 template <auto kMember, int kAlignment>
 struct Column : PortAt<kMember, kAlignment> {};
+/// One number for each matrix of a batch. Of a group they may lie in one line, by a step between them, and else in a
+/// table of addresses.
+template <auto kMember, int kAlignment>
+struct PerBatch : PortAt<kMember, kAlignment> {};
 
 template <typename... Ports>
 struct List {
@@ -223,12 +227,14 @@ struct EachPort<Form<kMember, kAlignment>> {
   template <typename Arguments>
   CUTLASS_HOST_DEVICE static void list(Arguments& arguments, int64_t of_matrices) {
     auto& port = arguments.*kMember;
+    if (kIsNumber && port.batch != 0) return;
     port.batch = kIsMatrix ? of_matrices : port.kAddresses;
   }
 
  private:
-  static constexpr bool kIsMatrix =
-      cutlass::platform::is_same<Form<kMember, kAlignment>, Matrix<kMember, kAlignment>>::value;
+  using This = Form<kMember, kAlignment>;
+  static constexpr bool kIsMatrix = cutlass::platform::is_same<This, Matrix<kMember, kAlignment>>::value;
+  static constexpr bool kIsNumber = cutlass::platform::is_same<This, PerBatch<kMember, kAlignment>>::value;
 };
 template <typename... Ports>
 struct EachPort<List<Ports...>> {
@@ -373,6 +379,24 @@ struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   template <typename Number>
   CUTLASS_HOST_DEVICE Number at(int r, int, int) const {
     return function::widened<Number>(elements[r]);
+  }
+};
+
+template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
+struct Reader<PerBatch<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
+  using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  Element element;
+
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const& arguments, Where const& where) {
+    auto const& port = arguments.*kMember;
+    element = port.data[where.batch * port.batch];
+  }
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Number>
+  CUTLASS_HOST_DEVICE Number at(int, int, int) const {
+    return function::widened<Number>(element);
   }
 };
 

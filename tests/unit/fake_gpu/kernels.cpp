@@ -83,7 +83,7 @@ struct Port {
 struct Epilogue {
   float alpha;
   float const* alpha_ptr;
-  Port bias, addend, table;
+  Port bias, gain, addend, table;
 };
 
 #define PORT(name, written)                                                                             \
@@ -94,6 +94,7 @@ constexpr pycutlass_epilogue_field kEpilogue[] = {
     {"alpha", offsetof(Epilogue, alpha), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
     {"alpha", offsetof(Epilogue, alpha_ptr), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, 0},
     PORT(bias, 0),
+    PORT(gain, 0),
     PORT(addend, 0),
     PORT(table, 1),
 };
@@ -340,7 +341,7 @@ Entry entry(void const* table, size_t i, size_t count) {
   return static_cast<Entry const*>(table)[i];
 }
 
-/// T = D + bias, D = T + addend.
+/// T = (D + bias) * gain, D = T + addend. The gains may lie in one line.
 void end_function(Epilogue const& epilogue, size_t i, size_t count, int m, int n, pycutlass_operand const& target) {
   auto const stride = [&](Port const& port) {
     return entry<int64_t>(reinterpret_cast<void const*>(port.stride), i, count);
@@ -348,11 +349,14 @@ void end_function(Epilogue const& epilogue, size_t i, size_t count, int m, int n
   int64_t const ldd = target.stride[0], of_addend = stride(epilogue.addend), of_T = stride(epilogue.table);
   float const* bias = touched(entry<void const*>(epilogue.bias.data, i, count), n);
   float const* addend = touched(entry<void const*>(epilogue.addend.data, i, count), (m - 1) * of_addend + n);
+  auto const [gains, of_gain, step] = epilogue.gain;
+  float const gain =
+      *touched(step ? static_cast<float const*>(gains) + i * step : entry<float const*>(gains, i, count), 1);
   float* T = touched(entry<void const*>(epilogue.table.data, i, count), (m - 1) * of_T + n);
   float* D = touched(target.data, (m - 1) * ldd + n);
   for (int row = 0; row < m; ++row) {
     for (int column = 0; column < n; ++column) {
-      T[row * of_T + column] = D[row * ldd + column] + bias[column];
+      T[row * of_T + column] = (D[row * ldd + column] + bias[column]) * gain;
       D[row * ldd + column] = T[row * of_T + column] + addend[row * of_addend + column];
     }
   }
