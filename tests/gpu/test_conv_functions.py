@@ -62,7 +62,8 @@ def test_every_output_is_right(kind: str, name: str, size: dict[str, int]) -> No
     given: dict[str, Any] = {}
     for port in functor.inputs:
         shape = shapes.get(port.form)
-        given[port.name] = drawn(*extent) if shape is None else torch.randn(shape, device="cuda").to(torch.float16)
+        given[port.name] = drawn(*extent) if shape is None else torch.randn(shape, device="cuda")
+        given[port.name] = given[port.name].to(TORCH[port.type.short])
     for port in functor.outputs:
         kind_of = TORCH[port.type.short]
         shape = shapes.get(port.form)

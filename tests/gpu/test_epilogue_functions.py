@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from descriptions import native_parts, parts
-from epilogue_functions import FUNCTIONS, residual, tile_sums
+from epilogue_functions import FUNCTIONS, of_batch, residual, tile_sums
 from function_cases import check, drawn, launch
 
 import pycutlass
@@ -101,6 +101,29 @@ def test_batches(kernel: str, name: str) -> None:
     given = drawn(operation, 136, 264, 64, (3,))
     launch(operation, given).sync()
     check(operation, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "ampere f32", "hopper cooperative"])
+def test_numbers_of_batches(kernel: str) -> None:
+    """Packed, at any step, as matrices, shared by all, and exchanged; in captured graphs too."""
+    operation = make(kernel, of_batch)
+    given = drawn(operation, 136, 264, 64, (3,))
+    scale = given["scale"]
+    apart = torch.full((3, 5), 7.0, device="cuda", dtype=scale.dtype)
+    apart[:, 2] = scale
+    arguments = launch(operation, given)
+    for each in (scale, apart[:, 2], scale[:, None, None], scale[1:2]):
+        shared = each.expand(3) if each.numel() == 1 else each
+        arguments.update(epilogue={"scale": each})
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            operation.run(arguments)
+        for run in (lambda: operation.run(arguments), graph.replay):
+            given["D"].fill_(float("nan"))
+            torch.cuda.synchronize()
+            run()
+            torch.cuda.synchronize()
+            check(operation, given | {"scale": shared.reshape(3)})
 
 
 @pytest.mark.parametrize("size", [(128, 128, 8192), (264, 136, 4104), (136, 264, 65536)])

@@ -173,6 +173,35 @@ def test_other_tensors_and_sizes(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["ampere, device", "hopper cooperative", "hopper pingpong"])
+@pytest.mark.parametrize("in_one_line", [True, False])
+def test_numbers_of_problems_that_are_on_the_device(kernel: str, in_one_line: bool) -> None:
+    operation = make(kernel, "of_batch")
+    given = drawn(operation, SIZES)
+
+    def table(values: Any, dtype: Any = torch.int64) -> Any:
+        return torch.tensor(list(values), dtype=dtype, device="cuda")
+
+    def addresses(name: str) -> Any:
+        return table(each[name].data_ptr() for each in given)
+
+    n, k = ([size[axis] for size in SIZES] for axis in (1, 2))
+    numbers = {name: torch.cat([each[name] for each in given]) for name in ("scale", "shift")}
+    if not in_one_line:
+        numbers["scale"] = addresses("scale")
+    arguments = GemmGroupedArguments.from_device(
+        operation,
+        len(SIZES),
+        table(SIZES, torch.int32),
+        *(addresses("A"), addresses("B"), None, addresses("D")),
+        *(table(k), table(k), None, table(n)),
+        epilogue={"bias": addresses("bias"), "T": (addresses("T"), table(n)), **numbers},
+    )
+    operation.run(arguments)
+    arguments.sync()
+    check_all(operation, SIZES, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere, device", "hopper cooperative", "hopper pingpong"])
 def test_tables_that_are_on_the_device(kernel: str) -> None:
     operation = make(kernel, "residual")
     given = drawn(operation, SIZES)
