@@ -192,6 +192,8 @@ def asked() -> Iterator[Asked]:
     for name, marker in (*MARKERS.items(), ("Scalar", Scalar)):
         title = "`Scalar`, a number" if marker is Scalar else f"`{name}`"
         yield Asked("parameters", title, _of_marker(marker))
+    by_columns = {"x": TensorDescription(_f16, cutlass.ColumnMajor)}
+    yield Asked("parameters", "`Tensor`, column-major", _of_marker(Tensor), types=by_columns)
     yield Asked("parameters", "`Scalar`, in device memory", _of_marker(Scalar), on_device=True)
     for node in NODES.values():
         yield Asked("nodes", f"`{node.name}`", _of_node(node))
@@ -201,6 +203,7 @@ def asked() -> Iterator[Asked]:
             yield Asked(f"reductions, `axis={axis}`", f"`{name}`", _of_reduction(name, axis))
     matrix = _named(lambda accum: {"D": accum, "x": accum * 2.0})
     yield Asked("outputs beside D", "a matrix", matrix)
+    yield Asked("outputs beside D", "a column-major matrix", matrix, types=by_columns)
     for kind in _FLOAT8:
         yield Asked("outputs beside D", f"a matrix of `{kind.__name__}`", matrix, types={"x": kind})
     for kind in (_f16, cutlass.bfloat16, _f32, _f64, _s8, _s32, *_FLOAT8):

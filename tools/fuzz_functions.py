@@ -95,12 +95,15 @@ def draw(seed: int, index: int) -> Kernel:
             wide = "f64" if accumulator.short == "f64" else chance.choice(["f32", "f32", "f32", "f16", "bf16"])
             drawn = drawn_function(chance.randrange(10**9), COMPUTE[wide])
             graph = drawn.function.graph
-            names = [each.name for each in graph.of_form("matrix", "row", "column", "number")]
+            forms = {each.name: each.form for each in graph.of_form("matrix", "row", "column", "number")}
+            names = [*forms]
             names += [name for name, _ in graph.outputs if name != "D"]
             reduced = dict(graph.reductions)
             kinds = ["f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"]
             types = {name: TAGS[chance.choice(kinds)] for name in names}
             types |= dict.fromkeys(reduced, TAGS["f64" if wide == "f64" else "f32"])
+            matrices = [name for name in names if name not in reduced and forms.get(name, "matrix") == "matrix"]
+            types |= {name: other_layout(chance, types[name]) for name in matrices if chance.random() < 0.2}
             fields = {name: getattr(plain, name) for name in plain._FIELDS if name != "epilogue_functor"}
             written = plain.D
             if accumulator.short == "f32" and not plain.is_sm90 and chance.random() < 0.2:
@@ -114,8 +117,19 @@ def draw(seed: int, index: int) -> Kernel:
             continue
 
 
-def padded(shape: tuple[int, ...], slack: int, kind: str, values: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def other_layout(chance: random.Random, tag: Any) -> TensorDescription:
+    """Return a matrix column by column, or one that is little aligned."""
+    return TensorDescription(tag, chance.choice([cutlass.ColumnMajor, cutlass.RowMajor]), chance.choice([1, 2]))
+
+
+def padded(
+    shape: tuple[int, ...], slack: int, kind: str, values: Any, by_columns: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor in memory with `slack` elements behind each line, and that memory; all of it holds `values`."""
+    if by_columns:
+        turned = values.swapaxes(-1, -2) if isinstance(values, torch.Tensor) else values
+        inside, memory = padded((*shape[:-2], shape[-1], shape[-2]), slack, kind, turned)
+        return inside.swapaxes(-1, -2), memory.swapaxes(-1, -2)
     memory = torch.full((*shape[:-1], shape[-1] + slack), SLACK, dtype=TORCH[kind], device=DEVICE)
     inside = memory[..., : shape[-1]]
     inside.copy_(values if isinstance(values, torch.Tensor) else torch.as_tensor(values).expand(shape))
@@ -146,14 +160,14 @@ class Problem:
         self.written = {}
         self.forms = {port.name: port.form for port in self.functor.outputs}
         alignment = getattr(self.operation, "D", self.operation.C).alignment
-        for name, kind, step in (
-            ("D", self.functor.output, alignment),
-            *((port.name, port.type, port.alignment) for port in self.functor.outputs),
+        for name, kind, step, by_columns in (
+            ("D", self.functor.output, alignment, False),
+            *((port.name, port.type, port.alignment, port.is_by_columns) for port in self.functor.outputs),
         ):
             extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), (m, n))
             slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
             poison = POISON if kind.is_integer else float("nan")
-            self.written[name] = padded(self.shape(*extents), slack, kind.short, poison)
+            self.written[name] = padded(self.shape(*extents), slack, kind.short, poison, by_columns)
             self.given[name] = self.written[name][0]
         self.D = self.given.pop("D")
 
@@ -202,7 +216,8 @@ class Problem:
         self.arrays[port.name] = array if axis is None else np.expand_dims(array, axis)
         values = torch.from_numpy(array)
         if port.form == "matrix":
-            return padded(shape, port.alignment * self.chance.randint(0, 2), port.type.short, values)[0]
+            slack = port.alignment * self.chance.randint(0, 2)
+            return padded(shape, slack, port.type.short, values, port.is_by_columns)[0]
         line, first = values.reshape(-1), self.chance.randint(0, 3)  # vectors may begin anywhere
         memory = torch.full((first + len(line),), SLACK, dtype=TORCH[port.type.short], device=DEVICE)
         memory[first:] = line
@@ -226,7 +241,9 @@ class Problem:
 
     def compare(self, name: str, inside: Any, memory: Any, exact: Any, error: float) -> str:
         kind = element({port.name: port.tag for port in self.functor.ports}.get(name, self.functor.element_output))
-        if memory.shape[-1] > inside.shape[-1] and not (memory[..., inside.shape[-1] :].float() == SLACK).all():
+        between = [memory[..., inside.shape[-1] :]]
+        between += [memory[..., inside.shape[-2] :, :]] if inside.ndim > 1 else []
+        if not all((each.float() == SLACK).all() for each in between):
             return "memory between the lines was written"
         found = inside.double().cpu().numpy()
         rounded = kind.round(exact).astype(np.float64)

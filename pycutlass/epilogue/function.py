@@ -23,6 +23,7 @@ from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families.parts import Tile
 from pycutlass.integers import as_int
+from pycutlass.library import TensorDescription
 from pycutlass.library import Value as FrozenValue
 from pycutlass.types import Element, element
 
@@ -123,8 +124,9 @@ class EpilogueFunction:
         element_accumulator, element_epilogue : element type, optional
             Type of the accumulator, and the type that is computed in (float16, bfloat16, float32 or float64); by
             default float64 where D is, else float32.
-        **types : element type
+        **types : element type or TensorDescription
             Of tensors beside C and D by their names: by default that of D, and of reductions that of the accumulator.
+            A description says the layout and the alignment of a matrix as well, which are those of D otherwise.
 
         Raises
         ------
@@ -236,7 +238,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         What is computed.
     element_output, epilogue_vector_length, element_accumulator, element_epilogue
         As for `EpilogueFunction.__call__`.
-    types : tuple of (str, element type)
+    types : tuple of (str, element type or TensorDescription)
         Types of tensors beside C and D, by their names.
 
     Raises
@@ -321,18 +323,21 @@ class FunctionEpilogue(FrozenValue, Epilogue):
             given = graph.by_name[name].kind if name in graph.by_name else None
             wide = self.compute if self.compute.bits > 16 else element(_core.float32)
             default = wide if name in reduced else self.output if given is None else element_named(given)
-            kind = element(types[name]) if name in types else default
+            described = types.get(name, default.tag)
+            kind = element(described.element if isinstance(described, TensorDescription) else described)
             if given is not None and kind is not default:
                 raise DescriptionError(f"{self.name} says that {name} is {default}, got {name}={kind}: leave it out")
             tile = graph.tile(numbers[name]) if name in numbers else 0
             lowering.check_port(self.name, name, kind, name in reduced and not tile)
-            length = min(self.epilogue_vector_length, 128 // kind.bits) if form == "matrix" else 1
-            return Port(name, kind.tag, form, length, tile)
+            made = Port.usual(name, kind.tag, form, self.epilogue_vector_length, tile)
+            return lowering.described_as(self.name, made, described)
 
         made_inputs = tuple(port(name, form) for name, form in inputs.items())
         made_outputs = tuple(port(name, form) for name, form in outputs.items())
-        kinds = tuple((each.name, each.tag) for each in (*made_inputs, *made_outputs))
-        self.__dict__.update(inputs=made_inputs, outputs=made_outputs, ports=made_inputs + made_outputs, types=kinds)
+        made = made_inputs + made_outputs
+        usual = self.epilogue_vector_length
+        kinds = tuple((each.name, each.tag if each.is_usual(usual) else each.description) for each in made)
+        self.__dict__.update(inputs=made_inputs, outputs=made_outputs, ports=made, types=kinds)
 
     @property
     def name(self) -> str:
@@ -425,5 +430,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         return self.graph.evaluate(given, dtype, (lambda x: self.compute.round(x).astype(dtype)) if rounds else None)
 
     def __repr__(self) -> str:
-        types = "".join(f", {name}={element(tag)}" for name, tag in self.types)
+        types = "".join(
+            f", {name}={kind if isinstance(kind, TensorDescription) else element(kind)}" for name, kind in self.types
+        )
         return f"{self.name}({self.output}, {self.epilogue_vector_length}, {self.accumulator}, {self.compute}{types})"

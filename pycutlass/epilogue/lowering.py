@@ -6,17 +6,19 @@ Each family reads and writes the tensors in its own way, around `Function::compu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
+from pycutlass import _core
 from pycutlass.enums import KernelSchedule
 from pycutlass.epilogue.graph import Graph, Value, element_named
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.protocol import Family, Port, Scalar
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Tile
+from pycutlass.library import TensorDescription
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "check_port",
     "check_types",
     "definitions",
+    "described_as",
     "loaded",
     "reduced_bytes",
     "shared_bytes",
@@ -133,6 +136,31 @@ def check_port(name: str, port: str, kind: Element, is_reduced: bool) -> None:
         raise DescriptionError(f"{port}, {what} {name}, can be of {_listed(known)}; got {kind}")
 
 
+def described_as(name: str, port: Port, given: Any) -> Port:
+    """Return the port of a tensor that `given` describes in place of a type: a matrix with its layout and alignment.
+
+    Raises
+    ------
+    DescriptionError
+        No matrix, or a layout that is none of matrices.
+    """
+    if not isinstance(given, TensorDescription):
+        return port
+    if port.form != "matrix":
+        raise DescriptionError(
+            f"{port.name} of {name} is a {port.form}, which has no layout: give its type alone, "
+            f"{port.name}={given.type}"
+        )
+    if given.layout not in (_core.RowMajor, _core.ColumnMajor):
+        raise DescriptionError(
+            f"{port.name} of {name} is a matrix of the extents of D: describe it with cutlass.RowMajor or "
+            f"cutlass.ColumnMajor, got {given.order}"
+        )
+    return replace(
+        port, layout=given.layout, alignment=min(port.alignment, given.alignment) if given.is_row_major else 1
+    )
+
+
 def check_names(name: str, graph: Graph) -> None:
     """Raise DescriptionError for names that a call record cannot have."""
     for each in (*(given.name for given in graph.inputs[1:]), *(output for output, _ in graph.outputs)):
@@ -166,6 +194,12 @@ def why_not(functor: _Typed, family: Family) -> str:
             f"{functor.name} leaves {tiles} of each tile of a kernel, and {family.value} of partial sums have tiles of "
             f"their own: leave out tile=, for results of whole rows and columns"
         )
+    by_columns = ", ".join(port.name for port in functor.ports if port.is_by_columns)
+    if by_columns and family is Family.AMPERE_CONV:
+        return (
+            f"{functor.name} has {by_columns} of cutlass.ColumnMajor, and tensors of {family.value} lie as D does: "
+            f"leave the layout out"
+        )
     return ""
 
 
@@ -177,7 +211,8 @@ def loaded(functor: _Typed, family: Family) -> Port | None:
 
 
 def _is_for_tma(port: Port) -> bool:
-    return port.form == "matrix" and port.type.short in _BY_TMA and port.alignment * port.type.bits == 128
+    is_by_rows = port.form == "matrix" and not port.is_by_columns
+    return is_by_rows and port.type.short in _BY_TMA and port.alignment * port.type.bits == 128
 
 
 def definitions(functor: _Typed, family: Family) -> str:
@@ -259,10 +294,12 @@ def _host_side(source: Port | None, members: dict[str, str], scalars: int) -> st
 
 
 def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
-    each = (
-        f"pycutlass::{_FORMS[port.form]}<&FunctionArguments::{members[port.name]}, {port.alignment}>" for port in ports
-    )
+    each = (f"pycutlass::{_form(port)}<&FunctionArguments::{members[port.name]}, {port.alignment}>" for port in ports)
     return f"pycutlass::List<{', '.join(each)}>"
+
+
+def _form(port: Port) -> str:
+    return "MatrixByColumns" if port.is_by_columns else _FORMS[port.form]
 
 
 def _reductions(functor: _Typed, members: dict[str, str]) -> str:

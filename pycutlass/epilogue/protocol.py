@@ -38,7 +38,7 @@ class Port:
     tag : element type of ``cutlass``
         Its type.
     form : str
-        ``"matrix"`` (row-major, of the extents of D), ``"row"`` (N elements, for all rows alike) or ``"column"`` (M
+        ``"matrix"`` (of the extents of D), ``"row"`` (N elements, for all rows alike) or ``"column"`` (M
         elements). What is read may be a ``"number"`` as well, one for each matrix of a batch. What is written may be a
         ``"scalar"``, or results of tiles: ``"row_tiles"`` (M elements for each tile across) or ``"column_tiles"`` (N
         elements for each tile down).
@@ -46,6 +46,8 @@ class Port:
         Of its address and leading dimension, in elements.
     tile : int
         Columns (``"row_tiles"``) or rows of a tile.
+    layout : layout of ``cutlass``
+        Of a matrix: ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``.
     """
 
     name: str
@@ -53,6 +55,16 @@ class Port:
     form: str = "matrix"
     alignment: int = 1
     tile: int = 0
+    layout: Any = _core.RowMajor
+
+    @classmethod
+    def usual(cls, name: str, tag: Any, form: str, length: int, tile: int = 0) -> Port:
+        """Return what a tensor is beside a D of which `length` elements are aligned, if nothing else is said."""
+        return cls(name, tag, form, min(length, 128 // element(tag).bits) if form == "matrix" else 1, tile)
+
+    def is_usual(self, length: int) -> bool:
+        """Return whether it is that."""
+        return self == Port.usual(self.name, self.tag, self.form, length, self.tile)
 
     @property
     def type(self) -> Element:
@@ -62,8 +74,13 @@ class Port:
     @cached_property
     def description(self) -> TensorDescription:
         """What a tensor must be. A vector is a line of the matrix that it stands for."""
-        order = _core.ColumnMajor if self.form in ("column", "row_tiles") else _core.RowMajor
+        order = _core.ColumnMajor if self.form in ("column", "row_tiles") else self.layout
         return TensorDescription(self.type.tag, order, self.alignment)
+
+    @property
+    def is_by_columns(self) -> bool:
+        """Whether it is a matrix whose columns are contiguous."""
+        return self.form == "matrix" and not self.description.is_row_major
 
 
 @dataclass(frozen=True)

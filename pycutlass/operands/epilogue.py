@@ -113,7 +113,7 @@ def listed_port(
     if not isinstance(tensors, list | tuple):
         taken = taken_apart(port, tensors)
         if taken is None or len(taken) != batch:
-            ld = columns if port.form == "matrix" else 0
+            ld = 0 if port.form != "matrix" else rows if port.is_by_columns else columns
             return address_table(port.name, port.description, tensors, batch, ld)
         tensors = taken
     check_listed(port.name, tensors, batch)

@@ -7,10 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from pycutlass.epilogue import FunctionEpilogue
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.integers import attribute, shape_of
+from pycutlass.library import TensorDescription
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
-from pycutlass.remedies import alignment_of
+from pycutlass.remedies import EpilogueName, alignment_of
 from pycutlass.spec import view_of
 from pycutlass.types import Element, element_of_dtype
 
@@ -37,10 +39,10 @@ def explained(
         return ArgumentTypeError(error.text(_with_type(operation, error, given)))
     letter = error.name.partition("[")[0]
     described = _DESCRIBED.get(letter, letter)
+    if isinstance(error.name, EpilogueName) or described not in _EXTENTS:
+        return _of_epilogue(operation, error)
     if isinstance(error, OtherLayoutError):
         return ArgumentError(_with_layout(operation, error, letter, described, given))
-    if described not in _EXTENTS:  # a tensor of the epilogue, whose alignment is not the user's choice
-        return AlignmentError(error.text())
     alignments = {described: error.fits}
     if error.extent is not None and hasattr(operation, "A") and operation.A.order.rank == 2:
         along = _line(operation, described)
@@ -49,6 +51,33 @@ def explained(
     if operation.is_sm90:
         return AlignmentError(f"{error.rule}, as TMA needs 16-byte alignment. {error.padded}.")
     return AlignmentError(error.text(narrower(operation, alignments, described, letter == "D")))
+
+
+def _of_epilogue(operation: Any, error: MisalignedError | OtherLayoutError) -> PyCutlassError:
+    """Return what is said of a matrix of an epilogue, which a function may describe otherwise."""
+    if isinstance(error, MisalignedError):
+        return AlignmentError(error.text(_redescribed(operation, error.name, alignment=error.fits)))
+    offer = _redescribed(operation, error.name, layout=error.layout)
+    return ArgumentError(error.described.replace(error.OFFER, offer) if offer else error.alone)
+
+
+def _redescribed(operation: Any, name: str, **changes: Any) -> str:
+    """Return how to describe a matrix of an epilogue function otherwise; nothing where it cannot be."""
+    functor = operation.epilogue_functor
+    port = next((port for port in functor.ports if port.name == name and port.form == "matrix"), None)
+    if port is None or type(functor) is not FunctionEpilogue or not all(changes.values()):
+        return ""
+    most = {} if "alignment" in changes else {"alignment": 128 // port.type.bits}
+    types = dict(functor.types) | {port.name: replace(port.description, **changes, **most)}
+    made = replace(functor, types=tuple(types.items()))
+    apart = getattr(operation, "is_apart", False)
+    fields = {name: getattr(operation, name) for name in operation._FIELDS if name != "D" or apart}
+    try:
+        type(operation)(**fields | {"epilogue_functor": made})
+    except PyCutlassError:
+        return ""
+    kind = dict(made.types)[port.name]
+    return f"describe it, {port.name}={kind if isinstance(kind, TensorDescription) else port.type}"
 
 
 def _count(listed: Any) -> int:
@@ -68,8 +97,6 @@ def _with_layout(operation: Any, error: OtherLayoutError, letter: str, described
     if beside is not None and not _has_layout(beside, error.layout.__name__ == "RowMajor"):
         return error.alone
     described = letter if apart and letter == "D" else described
-    if described not in (*_EXTENTS, "D"):
-        return error.alone
     fields = {name: getattr(operation, name) for name in operation._FIELDS if name != "D" or apart}
     fields[described] = replace(fields[described], layout=error.layout)
     try:

@@ -63,7 +63,10 @@ struct Given<Form<kMember, kAlignment>> {
   static constexpr bool kIsNumber = std::is_same_v<Form<kMember, kAlignment>, pycutlass::PerBatch<kMember, kAlignment>>;
   static constexpr bool kHasRows = !kIsRow && !kIsNumber, kHasColumns = !kIsColumn && !kIsNumber;
 
-  Matrix<Element, true> memory;
+  static constexpr bool kIsByColumns =
+      std::is_same_v<Form<kMember, kAlignment>, pycutlass::MatrixByColumns<kMember, kAlignment>>;
+
+  Matrix<Element, !kIsByColumns> memory;
 
   Given(Sizes const& sizes, double filling)
       : memory(kHasRows ? sizes.m : 1, kHasColumns ? sizes.n : 1, kIsColumn ? 0 : 3 * kAlignment, filling, sizes.count,

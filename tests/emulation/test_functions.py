@@ -137,6 +137,41 @@ def test_what_hopper_native_kernels_call(
     assert right, said
 
 
+ROWS, COLUMNS = (TensorDescription(cutlass.float16, layout, 1) for layout in (cutlass.RowMajor, cutlass.ColumnMajor))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "types"),
+    [
+        ("gemm", {"x": COLUMNS, "y": ROWS, "first": COLUMNS, "second": ROWS}),
+        ("stream-K", {"y": COLUMNS, "second": TensorDescription(cutlass.float32, cutlass.ColumnMajor)}),
+        ("reduction", {"x": COLUMNS, "second": COLUMNS}),
+        ("group", {"x": COLUMNS, "y": ROWS, "first": COLUMNS}),
+        ("hopper", {"x": COLUMNS, "y": ROWS, "first": COLUMNS, "second": ROWS}),
+        ("hopper group", {"x": COLUMNS, "second": COLUMNS}),
+    ],
+)
+def test_matrices_by_columns_and_of_less_alignment(kernel: str, types: dict[str, Any], emulator: Emulator) -> None:
+    small = parts("f16", tile=(64, 64, 32))
+    native = native_parts(tile=(64, 64, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong)
+    given = {"epilogue_functor": FUNCTIONS["several"](cutlass.float16, 8, cutlass.float32, **types)}
+    if kernel == "gemm":
+        right, said = emulator.run_function(GemmOperationUniversal(**small | given))
+    elif kernel == "stream-K":
+        swizzle = {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}
+        right, said = emulator.run_function(GemmOperationUniversal(**small | given | swizzle))
+    elif kernel == "reduction":
+        right, said = emulator.run_reduction(
+            ReductionOperation((4, 256), small["C"], cutlass.float32, **given, count=8, partitions_per_stage=2)
+        )
+    elif kernel == "group":
+        right, said = emulator.run_group(GemmOperationGrouped(**small | given))
+    else:
+        kind: Any = GemmOperationUniversal if kernel == "hopper" else GemmOperationGrouped
+        right, said = emulator.run_hopper(kind(**native | given))
+    assert right, said
+
+
 CONVOLUTIONS = {
     "fprop": {"kind": fprop, "algorithm": "optimized"},
     "fprop, analytic": {"kind": fprop, "algorithm": "analytic", "alignments": (8, 4, 2)},

@@ -37,13 +37,18 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
     }
     for port in functor.inputs:
         shape = {"matrix": (m, n), "row": (n,), "column": (m,), "number": () if batch else (1,)}[port.form]
-        given[port.name] = randn(*shape, kind=port.type.short)
+        given[port.name] = laid_out(port, randn(*shape, kind=port.type.short))
     for port in functor.outputs:
         shape = {"row": (n,), "column": (m,), "scalar": (1,), "row_tiles": (m,), "column_tiles": (n,)}
-        given[port.name] = torch.full(
-            (*batch, *shape.get(port.form, (m, n))), float("nan"), device="cuda", dtype=TORCH[port.type.short]
-        )
+        extents = (*batch, *shape.get(port.form, (m, n)))
+        made = torch.full(extents, float("nan"), device="cuda", dtype=TORCH[port.type.short])
+        given[port.name] = laid_out(port, made)
     return given
+
+
+def laid_out(port: Any, tensor: Any) -> Any:
+    """Return a tensor of the epilogue as its port describes it."""
+    return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if port.is_by_columns else tensor
 
 
 def launch(operation: Any, given: dict[str, Any], slices: int = 1, **scalars: Any) -> Any:

@@ -126,6 +126,31 @@ def test_numbers_of_batches(kernel: str) -> None:
             check(operation, given | {"scale": shared.reshape(3)})
 
 
+COLUMNS, WIDE_COLUMNS, UNALIGNED = (
+    TensorDescription(cutlass.float16, cutlass.ColumnMajor),
+    TensorDescription(cutlass.float32, cutlass.ColumnMajor),
+    TensorDescription(cutlass.float16, cutlass.RowMajor, 1),
+)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("kernel", ["ampere f16", "ampere f16, stream-K", "hopper cooperative", "hopper pingpong"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"x": COLUMNS, "y": UNALIGNED, "first": WIDE_COLUMNS, "second": COLUMNS},
+        {"x": UNALIGNED, "y": WIDE_COLUMNS, "first": UNALIGNED, "second": WIDE_COLUMNS},
+    ],
+    ids=["columns first", "columns last"],
+)
+def test_matrices_by_columns_and_of_less_alignment(types: Any, kernel: str, batch: tuple[int, ...]) -> None:
+    operation = make(kernel, FUNCTIONS["several"], **types)
+    for size in ((128, 128, 64), (264, 136, 72), (8, 8, 8)):
+        given = drawn(operation, *size, batch)
+        launch(operation, given).sync()
+        check(operation, given)
+
+
 @pytest.mark.parametrize("size", [(128, 128, 8192), (264, 136, 4104), (136, 264, 65536)])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_stream_k_over_long_sums(name: str, size: tuple[int, int, int]) -> None:

@@ -18,6 +18,7 @@ from pycutlass import (
     GemmOperationUniversal,
     KernelSchedule,
     SchedulerMode,
+    TensorDescription,
     cutlass,
     epilogue,
 )
@@ -115,6 +116,18 @@ def test_reductions_of_many_problems(kernel: str) -> None:
     operation.run(arguments)
     arguments.sync()
     check_all(operation, fewer, rest)
+
+
+@pytest.mark.parametrize("kernel", ["ampere, device", "hopper cooperative"])
+def test_matrices_by_columns(kernel: str) -> None:
+    described = KERNELS[kernel]()
+    types = dict.fromkeys(("x", "second"), TensorDescription(cutlass.float16, cutlass.ColumnMajor))
+    functor = FUNCTIONS["several"](described["C"].element, 8, cutlass.float32, **types)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    given = drawn(operation, SIZES)
+    launch(operation, SIZES, given)
+    check_all(operation, SIZES, given)
 
 
 def test_results_of_rows_where_a_problem_has_none() -> None:

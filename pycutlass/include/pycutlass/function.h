@@ -203,6 +203,9 @@ template <auto kMember, int kAlignment>
 struct Row : PortAt<kMember, kAlignment> {};
 template <auto kMember, int kAlignment>
 struct Column : PortAt<kMember, kAlignment> {};
+/// A matrix of the extents of D, column by column.
+template <auto kMember, int kAlignment>
+struct MatrixByColumns : PortAt<kMember, kAlignment> {};
 /// One number for each matrix of a batch. Of a group they may lie in one line, by a step between them, and else in a
 /// table of addresses.
 template <auto kMember, int kAlignment>
@@ -233,7 +236,8 @@ struct EachPort<Form<kMember, kAlignment>> {
 
  private:
   using This = Form<kMember, kAlignment>;
-  static constexpr bool kIsMatrix = cutlass::platform::is_same<This, Matrix<kMember, kAlignment>>::value;
+  static constexpr bool kIsMatrix = cutlass::platform::is_same<This, Matrix<kMember, kAlignment>>::value ||
+                                    cutlass::platform::is_same<This, MatrixByColumns<kMember, kAlignment>>::value;
   static constexpr bool kIsNumber = cutlass::platform::is_same<This, PerBatch<kMember, kAlignment>>::value;
 };
 template <typename... Ports>
@@ -319,6 +323,36 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   template <typename Number>
   CUTLASS_HOST_DEVICE Number at(int r, int g, int v) const {
     return function::widened<Number>(Element(groups[r][g].elements[v]));
+  }
+};
+
+/// Elements that are adjacent for a thread are not so in memory: it reads each alone.
+template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
+struct Reader<MatrixByColumns<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
+  using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  cutlass::Array<Element, kVector> groups[kRows][kGroups];
+
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+    auto const& port = arguments.*kMember;
+    auto const* const first = port.data + where.batch * port.batch;
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        groups[r][g].clear();
+        if (where.row(r) >= where.rows || where.column(g) >= where.columns) continue;
+        auto const* const element = first + where.row(r) + int64_t(where.column(g)) * port.stride;
+        CUTLASS_PRAGMA_UNROLL
+        for (int v = 0; v < kVector; ++v) groups[r][g][v] = element[v * port.stride];
+      }
+    }
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE Number at(int r, int g, int v) const {
+    return function::widened<Number>(Element(groups[r][g][v]));
   }
 };
 
@@ -458,6 +492,23 @@ struct Writers<List<Matrix<kMember, kAlignment>, Others...>> {
       for (int v = 0; v < kVector; ++v) group.elements[v] = function::Stored<Element>::of((*out)[v]);
       auto* const line = port.data + where.batch * port.batch + int64_t(where.row(r)) * port.stride;
       Line<kAlignment, Element, kVector>::store(group.elements, line + where.column(g));
+    }
+    Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
+  }
+};
+
+template <auto kMember, int kAlignment, typename... Others>
+struct Writers<List<MatrixByColumns<kMember, kAlignment>, Others...>> {
+  template <typename Arguments, typename Where, typename Number, int kVector>
+  CUTLASS_HOST_DEVICE static void store(Arguments const& arguments, Where const& where, int r, int g,
+                                        Number const (*out)[kVector]) {
+    auto const& port = arguments.*kMember;
+    using Element =
+        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
+    if (where.row(r) < where.rows && where.column(g) < where.columns) {
+      auto* const first = port.data + where.batch * port.batch + where.row(r) + int64_t(where.column(g)) * port.stride;
+      CUTLASS_PRAGMA_UNROLL
+      for (int v = 0; v < kVector; ++v) first[v * port.stride] = function::Stored<Element>::of((*out)[v]);
     }
     Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
   }
