@@ -264,14 +264,11 @@ def _ampere(operation: Any = GemmOperationUniversal, order: Any = cutlass.RowMaj
     )
 
 
-def _hopper(schedule: KernelSchedule, operation: Any = GemmOperationUniversal, order: Any = None) -> Any:
+def _hopper(schedule: KernelSchedule, operation: Any = GemmOperationUniversal, order: Any = cutlass.RowMajor) -> Any:
     def describe(kind: str, make: Any, written: Any) -> Any:
         instruction = MathInstruction(None, _f16, _f16, _f32, cutlass.OpClass.TensorOp)
         tile = TileDescription([128, 128, 64], None, None, instruction, [1, 1, 1], schedule)
-        described = _described(kind, make, written, tile)
-        if order is not None:
-            described["D"] = TensorDescription(described["C"].element, order, described["C"].alignment)
-        return operation(compute_capability=90, **described)
+        return operation(compute_capability=90, **_described(kind, make, written, tile, order))
 
     return describe
 

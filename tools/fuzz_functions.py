@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ TORCH = {
     "e4m3": torch.float8_e4m3fn,
     "e5m2": torch.float8_e5m2,
 }
+COLUMN = cutlass.ColumnMajor
 TAGS = {row.short: row.tag for row in ELEMENTS}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 #: What memory holds before a launch, and what is between its lines.
@@ -110,6 +111,9 @@ def draw(seed: int, index: int) -> Kernel:
                 kind_of_D = TAGS[chance.choice(["e4m3", "e5m2"])]
                 written = TensorDescription(kind_of_D, cutlass.RowMajor, 2 ** chance.randint(0, 4))
                 fields |= {"C": written, "D": None}
+            if chance.random() < 0.25:  # column-major
+                turned = {name: replace(each, layout=COLUMN) for name in "CD" if (each := fields.get(name))}
+                written, fields = turned.get("D") or turned["C"], fields | turned
             functor = drawn.function(written.element, written.alignment, accumulator.tag, TAGS[wide], **types)
             alone = GemmOperationUniversal(**fields, epilogue_functor=functor)
             return Kernel(index, kind, drawn, alone, described(chance, alone, fields))
@@ -123,13 +127,13 @@ def other_layout(chance: random.Random, tag: Any) -> TensorDescription:
 
 
 def padded(
-    shape: tuple[int, ...], slack: int, kind: str, values: Any, by_columns: bool = False
+    shape: tuple[int, ...], slack: int, kind: str, values: Any, layout: Any = cutlass.RowMajor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor in memory with `slack` elements behind each line, and that memory; all of it holds `values`."""
-    if by_columns:
-        turned = values.swapaxes(-1, -2) if isinstance(values, torch.Tensor) else values
+    if layout is COLUMN:
+        turned = values.transpose(-1, -2) if isinstance(values, torch.Tensor) else values
         inside, memory = padded((*shape[:-2], shape[-1], shape[-2]), slack, kind, turned)
-        return inside.swapaxes(-1, -2), memory.swapaxes(-1, -2)
+        return inside.transpose(-1, -2), memory
     memory = torch.full((*shape[:-1], shape[-1] + slack), SLACK, dtype=TORCH[kind], device=DEVICE)
     inside = memory[..., : shape[-1]]
     inside.copy_(values if isinstance(values, torch.Tensor) else torch.as_tensor(values).expand(shape))
@@ -150,24 +154,26 @@ class Problem:
         else:
             (self.A, a), (self.B, b) = self.operand("A", m, k), self.operand("B", k, n)
             self.products = a @ b
+        D = getattr(self.operation, "D", self.operation.C)
+        self.layouts = {"D": D.layout} | {port.name: port.beside(D).layout for port in self.functor.ports}
         self.arrays: dict[str, Any] = {}
         self.given = {port.name: self.read(port) for port in self.functor.inputs}
         self.C = self.source = None
         if self.functor.reads_source:
             C = self.operation.C
             self.source = self.integers(C.type.short, *self.shape(m, n))
-            self.C = padded(self.source.shape, C.alignment, C.type.short, torch.from_numpy(self.source))[0]
+            values = torch.from_numpy(self.source)
+            self.C = padded(self.source.shape, C.alignment, C.type.short, values, C.layout)[0]
         self.written = {}
         self.forms = {port.name: port.form for port in self.functor.outputs}
-        alignment = getattr(self.operation, "D", self.operation.C).alignment
-        for name, kind, step, by_columns in (
-            ("D", self.functor.output, alignment, False),
-            *((port.name, port.type, port.alignment, port.is_by_columns) for port in self.functor.outputs),
+        for name, kind, step in (
+            ("D", self.functor.output, D.alignment),
+            *((port.name, port.type, port.alignment) for port in self.functor.outputs),
         ):
             extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), (m, n))
             slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
             poison = POISON if kind.is_integer else float("nan")
-            self.written[name] = padded(self.shape(*extents), slack, kind.short, poison, by_columns)
+            self.written[name] = padded(self.shape(*extents), slack, kind.short, poison, self.layouts[name])
             self.given[name] = self.written[name][0]
         self.D = self.given.pop("D")
 
@@ -217,7 +223,7 @@ class Problem:
         values = torch.from_numpy(array)
         if port.form == "matrix":
             slack = port.alignment * self.chance.randint(0, 2)
-            return padded(shape, slack, port.type.short, values, port.is_by_columns)[0]
+            return padded(shape, slack, port.type.short, values, self.layouts[port.name])[0]
         line, first = values.reshape(-1), self.chance.randint(0, 3)  # vectors may begin anywhere
         memory = torch.full((first + len(line),), SLACK, dtype=TORCH[port.type.short], device=DEVICE)
         memory[first:] = line
@@ -241,9 +247,8 @@ class Problem:
 
     def compare(self, name: str, inside: Any, memory: Any, exact: Any, error: float) -> str:
         kind = element({port.name: port.tag for port in self.functor.ports}.get(name, self.functor.element_output))
-        between = [memory[..., inside.shape[-1] :]]
-        between += [memory[..., inside.shape[-2] :, :]] if inside.ndim > 1 else []
-        if not all((each.float() == SLACK).all() for each in between):
+        line = inside.shape[-2 if self.layouts[name] is COLUMN else -1]
+        if memory.shape[-1] > line and not (memory[..., line:].float() == SLACK).all():
             return "memory between the lines was written"
         found = inside.double().cpu().numpy()
         rounded = kind.round(exact).astype(np.float64)

@@ -289,10 +289,11 @@ class GemmArguments(Arguments):
             operands.update(self._zeros())
         functor = operation.epilogue_functor
         take = listed_port if self.gemm_mode == _Mode.Array else port_operand
+        targets = [port.name for port in functor.outputs]
         for port in functor.ports:
-            written = port in functor.outputs
-            operands[port.name] = take(port, given.get(port.name), m, n, self.batch_count, written=written)
-        check_target(operands, [port.name for port in functor.outputs])
+            tensor, written = given.get(port.name), port.name in targets
+            operands[port.name] = take(port.beside(operation.D), tensor, m, n, self.batch_count, written=written)
+        check_target(operands, targets)
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
 

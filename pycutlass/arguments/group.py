@@ -61,7 +61,8 @@ def group_problem(
         for name in names
     }
     for port in functor.ports:
-        groups[port.name] = _port_operands(port, given.get(port.name), sizes, written=port in functor.outputs)
+        tensors, is_written = given.get(port.name), port in functor.outputs
+        groups[port.name] = _port_operands(port.beside(operation.C), tensors, sizes, written=is_written)
     _check_place(groups.values())
     if exceeds(operation, sizes):
         for A, B, size in zip(groups["A"], groups["B"], sizes.tolist(), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -366,6 +366,15 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     def cpp(self, family: Family, source: Element | None = None) -> str:
         """Return the C++ type, which `definitions` defines."""
         return lowering.FAMILIES[family].cpp
+
+    def transposed(self) -> FunctionEpilogue:
+        """Return the epilogue of the transposed problem, as kernels compute a column-major D."""
+        function = EpilogueFunction(self.name, self.graph.transposed())
+        types = tuple(
+            (port.name, port.tag if layout is None else TensorDescription(port.tag, layout, port.alignment))
+            for port, layout in ((port, port.transposed().layout) for port in self.ports)
+        )
+        return replace(self, function=function, types=types)
 
     def definitions(self, family: Family) -> str:
         """Return the C++ that comes before the kernel."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -138,6 +138,18 @@ class Graph:
     def of_form(self, *forms: str) -> tuple[Input, ...]:
         """Return the inputs of some forms, in order."""
         return tuple(each for each in self.inputs if each.form in forms)
+
+    def transposed(self) -> Graph:
+        """Return what computes the transposed outputs of transposed matrices."""
+        forms, axes = {"row": "column", "column": "row"}, {"0": "1", "1": "0"}
+        inputs = tuple(replace(each, form=forms.get(each.form, each.form)) for each in self.inputs)
+        values = tuple(
+            replace(each, data=(each.data[0], axes.get(each.data[1], ""), *each.data[2:]))
+            if each.node == "reduce"
+            else each
+            for each in self.values
+        )
+        return Graph(inputs, values, self.outputs)
 
     @property
     def reductions(self) -> tuple[tuple[str, Value], ...]:

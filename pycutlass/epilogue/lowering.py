@@ -188,17 +188,17 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
 
 def why_not(functor: _Typed, family: Family) -> str:
     """Return why kernels of `family` cannot have an epilogue function; nothing where they can."""
+    column_major = ", ".join(port.name for port in functor.ports if port.layout is _core.ColumnMajor)
+    if column_major and family is Family.AMPERE_CONV:
+        return (
+            f"{functor.name} has {column_major} as cutlass.ColumnMajor, and tensors of {family.value} lie as D does: "
+            f"give the element type alone, in place of a TensorDescription"
+        )
     tiles = ", ".join(port.name for port in functor.outputs if port.tile)
     if tiles and family is Family.REDUCTION:
         return (
             f"{functor.name} leaves {tiles} of each tile of a kernel, and {family.value} of partial sums have tiles of "
             f"their own: leave out tile=, for results of whole rows and columns"
-        )
-    by_columns = ", ".join(port.name for port in functor.ports if port.is_by_columns)
-    if by_columns and family is Family.AMPERE_CONV:
-        return (
-            f"{functor.name} has {by_columns} of cutlass.ColumnMajor, and tensors of {family.value} lie as D does: "
-            f"leave the layout out"
         )
     return ""
 
@@ -299,7 +299,7 @@ def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
 
 
 def _form(port: Port) -> str:
-    return "MatrixByColumns" if port.is_by_columns else _FORMS[port.form]
+    return "ColumnMajorMatrix" if port.is_by_columns else _FORMS[port.form]
 
 
 def _reductions(functor: _Typed, members: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,8 +46,8 @@ class Port:
         Of its address and leading dimension, in elements.
     tile : int
         Columns (``"row_tiles"``) or rows of a tile.
-    layout : layout of ``cutlass``
-        Of a matrix: ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``.
+    layout : layout of ``cutlass``, optional
+        Of a matrix: ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``. Without it, it is that of D.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Port:
     form: str = "matrix"
     alignment: int = 1
     tile: int = 0
-    layout: Any = _core.RowMajor
+    layout: Any = None
 
     @classmethod
     def usual(cls, name: str, tag: Any, form: str, length: int, tile: int = 0) -> Port:
@@ -73,14 +73,26 @@ class Port:
 
     @cached_property
     def description(self) -> TensorDescription:
-        """What a tensor must be. A vector is a line of the matrix that it stands for."""
-        order = _core.ColumnMajor if self.form in ("column", "row_tiles") else self.layout
+        """What a tensor must be, where D is row-major. A vector is a line of the matrix that it stands for."""
+        order = _core.ColumnMajor if self.form in ("column", "row_tiles") else self.layout or _core.RowMajor
         return TensorDescription(self.type.tag, order, self.alignment)
 
     @property
     def is_by_columns(self) -> bool:
         """Whether it is a matrix whose columns are contiguous."""
         return self.form == "matrix" and not self.description.is_row_major
+
+    def beside(self, D: TensorDescription) -> Port:
+        """Return the port with the layout of D, where it has none of its own."""
+        if self.form != "matrix" or self.layout is not None or D.layout is not _core.ColumnMajor:
+            return self
+        return replace(self, layout=D.layout)
+
+    def transposed(self) -> Port:
+        """Return what the port is to the transposed D."""
+        forms = {"row": "column", "column": "row", "row_tiles": "column_tiles", "column_tiles": "row_tiles"}
+        layout = {_core.RowMajor: _core.ColumnMajor, _core.ColumnMajor: _core.RowMajor}.get(self.layout)
+        return replace(self, form=forms.get(self.form, self.form), layout=layout)
 
 
 @dataclass(frozen=True)
@@ -196,6 +208,10 @@ class Epilogue(ABC):
     @abstractmethod
     def cpp(self, family: Family, source: Element | None = None) -> str:
         """Return the C++ type of the epilogue for kernels of `family`, with a C of type `source` (by default D's)."""
+
+    def transposed(self) -> Epilogue | None:
+        """Return the epilogue of the transposed problem, of which a column-major D is a row-major one; or None."""
+        return None
 
     def definitions(self, family: Family) -> str:
         """Return C++ that comes before the kernel, for a tree: a type that is none of CUTLASS's."""

@@ -222,6 +222,9 @@ class Epilogue(Protocol):
     def cpp(self, family: Any, source: Element | None = None) -> str:
         """Return its C++ type for kernels of `family`, with a C of type `source`."""
 
+    def transposed(self) -> Any:
+        """Return the epilogue of the transposed problem; None where it has none."""
+
     def definitions(self, family: Any) -> str:
         """Return the C++ that comes before the kernel, where it is a tree of visitors."""
 

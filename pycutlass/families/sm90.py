@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pycutlass import _core
 from pycutlass.calls import member_meant, shown
@@ -21,6 +20,7 @@ from pycutlass.families.table import (
     check_family,
     check_matrix,
     check_tiles,
+    in_kernel,
     nearest_multiple,
 )
 from pycutlass.log import say_once
@@ -183,7 +183,8 @@ class _Sm90(KernelFamily):
     def _check_layouts(self, kernel: Gemm) -> None:
         A, B, C = kernel.A, kernel.B, kernel.C
         (of_A, of_B), *_ = kernel.tile_description.math_instruction.product.layouts
-        wanted = [("A", A, of_A), ("B", B, of_B), *([("C", C, _core.RowMajor)] if C == kernel.D else [])]
+        follows = C == kernel.D and in_kernel(kernel.epilogue_functor, C) is kernel.epilogue_functor
+        wanted = [("A", A, of_A), ("B", B, of_B), *([("C", C, _core.RowMajor)] if follows else [])]
         wrong = [(name, operand, layout) for name, operand, layout in wanted if operand.layout is not layout]
         if not wrong:
             return
@@ -202,8 +203,15 @@ class _Sm90(KernelFamily):
             f"{remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
         )
 
-    def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
+    def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
         """Check that a group leaves it to the kernel who takes which tile, and when."""
+        swizzle = kernel.swizzling_functor
+        if kernel.epilogue_functor.is_tree and not kernel.D.is_row_major:
+            raise DescriptionError(
+                f"Hopper-native groups with an epilogue function have a RowMajor D: the sizes that their kernels read "
+                f"are not those of transposed problems; got {kernel.D.order}: describe D so"
+                f"{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
+            )
         wrong, given = [], []
         if mode is not SchedulerMode.Device:
             wrong.append("a Hopper-native group finds its tiles as it goes, on the device")
@@ -228,7 +236,8 @@ class _Sm90(KernelFamily):
         """Return the bytes of shared memory; of a kernel that has 2 stages where fewer than that would fit."""
         beside = 0
         if epilogue is not None:
-            beside, C, D = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D or C), D or C
+            epilogue, C, D = _in_kernel(epilogue, C, D or C)
+            beside, C = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D)
         stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
@@ -252,22 +261,39 @@ class _Sm90(KernelFamily):
 
     def _text(self, kernel: Gemm, stages: int | None, header: str, template: str) -> str:
         """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
-        tile, functor = kernel.tile_description, kernel.epilogue_functor
+        tile, A, B = kernel.tile_description, kernel.A, kernel.B
         schedule = tile.kernel_schedule or KernelSchedule.Cooperative
-        C = _loaded(functor, self.gemm, kernel.C, kernel.D)
-        written = "" if kernel.D == C else f",\n    {kernel.D.cpp}"
+        functor, C, D = _in_kernel(kernel.epilogue_functor, kernel.C, kernel.D)
+        C, is_transposed = _loaded(functor, self.gemm, C, D), functor is not kernel.epilogue_functor
+        if is_transposed:
+            A, B = _transposed(B), _transposed(A)
+        written = "" if D == C else f",\n    {D.cpp}"
         return (
             f'#include "pycutlass/{header}"\n\n'
             f"{functor.definitions(self.gemm) if functor.is_tree else ''}"
-            f"using Operation = pycutlass::{template}<\n"
-            f"    {kernel.A.cpp},\n"
-            f"    {kernel.B.cpp},\n"
+            f"using {'Transposed' if is_transposed else 'Operation'} = pycutlass::{template}<\n"
+            f"    {A.cpp},\n"
+            f"    {B.cpp},\n"
             f"    {C.cpp},\n"
             f"    {tile.math_instruction.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
             f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
             f"    {functor.cpp(self.gemm, C.type)},\n"
             f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
+            f"{'using Operation = pycutlass::TransposedSm90<Transposed>;' + chr(10) if is_transposed else ''}"
         )
+
+
+def _in_kernel(functor: Epilogue, C: Tensor, D: Tensor) -> tuple[Epilogue, Tensor, Tensor]:
+    """Return the epilogue, C and D of a kernel: with a function and a column-major D, of the transposed problem."""
+    transposed = in_kernel(functor, D)
+    return (functor, C, D) if transposed is functor else (transposed, _transposed(C), _transposed(D))
+
+
+def _transposed(operand: Tensor) -> Tensor:
+    """Return what describes the transposed matrix."""
+    layout = _core.ColumnMajor if operand.is_row_major else _core.RowMajor
+    transposed: Tensor = replace(operand, layout=layout)  # type: ignore[type-var]
+    return transposed
 
 
 def _loaded(functor: Epilogue, family: Family, C: Tensor, D: Tensor) -> Tensor:
@@ -284,14 +310,19 @@ def _check_function(kernel: Gemm, types: tuple[str, ...]) -> None:
     functor = kernel.epilogue_functor
     if functor.reads_source is None:
         return
-    check_tiles(functor, kernel.tile_description)
+    check_tiles(in_kernel(functor, kernel.D), kernel.tile_description)
     for name, operand in (("D", kernel.D), *([("C", kernel.C)] if functor.reads_source else [])):
-        if not operand.is_row_major or operand.type.short not in types:
+        if operand.order.rank != 2 or operand.order.interleave > 1 or operand.type.short not in types:
             raise DescriptionError(
-                f"Hopper-native kernels with the epilogue function {functor!r} have a RowMajor {name} of "
-                f"{', '.join(types)}; got {operand.order} of {operand.type}: describe {name} so"
+                f"Hopper-native kernels with the epilogue function {functor!r} have a RowMajor or ColumnMajor {name} "
+                f"of {', '.join(types)}; got {operand.order} of {operand.type}: describe {name} so"
                 f"{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
             )
+    if functor.reads_source and kernel.C.layout is not kernel.D.layout:
+        raise DescriptionError(
+            f"the epilogue function {functor!r} reads C and writes D in the same order; got C of {kernel.C.order} and "
+            f"D of {kernel.D.order}: describe both alike, or give C as a Tensor of the function with the other layout"
+        )
 
 
 def _static_shape(shape: Shape) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
+from pycutlass import _core
 from pycutlass.calls import meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
@@ -25,6 +26,7 @@ __all__ = [
     "check_family",
     "check_matrix",
     "check_tiles",
+    "in_kernel",
     "nearest_multiple",
     "swizzle_meant",
 ]
@@ -252,7 +254,7 @@ class KernelFamily(ABC):
         """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
 
     @abstractmethod
-    def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
+    def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
         """Check what this family alone asks of a group."""
 
     def slice_step(self, A: Tensor, B: Tensor) -> int:
@@ -370,6 +372,12 @@ def check_tiles(functor: Epilogue, tile: Tile) -> None:
                     f"{port.name} of the epilogue has a result for each tile of {port.tile} {called}, and "
                     f"threadblock_shape {list(tile.threadblock_shape)} has {extent}: make them the same"
                 )
+
+
+def in_kernel(functor: Epilogue, D: Tensor) -> Epilogue:
+    """Return the epilogue that a kernel has: a column-major D is computed as the transposed problem."""
+    transposed: Epilogue | None = functor.transposed() if functor.is_tree and D.layout is _core.ColumnMajor else None
+    return transposed or functor
 
 
 def check_matrix(name: str, operand: Tensor) -> None:

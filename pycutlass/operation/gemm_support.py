@@ -116,7 +116,7 @@ def _makes_groups(operation: Described) -> bool:
     """Return whether there is a grouped operation of the same parts."""
     family, group = operation.family, SchedulerMode.Device
     try:
-        family.check_group(operation.swizzling_functor, group)
+        family.check_group(operation, group)
         check_family(operation.epilogue_functor, family.group)
         A, B, C = operation.A, operation.B, operation.C
         family.check_shared_memory(operation.compute_capability, operation.tile_description, A, B, C, group=group)

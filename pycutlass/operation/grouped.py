@@ -188,7 +188,7 @@ class GemmOperationGrouped(Operation):
             known = " or ".join(map(repr, SchedulerMode))
             near = member_meant(self.precompute_mode, SchedulerMode, "SchedulerMode")
             raise DescriptionError(f"precompute_mode must be {known}, got {shown(self.precompute_mode)}{near}")
-        self.family.check_group(self.swizzling_functor, self.precompute_mode)
+        self.family.check_group(self.single, self.precompute_mode)
         self.family.check_shared_memory(
             *(self.compute_capability, self.tile_description, self.A, self.B, self.C),
             group=self.precompute_mode,

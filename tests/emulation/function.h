@@ -64,7 +64,7 @@ struct Given<Form<kMember, kAlignment>> {
   static constexpr bool kHasRows = !kIsRow && !kIsNumber, kHasColumns = !kIsColumn && !kIsNumber;
 
   static constexpr bool kIsByColumns =
-      std::is_same_v<Form<kMember, kAlignment>, pycutlass::MatrixByColumns<kMember, kAlignment>>;
+      std::is_same_v<Form<kMember, kAlignment>, pycutlass::ColumnMajorMatrix<kMember, kAlignment>>;
 
   Matrix<Element, !kIsByColumns> memory;
 
@@ -188,7 +188,8 @@ inline void give_scalars(Function::Arguments& arguments) {
   }
 }
 
-/// All tensors of a function for a D of m x n, or several, and what must come out.
+/// All tensors of a function for a D of m x n, or several, and what must come out. Where D is column-major, all this is
+/// of the transposed problem.
 struct FunctionCheck {
   Sizes sizes;
   AllGiven<Function::Inputs> inputs;

@@ -19,7 +19,8 @@ inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
   A.fill(random);
   B.fill(random);
   C.fill(random);
-  FunctionCheck check({m, n, count, listed}, random);
+  constexpr bool kTransposed = Operation::kTransposed;
+  FunctionCheck check({kTransposed ? n : m, kTransposed ? m : n, count, listed}, random);
 
   pycutlass_gemm_call call{};
   call.m = m;
@@ -37,7 +38,8 @@ inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
       for (int column = 0; column < n; ++column) {
         double sum = 0;
         for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-        wrong += check.wrong(row, column, sum, number(C(row, column)), D(row, column));
+        wrong += check.wrong(kTransposed ? column : row, kTransposed ? row : column, sum, number(C(row, column)),
+                             D(row, column));
       }
     }
     wrong += check.wrong_at_last();

@@ -8,6 +8,7 @@ namespace emulation {
 
 /// Operands and tensors of one problem; some have no elements, and others sum nothing up.
 struct Problem {
+  static constexpr bool kTransposed = ::Problem::kTransposed;
   int m, n, k;
   Matrix<EMULATED_A> A;
   Matrix<EMULATED_B> B;
@@ -22,7 +23,7 @@ struct Problem {
         B(k, n, ALIGNMENT_B, kPoison),
         C(m, n, ALIGNMENT_C, kPoison),
         D(m, n, 2 * ALIGNMENT_C, kUntouched),
-        check({m, n}, random) {
+        check({kTransposed ? n : m, kTransposed ? m : n}, random) {
     A.fill(random);
     B.fill(random);
     C.fill(random);
@@ -34,7 +35,8 @@ struct Problem {
       for (int column = 0; column < n; ++column) {
         double sum = 0;
         for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-        found += check.wrong(row, column, sum, number(C(row, column)), D(row, column));
+        found += check.wrong(kTransposed ? column : row, kTransposed ? row : column, sum, number(C(row, column)),
+                             D(row, column));
       }
     }
     return found + check.wrong_at_last();

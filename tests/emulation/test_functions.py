@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from convolutions import UNITY, conv, dgrad, fprop, wgrad
-from descriptions import native_parts, parts
+from descriptions import COLUMN, ROW, native_parts, parts
 from emulator import Emulator
-from epilogue_functions import FUNCTIONS, tile_sums
+from epilogue_functions import FUNCTIONS, in_other_layouts, tile_sums
 
 from pycutlass import (
     GemmOperationGrouped,
@@ -44,6 +44,40 @@ def test_all_elements_are_where_they_belong(
     types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
     functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "layouts", "tile", "is_stream_k"),
+    [
+        ("several", "f16", (ROW, COLUMN, COLUMN), (64, 128, 32), False),
+        ("reduced", "f32", (ROW, ROW, COLUMN), (128, 64, 16), False),
+        ("reduced", "f16", (COLUMN, COLUMN, COLUMN), (64, 64, 32), True),
+    ],
+)
+def test_a_column_major_d_is_that_of_the_transposed_problem(
+    name: str,
+    kind: str,
+    layouts: tuple[Any, Any, Any],
+    tile: tuple[int, int, int],
+    is_stream_k: bool,
+    emulator: Emulator,
+) -> None:
+    described = parts(kind, layouts, tile=tile)
+    if is_stream_k:
+        described["swizzling_functor"] = cutlass.ThreadblockSwizzleStreamK
+    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+@pytest.mark.parametrize(("layout_of_d", "layout"), [(ROW, COLUMN), (COLUMN, ROW)])
+def test_tensors_that_lie_otherwise_than_d(layout_of_d: Any, layout: Any, emulator: Emulator) -> None:
+    described = parts("f16", (ROW, COLUMN, layout_of_d), tile=(64, 64, 32))
+    functor = in_other_layouts(cutlass.float16, 8, cutlass.float32, layout)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    assert operation.emit().count("pycutlass::ColumnMajorMatrix<") == 2
+    right, said = emulator.run_function(operation)
     assert right, said
 
 
@@ -96,7 +130,8 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
     ],
 )
 def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
-    described = parts(kind, tile=(64, 64, 32 if kind == "f16" else 16))
+    layouts = (ROW, COLUMN, COLUMN if mode is SchedulerMode.Device else ROW)
+    described = parts(kind, layouts, tile=(64, 64, 32 if kind == "f16" else 16))
     functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
     operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
     right, said = emulator.run_group(operation)
@@ -118,6 +153,7 @@ def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emula
     [
         ("several", "Pingpong", (64, 128, 64), False),
         ("reduced", "Cooperative", (128, 64, 64), False),
+        ("in_other_layouts", "Cooperative", (128, 96, 64), False),
         ("several", "Cooperative", (128, 96, 64), True),
         ("reduced", "Cooperative", (128, 64, 64), True),
         ("of_batch", "Cooperative", (128, 64, 64), False),
@@ -130,8 +166,12 @@ def test_what_hopper_native_kernels_call(
     name: str, schedule: str, tile: tuple[int, int, int], is_group: bool, emulator: Emulator
 ) -> None:
     described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule])
-    types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
-    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    if name == "in_other_layouts":
+        described |= {"C": TensorDescription(cutlass.float16, COLUMN, 8)}
+        functor = in_other_layouts(cutlass.float16, 8, cutlass.float32, ROW)
+    else:
+        types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
+        functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
     kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
     right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
     assert right, said

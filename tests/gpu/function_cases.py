@@ -24,31 +24,34 @@ TORCH = {
 GREATEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
+def laid(tensor: Any, layout: Any) -> Any:
+    """Return a tensor whose rows, or columns, are adjacent."""
+    turned = layout is cutlass.ColumnMajor
+    return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if turned else tensor.contiguous()
+
+
 def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> dict[str, Any]:
     def randn(*shape: int, kind: str) -> Any:
         return torch.randn(*batch, *shape, device="cuda", dtype=torch.bfloat16).to(TORCH[kind])
 
-    functor = operation.epilogue_functor
+    functor, A, B, C = operation.epilogue_functor, operation.A, operation.B, operation.C
     given = {
-        "A": randn(m, k, kind=operation.A.type.short),
-        "B": randn(n, k, kind=operation.B.type.short).transpose(-1, -2),
+        "A": laid(randn(m, k, kind=A.type.short), A.layout),
+        "B": laid(randn(k, n, kind=B.type.short), B.layout),
         "D": torch.full((*batch, m, n), float("nan"), device="cuda", dtype=TORCH[functor.output.short]),
-        "C": randn(m, n, kind=operation.C.type.short) if functor.reads_source else None,
+        "C": laid(randn(m, n, kind=C.type.short), C.layout) if functor.reads_source else None,
     }
+    given["D"] = laid(given["D"], operation.D.layout)
+    layouts = {port.name: port.beside(operation.D).layout for port in functor.ports}
     for port in functor.inputs:
         shape = {"matrix": (m, n), "row": (n,), "column": (m,), "number": () if batch else (1,)}[port.form]
-        given[port.name] = laid_out(port, randn(*shape, kind=port.type.short))
+        given[port.name] = laid(randn(*shape, kind=port.type.short), layouts[port.name])
     for port in functor.outputs:
         shape = {"row": (n,), "column": (m,), "scalar": (1,), "row_tiles": (m,), "column_tiles": (n,)}
         extents = (*batch, *shape.get(port.form, (m, n)))
         made = torch.full(extents, float("nan"), device="cuda", dtype=TORCH[port.type.short])
-        given[port.name] = laid_out(port, made)
+        given[port.name] = laid(made, layouts[port.name])
     return given
-
-
-def laid_out(port: Any, tensor: Any) -> Any:
-    """Return a tensor of the epilogue as its port describes it."""
-    return tensor.transpose(-1, -2).contiguous().transpose(-1, -2) if port.is_by_columns else tensor
 
 
 def launch(operation: Any, given: dict[str, Any], slices: int = 1, **scalars: Any) -> Any:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from descriptions import native_parts, parts
-from epilogue_functions import FUNCTIONS, of_batch, residual, tile_sums
+from descriptions import COLUMN, ROW, native_parts, parts
+from epilogue_functions import FUNCTIONS, in_other_layouts, of_batch, residual, tile_sums
 from function_cases import check, drawn, launch
 
 import pycutlass
@@ -40,6 +40,53 @@ def test_every_output_is_right(kernel: str, name: str, size: tuple[int, int, int
     given = drawn(operation, *size)
     launch(operation, given).sync()
     check(operation, given)
+
+
+COLUMNS = {
+    "ampere f16": lambda: parts("f16", (ROW, COLUMN, COLUMN)),
+    "ampere f32": lambda: parts("f32", (COLUMN, ROW, COLUMN)),
+    "ampere f16, stream-K": lambda: (
+        parts("f16", (COLUMN, COLUMN, COLUMN), tile=(64, 128, 32))
+        | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}
+    ),
+    "hopper cooperative": lambda: (
+        native_parts(tile=(128, 64, 64), cluster=(2, 1)) | {"C": TensorDescription(cutlass.float16, COLUMN, 8)}
+    ),
+    "hopper pingpong": lambda: (
+        native_parts(tile=(64, 128, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong)
+        | {"C": TensorDescription(cutlass.float16, COLUMN, 8)}
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("size", [(264, 136, 72), (1000, 520, 136)])
+@pytest.mark.parametrize("name", [*FUNCTIONS, "in_other_layouts"])
+@pytest.mark.parametrize("kernel", COLUMNS)
+def test_d_by_columns(kernel: str, name: str, size: tuple[int, int, int], batch: tuple[int, ...]) -> None:
+    described = COLUMNS[kernel]()
+    C = described["C"]
+    functor = (
+        in_other_layouts(C.element, C.alignment, cutlass.float32, ROW)
+        if name == "in_other_layouts"
+        else FUNCTIONS[name](C.element, C.alignment, cutlass.float32)
+    )
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    given = drawn(operation, *size, batch=batch)
+    launch(operation, given).sync()
+    check(operation, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative", "hopper pingpong"])
+def test_tensors_by_columns_beside_a_d_by_rows(kernel: str) -> None:
+    operation = make(
+        kernel, lambda output, alignment, accumulator: in_other_layouts(output, alignment, accumulator, COLUMN)
+    )
+    for size in ((264, 136, 72), (8, 8, 8)):
+        given = drawn(operation, *size)
+        launch(operation, given).sync()
+        check(operation, given)
 
 
 FLOAT8 = {

@@ -8,7 +8,17 @@ import pycutlass
 from pycutlass import cutlass, epilogue
 from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Source, Tensor, gelu, maximum, where
 
-__all__ = ["FUNCTIONS", "biased", "linear", "of_batch", "residual", "scaled", "several", "tile_sums"]
+__all__ = [
+    "FUNCTIONS",
+    "biased",
+    "in_other_layouts",
+    "linear",
+    "of_batch",
+    "residual",
+    "scaled",
+    "several",
+    "tile_sums",
+]
 
 
 @pycutlass.epilogue_function
@@ -36,6 +46,12 @@ def residual(accum: Any, bias: Row, addend: Tensor, alpha: Scalar = 1.0) -> Any:
 def several(accum: Any, c: Source, x: Tensor, y: Tensor, left: Column, slope: Scalar = 0.5) -> Any:
     t = where(accum > x, accum - y, slope * c)
     return {"D": t * left, "first": t, "second": t * t - x}
+
+
+def in_other_layouts(output: Any, alignment: int, accumulator: Any, layout: Any) -> Any:
+    """Return `several` with two matrices, one of which is written, that lie in the order of `layout`."""
+    y, second = (pycutlass.TensorDescription(kind, layout, 4) for kind in (cutlass.float16, pycutlass.cutlass.float32))
+    return several(output, alignment, accumulator, y=y, second=second)
 
 
 @pycutlass.epilogue_function

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
-from epilogue_functions import biased, tile_sums
+from epilogue_functions import biased, linear, tile_sums
 from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
@@ -154,8 +154,13 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     # Epilogue functions
     (
         "hopper",
-        {"D": tensor("f16", COLUMN, 8), "epilogue_functor": biased(TAG["f16"], 8)},
-        ["epilogue function biased", "have a RowMajor D of", "cutlass.ColumnMajor"],
+        {"C": tensor("s8", ROW, 16), "epilogue_functor": biased(TAG["s8"], 16)},
+        ["epilogue function biased", "have a RowMajor or ColumnMajor D of", "cutlass.int8"],
+    ),
+    (
+        "hopper",
+        {"D": tensor("f16", COLUMN, 8), "epilogue_functor": linear(TAG["f16"], 8)},
+        ["reads C and writes D in the same order", "cutlass.RowMajor", "cutlass.ColumnMajor"],
     ),
     # D described apart from C
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from descriptions import native_parts, parts
 from epilogue_functions import FUNCTIONS, biased, reduced, residual
+from extra_epilogue import ExtraEpilogue
 from torch.nn import functional
 
 import pycutlass
@@ -285,9 +286,10 @@ def test_kernels_take_functions(name: str) -> None:
 def test_descriptions_that_take_none_say_so() -> None:
     described = parts("f16")
     described["epilogue_functor"] = biased(described["C"].element, described["C"].alignment)
+    tree = {"epilogue_functor": ExtraEpilogue(cutlass.float16, cutlass.float16, 8)}
     by_columns = {"C": pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)}
-    with pytest.raises(DescriptionError, match=r"a C of cutlass\.ColumnMajor"):
-        GemmOperationUniversal(**described | by_columns)
+    with pytest.raises(DescriptionError, match=r"a C of cutlass\.ColumnMajor, in place of RowMajor"):
+        GemmOperationUniversal(**described | tree | by_columns)
     GemmOperationUniversal(**described | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK})
     simt = parts("f32_simt") | {"epilogue_functor": biased(cutlass.float32, 1)}
     with pytest.raises(DescriptionError, match=r"Simt kernels, in place of OpClass\.TensorOp"):
@@ -299,19 +301,19 @@ def test_hopper_kernels_write_rows_of_wide_types() -> None:
     by_columns = pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)
     function, linear = biased(cutlass.float16, 8), FUNCTIONS["linear"](cutlass.float16, 8)
     cases = (
-        ({"D": by_columns, "epilogue_functor": function}, "have a RowMajor D of"),
-        ({"C": by_columns, "D": described["C"], "epilogue_functor": linear}, "have a RowMajor C of"),
+        ({"C": by_columns, "D": described["C"], "epilogue_functor": linear}, "writes D in the same order; got C of"),
         (
             {
                 "C": pycutlass.TensorDescription(cutlass.int8, cutlass.RowMajor, 16),
                 "epilogue_functor": biased(cutlass.int8, 16, bias=cutlass.float32),
             },
-            "have a RowMajor D of",
+            "have a RowMajor or ColumnMajor D of",
         ),
     )
     for changes, said in cases:
         with pytest.raises(DescriptionError, match=said):
             GemmOperationUniversal(**described | changes)
+    assert GemmOperationUniversal(**described | {"D": by_columns, "epilogue_functor": function})
     # What is not read does not matter.
     unread = GemmOperationUniversal(**described | {"C": by_columns, "D": described["C"], "epilogue_functor": function})
     plain = GemmOperationUniversal(**described | {"epilogue_functor": function})

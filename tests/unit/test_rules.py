@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from descriptions import BY_SHORT_NAME, COLUMN, LAYOUTS, ROW, SIMT, native_parts, parts
+from descriptions import BY_SHORT_NAME, COLUMN, LAYOUTS, ROW, SIMT, TAG, native_parts, parts
+from epilogue_functions import biased
 from hypothesis import given
 from hypothesis import strategies as st
 from part_cases import F16, WRONG_INSTRUCTIONS, WRONG_TILES
@@ -70,7 +71,12 @@ def test_every_rule_is_broken_by_a_case(module):
         with pytest.raises(DescriptionError) as caught:
             replace(value, **change)
         errors.append(caught.value)
-    for change in ({"swizzling_functor": cutlass.IdentitySwizzle2}, {"precompute_mode": SchedulerMode.Host}):
+    by_columns = {"C": tensor("f16", COLUMN, 8), "epilogue_functor": biased(TAG["f16"], 8)}
+    for change in (
+        {"swizzling_functor": cutlass.IdentitySwizzle2},
+        {"precompute_mode": SchedulerMode.Host},
+        by_columns,
+    ):
         with pytest.raises(DescriptionError) as caught:
             GemmOperationGrouped(**BASELINES["hopper"] | change)
         errors.append(caught.value)

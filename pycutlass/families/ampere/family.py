@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pycutlass import _core
 from pycutlass.calls import counted, shown
@@ -18,7 +18,7 @@ from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
 from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family, check_tiles
+from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family, check_tiles, in_kernel
 
 __all__ = [
     "AMPERE",
@@ -146,15 +146,18 @@ class _Ampere(KernelFamily):
         math, C = kernel.tile_description.math_instruction, kernel.C
         check_family(kernel.epilogue_functor, self.gemm)
         if kernel.epilogue_functor.is_tree:
-            check_tiles(kernel.epilogue_functor, kernel.tile_description)
+            functor = in_kernel(kernel.epilogue_functor, C)
+            check_tiles(functor, kernel.tile_description)
+            turns = functor is not kernel.epilogue_functor
+            layouts = "RowMajor or ColumnMajor" if turns or functor.transposed() else "RowMajor"
             wrong = {
                 f"{math.opcode_class.name} kernels, in place of OpClass.TensorOp": math.is_tensor_op,
-                f"a C of {C.order}, in place of RowMajor": C.layout is _core.RowMajor,
+                f"a C of {C.order}, in place of {layouts}": C.layout is _core.RowMajor or turns,
             }
             if not all(wrong.values()):
                 raise DescriptionError(
                     f"an Ampere-style epilogue that is a tree of visitors, as epilogue functions are, is for tensor "
-                    f"cores and a C of RowMajor; got {', and '.join(k for k, v in wrong.items() if not v)}"
+                    f"cores and a C of {layouts}; got {', and '.join(k for k, v in wrong.items() if not v)}"
                 )
         self.check_product(kernel.compute_capability, kernel.tile_description, kernel.A, kernel.B, C)
 
@@ -182,7 +185,7 @@ class _Ampere(KernelFamily):
             remedies = writable(tile, C, loads, _writes)
             raise DescriptionError(f"{reason}; {', or '.join(remedies)}")
 
-    def check_group(self, swizzle: type[Any], mode: SchedulerMode) -> None:
+    def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
         """Take any: tiles are visited row by row whatever the swizzle is, and either side may schedule them."""
 
     def shared_bytes(
@@ -200,7 +203,7 @@ class _Ampere(KernelFamily):
         # First the mainloop has it, then the epilogue.
         needed = -(-max(mainloop_bytes(tile, A, B), epilogue_bytes(tile, C)) // 16) * 16
         if epilogue is not None and epilogue.is_tree:
-            needed += epilogue.shared_bytes(self.gemm, tile)
+            needed += in_kernel(epilogue, C).shared_bytes(self.gemm, tile)
         if group is None:
             return needed
         # Where the host has scheduled the tiles, each thread looks one up, of 8 bytes (grouped_problem_visitor.h).
@@ -237,7 +240,7 @@ class _Ampere(KernelFamily):
         )
         return (
             f'#include "pycutlass/{header}"\n\n'
-            f"{functor.definitions(self.gemm) if functor.is_tree else ''}"
+            f"{in_kernel(functor, kernel.C).definitions(self.gemm) if functor.is_tree else ''}"
             f"using Operation = pycutlass::{template}<\n{self.arguments_text(kernel)}>;\n"
         )
 

@@ -195,17 +195,16 @@ struct PortAt {
     return arguments.*kMember;
   }
 };
-/// A matrix of the extents of D, row by row; a vector with an element for each column; one with an element for each
-/// row.
+/// A matrix of the extents of D, row by row, or column by column; a vector with an element for each column; one with an
+/// element for each row.
 template <auto kMember, int kAlignment>
 struct Matrix : PortAt<kMember, kAlignment> {};
+template <auto kMember, int kAlignment>
+struct ColumnMajorMatrix : PortAt<kMember, kAlignment> {};
 template <auto kMember, int kAlignment>
 struct Row : PortAt<kMember, kAlignment> {};
 template <auto kMember, int kAlignment>
 struct Column : PortAt<kMember, kAlignment> {};
-/// A matrix of the extents of D, column by column.
-template <auto kMember, int kAlignment>
-struct MatrixByColumns : PortAt<kMember, kAlignment> {};
 /// One number for each matrix of a batch. Of a group they may lie in one line, by a step between them, and else in a
 /// table of addresses.
 template <auto kMember, int kAlignment>
@@ -237,7 +236,7 @@ struct EachPort<Form<kMember, kAlignment>> {
  private:
   using This = Form<kMember, kAlignment>;
   static constexpr bool kIsMatrix = cutlass::platform::is_same<This, Matrix<kMember, kAlignment>>::value ||
-                                    cutlass::platform::is_same<This, MatrixByColumns<kMember, kAlignment>>::value;
+                                    cutlass::platform::is_same<This, ColumnMajorMatrix<kMember, kAlignment>>::value;
   static constexpr bool kIsNumber = cutlass::platform::is_same<This, PerBatch<kMember, kAlignment>>::value;
 };
 template <typename... Ports>
@@ -328,7 +327,7 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 
 /// Elements that are adjacent for a thread are not so in memory: it reads each alone.
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
-struct Reader<MatrixByColumns<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
+struct Reader<ColumnMajorMatrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
   cutlass::Array<Element, kVector> groups[kRows][kGroups];
 
@@ -498,7 +497,7 @@ struct Writers<List<Matrix<kMember, kAlignment>, Others...>> {
 };
 
 template <auto kMember, int kAlignment, typename... Others>
-struct Writers<List<MatrixByColumns<kMember, kAlignment>, Others...>> {
+struct Writers<List<ColumnMajorMatrix<kMember, kAlignment>, Others...>> {
   template <typename Arguments, typename Where, typename Number, int kVector>
   CUTLASS_HOST_DEVICE static void store(Arguments const& arguments, Where const& where, int r, int g,
                                         Number const (*out)[kVector]) {

@@ -719,7 +719,8 @@ struct ReductionSpace {
 #if !PYCUTLASS_DEVICE_SIDE
   /// Plans for a group: in its workspace, which the host fills, the table of places and counters of 0 come behind what
   /// is there already; and so do the partial results in its scratch memory, which is cleared before each launch.
-  static GroupPartials<Number> of(pycutlass_grouped_call const& call, pycutlass_plan_result& result) {
+  static GroupPartials<Number> of(pycutlass_grouped_call const& call, pycutlass_plan_result& result,
+                                  bool is_transposed = false) {
     if (!kIsNeeded) return {};
     uint64_t const places = (result.workspace_bytes + 15) / 16 * 16;
     uint64_t const counters = places + call.problem_count * sizeof(ReductionPlace);
@@ -729,7 +730,8 @@ struct ReductionSpace {
     ReductionPlace end{};
     for (int i = 0; i < call.problem_count; ++i) {
       if (written) written[i] = end;
-      Partials<Number> const partials = of_tiles(call.sizes[3 * i], call.sizes[3 * i + 1], 1);
+      int const m = call.sizes[3 * i], n = call.sizes[3 * i + 1];
+      Partials<Number> const partials = is_transposed ? of_tiles(n, m, 1) : of_tiles(m, n, 1);
       end.counters += partials.counters();
       end.numbers += Counted::size(partials);
     }

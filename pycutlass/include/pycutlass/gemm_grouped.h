@@ -24,7 +24,7 @@ struct MayBeEmpty : Mma {
 };
 
 /// CUTLASS's kernel with a visitor as its epilogue, which is told the problem of a tile.
-template <typename Base>
+template <typename Base, bool kTransposed>
 struct VisitedGroup : Base {
   using Mma = typename Base::Mma;
   using Epilogue = typename Base::Epilogue;
@@ -38,10 +38,15 @@ struct VisitedGroup : Base {
       cutlass::gemm::GemmCoord const size = tiles.problem_size();
       int const problem = tiles.problem_index(), columns = tiles.grid_shape(size).n();
       int const tile_m = int(tiles.threadblock_idx()) / columns, tile_n = int(tiles.threadblock_idx()) % columns;
-      typename Mma::IteratorA A(LayoutA(params.lda[problem]), params.ptr_A[problem], {size.m(), size.k()}, thread,
-                                {tile_m * Mma::Shape::kM, 0});
-      typename Mma::IteratorB B(LayoutB(params.ldb[problem]), params.ptr_B[problem], {size.k(), size.n()}, thread,
-                                {0, tile_n * Mma::Shape::kN});
+      // The tables are those of the caller's A and B, as CUTLASS's own kernel takes them.
+      auto* const a = static_cast<typename Mma::IteratorA::Element*>(
+          kTransposed ? static_cast<void*>(params.ptr_B[problem]) : static_cast<void*>(params.ptr_A[problem]));
+      auto* const b = static_cast<typename Mma::IteratorB::Element*>(
+          kTransposed ? static_cast<void*>(params.ptr_A[problem]) : static_cast<void*>(params.ptr_B[problem]));
+      typename Mma::IteratorA A(LayoutA(kTransposed ? params.ldb[problem] : params.lda[problem]), a,
+                                {size.m(), size.k()}, thread, {tile_m * Mma::Shape::kM, 0});
+      typename Mma::IteratorB B(LayoutB(kTransposed ? params.lda[problem] : params.ldb[problem]), b,
+                                {size.k(), size.n()}, thread, {0, tile_n * Mma::Shape::kN});
       typename Mma::FragmentC sums;
       sums.clear();
       Mma mma(shared.kernel.main_loop, thread, warp, lane);
@@ -59,7 +64,7 @@ struct GemmGrouped {
   using Base =
       cutlass::gemm::kernel::GemmGrouped<MayBeEmpty<typename Problem::Kernel::Mma>, typename Problem::Kernel::Epilogue,
                                          typename Problem::Swizzle, kSchedule, Problem::kTransposed>;
-  using Kernel = cutlass::platform::conditional_t<Problem::kIsVisited, VisitedGroup<Base>, Base>;
+  using Kernel = cutlass::platform::conditional_t<Problem::kIsVisited, VisitedGroup<Base, Problem::kTransposed>, Base>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_grouped_call;
@@ -150,7 +155,7 @@ struct GemmGrouped {
     if constexpr (Problem::kIsVisited) {
       typename Kernel::EpilogueOutputOp::Params tree{};
       Epilogue::fill(tree, call);
-      if (call.sizes) tree.group = Problem::Tree::Space::of(call, result);
+      if (call.sizes) tree.group = Problem::Tree::Space::of(call, result, Problem::kTransposed);
       return tree;
     } else {
       return Epilogue::params(call.common);

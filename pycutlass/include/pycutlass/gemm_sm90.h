@@ -200,6 +200,31 @@ struct GemmSm90 {
 #endif
 };
 
+/// A GEMM with a column-major D, as the transposed problem: `Gemm` is that, with the operands B and A of the caller,
+/// who speaks of A, B, M and N as they were written.
+template <typename Gemm>
+struct TransposedSm90 : Gemm {
+  using Call = pycutlass_gemm_call;
+
+#if !PYCUTLASS_DEVICE_SIDE
+  struct Operands {
+    static constexpr auto& kCodesOfGemm = Gemm::Operands::kCodes;
+    static constexpr uint8_t kCodes[PYCUTLASS_ROLES] = {kCodesOfGemm[PYCUTLASS_B], kCodesOfGemm[PYCUTLASS_A],
+                                                        kCodesOfGemm[PYCUTLASS_C], kCodesOfGemm[PYCUTLASS_D]};
+  };
+
+  static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
+    Call transposed = call;
+    transposed.m = call.n;
+    transposed.n = call.m;
+    transposed.common.operands[PYCUTLASS_A] = call.common.operands[PYCUTLASS_B];
+    transposed.common.operands[PYCUTLASS_B] = call.common.operands[PYCUTLASS_A];
+    if (call.raster_order == 0 || call.raster_order == 1) transposed.raster_order = 1 - call.raster_order;
+    return Gemm::plan(transposed, storage, result);
+  }
+#endif
+};
+
 }  // namespace pycutlass
 
 #include "pycutlass/kernel.h"

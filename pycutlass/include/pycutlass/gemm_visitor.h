@@ -178,18 +178,21 @@ template <typename A, typename B, typename C, typename ElementAccumulator, typen
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename Fusion,
           typename ThreadblockSwizzle, int Stages, typename MathOperator>
 struct GemmVisitor {
-  static_assert(cutlass::platform::is_same<typename C::Layout, cutlass::layout::RowMajor>::value);
-  static bool const kTransposed = false;
+  /// A column-major C is computed as the transposed problem, as in gemm_universal.h; `Fusion` is that of it.
+  static bool const kTransposed = cutlass::platform::is_same<typename C::Layout, cutlass::layout::ColumnMajor>::value;
   static bool const kIsVisited = true;
+  using Map = cutlass::gemm::kernel::detail::MapArguments<
+      typename A::Element, typename A::Layout, cutlass::ComplexTransform::kNone, A::kAlignment, typename B::Element,
+      typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename C::Layout, kTransposed>;
   static bool const kStreamK = IsStreamK<ThreadblockSwizzle>::value;
 
   using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
                                                                          typename C::Element, C::kAlignment, 1>;
   using Tree = typename Fusion::template Tree<Threads, C>::Type;
   using Base = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
-      typename A::Element, typename A::Layout, cutlass::ComplexTransform::kNone, A::kAlignment, typename B::Element,
-      typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename StoredLike<C>::Type::Element,
-      typename C::Layout, C::kAlignment, ElementAccumulator, typename Fusion::ElementCompute, OpClass, ArchTag,
+      typename Map::ElementA, typename Map::LayoutA, Map::kTransformA, Map::kAlignmentA, typename Map::ElementB,
+      typename Map::LayoutB, Map::kTransformB, Map::kAlignmentB, typename StoredLike<C>::Type::Element,
+      typename Map::LayoutC, C::kAlignment, ElementAccumulator, typename Fusion::ElementCompute, OpClass, ArchTag,
       ThreadblockShape, WarpShape, InstructionShape, Tree, ThreadblockSwizzle, Stages, MathOperator, 1>::GemmKernel;
   using Swizzle = ThreadblockSwizzle;
   using Kernel = Visited<Base, Swizzle>;
@@ -226,7 +229,9 @@ struct GemmVisitor {
     }
     // The tree sees whole sums. Stream-K divides K by itself, others by what VisitedGemm has for slices.
     int const slices = mode == Mode::kGemm && !kStreamK ? call.batch_count : 1;
-    pycutlass_operand const &a = operand(common, PYCUTLASS_A), &b = operand(common, PYCUTLASS_B);
+    int const m = kTransposed ? call.n : call.m, n = kTransposed ? call.m : call.n;
+    pycutlass_operand const& a = operand(common, kTransposed ? PYCUTLASS_B : PYCUTLASS_A);
+    pycutlass_operand const& b = operand(common, kTransposed ? PYCUTLASS_A : PYCUTLASS_B);
     pycutlass_operand const& d = operand(common, PYCUTLASS_D);
     for (pycutlass_operand const* each : {&a, &b, &d}) {
       if ((each->form == PYCUTLASS_ADDRESSES) != listed) return cutlass::Status::kErrorInvalidProblem;
@@ -234,12 +239,11 @@ struct GemmVisitor {
     typename Tree::Arguments tree{};
     Epilogue::fill(tree, common);
     int const matrices = mode == Mode::kGemm ? 1 : call.batch_count;
-    uint64_t const trees = place_workspace<Tree>(tree, call.m, call.n, matrices, common.workspace, 0);
+    uint64_t const trees = place_workspace<Tree>(tree, m, n, matrices, common.workspace, 0);
     // CUTLASS's own counts the matrices of tables as it counts those of a batch, and knows nothing of slices.
-    typename Kernel::Arguments arguments(listed ? Mode::kBatched : mode, {call.m, call.n, call.k},
-                                         call.batch_count / slices, tree, a.data, b.data, d.data, d.data, a.stride[1],
-                                         b.stride[1], d.stride[1], d.stride[1], a.stride[0], b.stride[0], d.stride[0],
-                                         d.stride[0]);
+    typename Kernel::Arguments arguments(listed ? Mode::kBatched : mode, {m, n, call.k}, call.batch_count / slices,
+                                         tree, a.data, b.data, d.data, d.data, a.stride[1], b.stride[1], d.stride[1],
+                                         d.stride[1], a.stride[0], b.stride[0], d.stride[0], d.stride[0]);
     cutlass::Status const status = Kernel::can_implement(arguments);
     if (status != cutlass::Status::kSuccess) return status;
     Params* const params = new (storage) Params(arguments, common.sm_count, common.sm_occupancy);

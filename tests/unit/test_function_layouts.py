@@ -1,0 +1,182 @@
+"""Layouts of D and of the tensors of an epilogue function, on the host's reference and in descriptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import COLUMN, ROW, native_parts, parts
+from epilogue_functions import FUNCTIONS, in_other_layouts
+
+from pycutlass import (
+    GemmArguments,
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    ReductionOperation,
+    TensorDescription,
+    cutlass,
+)
+from pycutlass.epilogue import fusions
+from pycutlass.errors import AlignmentError, ArgumentError, DescriptionError
+
+M, N, K = 72, 40, 24
+f16, f32 = cutlass.float16, cutlass.float32
+
+
+def make(functor: Any, layouts: tuple[Any, Any, Any] = (ROW, COLUMN, COLUMN), **changes: Any) -> GemmOperationUniversal:
+    return GemmOperationUniversal(**parts("f16", layouts, **changes) | {"epilogue_functor": functor})
+
+
+def by_columns(array: Any) -> Any:
+    return np.asfortranarray(array)
+
+
+def drawn(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).integers(-4, 5, shape).astype(np.float16)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_transposed_function_computes_transposed_results(name: str) -> None:
+    """On which kernels rely that have a column-major D."""
+    function = FUNCTIONS[name]
+    rng = np.random.default_rng(0)
+    forms = {each.name: each.form for each in function.graph.inputs[1:]}
+    shapes = {"row": (N,), "column": (M,), "scalar": (), "number": ()}
+    given = {name: rng.normal(size=shapes.get(form, (M, N))) for name, form in forms.items()}
+    accumulator = rng.normal(size=(M, N))
+    functor = function(f16, 8, f32)
+    other = functor.transposed()
+    assert other.transposed() == functor
+    right = function.numpy(accumulator, **given)
+    found = other.function.numpy(accumulator.T, **{name: each.T for name, each in given.items()})
+    if not isinstance(right, dict):
+        right, found = {"D": right}, {"D": found}
+    for output, values in right.items():
+        np.testing.assert_allclose(found[output], values.T, rtol=1e-12)
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_d_by_columns_is_what_it_is_by_rows(name: str, slices: int, without_gpu: None) -> None:
+    made = {}
+    for order in (ROW, COLUMN):
+        operation = make(FUNCTIONS[name](f16, 8, f32), (ROW, COLUMN, order))
+        functor = operation.epilogue_functor
+        keep = by_columns if order is COLUMN else np.ascontiguousarray
+        shapes = {"matrix": (M, N), "row": (N,), "column": (M,), "scalar": (1,), "number": (1,)}
+        given = {port.name: keep(drawn(*shapes[port.form]).astype(port.type.dtype)) for port in functor.inputs}
+        given |= {
+            port.name: keep(np.full(shapes[port.form], 7, port.type.dtype))
+            for port in operation.epilogue_functor.outputs
+        }
+        C = keep(drawn(M, N)) if operation.epilogue_functor.reads_source else None
+        D = keep(np.zeros((M, N), np.float16))
+        arguments = GemmArguments(
+            operation, (M, N, K), drawn(M, K), by_columns(drawn(K, N)), C, D, epilogue=given, split_k_slices=slices
+        )
+        operation.run(arguments)
+        arguments.sync()
+        made[order] = {"D": D} | {port.name: given[port.name] for port in functor.outputs}
+    for output, values in made[ROW].items():
+        np.testing.assert_array_equal(made[COLUMN][output], values)
+
+
+def test_a_tensor_by_rows_is_refused_where_d_is_by_columns() -> None:
+    operation = make(fusions.residual_relu(f16, 8))
+    given = {"residual": drawn(M, N)}
+    D = by_columns(np.zeros((M, N), np.float16))
+    with pytest.raises(ArgumentError, match=r"residual.*ColumnMajor"):
+        GemmArguments(operation, (M, N, K), drawn(M, K), by_columns(drawn(K, N)), None, D, epilogue=given)
+
+
+@pytest.mark.parametrize(("of_D", "of_others"), [(ROW, COLUMN), (COLUMN, ROW), (ROW, ROW), (COLUMN, COLUMN)])
+def test_tensors_may_lie_otherwise_than_d(of_D: Any, of_others: Any, without_gpu: None) -> None:
+    operation = make(in_other_layouts(f16, 8, f32, of_others), (ROW, COLUMN, of_D))
+    keep = {ROW: np.ascontiguousarray, COLUMN: by_columns}
+    given = {
+        "x": keep[of_D](drawn(M, N)),
+        "y": keep[of_others](drawn(M, N) + 1),
+        "left": drawn(M),
+        "first": keep[of_D](np.zeros((M, N), np.float16)),
+        "second": keep[of_others](np.zeros((M, N), np.float32)),
+    }
+    A, B, C = drawn(M, K), drawn(K, N), drawn(M, N)
+    D = keep[of_D](np.zeros((M, N), np.float16))
+    arguments = GemmArguments(operation, (M, N, K), A, by_columns(B), keep[of_D](C), D, epilogue=given)
+    operation.run(arguments)
+    arguments.sync()
+    sums = A.astype(np.float32) @ B.astype(np.float32)
+    right = FUNCTIONS["several"].numpy(sums, c=C, **{name: given[name] for name in ("x", "y", "left")}, slope=0.5)
+    for name, made in {"D": D, "first": given["first"], "second": given["second"]}.items():
+        np.testing.assert_array_equal(made, right[name].astype(made.dtype), err_msg=name)
+    count = operation.emit().count("pycutlass::ColumnMajorMatrix<")
+    assert count == (0 if of_D is of_others else 2)
+
+
+def test_groups_have_either(without_gpu: None) -> None:
+    functor = fusions.bias_residual_relu(f16, 8)
+    operation = GemmOperationGrouped(**parts("f16", (ROW, COLUMN, COLUMN)) | {"epilogue_functor": functor})
+    A, B = [drawn(M, K)], [by_columns(drawn(K, N))]
+    D, residual = [by_columns(np.zeros((M, N), np.float16))], [by_columns(drawn(M, N))]
+    arguments = GemmGroupedArguments(
+        operation, [[M, N, K]], A, B, None, D, epilogue={"bias": [drawn(N)], "residual": residual}
+    )
+    operation.run(arguments)
+    arguments.sync()
+    sums = A[0].astype(np.float64) @ B[0].astype(np.float64)
+    right = fusions.bias_residual_relu.numpy(sums, bias=drawn(N), residual=residual[0])
+    np.testing.assert_array_equal(D[0], right.astype(np.float16))
+
+
+def test_descriptions_say_the_alignment_as_well() -> None:
+    functor = fusions.residual_relu(f16, 8, residual=TensorDescription(f32, ROW, 1))
+    assert functor.inputs[0].alignment == 1
+    names = {"residual_relu": fusions.residual_relu, "cutlass": cutlass, "TensorDescription": TensorDescription}
+    assert eval(repr(functor), names) == functor
+    assert functor != fusions.residual_relu(f16, 8, residual=f32)
+    padded = np.zeros((M, N + 1), np.float32)[:, :N]
+    arguments = (drawn(M, K), by_columns(drawn(K, N)), None, np.zeros((M, N), np.float16))
+    assert GemmArguments(make(functor, (ROW, COLUMN, ROW)), (M, N, K), *arguments, epilogue={"residual": padded})
+    strict = make(fusions.residual_relu(f16, 8, residual=f32), (ROW, COLUMN, ROW))
+    with pytest.raises(AlignmentError):
+        GemmArguments(strict, (M, N, K), *arguments, epilogue={"residual": padded})
+
+
+def test_what_a_description_cannot_say() -> None:
+    with pytest.raises(DescriptionError, match=r"bias of bias_relu is a row, which has no layout"):
+        fusions.bias_relu(f16, 8, bias=TensorDescription(f16, ROW, 8))
+    with pytest.raises(DescriptionError, match=r"residual of residual_relu is a matrix.*got cutlass.TensorNHWC"):
+        fusions.residual_relu(f16, 8, residual=TensorDescription(f16, cutlass.TensorNHWC, 8))
+
+
+def test_hopper_native_kernels_compute_the_transposed_problem() -> None:
+    functor = fusions.bias_residual_relu(f16, 8)
+    C = TensorDescription(f16, COLUMN, 8)
+    operation = GemmOperationUniversal(**native_parts() | {"C": C, "epilogue_functor": functor})
+    text = operation.emit()
+    assert "TransposedSm90<Transposed>" in text
+    assert "pycutlass::Column<&FunctionArguments::tensor0" in text
+    with pytest.raises(DescriptionError, match=r"Hopper-native groups with an epilogue function have a RowMajor D"):
+        GemmOperationGrouped(**native_parts() | {"C": C, "epilogue_functor": functor})
+    linear = FUNCTIONS["linear"](f16, 8, f32)
+    assert GemmOperationUniversal(**native_parts() | {"C": C, "epilogue_functor": linear})
+    apart = native_parts() | {"D": C, "epilogue_functor": linear}
+    with pytest.raises(DescriptionError, match=r"reads C and writes D in the same order"):
+        GemmOperationUniversal(**apart)
+
+
+def test_convolutions_and_reductions() -> None:
+    from convolutions import conv, fprop
+
+    by_column = TensorDescription(f16, COLUMN, 8)
+    with pytest.raises(DescriptionError, match=r"residual as cutlass.ColumnMajor, and tensors of convolutions lie"):
+        conv(
+            kind=fprop,
+            algorithm="optimized",
+            functor=lambda *_: fusions.residual_relu(f16, 8, residual=by_column),
+        )
+    functor = fusions.residual_relu(f16, 8, residual=by_column)
+    reduction = ReductionOperation((4, 256), TensorDescription(f16, ROW, 8), f32, epilogue_functor=functor, count=8)
+    assert "pycutlass::ColumnMajorMatrix<" in reduction.emit()
