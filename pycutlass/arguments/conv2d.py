@@ -284,7 +284,7 @@ class Conv2dArguments(Arguments):
         for name in written:
             check_writable(operands[name])
         if not is_empty:  # else nothing is written, and where D would begin is anywhere
-            check_overlaps(operands, ("D", *written))
+            check_overlaps(operands, ("D", *written), functor.matrices_read)
         return Conv2dProblem(self.operation, self._size, self.split_k_mode, operands, scalars)
 
     def _port(self, port: Port, tensor: Any) -> Matrix:

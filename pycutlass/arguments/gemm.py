@@ -293,7 +293,7 @@ class GemmArguments(Arguments):
         for port in functor.ports:
             tensor, written = given.get(port.name), port.name in targets
             operands[port.name] = take(port.beside(operation.D), tensor, m, n, self.batch_count, written=written)
-        check_target(operands, targets)
+        check_target(operands, targets, functor.matrices_read)
         check_sums(operation.epilogue_functor, operands["A"], operands["B"], k)
         return self._make_problem(operation, self._problem_size.count, operands, scalars)
 

@@ -71,7 +71,7 @@ def group_problem(
     written = ("D", *(port.name for port in functor.outputs))
     for target in itertools.chain.from_iterable(groups[name] for name in written):
         check_writable(target)
-    check_many_overlaps(groups, "a group", written)
+    check_many_overlaps(groups, "a group", written, functor.matrices_read)
     operands = {each.name: each for group in groups.values() for each in group}
     return GroupProblem(operation, sizes, groups, operands, scalars, bias)
 

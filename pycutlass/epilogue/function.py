@@ -340,6 +340,11 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         self.__dict__.update(inputs=made_inputs, outputs=made_outputs, ports=made, types=kinds)
 
     @property
+    def matrices_read(self) -> tuple[str, ...]:
+        """Names of the inputs of the extents of D, any of which may be D itself."""
+        return tuple(port.name for port in self.inputs if port.form == "matrix")
+
+    @property
     def name(self) -> str:
         """The name of the function."""
         return self.function.name

@@ -158,6 +158,11 @@ class Epilogue(ABC):
         return (*self.inputs, *self.outputs)
 
     @property
+    def matrices_read(self) -> tuple[str, ...]:
+        """Names of the inputs that may be D itself, element for element."""
+        return ()
+
+    @property
     @abstractmethod
     def scalar_table(self) -> tuple[Scalar, ...]:
         """The scalars of a launch, in order."""

@@ -18,29 +18,38 @@ from pycutlass.operands.pointers import PointerArray
 __all__ = ["check_many_overlaps", "check_overlap", "check_overlaps", "check_target", "span"]
 
 
-def check_target(operands: dict[str, Operand], outputs: Sequence[str] = ()) -> None:
-    """Check that D can be written without changing what is read; tables of addresses say nothing of it."""
+def check_target(operands: dict[str, Operand], outputs: Sequence[str] = (), inputs: Sequence[str] = ()) -> None:
+    """Check that D can be written without changing what is read; tables of addresses say nothing of it.
+
+    `inputs` of the epilogue may be D itself, as C may: a thread reads an element of theirs before it writes that of D.
+    """
     target = operands["D"]
     if isinstance(target, Matrix):
         written = ("D", *outputs)
         for name in written:
             check_writable(cast("Matrix", operands[name]))
-        check_overlaps({name: each for name, each in operands.items() if isinstance(each, Matrix)}, written)
+        matrices = {name: each for name, each in operands.items() if isinstance(each, Matrix)}
+        check_overlaps(matrices, written, inputs)
     else:  # also where D is a table, other outputs may be lists
         lists = {name: operand.matrices for name, operand in operands.items() if isinstance(operand, PointerArray)}
         listed = [name for name in ("D", *outputs) if name in lists]
         for each in itertools.chain.from_iterable(lists[name] for name in listed):
             check_writable(each)
-        check_many_overlaps(lists, "an array", listed)
+        check_many_overlaps(lists, "an array", listed, inputs)
 
 
-def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D",)) -> None:
-    """Raise ArgumentError where what is written overlaps anything else, as far as is known; C may be D itself."""
+def check_overlaps(operands: Mapping[str, Matrix], written: Sequence[str] = ("D",), inputs: Sequence[str] = ()) -> None:
+    """Raise ArgumentError where what is written overlaps anything else, as far as is known.
+
+    C may be D itself, and so may `inputs` of the epilogue.
+    """
     target, source = operands["D"], operands.get("C")
     if source is not None and (_place(source) != _place(target) or source.description != target.description):
         check_overlap(target, source)
     for name, other in itertools.product(written, operands):
-        if {name, other} != {"C", "D"} and name != other and (other not in written or name < other):
+        if {name, other} == {"C", "D"} or name == other or (other in written and name > other):
+            continue
+        if not (name == "D" and other in inputs and _is_itself(target, operands[other])):
             check_overlap(operands[name], operands[other], are_written=other in written)
 
 
@@ -51,15 +60,18 @@ def check_overlap(target: Matrix, source: Matrix, *, are_written: bool = False) 
         raise _overlapping(target, source, why)
 
 
-def check_many_overlaps(groups: Mapping[str, Sequence[Matrix]], what: str, written: Sequence[str] = ("D",)) -> None:
-    """Raise ArgumentError where what a problem writes overlaps what another writes or any reads; C[i] may be D[i].
+def check_many_overlaps(
+    groups: Mapping[str, Sequence[Matrix]], what: str, written: Sequence[str] = ("D",), inputs: Sequence[str] = ()
+) -> None:
+    """Raise ArgumentError where what a problem writes overlaps what another writes or any reads.
 
-    `what` the problems belong to is named in the message.
+    C[i] may be D[i], and so may those of `inputs`. `what` the problems belong to is named in the message.
     """
     for target in written:
         targets = _spans(groups[target])
         for name, sources in groups.items():
-            in_place = name == target or (target, name) == ("D", "C")
+            is_input = name in inputs and all(_is_alike(*pair) for pair in zip(groups[target], sources, strict=True))
+            in_place = name == target or (target == "D" and (name == "C" or is_input))
             found = _core.find_overlap(targets, _spans(sources), in_place)
             if found is not None:
                 rule = (
@@ -96,6 +108,18 @@ def _batch(operand: Matrix) -> tuple[int, int, int, int, int, int]:
 def _spans(matrices: Sequence[Matrix]) -> NDArray[np.uint64]:
     """Where matrices lie, for `_core.find_overlap`."""
     return np.array([span(each) for each in matrices], np.uint64)
+
+
+def _is_itself(target: Matrix, source: Matrix) -> bool:
+    """Return whether a matrix that is read is the one that is written, element for element."""
+    return _place(source) == _place(target) and _is_alike(target, source)
+
+
+def _is_alike(target: Matrix, source: Matrix) -> bool:
+    """Return whether elements of two matrices are of one type and in one order."""
+    one, other = target.description, source.description
+    extents = (target.rows, target.columns, target.matrices) == (source.rows, source.columns, source.matrices)
+    return extents and one.type is other.type and one.layout is other.layout and bool(source.ld)
 
 
 def _place(operand: Matrix) -> tuple[int, int, int]:

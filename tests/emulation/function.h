@@ -72,6 +72,9 @@ struct Given<Form<kMember, kAlignment>> {
       : memory(kHasRows ? sizes.m : 1, kHasColumns ? sizes.n : 1, kIsColumn ? 0 : 3 * kAlignment, filling, sizes.count,
                sizes.listed) {}
   void give(Function::Arguments& arguments) { point<kMember>(arguments, memory.operand()); }
+  /// Gives another matrix in its place, with the same elements.
+  void give(Function::Arguments& arguments, pycutlass_operand const& other) { point<kMember>(arguments, other); }
+  static constexpr bool kIsMatrix = std::is_same_v<Form<kMember, kAlignment>, pycutlass::Matrix<kMember, kAlignment>>;
   Element& at(int row, int column) { return memory(kHasRows ? row : 0, kHasColumns ? column : 0); }
 };
 
@@ -206,6 +209,28 @@ struct FunctionCheck {
     reductions.visit([&](auto& reduced) { reduced.give(arguments); });
     give_scalars(arguments);
     Function::read_scalars(arguments, scalars);
+  }
+  /// Has the first matrix that is read and is of the type of D be D itself; returns whether there is one.
+  template <bool kTransposed, typename Target>
+  bool put_in_place(Target& D) {
+    bool done = false;
+    inputs.visit([&](auto& given) {
+      using Port = std::remove_reference_t<decltype(given)>;
+      if constexpr (Port::kIsMatrix && std::is_same_v<typename Port::Element, typename Target::Element>) {
+        if (std::exchange(done, true)) return;
+        for (int each = 0; each < sizes.count; ++each) {
+          given.memory.choose(each), D.choose(each);
+          for (int row = 0; row < sizes.m; ++row) {
+            for (int column = 0; column < sizes.n; ++column) {
+              D(kTransposed ? column : row, kTransposed ? row : column) = given.at(row, column);
+            }
+          }
+        }
+        given.memory.choose(0), D.choose(0);
+        given.give(arguments, D.operand());
+      }
+    });
+    return done;
   }
   /// Goes over to one of several matrices.
   void choose(int number) {

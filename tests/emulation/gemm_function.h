@@ -22,6 +22,8 @@ inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
   constexpr bool kTransposed = Operation::kTransposed;
   FunctionCheck check({kTransposed ? n : m, kTransposed ? m : n, count, listed}, random);
 
+  bool const in_place = seed % 2 && check.put_in_place<kTransposed>(D);
+
   pycutlass_gemm_call call{};
   call.m = m;
   call.n = n;
@@ -29,7 +31,7 @@ inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
   call.mode = mode;
   call.batch_count = number_of;
   pycutlass_operand const source = Function::kReadsSource ? C.operand() : pycutlass_operand{};
-  launch(call, {A.operand(), B.operand(), source, D.operand()}, check.arguments);
+  launch(call, {A.operand(), B.operand(), source, D.operand()}, check.arguments, 132, !in_place);
 
   long wrong = !D.has_slack(kUntouched);
   for (int each = 0; each < count; ++each) {

@@ -14,6 +14,7 @@ struct Problem {
   Matrix<EMULATED_B> B;
   Matrix<EMULATED_C> C, D;
   FunctionCheck check;
+  bool in_place;
 
   Problem(int m_, int n_, int k_, std::mt19937& random)
       : m(m_),
@@ -28,6 +29,7 @@ struct Problem {
     B.fill(random);
     C.fill(random);
     check.choose(0);
+    in_place = random() % 2 && check.put_in_place<kTransposed>(D);
   }
   long wrong() {
     long found = !D.has_slack(kUntouched);
@@ -81,7 +83,8 @@ inline long run(int count, int most_m, int most_n, int most_k, int step_m, int s
   }
   call.tables.sizes = call.sizes = sizes.data();
   call.problem_count = count;
-  launch(call, {}, arguments, 3);
+  bool const in_place = std::any_of(all.begin(), all.end(), [](Problem* each) { return each->in_place; });
+  launch(call, {}, arguments, 3, !in_place);
 
   long wrong = 0;
   for (Problem* each : all) wrong += each->wrong();

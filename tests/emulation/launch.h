@@ -99,7 +99,7 @@ void run_thread(typename Kernel::Params const& params, typename Kernel::SharedSt
 /// Plans a call with these A, B, C and D and arguments of its epilogue, and runs all threadblocks of its grid.
 template <typename Call, typename Operation = ::Operation>
 void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
-            typename Operation::Epilogue::Arguments epilogue, int multiprocessors = 132) {
+            typename Operation::Epilogue::Arguments epilogue, int multiprocessors = 132, bool again = true) {
   using Kernel = typename Operation::Kernel;
   call.common.struct_size = sizeof(call);
   call.common.sm_count = multiprocessors;
@@ -125,8 +125,8 @@ void launch(Call& call, std::array<pycutlass_operand, 4> const& operands,
   auto const& params = *reinterpret_cast<typename Kernel::Params*>(storage);
   std::vector<char> memory(sizeof(typename Kernel::SharedStorage) + 1024);
   char* shared = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024);
-  // Again, with what the first launch has left in the workspace.
-  unsigned const times = plan.workspace_bytes && !plan.clear_bytes ? 2 : 1;
+  // Again, with what the first launch has left in the workspace; not where it has written over what it read.
+  unsigned const times = again && plan.workspace_bytes && !plan.clear_bytes ? 2 : 1;
   for (unsigned z = 0; z < times * plan.grid[2]; ++z) {
     for (unsigned y = 0; y < plan.grid[1]; ++y) {
       for (unsigned x = 0; x < plan.grid[0]; ++x) {

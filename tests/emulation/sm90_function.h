@@ -35,6 +35,7 @@ struct Problem {
         check(*shared) {
     for (double& sum : sums) sum = int(random() % 41) - 20;
     C.fill(random);
+    if (shared->sizes.count == 1 && random() % 2) check.put_in_place<false>(D);
   }
   long wrong() {
     long found = !D.has_slack(kUntouched);

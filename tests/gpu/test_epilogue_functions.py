@@ -89,6 +89,19 @@ def test_tensors_by_columns_beside_a_d_by_rows(kernel: str) -> None:
         check(operation, given)
 
 
+@pytest.mark.parametrize("size", [(264, 136, 72), (1000, 520, 136)])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_residual_where_d_is(kernel: str, size: tuple[int, int, int]) -> None:
+    kind = KERNELS[kernel]()["C"].element
+    operation = make(kernel, residual, addend=kind)
+    for batch in ((), (3,)):
+        given = drawn(operation, *size, batch=batch)
+        before = given["addend"].clone()
+        given["D"] = given["addend"]
+        launch(operation, given).sync()
+        check(operation, given | {"addend": before})
+
+
 FLOAT8 = {
     "biased": {"bias": cutlass.float_e5m2},
     "residual": {"addend": cutlass.float_e4m3, "bias": cutlass.float_e5m2, "T": cutlass.float_e4m3},

@@ -115,6 +115,57 @@ def test_tensors_may_lie_otherwise_than_d(of_D: Any, of_others: Any, without_gpu
     assert count == (0 if of_D is of_others else 2)
 
 
+@pytest.mark.parametrize("order", [ROW, COLUMN])
+def test_a_tensor_may_be_d_itself(order: Any, without_gpu: None) -> None:
+    """As C may: a residual is added where it is."""
+    operation = make(fusions.bias_residual_relu(f16, 8), (ROW, COLUMN, order))
+    keep = by_columns if order is COLUMN else np.ascontiguousarray
+    A, B, bias, before = drawn(M, K), by_columns(drawn(K, N)), drawn(N), drawn(M, N)
+    D = keep(before.copy())
+    arguments = GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={"bias": bias, "residual": D})
+    operation.run(arguments)
+    arguments.sync()
+    sums = A.astype(np.float64) @ B.astype(np.float64)
+    right = fusions.bias_residual_relu.numpy(sums, bias=bias, residual=before)
+    np.testing.assert_array_equal(D, right.astype(np.float16))
+
+
+def test_what_a_tensor_in_the_place_of_d_must_be() -> None:
+    memory = np.zeros((M + 1, N), np.float16)
+    A, B, bias = drawn(M, K), by_columns(drawn(K, N)), drawn(N)
+    wider = np.zeros((M, N), np.float32)
+    for functor, D, residual in (
+        (fusions.bias_residual_relu(f16, 8), memory[:M], memory[1:]),  # a row off
+        (fusions.bias_residual_relu(f16, 8, residual=f32), wider.view(np.float16).reshape(2 * M, N)[:M], wider),
+    ):
+        operation = make(functor, (ROW, COLUMN, ROW))
+        with pytest.raises(
+            ArgumentError, match=r"D overlaps residual.* cannot write over what it still reads"
+        ):
+            GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={"bias": bias, "residual": residual})
+    operation = make(FUNCTIONS["residual"](f16, 8), (ROW, COLUMN, ROW))
+    D, T = np.zeros((2, M, N), np.float16)
+    with pytest.raises(ArgumentError, match=r"T overlaps addend"):  # D alone
+        GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={"bias": bias, "addend": T, "T": T})
+
+
+def test_tensors_in_the_places_of_d_of_groups(without_gpu: None) -> None:
+    functor = fusions.residual_relu(f16, 8)
+    operation = GemmOperationGrouped(**parts("f16") | {"epilogue_functor": functor})
+    A, B = [drawn(M, K), drawn(M, K)], [by_columns(drawn(K, N)), by_columns(drawn(K, N))]
+    before = drawn(2, M, N)
+    D = [*before.copy()]
+    arguments = GemmGroupedArguments(operation, [[M, N, K]] * 2, A, B, None, D, epilogue={"residual": D})
+    operation.run(arguments)
+    arguments.sync()
+    for number in range(2):
+        sums = A[number].astype(np.float64) @ B[number].astype(np.float64)
+        right = fusions.residual_relu.numpy(sums, residual=before[number])
+        np.testing.assert_array_equal(D[number], right.astype(np.float16))
+    with pytest.raises(ArgumentError, match=r"problems of a group run in any order"):
+        GemmGroupedArguments(operation, [[M, N, K]] * 2, A, B, None, D, epilogue={"residual": D[::-1]})
+
+
 def test_groups_have_either(without_gpu: None) -> None:
     functor = fusions.bias_residual_relu(f16, 8)
     operation = GemmOperationGrouped(**parts("f16", (ROW, COLUMN, COLUMN)) | {"epilogue_functor": functor})
