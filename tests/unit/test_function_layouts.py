@@ -139,9 +139,7 @@ def test_what_a_tensor_in_the_place_of_d_must_be() -> None:
         (fusions.bias_residual_relu(f16, 8, residual=f32), wider.view(np.float16).reshape(2 * M, N)[:M], wider),
     ):
         operation = make(functor, (ROW, COLUMN, ROW))
-        with pytest.raises(
-            ArgumentError, match=r"D overlaps residual.* cannot write over what it still reads"
-        ):
+        with pytest.raises(ArgumentError, match=r"D overlaps residual.* cannot write over what it still reads"):
             GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={"bias": bias, "residual": residual})
     operation = make(FUNCTIONS["residual"](f16, 8), (ROW, COLUMN, ROW))
     D, T = np.zeros((2, M, N), np.float16)
