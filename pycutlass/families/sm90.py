@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import check_alignments
 from pycutlass.families.other_family import ampere_shape, as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Shape, Tensor, Tile, changed
+from pycutlass.families.sm90_memory import chosen_stages, kernel_bytes, stages_of
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
     Family,
@@ -30,9 +30,6 @@ __all__ = [
     "SM90",
     "SM90_THREADS",
     "accumulator_registers",
-    "chosen_stages",
-    "kernel_bytes",
-    "stages_of",
 ]
 
 #: Registers of the 240 of a Hopper-native kernel's thread that sums can have, and those with which ptxas spills none.
@@ -43,12 +40,6 @@ _MAX_ACCUMULATORS, CLEAN_ACCUMULATORS = 224, 192
 _TMA_BYTES, _WGMMA_DEPTH = 16, 32
 #: Threads of a threadblock: one producer warp group and two consumers, under either schedule.
 SM90_THREADS = 384
-#: Bytes of the barriers of a pipeline's stage (one that it is full, one that it is empty), and of a tensor map.
-_BARRIERS, _TENSOR_MAP = 16, 128
-#: What the scheduler of a Hopper-native group has: barriers of 8 stages, and as many answers of 16 bytes.
-_SCHEDULER, _ANSWERS = 8 * _BARRIERS, 8 * 16
-#: Shared memory that a kernel can have, in bytes (cutlass/arch/arch.h, sm90_smem_capacity_bytes).
-_LIMIT = SHARED_MEMORY_LIMIT[90]
 _Mode = _core.GemmMode
 
 
@@ -358,74 +349,6 @@ def _warn_of_spills(tile: Tile, D: Tensor) -> None:
             f"and beyond {clean} of them for C of {D.type} the kernel may be slower: registers spill, and from 216 on "
             f"instructions wait for each other; {clean * n // registers // 16 * 16} columns are the most that do not"
         )
-
-
-# Shared memory, as CUTLASS's headers lay it out
-
-
-def kernel_bytes(tile: Tile, C: Tensor, stages: int, *, grouped: bool, D: Tensor | None = None) -> int:
-    """Return the shared memory of a Hopper-native kernel in bytes (gemm/kernel/sm90_gemm_*_warpspecialized_*.hpp).
-
-    D is like C where it is left out.
-    """
-    epilogue, alignment, buffers = _epilogue(tile, C, D or C)
-    order = 2 * _BARRIERS if tile.kernel_schedule is KernelSchedule.Pingpong else 0
-    pipelines = _BARRIERS * (stages + buffers + 1) + order
-    mainloop = stages * tile.stage_bytes()
-    if not grouped:
-        return _up(_up(pipelines + 1, alignment) + epilogue + mainloop, alignment)
-    shared = _up(mainloop, alignment) + epilogue + _SCHEDULER + pipelines + _ANSWERS
-    return _up(_up(shared, _TENSOR_MAP) + 5 * _TENSOR_MAP, alignment)  # A and B, C, and D of each warp group
-
-
-def stages_of(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None) -> int:
-    """Return how many stages a Hopper-native tile has: what CUTLASS gives to one that names none, if that fits.
-
-    CUTLASS leaves out the scheduler of a group, and may give it one too many.
-    """
-    stages = tile.stages or chosen_stages(tile, C, grouped=grouped, D=D)
-    if tile.stages is None and kernel_bytes(tile, C, stages, grouped=grouped, D=D) > _LIMIT:
-        return stages - 1
-    return stages
-
-
-def chosen_stages(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None) -> int:
-    """Return how many stages CUTLASS gives to a Hopper-native tile that names none (sm90_gmma_builder.inl)."""
-    epilogue, alignment, buffers = _epilogue(tile, C, D or C)
-    maps = 3 * _TENSOR_MAP if grouped else 0
-    beside = _up(_up(epilogue + maps + _BARRIERS * buffers, alignment), 128)
-    return (_LIMIT - beside) // (_up(tile.stage_bytes(), 128) + _BARRIERS)
-
-
-def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
-    """Return the bytes of an epilogue's tensors, their alignment, and how many buffers C has.
-
-    C comes, and D leaves, in subtiles of up to 32 columns (epilogue/collective/builders/sm90_builder.inl). Where their
-    elements have one size, D leaves from the buffers that C has come into.
-    """
-    m, n, _ = tile.threadblock_shape
-    rows = 64 if tile.kernel_schedule is KernelSchedule.Pingpong else 128
-    columns = math.gcd(32, n)
-    subtiles = (m // rows) * (n // columns)
-    of_C, of_D = (operand.type.bytes_of(rows * columns) for operand in (C, D))
-    aligned_C, aligned_D = (_swizzle_bytes(operand, rows, columns) for operand in (C, D))
-    alignment = max(aligned_C, aligned_D)
-    if C.type.bits == D.type.bits:
-        buffers = max(min(subtiles, 4), min(subtiles, 2) + 1)
-        tensors = buffers * of_C
-    else:
-        buffers = min(subtiles, 4)
-        tensors = _up(_up(buffers * of_C, aligned_D) + min(subtiles, 2) * of_D, alignment)
-    return tensors + alignment, alignment, buffers  # behind the buffers an empty object of the functor's
-
-
-def _swizzle_bytes(operand: Tensor, rows: int, columns: int) -> int:
-    """Return the alignment of a swizzled layout in bytes: it comes round every 8 lines."""
-    return 8 * min(operand.type.bytes_of(columns if operand.is_row_major else rows), 128)
-
-
-def _up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 SM90 = _Sm90(

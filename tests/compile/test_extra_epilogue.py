@@ -13,7 +13,7 @@ from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
 from pycutlass.epilogue import Family
 from pycutlass.epilogue.scalars import EpilogueLayout
-from pycutlass.families import AMPERE, sm90
+from pycutlass.families import AMPERE, sm90_memory
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import HostCompiler, Processes
 
@@ -43,7 +43,7 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str, host_compiler: H
         tile, C = operation.tile_description, operation.C
         beside = functor.shared_bytes(Family.SM90_GEMM, tile)
         if tile.stages is not None:
-            most = sm90.kernel_bytes(tile, C, tile.stages, grouped=False) + beside
+            most = sm90_memory.kernel_bytes(tile, C, tile.stages, grouped=False) + beside
             assert most - 4096 <= host.shared_bytes <= most
     if name in CONVOLUTIONS:
         assert host.shared_bytes == AMPERE.shared_bytes(

@@ -8,7 +8,7 @@ from apart import APART
 from pycutlass import _core, toolkit
 from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
-from pycutlass.families import sm90
+from pycutlass.families import sm90_memory
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes
 
@@ -21,8 +21,8 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
     assert host.elements == {letter: getattr(operation, letter).type.short for letter in "ABCD"}
     tile = operation.tile_description
-    stages = sm90.stages_of(tile, operation.C, grouped=False, D=operation.D)
-    assert host.shared_bytes == sm90.kernel_bytes(tile, operation.C, stages, grouped=False, D=operation.D)
+    stages = sm90_memory.stages_of(tile, operation.C, grouped=False, D=operation.D)
+    assert host.shared_bytes == sm90_memory.kernel_bytes(tile, operation.C, stages, grouped=False, D=operation.D)
 
 
 @pytest.mark.thorough  # a minute of a core; that it compiles and is right is seen on a GPU as well

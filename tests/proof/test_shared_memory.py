@@ -13,7 +13,7 @@ from kernels import draw_ampere, draw_convolution, text_of
 
 from pycutlass import GemmOperationGrouped, KernelSchedule
 from pycutlass.errors import DescriptionError
-from pycutlass.families import SM90, sm90
+from pycutlass.families import SM90, sm90_memory
 from pycutlass.families.ampere.family import AMPERE, epilogue_bytes, mainloop_bytes
 from pycutlass.toolchain import HostCompiler
 
@@ -28,8 +28,8 @@ def counted(operation: Any) -> list[int]:
     tile = operation.tile_description
     grouped = isinstance(operation, GemmOperationGrouped)
     if tile.is_sm90:
-        stages = sm90.stages_of(tile, operation.C, grouped=grouped)
-        return [sm90.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
+        stages = sm90_memory.stages_of(tile, operation.C, grouped=grouped)
+        return [sm90_memory.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
     A, B, C = operation._product() if hasattr(operation, "_product") else (operation.A, operation.B, operation.C)
     kernel = AMPERE.shared_bytes(tile, A, B, C, group=operation.precompute_mode if grouped else None)
     return [mainloop_bytes(tile, A, B), epilogue_bytes(tile, C), kernel]
@@ -108,9 +108,9 @@ def test_a_tile_without_stages_fits() -> None:
             continue
         tile, C = operation.tile_description, operation.C
         for grouped in (False, True):
-            stages = sm90.stages_of(tile, C, grouped=grouped)
-            assert sm90.kernel_bytes(tile, C, stages, grouped=grouped) <= SM90.shared_memory[90]
-            fewer += stages != sm90.chosen_stages(tile, C, grouped=grouped)
+            stages = sm90_memory.stages_of(tile, C, grouped=grouped)
+            assert sm90_memory.kernel_bytes(tile, C, stages, grouped=grouped) <= SM90.shared_memory[90]
+            fewer += stages != sm90_memory.chosen_stages(tile, C, grouped=grouped)
     assert fewer
 
 
