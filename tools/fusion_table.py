@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -198,6 +199,7 @@ def asked() -> Iterator[Asked]:
     for node in NODES.values():
         yield Asked("nodes", f"`{node.name}`", _of_node(node))
     yield Asked("nodes", "`cast`", _named(lambda accum: epilogue.cast(accum, _f16)))
+    yield Asked("nodes", "`pairs`", _named(lambda accum: operator.mul(*epilogue.pairs(accum))))
     for axis in (1, 0, None):
         for name in REDUCTIONS:
             yield Asked(f"reductions, `axis={axis}`", f"`{name}`", _of_reduction(name, axis))

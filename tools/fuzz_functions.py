@@ -170,7 +170,8 @@ class Problem:
             ("D", self.functor.output, D.alignment),
             *((port.name, port.type, port.alignment) for port in self.functor.outputs),
         ):
-            extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), (m, n))
+            lines = (m, self.functor.columns(n))
+            extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), lines)
             slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
             poison = POISON if kind.is_integer else float("nan")
             self.written[name] = padded(self.shape(*extents), slack, kind.short, poison, self.layouts[name])
@@ -282,6 +283,8 @@ class Case:
         operation = self.kernel.alone
         pairs = ((operation.A, operation.C), (operation.B, operation.D, operation.C), (operation.A, operation.B))
         steps = [max(each.alignment for each in pair) for pair in pairs]
+        if operation.epilogue_functor.columns(2) == 1:  # of D with half as many columns
+            steps[1] *= 2
         tile = operation.tile_description.threadblock_shape
         most = (2 * tile[0] + 40, 2 * tile[1] + 40, 160)
         if isinstance(self.operation, ReductionOperation):

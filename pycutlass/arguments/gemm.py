@@ -278,7 +278,8 @@ class GemmArguments(Arguments):
         if self._makes_partial_sums:
             return self._partial_problem(given)
         operation, (m, n, k) = self.operation, self._problem_size.extents
-        shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.D, m, n)}
+        of_D = operation.epilogue_functor.columns(n)
+        shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n), "D": (operation.D, m, of_D)}
         if scalars.needs_source:
             check_source(given["C"], operation.epilogue_functor)
             shapes["C"] = (operation.C, m, n)

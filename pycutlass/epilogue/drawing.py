@@ -17,7 +17,9 @@ __all__ = ["Cost", "as_dot", "as_text", "cost", "drawn"]
 #: Bytes in a second that copies of large arrays reach on an H200.
 _H200 = 4.2e12
 _SHAPES = {"matrix": "(M, N)", "row": "(1, N)", "column": "(M, 1)", "scalar": "(1, 1)"}
+_SHAPES |= {"half_matrix": "(M, N / 2)", "half_row": "(1, N / 2)"}
 _SHAPES |= {"row_tiles": "(tiles, M)", "column_tiles": "(tiles, N)"}
+_PAIRS = {"0": "even columns", "1": "odd columns"}
 _SYMBOLS = {
     "add": "+",
     "subtract": "-",
@@ -101,6 +103,8 @@ def _label(value: Value) -> str:
         return f"{float.fromhex(value.data[0]):g}"
     if value.node == "cast":
         return f"cast to {element_named(value.data[0])}"
+    if value.node == "pair":
+        return _PAIRS[value.data[0]]
     if value.node == "reduce":
         name, axis = value.data
         return f"{name}, axis={axis or None}"
@@ -113,6 +117,8 @@ def _written(value: Value, graph: Graph) -> str:
     ]
     if value.node == "input":
         return value.data[0]
+    if value.node == "pair":
+        return f"{_PAIRS[value.data[0]]}({operands[0]})"
     if value.node in _SYMBOLS:
         return f"{operands[0]} {_SYMBOLS[value.node]} {operands[1]}"
     further = [_label(value).partition(" to ")[2]] if value.node == "cast" else []

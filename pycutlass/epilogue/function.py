@@ -15,6 +15,7 @@ from pycutlass.calls import public, shown, suggestion
 from pycutlass.epilogue import drawing, lowering
 from pycutlass.epilogue.drawing import Cost
 from pycutlass.epilogue.graph import Graph, element_named
+from pycutlass.epilogue.pairs import check_gated
 from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
@@ -77,8 +78,9 @@ def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
     name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or isinstance(function, type):
         raise DescriptionError(f"epilogue_function traces a function, got {shown(function)}")
-    inputs = parameters(function, name)
-    return EpilogueFunction(name, traced(function, inputs, name), inspect.getdoc(function) or "")
+    graph = traced(function, parameters(function, name), name)
+    check_gated(name, graph)
+    return EpilogueFunction(name, graph, inspect.getdoc(function) or "")
 
 
 @public
@@ -171,6 +173,11 @@ class EpilogueFunction:
             if name not in names:
                 raise ArgumentTypeError(f"{self.name} has no parameter {name}.{suggestion(name, names)}")
         accum = _numbers(first.name, accum)
+        if self.graph.is_gated and accum.shape[-1:] and accum.shape[-1] % 2:
+            raise ArgumentError(
+                f"{self.name} combines pairs of neighbouring columns, so that the accumulator has an even number of "
+                f"them; got shape {accum.shape}"
+            )
         dtype = accum.dtype if accum.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         arrays: dict[str, Array] = {first.name: accum}
         for each in others:
@@ -303,6 +310,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         self._make_ports(dict(self.types))
         lowering.check_names(self.name, self.function.graph)
         lowering.check_constants(self.name, self.function.graph, compute)
+        lowering.check_pairs(self.name, self.function.graph, length)
 
     def _make_ports(self, types: Mapping[str, Any]) -> None:
         graph = self.function.graph
@@ -364,6 +372,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         """Whether C is read."""
         return bool(self.graph.of_form("source"))
 
+    def columns(self, n: int) -> int:
+        """Return how many columns D has, of a product that has `n`."""
+        return n // 2 if self.graph.is_gated else n
+
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this epilogue; nothing where they can."""
         return lowering.why_not(self, family)
@@ -372,8 +384,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         """Return the C++ type, which `definitions` defines."""
         return lowering.FAMILIES[family].cpp
 
-    def transposed(self) -> FunctionEpilogue:
-        """Return the epilogue of the transposed problem, as kernels compute a column-major D."""
+    def transposed(self) -> FunctionEpilogue | None:
+        """Return the epilogue of the transposed problem, as kernels compute a column-major D; None of pairs."""
+        if self.graph.is_gated:  # whose columns would be rows, which threads do not have side by side
+            return None
         function = EpilogueFunction(self.name, self.graph.transposed())
         types = tuple(
             (port.name, port.tag if layout is None else TensorDescription(port.tag, layout, port.alignment))

@@ -13,6 +13,7 @@ import numpy as np
 from pycutlass.calls import shown
 from pycutlass.epilogue.graph import Value, reduced_tiles
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
+from pycutlass.epilogue.pairs import pairs
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.traced import Reduced, Traced, applied
 from pycutlass.errors import DescriptionError
@@ -35,6 +36,7 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "pairs",
     "round",
     "rsqrt",
     "softplus",
@@ -206,6 +208,11 @@ def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
     if trace.is_truth(x._number):
         raise DescriptionError(
             f"{where_called()}{name} takes numbers, and is given a condition: use where(x, 1.0, 0.0)"
+        )
+    if "h" in trace.axes[x._number]:
+        raise DescriptionError(
+            f"{where_called()}{name} is given a value of pairs, with N / 2 columns: kernels that combine pairs write D "
+            f"alone, so reduce D in a kernel of its own"
         )
     data = (name, "" if axis is None else str(axis), *(() if extent is None else (str(extent),)))
     return Reduced(trace, trace.add(Value("reduce", (x._number,), data)), name)

@@ -35,6 +35,7 @@ __all__ = [
     "ALL",
     "attention_scores",
     "bias",
+    "bias_geglu",
     "bias_gelu",
     "bias_gelu_tanh",
     "bias_hardswish",
@@ -46,10 +47,12 @@ __all__ = [
     "bias_sigmoid",
     "bias_silu",
     "bias_silu_residual",
+    "bias_swiglu",
     "bias_tanh",
     "dequantize",
     "dequantize_bias",
     "dequantize_each",
+    "geglu",
     "layer_norm_statistics",
     "requantize",
     "residual_relu",
@@ -58,6 +61,7 @@ __all__ = [
     "scale_shift_relu",
     "scale_shift_residual_relu",
     "softmax_statistics",
+    "swiglu",
 ]
 
 
@@ -94,6 +98,28 @@ bias_silu, bias_tanh = _biased(silu), _biased(tanh)
 bias_residual_gelu, bias_residual_relu = _biased_residual(gelu), _biased_residual(relu)
 bias_residual_silu = _biased_residual(silu)
 residual_relu, residual_silu = _residual(relu), _residual(silu)
+
+
+def _gated(name: str, activation: type[Activation]) -> tuple[EpilogueFunction, EpilogueFunction]:
+    """Return a gated linear unit of pairs of columns, without and with a bias."""
+
+    def plain(accum: Any) -> Any:
+        gate, up = f.pairs(accum)
+        return activation(gate) * up
+
+    def biased(accum: Any, bias: Row) -> Any:
+        gate, up = f.pairs(accum + bias)
+        return activation(gate) * up
+
+    plain.__name__, biased.__name__ = name, f"bias_{name}"
+    of = f"{activation.__name__}(gate) * up, with gate the even and up the odd columns"
+    plain.__doc__ = f"Return {of} of x: D has half as many columns, of B with the columns of both weights in turn."
+    biased.__doc__ = f"Return {of} of x + bias: D has half as many columns, and the bias lies as the columns of B do."
+    return epilogue_function(plain), epilogue_function(biased)
+
+
+swiglu, bias_swiglu = _gated("swiglu", silu)
+geglu, bias_geglu = _gated("geglu", gelu)
 
 
 @epilogue_function

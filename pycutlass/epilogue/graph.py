@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["AXES", "Graph", "Input", "Value", "element_named", "reduced_tiles"]
 
 Array = NDArray[Any]
 
-#: The axes along which values of a form differ: rows of D, its columns.
+#: The axes along which values of a form differ: rows, columns, and of values behind `pairs` half as many columns, "h".
 AXES: dict[str, frozenset[str]] = {
     "accumulator": frozenset("mn"),
     "source": frozenset("mn"),
@@ -28,6 +28,7 @@ AXES: dict[str, frozenset[str]] = {
     "scalar": frozenset(),
 }
 _FORMS = {frozenset("mn"): "matrix", frozenset("n"): "row", frozenset("m"): "column", frozenset(): "scalar"}
+_FORMS |= {frozenset("mh"): "half_matrix", frozenset("h"): "half_row"}
 _BY_SHORT = {row.short: row for row in ELEMENTS}
 
 
@@ -66,18 +67,28 @@ class Value:
     Parameters
     ----------
     node : str
-        A name of the table of nodes, or ``"input"``, ``"constant"``, ``"cast"`` or ``"reduce"``.
+        A name of the table of nodes, or ``"input"``, ``"constant"``, ``"cast"``, ``"pair"`` or ``"reduce"``.
     operands : tuple of int
         Numbers of earlier values.
     data : tuple of str
-        The name of an input, the digits of a constant (`float.hex`), the short name of the type of a cast, or the name
-        of a reduction and its axis (``"0"``, ``"1"`` or ``""`` for both); behind these the extent of a tile along it,
-        where each tile has a result of its own.
+        The name of an input, the digits of a constant (`float.hex`), the short name of the type of a cast, which of two
+        neighbouring columns a pair has here (``"0"`` or ``"1"``), or the name of a reduction and its axis (``"0"``,
+        ``"1"`` or ``""`` for both); behind these the extent of a tile along it, where each tile has a result of its
+        own.
     """
 
     node: str
     operands: tuple[int, ...] = ()
     data: tuple[str, ...] = ()
+
+    def axes(self, operands: Iterable[frozenset[str]], inputs: Mapping[str, Input]) -> frozenset[str]:
+        """Return the axes along which the value differs, of those of its operands."""
+        if self.node == "input":
+            return AXES[inputs[self.data[0]].form]
+        if self.node == "reduce":
+            return {"0": frozenset("n"), "1": frozenset("m")}.get(self.data[1], frozenset())
+        found = frozenset[str]().union(*operands)
+        return found - {"n"} | {"h"} if self.node == "pair" else found
 
 
 @dataclass(frozen=True)
@@ -108,17 +119,18 @@ class Graph:
         """For each value, the axes along which it differs."""
         found: list[frozenset[str]] = []
         for value in self.values:
-            if value.node == "input":
-                found.append(AXES[self.by_name[value.data[0]].form])
-            elif value.node == "reduce":
-                found.append({"0": frozenset("n"), "1": frozenset("m")}.get(value.data[1], frozenset()))
-            else:
-                found.append(frozenset().union(*(found[number] for number in value.operands)))
+            found.append(value.axes((found[number] for number in value.operands), self.by_name))
         return tuple(found)
 
-    def form(self, number: int) -> str:
-        """Return what a value is for D: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
+    @cached_property
+    def is_gated(self) -> bool:
+        """Whether D has half as many columns as the accumulator, whose neighbouring ones are pairs."""
+        return any(value.node == "pair" for value in self.values)
 
+    def form(self, number: int) -> str:
+        """Return what a value is for the accumulator: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
+
+        Behind `pairs`, with half as many columns, they are ``"half_matrix"`` and ``"half_row"``.
         Results of tiles are ``"row_tiles"``, one for each row for each tile across, or ``"column_tiles"``.
         """
         if self.tile(number):
@@ -187,6 +199,8 @@ class Graph:
                     result = np.asarray(float.fromhex(value.data[0]), dtype)
                 elif value.node == "cast":
                     result = element_named(value.data[0]).round(operands[0]).astype(dtype)
+                elif value.node == "pair":
+                    result = operands[0][..., int(value.data[0]) :: 2]
                 elif value.node == "reduce":
                     made.append(self._reduced(value, operands[0], shape))
                     continue
@@ -197,9 +211,13 @@ class Graph:
             return {
                 name: made[number]
                 if self.values[number].node == "reduce"
-                else np.broadcast_to(made[number], shape).copy()
+                else np.broadcast_to(made[number], self._shape(number, shape)).copy()
                 for name, number in self.outputs
             }
+
+    def _shape(self, number: int, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of an output, where the accumulator has another."""
+        return (*whole[:-1], whole[-1] // 2) if "h" in self.axes[number] else whole
 
     @staticmethod
     def _reduced(value: Value, operand: Array, shape: tuple[int, ...]) -> Array:

@@ -25,6 +25,7 @@ __all__ = [
     "FAMILIES",
     "check_constants",
     "check_names",
+    "check_pairs",
     "check_port",
     "check_types",
     "definitions",
@@ -47,7 +48,16 @@ _REDUCED = {"0": "Row", "1": "Column", "": "Whole"}
 _REDUCED_TILES = {"0": "ColumnTiles", "1": "RowTiles"}
 #: Types of results for which activations are right to fewer digits (include/pycutlass/activation.h).
 _NARROW = {"f16", "bf16", "e4m3", "e5m2"}
+#: Families whose D may have half as many columns as the product.
+_GATED = (Family.AMPERE_GEMM, Family.SM90_GEMM)
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
+
+
+#: What C++ computes an element of, and one of two neighbouring columns.
+_TAKEN = (
+    "Number const* scalars, Number const* in, Number* out",
+    "Number const* scalars, Number const* even, Number const* odd, Number* out",
+)
 
 
 class _Typed(Protocol):
@@ -186,8 +196,22 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
             )
 
 
+def check_pairs(name: str, graph: Graph, length: int) -> None:
+    """Raise DescriptionError where neighbouring columns are not in one access."""
+    if graph.is_gated and length < 2:
+        raise DescriptionError(
+            f"{name} combines pairs of neighbouring columns, which a thread has in one access: give it "
+            f"epilogue_vector_length=2 at least, and describe C with that alignment; got {length}"
+        )
+
+
 def why_not(functor: _Typed, family: Family) -> str:
     """Return why kernels of `family` cannot have an epilogue function; nothing where they can."""
+    if functor.graph.is_gated and family not in _GATED:
+        return (
+            f"{functor.name} combines pairs of columns, so that D has half as many, which {family.value} do not write: "
+            f"use an Ampere-style or a Hopper-native GEMM"
+        )
     column_major = ", ".join(port.name for port in functor.ports if port.layout is _core.ColumnMajor)
     if column_major and family is Family.AMPERE_CONV:
         return (
@@ -249,10 +273,11 @@ def definitions(functor: _Typed, family: Family) -> str:
         f"  using Outputs = {_list(written, members)};\n"
         f"  using Reductions = {_reductions(functor, members)};\n"
         f"  static constexpr bool kReadsSource = {str(functor.reads_source or source is not None).lower()};\n"
-        f"  static constexpr int kScalars = {len(scalars)};\n\n"
+        f"  static constexpr int kScalars = {len(scalars)};\n"
+        f"{'  static constexpr bool kIsGated = true;' + chr(10) if functor.graph.is_gated else ''}\n"
         f"  CUTLASS_HOST_DEVICE static void read_scalars(Arguments const& given, Number* scalars) {{\n{read}  }}\n\n"
-        f"  CUTLASS_HOST_DEVICE static void compute(Number const* scalars, Number const* in, Number* out) {{\n"
-        f"{_body(functor, source)}  }}\n"
+        f"  CUTLASS_HOST_DEVICE static void compute({_TAKEN[functor.graph.is_gated]}) {{\n"
+        f"{_body_of_pair(functor) if functor.graph.is_gated else _body(functor, source)}  }}\n"
         f"{_host_side(source, members, len(scalars))}}};\n\n"
     )
 
@@ -314,20 +339,42 @@ def _reductions(functor: _Typed, members: dict[str, str]) -> str:
     return f"pycutlass::List<{', '.join(each)}>"
 
 
-def _body(functor: _Typed, source: Port | None) -> str:
-    """Return the statements that compute one element: a variable for each value."""
+def _places(functor: _Typed, source: Port | None, given: str = "in") -> dict[str, str]:
+    """Return where inputs are in C++, by their names: `given` is what has one element of each tensor."""
     graph = functor.graph
     tensors = [each.name for each in graph.of_form("source")] + ([source.name] if source else [])
     tensors += [port.name for port in functor.inputs if port is not source]
-    places = {graph.inputs[0].name: "in[0]"}
-    places |= {name: f"in[{number}]" for number, name in enumerate(tensors, 1)}
-    places |= {each.name: f"scalars[{number}]" for number, each in enumerate(functor.scalar_table)}
-    lines = []
+    places = {graph.inputs[0].name: f"{given}[0]"}
+    places |= {name: f"{given}[{number}]" for number, name in enumerate(tensors, 1)}
+    return places | {each.name: f"scalars[{number}]" for number, each in enumerate(functor.scalar_table)}
+
+
+def _body_of_pair(functor: _Typed) -> str:
+    """Return the statements that compute one element of two neighbouring columns: values that differ along N twice."""
+    graph, lines = functor.graph, list[str]()
+    both = _places(functor, None, "even"), _places(functor, None, "odd")
+    for number, value in enumerate(graph.values):
+        kind = "bool" if graph.is_truth(number) else "Number"
+        for column, places in enumerate(both if "n" in graph.axes[number] else both[:1]):
+            names = [f"v{each}{f'_{column}' if 'n' in graph.axes[each] else ''}" for each in value.operands]
+            if value.node == "pair":
+                text = f"v{value.operands[0]}_{value.data[0]}"
+            else:
+                text = _expression(value, places, names)
+            own = f"_{column}" if "n" in graph.axes[number] else ""
+            lines.append(f"    {kind} const v{number}{own} = {text};\n")
+    return "".join([*lines, f"    out[0] = v{dict(graph.outputs)['D']};\n"])
+
+
+def _body(functor: _Typed, source: Port | None) -> str:
+    """Return the statements that compute one element: a variable for each value."""
+    graph, lines, places = functor.graph, list[str](), _places(functor, source)
     for number, value in enumerate(graph.values):
         if value.node == "reduce":
             continue
         kind = "bool" if graph.is_truth(number) else "Number"
-        lines.append(f"    {kind} const v{number} = {_expression(value, places)};\n")
+        operands = [f"v{each}" for each in value.operands]
+        lines.append(f"    {kind} const v{number} = {_expression(value, places, operands)};\n")
     outputs, reduced = dict(graph.outputs), dict(graph.reductions)
     names = ["D", *(port.name for port in functor.outputs if port.name not in reduced)]
     taken = [*(outputs[name] for name in names), *(value.operands[0] for value in reduced.values())]
@@ -335,12 +382,12 @@ def _body(functor: _Typed, source: Port | None) -> str:
     return "".join(lines)
 
 
-def _expression(value: Value, places: dict[str, str]) -> str:
+def _expression(value: Value, places: dict[str, str], operands: list[str]) -> str:
+    """Return a value in C++, of where inputs are and the names of operands."""
     if value.node == "input":
         return places[value.data[0]]
     if value.node == "constant":
         return f"rounded({_literal(float.fromhex(value.data[0]))})"
-    operands = [f"v{number}" for number in value.operands]
     if value.node == "cast":
         return f"pycutlass::function::rounded_to<{element_named(value.data[0]).cpp}>({operands[0]})"
     node = NODES[value.node]

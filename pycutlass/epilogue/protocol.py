@@ -197,6 +197,10 @@ class Epilogue(ABC):
         """The activation, where there is one."""
         return None
 
+    def columns(self, n: int) -> int:
+        """Return how many columns D has, of a product that has `n`."""
+        return n
+
     def without_activation(self) -> Epilogue:
         """Return the epilogue that stops before the activation."""
         return self

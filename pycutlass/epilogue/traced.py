@@ -31,6 +31,8 @@ class Trace:
         self.inputs = inputs
         self.values: list[Value] = []
         self.lines: list[str] = []
+        self.axes: list[frozenset[str]] = []
+        self._by_name = {each.name: each for each in inputs}
         self._numbers: dict[Value, int] = {}
 
     def add(self, value: Value) -> int:
@@ -40,6 +42,7 @@ class Trace:
             number = self._numbers[value] = len(self.values)
             self.values.append(value)
             self.lines.append(where_called())
+            self.axes.append(value.axes((self.axes[each] for each in value.operands), self._by_name))
         return number
 
     def is_truth(self, number: int) -> bool:
@@ -99,6 +102,8 @@ class Trace:
 
 
 def _called(value: Value) -> str:
+    if value.node == "pair":
+        return f"pairs for {'odd' if value.data == ('1',) else 'even'} columns"
     return {"cast": "cast", "reduce": value.data[0] if value.data else ""}.get(value.node, value.node)
 
 
@@ -113,7 +118,8 @@ def applied(node: Node, *operands: Any) -> Traced:
     Raises
     ------
     DescriptionError
-        Values of two functions, a truth value in place of a number or the other way round, or something else.
+        Values of two functions, a truth value in place of a number or the other way round, values with N columns and
+        with half as many, or something else.
     """
     trace = next(each._trace for each in operands if isinstance(each, Traced))
     numbers = []
@@ -126,6 +132,11 @@ def applied(node: Node, *operands: Any) -> Traced:
                 f"{'compare it, as in x > 0' if kind == 't' else 'use where(condition, 1.0, 0.0)'}"
             )
         numbers.append(each._number)
+    if {"n", "h"} <= frozenset().union(*(trace.axes[number] for number in numbers)):
+        raise DescriptionError(
+            f"{where_called()}{node.name} is given a value with all N columns, and one of pairs with N / 2: combine "
+            f"what has N columns before pairs(x), as in gate, up = pairs(accum + bias), or take pairs of both"
+        )
     return Traced(trace, trace.add(Value(node.name, tuple(numbers))))
 
 

@@ -16,6 +16,7 @@ from pycutlass.calls import public, shown, unknown_keywords
 from pycutlass.epilogue.function import EpilogueFunction, FunctionEpilogue
 from pycutlass.epilogue.functions import sum as sum_of
 from pycutlass.epilogue.graph import reduced_tiles
+from pycutlass.epilogue.pairs import check_gated
 from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.protocol import Epilogue
 from pycutlass.epilogue.scalars import EpilogueScalars
@@ -205,7 +206,9 @@ def _graph(tree: EpilogueVisitTree, name: str) -> tuple[Any, str]:
         main = "D" if "D" in matrices else matrices[0]
         return {"D" if each == main else each: output for each, output in zip(names, outputs, strict=True)}
 
-    return traced(named, parameters(tree.__call__, name), name), main
+    graph = traced(named, parameters(tree.__call__, name), name)
+    check_gated(name, graph)
+    return graph, main
 
 
 def _with_variables(call: Callable[..., Any], *values: Any) -> tuple[Any, dict[str, Any]]:

@@ -222,6 +222,9 @@ class Epilogue(Protocol):
     def cpp(self, family: Any, source: Element | None = None) -> str:
         """Return its C++ type for kernels of `family`, with a C of type `source`."""
 
+    def columns(self, n: int) -> int:
+        """Return how many columns D has, of a product that has `n`."""
+
     def transposed(self) -> Any:
         """Return the epilogue of the transposed problem; None where it has none."""
 

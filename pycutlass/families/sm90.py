@@ -19,6 +19,7 @@ from pycutlass.families.table import (
     KernelFamily,
     check_family,
     check_matrix,
+    check_pairs,
     check_tiles,
     in_kernel,
     nearest_multiple,
@@ -164,6 +165,8 @@ class _Sm90(KernelFamily):
                 f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; got "
                 f"{kernel.compute_capability}{_or_ampere(kernel, '. For an Ampere-style kernel, ')}"
             )
+        if kernel.epilogue_functor.is_tree:
+            check_pairs(kernel.epilogue_functor, D)
         self._check_layouts(kernel)
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
         _check_function(kernel, self.apart)

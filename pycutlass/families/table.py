@@ -25,6 +25,7 @@ __all__ = [
     "KernelFamily",
     "check_family",
     "check_matrix",
+    "check_pairs",
     "check_tiles",
     "in_kernel",
     "nearest_multiple",
@@ -378,6 +379,15 @@ def in_kernel(functor: Epilogue, D: Tensor) -> Epilogue:
     """Return the epilogue that a kernel has: a column-major D is computed as the transposed problem."""
     transposed: Epilogue | None = functor.transposed() if functor.is_tree and D.layout is _core.ColumnMajor else None
     return transposed or functor
+
+
+def check_pairs(functor: Epilogue, D: Tensor) -> None:
+    """Check that columns that an epilogue combines lie side by side in D."""
+    if functor.columns(2) < 2 and D.layout is not _core.RowMajor:
+        raise DescriptionError(
+            f"{functor!r} combines pairs of columns, which a thread has side by side where D is RowMajor; got "
+            f"{D.order}: describe D so"
+        )
 
 
 def check_matrix(name: str, operand: Tensor) -> None:

@@ -128,6 +128,16 @@ def _makes_groups(operation: Described) -> bool:
 def _check_ports(operation: Described, size: GemmProblemSize) -> None:
     """Raise ArgumentError for modes in which parts of sums would pass an epilogue that has tensors of its own."""
     epilogue, mode = operation.epilogue_functor, size.gemm_mode
+    is_gated = epilogue.columns(2) < 2
+    if is_gated and mode == _Mode.GemmSplitKParallel:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} combines pairs of columns, and parallel split-K leaves the epilogue to a "
+            f"reduction, which has D with all columns: use split_k_slices in Mode.Gemm, or stream-K"
+        )
+    if is_gated and size.n % 2:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} combines pairs of neighbouring columns, so that N must be even; got N={size.n}"
+        )
     if mode == _Mode.GemmSplitKParallel:  # whose partial sums another kernel makes, without the epilogue
         return
     reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
@@ -209,7 +219,7 @@ def check_operands(operation: Described, size: GemmProblemSize, given: Mapping[s
     m, n, k = size.extents
     shapes = {"A": (operation.A, m, k), "B": (operation.B, k, n)}
     if not in_parallel:  # which leaves C and D to the reduction, and writes to memory of its own
-        shapes |= {"D": (operation.D, m, n), "C": (operation.C, m, n)}
+        shapes |= {"D": (operation.D, m, operation.epilogue_functor.columns(n)), "C": (operation.C, m, n)}
         if m and n:
             check_k(operation.epilogue_functor, k)
     for name, (description, rows, columns) in shapes.items():
@@ -240,8 +250,8 @@ def size_of(A: Any, B: Any, batch: int | None = None) -> GemmProblemSize:
 
 
 def output(operation: Described, size: GemmProblemSize) -> TensorSpec:
-    """Return the D of a problem, packed in its layout: (M, N), in a batch (batch, M, N)."""
-    m, n, _ = size.extents
+    """Return the D of a problem, packed in its layout: (M, N), in a batch (batch, M, N); of pairs N / 2 columns."""
+    m, n = size.m, operation.epilogue_functor.columns(size.n)
     order, dtype_name = operation.D.order, operation.D.type.dtype_name
     if order.interleave > 1:
         return TensorSpec((size.batch * m * n,), dtype_name)

@@ -33,6 +33,8 @@ Word passed_word(Word const* address) {
 namespace emulation {
 
 using Number = Function::Number;
+/// Of the accumulator, for each element of D.
+constexpr int kColumnsOfElement = Function::kIsGated ? 2 : 1;
 constexpr double kPoison = 100, kUntouched = 99;
 
 /// What is computed: how many matrices of which extents, and whether tables list them.
@@ -241,12 +243,21 @@ struct FunctionCheck {
   /// Returns 1 where an element of D or of another output is wrong, having told of the first.
   template <typename Element>
   long wrong(int row, int column, double sum, double source, Element const& made) {
-    Number in[2 + Function::Inputs::kSize] = {Number(sum)};
+    return wrong_of(row, column, [&](int) { return sum; }, source, made);
+  }
+  template <typename Sum, typename Element>
+  long wrong_of(int row, int column, Sum const& sum, double source, Element const& made) {
+    Number in[kColumnsOfElement][2 + Function::Inputs::kSize];
     Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize];
     int place = 1;
-    if (Function::kReadsSource) in[place++] = Number(source);
-    inputs.visit([&](auto& given) { in[place++] = Number(number(given.at(row, column))); });
-    Function::compute(scalars, in, out);
+    for (int i = 0; i < kColumnsOfElement; ++i) {
+      int const each = kColumnsOfElement * column + i;
+      place = 1;
+      in[i][0] = Number(sum(each));
+      if (Function::kReadsSource) in[i][place++] = Number(source);
+      inputs.visit([&](auto& given) { in[i][place++] = Number(number(given.at(row, each))); });
+    }
+    compute(in, out);
     bool right = number(made) == number(pycutlass::function::Stored<Element>::of(out[0]));
     place = 1;
     outputs.visit([&](auto& given) {
@@ -258,6 +269,28 @@ struct FunctionCheck {
       std::printf("D[%d, %d] is %g, not %g\n", row, column, number(made), double(out[0]));
     }
     return !right;
+  }
+  /// Returns how many elements of a row are wrong, where `sum` is called for the accumulator with a column of `n`.
+  template <bool kTransposed = false, typename Sum, typename Source, typename Target>
+  long wrong_in_row(int row, int n, Sum const& sum, Source& C, Target& D) {
+    long result = 0;
+    for (int column = 0; column < n / kColumnsOfElement; ++column) {
+      double const source = number(C(row, column));
+      if (kTransposed) {
+        result += wrong(column, row, sum(column), source, D(row, column));
+      } else {
+        result += wrong_of(row, column, sum, source, D(row, column));
+      }
+    }
+    return result;
+  }
+  template <size_t kCount>
+  void compute(Number const (&in)[1][kCount], Number* out) {
+    Function::compute(scalars, in[0], out);
+  }
+  template <size_t kCount>
+  void compute(Number const (&in)[2][kCount], Number* out) {
+    Function::compute(scalars, in[0], in[1], out);
   }
   /// Returns how many reductions of a matrix are wrong, and outputs that were written beside their elements.
   long wrong_at_last() {

@@ -15,7 +15,8 @@ inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
   bool const listed = mode == int(cutlass::gemm::GemmUniversalMode::kArray);
   Matrix<EMULATED_A> A(m, k, ALIGNMENT_A, kPoison, count, listed);
   Matrix<EMULATED_B> B(k, n, ALIGNMENT_B, kPoison, count, listed);
-  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison, count, listed), D(m, n, 2 * ALIGNMENT_C, kUntouched, count, listed);
+  Matrix<EMULATED_C> C(m, n, ALIGNMENT_C, kPoison, count, listed);
+  Matrix<EMULATED_C> D(m, n / kColumnsOfElement, 2 * ALIGNMENT_C, kUntouched, count, listed);
   A.fill(random);
   B.fill(random);
   C.fill(random);
@@ -37,12 +38,12 @@ inline long run(int m, int n, int k, int mode, int number_of, unsigned seed) {
   for (int each = 0; each < count; ++each) {
     A.choose(each), B.choose(each), C.choose(each), D.choose(each), check.choose(each);
     for (int row = 0; row < m; ++row) {
-      for (int column = 0; column < n; ++column) {
-        double sum = 0;
-        for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-        wrong += check.wrong(kTransposed ? column : row, kTransposed ? row : column, sum, number(C(row, column)),
-                             D(row, column));
-      }
+      auto const sum = [&](int column) {
+        double result = 0;
+        for (int i = 0; i < k; ++i) result += number(A(row, i)) * number(B(i, column));
+        return result;
+      };
+      wrong += check.wrong_in_row<kTransposed>(row, n, sum, C, D);
     }
     wrong += check.wrong_at_last();
   }

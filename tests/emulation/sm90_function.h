@@ -20,30 +20,33 @@ using Element = typename Matrix<EMULATED_C>::Element;
 struct Problem {
   int m, n, number;
   std::vector<double> sums;
-  Matrix<EMULATED_C> C, D;
+  Matrix<EMULATED_C> C;
+  std::shared_ptr<Matrix<EMULATED_C>> target;
+  Matrix<EMULATED_C>& D;
   std::shared_ptr<FunctionCheck> shared;
   FunctionCheck& check;
 
-  Problem(int m_, int n_, int number_, std::shared_ptr<FunctionCheck> shared_, std::mt19937& random)
+  Problem(int m_, int n_, int number_, std::shared_ptr<Matrix<EMULATED_C>> target_,
+          std::shared_ptr<FunctionCheck> shared_, std::mt19937& random)
       : m(m_),
         n(n_),
         number(number_),
         sums(size_t(m) * n),
         C(m, n, ALIGNMENT_C, kPoison),
-        D(m, n, 2 * ALIGNMENT_C, kUntouched),
+        target(target_),
+        D(*target),
         shared(shared_),
         check(*shared) {
     for (double& sum : sums) sum = int(random() % 41) - 20;
     C.fill(random);
     if (shared->sizes.count == 1 && random() % 2) check.put_in_place<false>(D);
   }
+  void choose() { D.choose(number), check.choose(number); }
   long wrong() {
     long found = !D.has_slack(kUntouched);
-    check.choose(number);
+    choose();
     for (int row = 0; row < m; ++row) {
-      for (int column = 0; column < n; ++column) {
-        found += check.wrong(row, column, sums[row * n + column], emulation::number(C(row, column)), D(row, column));
-      }
+      found += check.wrong_in_row(row, n, [&](int column) { return sums[row * n + column]; }, C, D);
     }
     return found + check.wrong_at_last();
   }
@@ -59,6 +62,7 @@ inline std::pair<int, int> place(int thread, int i) {
 inline void run_tile(Callbacks::Params const& params, Problem& problem, int tile_m, int tile_n, int batch) {
   alignas(128) static typename Callbacks::SharedStorage shared;
   std::memset(&shared, 0x7f, sizeof(shared));
+  problem.choose();
   run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
     int const thread = threadIdx.x;
     Callbacks fusion(params, shared);
@@ -82,13 +86,20 @@ inline void run_tile(Callbacks::Params const& params, Problem& problem, int tile
         }
         callbacks.begin_loop(i, j);
         callbacks.previsit(i, j, 0, true);
-        auto const computed = callbacks.visit(sums, 0, i, j);
-        for (int e = 0; e < kFragment; ++e) {
-          auto const [row, column] = of(e);
-          if (row < problem.m && column < problem.n) {
-            problem.D(row, column) = pycutlass::function::Stored<Element>::of(computed[e]);
+        auto const store = [&](auto const& visit) {
+          if constexpr (Callbacks::kIsGated) {
+            visit();  // which writes D by itself
+          } else {
+            auto const computed = visit();
+            for (int e = 0; e < kFragment; ++e) {
+              auto const [row, column] = of(e);
+              if (row < problem.m && column < problem.n) {
+                problem.D(row, column) = pycutlass::function::Stored<Element>::of(computed[e]);
+              }
+            }
           }
-        }
+        };
+        store([&] { return callbacks.visit(sums, 0, i, j); });
         wait_for_block();
         callbacks.synchronized(i, j);
         wait_for_block();
@@ -108,10 +119,20 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
     bool const is_own = EMULATED_GROUP || i == 0;
     auto const check =
         is_own ? std::make_shared<FunctionCheck>(Sizes{m, n, EMULATED_GROUP ? 1 : count}, random) : problems[0]->shared;
-    problems.push_back(std::make_unique<Problem>(m, n, EMULATED_GROUP ? 0 : i, check, random));
+    auto const D = is_own ? std::make_shared<Matrix<EMULATED_C>>(m, n / kColumnsOfElement, 2 * ALIGNMENT_C, kUntouched,
+                                                                 EMULATED_GROUP ? 1 : count)
+                          : problems[0]->target;
+    problems.push_back(std::make_unique<Problem>(m, n, EMULATED_GROUP ? 0 : i, D, check, random));
   }
   Callbacks::Arguments arguments{};
   static_cast<Function::Arguments&>(arguments) = problems[0]->check.arguments;
+  auto const point_target = [&](auto& given) {
+    if constexpr (Callbacks::kIsGated) {
+      pycutlass_operand const D = problems[0]->D.operand();
+      given.target = {static_cast<Element*>(D.data), D.stride[0], D.stride[1]};
+    }
+  };
+  point_target(arguments);
 #if EMULATED_GROUP
   std::vector<Tables> made;
   made.reserve(16);

@@ -26,11 +26,18 @@ void compute() {
   Number scalars[Function::kScalars + 1];
   for (int i = 0; i < Function::kScalars; ++i) scalars[i] = Number(0.5);
   for (int point = 0; point < POINTS; ++point) {
-    double given[kInputs];
-    if (std::fread(given, sizeof(double), kInputs, stdin) != kInputs) std::abort();
-    Number in[kInputs], out[kOutputs];
-    for (int i = 0; i < kInputs; ++i) in[i] = Number(given[i]);
-    Function::compute(scalars, in, out);
+    constexpr int kColumns = Function::kIsGated ? 2 : 1;
+    Number in[kColumns][kInputs], out[kOutputs];
+    for (auto& column : in) {
+      double given[kInputs];
+      if (std::fread(given, sizeof(double), kInputs, stdin) != kInputs) std::abort();
+      for (int i = 0; i < kInputs; ++i) column[i] = Number(given[i]);
+    }
+    if constexpr (Function::kIsGated) {
+      Function::compute(scalars, in[0], in[1], out);
+    } else {
+      Function::compute(scalars, in[0], out);
+    }
     for (Number made : out) {
       double const written = made;
       std::fwrite(&written, sizeof(written), 1, stdout);
@@ -45,25 +52,31 @@ def check(seeds: list[int], kind: str, emulator: Emulator) -> None:
     functions, points, random = [drawn_function(seed, bits) for seed in seeds], [], np.random.default_rng(seeds[0])
     text, calls = "", ""
     for number, drawn in enumerate(functions):
-        functor = drawn.function(cutlass.float32, 1, cutlass.float32, compute)
+        functor = drawn.function(cutlass.float32, 2, cutlass.float32, compute)
         body = functor.definitions(Family.AMPERE_GEMM).replace('#include "pycutlass/function_ampere.h"', "")
         text += f"namespace drawn{number} {{{body}}}\n"
         calls += f"  compute<drawn{number}::Function>();\n"
         tensors = [functor.graph.inputs[0], *functor.graph.of_form("source"), *functor.graph.of_form(*_PORTS)]
-        given = {each.name: random.integers(-8, 9, POINTS) * GRAIN for each in tensors[1:]}
+        shape = (POINTS, 2 if functor.graph.is_gated else 1)  # elements of one row
+        given = {
+            each.name: np.broadcast_to(random.integers(-8, 9, (POINTS, shape[1] if each.form == "row" else 1)), shape)
+            * GRAIN
+            for each in tensors[1:]
+        }
         assert max(np.abs(each).max() for each in (np.zeros(1), *given.values())) <= OTHER
-        points.append({tensors[0].name: random.integers(-ACCUMULATOR, ACCUMULATOR + 1, POINTS).astype(float)} | given)
+        points.append({tensors[0].name: random.integers(-ACCUMULATOR, ACCUMULATOR + 1, shape).astype(float)} | given)
     text = f"{emulator._headers}#define POINTS {POINTS}\n{MAIN}{text}int main() {{\n{calls}}}\n"
     program = emulator.build(text)
-    sent = b"".join(np.stack([*each.values()], axis=1).astype(np.float64).tobytes() for each in points)
+    sent = b"".join(np.stack([*each.values()], axis=2).astype(np.float64).tobytes() for each in points)
     ended = subprocess.run([str(program)], input=sent, capture_output=True, check=True)
     found = np.frombuffer(ended.stdout, np.float64)
     for seed, drawn, given in zip(seeds, functions, points, strict=True):
-        functor = drawn.function(cutlass.float32, 1, cutlass.float32, compute)
+        functor = drawn.function(cutlass.float32, 2, cutlass.float32, compute)
         names = ["D", *(port.name for port in functor.outputs if port.name not in drawn.reductions), *drawn.reductions]
         made, found = found[: POINTS * len(names)].reshape(POINTS, len(names)), found[POINTS * len(names) :]
         scalars = dict.fromkeys(functor.scalar_names, 0.5)
-        arrays = {name: each[:, None] for name, each in given.items()}
+        forms = {each.name: each.form for each in functor.graph.inputs}
+        arrays = {name: each[:, :1] if forms[name] in ("column", "number") else each for name, each in given.items()}
         source = next((arrays.pop(each.name) for each in functor.graph.of_form("source")), None)
         accumulator = arrays.pop(functor.graph.inputs[0].name)
         exact = functor.evaluate(accumulator, source, scalars, arrays, np.dtype(np.float64))

@@ -8,7 +8,7 @@ import pytest
 from convolutions import UNITY, conv, dgrad, fprop, wgrad
 from descriptions import COLUMN, ROW, native_parts, parts
 from emulator import Emulator
-from epilogue_functions import FUNCTIONS, in_other_layouts, tile_sums
+from epilogue_functions import EVERY, in_other_layouts, tile_sums
 
 from pycutlass import (
     GemmOperationGrouped,
@@ -35,14 +35,17 @@ pytestmark = pytest.mark.compile
         ("reduced", "f32", None, (128, 64, 16)),
         ("reduced", "f16", 2, (64, 128, 32)),
         ("of_batch", "f16", None, (64, 64, 32)),
+        ("gated", "f16", None, (64, 64, 32)),
+        ("gated", "f32", None, (128, 64, 16)),
+        ("gated", "f16", 2, (64, 128, 32)),
     ],
 )
 def test_all_elements_are_where_they_belong(
     name: str, kind: str, alignment: int | None, tile: tuple[int, int, int], emulator: Emulator
 ) -> None:
     described = parts(kind, tile=tile, alignment=alignment, stages=2 if alignment == 1 else 3)
-    types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
-    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    types = {port: cutlass.float32 for port in ("T", "second") if port in dict(EVERY[name].graph.outputs)}
+    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 
@@ -66,7 +69,7 @@ def test_a_column_major_d_is_that_of_the_transposed_problem(
     described = parts(kind, layouts, tile=tile)
     if is_stream_k:
         described["swizzling_functor"] = cutlass.ThreadblockSwizzleStreamK
-    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 
@@ -88,6 +91,7 @@ def test_tensors_that_lie_otherwise_than_d(layout_of_d: Any, layout: Any, emulat
         ("reduced", "f16", (64, 64, 32)),
         ("residual", "f32", (64, 64, 16)),
         ("of_batch", "f16", (64, 64, 32)),
+        ("gated", "f16", (64, 64, 32)),
     ],
 )
 def test_where_several_threadblocks_add_up_a_tile(
@@ -95,7 +99,7 @@ def test_where_several_threadblocks_add_up_a_tile(
 ) -> None:
     """Kernels of stream-K, with problems of less tiles than there are multiprocessors."""
     described = parts(kind, tile=tile) | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK}
-    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 
@@ -112,7 +116,7 @@ def test_where_several_threadblocks_add_up_a_tile(
     ],
 )
 def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: int, emulator: Emulator) -> None:
-    functor = FUNCTIONS[name](kind, count, cutlass.float32)
+    functor = EVERY[name](kind, count, cutlass.float32)
     C = TensorDescription(kind, cutlass.RowMajor, count)
     operation = ReductionOperation((4, 32 * count), C, cutlass.float32, None, None, functor, count, at_once)
     right, said = emulator.run_reduction(operation)
@@ -132,7 +136,7 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
 def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
     layouts = (ROW, COLUMN, COLUMN if mode is SchedulerMode.Device else ROW)
     described = parts(kind, layouts, tile=(64, 64, 32 if kind == "f16" else 16))
-    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
     right, said = emulator.run_group(operation)
     assert right, said
@@ -158,6 +162,8 @@ def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emula
         ("reduced", "Cooperative", (128, 64, 64), True),
         ("of_batch", "Cooperative", (128, 64, 64), False),
         ("of_batch", "Pingpong", (64, 64, 64), True),
+        ("gated", "Pingpong", (64, 128, 64), False),
+        ("gated", "Cooperative", (256, 48, 64), False),
         pytest.param("reduced", "Pingpong", (128, 64, 64), False, marks=pytest.mark.thorough),
         pytest.param("residual", "Pingpong", (64, 48, 64), True, marks=pytest.mark.thorough),
     ],
@@ -170,8 +176,8 @@ def test_what_hopper_native_kernels_call(
         described |= {"C": TensorDescription(cutlass.float16, COLUMN, 8)}
         functor = in_other_layouts(cutlass.float16, 8, cutlass.float32, ROW)
     else:
-        types = {port: cutlass.float32 for port in ("T", "second") if port in dict(FUNCTIONS[name].graph.outputs)}
-        functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
+        types = {port: cutlass.float32 for port in ("T", "second") if port in dict(EVERY[name].graph.outputs)}
+        functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
     kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
     right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
     assert right, said
@@ -194,7 +200,7 @@ ROWS, COLUMNS = (TensorDescription(cutlass.float16, layout, 1) for layout in (cu
 def test_matrices_by_columns_and_of_less_alignment(kernel: str, types: dict[str, Any], emulator: Emulator) -> None:
     small = parts("f16", tile=(64, 64, 32))
     native = native_parts(tile=(64, 64, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong)
-    given = {"epilogue_functor": FUNCTIONS["several"](cutlass.float16, 8, cutlass.float32, **types)}
+    given = {"epilogue_functor": EVERY["several"](cutlass.float16, 8, cutlass.float32, **types)}
     if kernel == "gemm":
         right, said = emulator.run_function(GemmOperationUniversal(**small | given))
     elif kernel == "stream-K":
@@ -231,7 +237,7 @@ CONVOLUTIONS = {
 )
 def test_convolutions_as_well(kernel: str, name: str, emulator: Emulator) -> None:
     def functor(output: Any, alignment: int, accumulator: Any, compute: Any) -> Any:
-        return FUNCTIONS[name](output, alignment, accumulator, compute)
+        return EVERY[name](output, alignment, accumulator, compute)
 
     operation = conv(**CONVOLUTIONS[kernel], shape=(64, 64, 32), functor=functor)
     right, said = emulator.run_convolution(operation)

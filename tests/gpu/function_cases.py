@@ -35,10 +35,11 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
         return torch.randn(*batch, *shape, device="cuda", dtype=torch.bfloat16).to(TORCH[kind])
 
     functor, A, B, C = operation.epilogue_functor, operation.A, operation.B, operation.C
+    target = (*batch, m, functor.columns(n))
     given = {
         "A": laid(randn(m, k, kind=A.type.short), A.layout),
         "B": laid(randn(k, n, kind=B.type.short), B.layout),
-        "D": torch.full((*batch, m, n), float("nan"), device="cuda", dtype=TORCH[functor.output.short]),
+        "D": torch.full(target, float("nan"), device="cuda", dtype=TORCH[functor.output.short]),
         "C": laid(randn(m, n, kind=C.type.short), C.layout) if functor.reads_source else None,
     }
     given["D"] = laid(given["D"], operation.D.layout)

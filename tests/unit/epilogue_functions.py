@@ -9,8 +9,10 @@ from pycutlass import cutlass, epilogue
 from pycutlass.epilogue import Column, PerBatch, Row, Scalar, Source, Tensor, gelu, maximum, where
 
 __all__ = [
+    "EVERY",
     "FUNCTIONS",
     "biased",
+    "gated",
     "in_other_layouts",
     "linear",
     "of_batch",
@@ -74,6 +76,13 @@ def of_batch(accum: Any, scale: PerBatch, bias: Row, shift: PerBatch(cutlass.flo
     return {"D": t + shift, "T": t}
 
 
+@pycutlass.epilogue_function
+def gated(accum: Any, bias: Row, left: Column, alpha: Scalar = 0.5) -> Any:
+    even, odd = epilogue.pairs(accum + bias)
+    even_bias, odd_bias = epilogue.pairs(bias * 2.0)
+    return where(even > odd, (even - odd) * left, 0.0) + maximum(odd, -3.0) * alpha + even_bias - odd_bias
+
+
 def tile_sums(rows: int, columns: int) -> Any:
     """Return a function that leaves sums of each tile, of tiles of `rows` x `columns`."""
 
@@ -91,3 +100,5 @@ def tile_sums(rows: int, columns: int) -> Any:
 
 
 FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced, of_batch)}
+#: With those that some families take alone.
+EVERY = FUNCTIONS | {"gated": gated}

@@ -8,7 +8,7 @@ import fake_gpu
 import numpy as np
 import pytest
 from descriptions import parts
-from epilogue_functions import FUNCTIONS
+from epilogue_functions import EVERY
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, cutlass
@@ -20,7 +20,7 @@ _Mode = cutlass.gemm.Mode
 
 def make(name: str, **changes: Any) -> GemmOperationUniversal:
     described = parts("f16", tile=(64, 64, 32)) | changes
-    functor = FUNCTIONS[name](described["C"].element, described["C"].alignment, cutlass.float32)
+    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     return GemmOperationUniversal(**described | {"epilogue_functor": functor})
 
 
@@ -31,7 +31,7 @@ def drawn(operation: GemmOperationUniversal, count: int = BATCH) -> dict[str, An
         return [random.integers(-3, 4, shape).astype(dtype) for _ in range(count)]
 
     shapes = {"matrix": (M, N), "row": (N,), "column": (M,), "scalar": (1,), "number": (1,)}
-    given = {"A": each(M, K), "B": [np.asfortranarray(B) for B in each(K, N)], "D": each(M, N)}
+    given = {"A": each(M, K), "B": [np.asfortranarray(B) for B in each(K, N)], "D": each(M, functor.columns(N))}
     given["C"] = each(M, N) if functor.reads_source else None
     return given | {port.name: each(*shapes[port.form], dtype=port.type.dtype) for port in functor.ports}
 
@@ -52,7 +52,7 @@ def alone(operation: GemmOperationUniversal, given: dict[str, Any], number: int)
     return one
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", EVERY)
 def test_each_problem_is_as_it_is_alone(name: str, without_gpu: None) -> None:
     operation = make(name)
     written = ("D", *(port.name for port in operation.epilogue_functor.outputs))

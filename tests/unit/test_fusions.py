@@ -16,7 +16,7 @@ from pycutlass import GemmOperationUniversal, MathInstruction, TensorDescription
 from pycutlass.epilogue import EpilogueFunction, fusions
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 
-M, N = 5, 7
+M, N = 5, 8
 _INSTRUCTION = MathInstruction([16, 8, 32], cutlass.int8, cutlass.int8, cutlass.int32, cutlass.OpClass.TensorOp)
 INT8 = {
     "tile_description": TileDescription([128, 128, 64], 3, [2, 2, 1], _INSTRUCTION),
@@ -31,6 +31,7 @@ TORCH: dict[str, Any] = {
     "bias": lambda x, bias, alpha: alpha * x + bias,
     "bias_gelu": lambda x, bias: functional.gelu(x + bias),
     "bias_gelu_tanh": lambda x, bias: functional.gelu(x + bias, approximate="tanh"),
+    "bias_geglu": lambda x, bias: functional.gelu((x + bias)[:, ::2]) * (x + bias)[:, 1::2],
     "bias_hardswish": lambda x, bias: functional.hardswish(x + bias),
     "bias_leaky_relu": lambda x, bias: functional.leaky_relu(x + bias, 0.2),
     "bias_relu": lambda x, bias: functional.relu(x + bias),
@@ -40,10 +41,12 @@ TORCH: dict[str, Any] = {
     "bias_sigmoid": lambda x, bias: torch.sigmoid(x + bias),
     "bias_silu": lambda x, bias: functional.silu(x + bias),
     "bias_silu_residual": lambda x, bias, residual: functional.silu(x + bias) + residual,
+    "bias_swiglu": lambda x, bias: functional.silu((x + bias)[:, ::2]) * (x + bias)[:, 1::2],
     "bias_tanh": lambda x, bias: torch.tanh(x + bias),
     "dequantize": lambda x, row_scale, column_scale: x * row_scale[:, None] * column_scale,
     "dequantize_bias": lambda x, row_scale, column_scale, bias: x * row_scale[:, None] * column_scale + bias,
     "dequantize_each": lambda x, row_scale, scale: x * row_scale[:, None] * scale,
+    "geglu": lambda x: functional.gelu(x[:, ::2]) * x[:, 1::2],
     "layer_norm_statistics": lambda x, bias: {
         "D": x + bias,
         "sum": (x + bias).sum(1),
@@ -58,6 +61,7 @@ TORCH: dict[str, Any] = {
     "scale_shift_relu": lambda x, scale, shift: functional.relu(x * scale + shift),
     "scale_shift_residual_relu": lambda x, scale, shift, residual: functional.relu(x * scale + shift + residual),
     "softmax_statistics": lambda x, scale: {"D": x * scale, "logsumexp": torch.logsumexp(x * scale, 1)},
+    "swiglu": lambda x: functional.silu(x[:, ::2]) * x[:, 1::2],
 }
 
 

@@ -81,19 +81,22 @@ def drawn_function(seed: int, bits: int = 24, deepest: int = 12) -> Drawn:
     """Return a random function for a seed, of up to about 20 nodes, for a type of `bits` significant bits."""
     draw = random.Random(seed)
     kinds = [draw.choice(_FORMS) for _ in range(draw.randint(0, 4))]
+    is_gated = draw.random() < 0.1
+    if is_gated:  # which has no matrices beside the accumulator
+        kinds = [each for each in kinds if each[0] not in ("matrix", "source")]
     sources = [kind for kind, _ in kinds].count("source")
     inputs = [Input("accum", "accumulator")]
     for number, (form, _) in enumerate(kinds):
         form = "matrix" if form == "source" and sources > 1 else form
         inputs.append(Input(f"x{number}", form, 0.5 if form == "scalar" else None))
-    builder = _Builder(draw, bits, deepest)
+    builder = _Builder(draw, bits, deepest, is_gated)
     graph = traced(builder.build, tuple(inputs), f"drawn{seed}")
     return Drawn(EpilogueFunction(f"drawn{seed}", graph), builder.errors, builder.reductions)
 
 
 class _Builder:
-    def __init__(self, draw: random.Random, bits: int, deepest: int) -> None:
-        self.draw, self.bits, self.deepest = draw, bits, deepest
+    def __init__(self, draw: random.Random, bits: int, deepest: int, is_gated: bool) -> None:
+        self.draw, self.bits, self.deepest, self.is_gated = draw, bits, deepest, is_gated
         self.epsilon = 2.0 ** (1 - min(bits, 24))
         self.errors: dict[str, float] = {}
         self.reductions: dict[str, Reduced] = {}
@@ -110,17 +113,25 @@ class _Builder:
             known.append(made)
             unused.append(made)
         outputs: dict[str, _Known] = {}
-        while len(unused) > 1 and len(outputs) < 2 and self.draw.random() < 0.4:
+        while not self.is_gated and len(unused) > 1 and len(outputs) < 2 and self.draw.random() < 0.4:
             outputs[f"y{len(outputs)}"] = unused.pop(self.draw.randrange(len(unused)))
         total = unused[0]
         for each in unused[1:]:
             total = self.added(total, each)
+        if self.is_gated:
+            total = self.gated(total)
         outputs = {"D": total, **outputs} if self.draw.random() < 0.5 else {**outputs, "D": total}
         self.errors.update({name: each.error for name, each in outputs.items()})
         made = {name: each.value for name, each in outputs.items()}
-        for number in range(self.draw.choice([0, 0, 0, 1, 2, 3])):
+        for number in range(0 if self.is_gated else self.draw.choice([0, 0, 0, 1, 2, 3])):
             made[f"r{number}"] = self.reduced(f"r{number}", self.draw.choice(known))
         return made
+
+    def gated(self, x: _Known) -> _Known:
+        """Return what the even and the odd columns of a value come to."""
+        even, odd = (replace(x, value=each) for each in epilogue.pairs(x.value))
+        way = self.draw.choice([self.multiplied, self.added, self.subtracted, self.between, self.divided])
+        return way(self.smooth(even), self.limited(odd)) if self.draw.random() < 0.7 else way(odd, even)
 
     def reduced(self, output: str, x: _Known) -> Any:
         """Return a reduction of a value along some axis."""

@@ -18,7 +18,15 @@ from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
 from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
-from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family, check_tiles, in_kernel
+from pycutlass.families.table import (
+    SHARED_MEMORY_LIMIT,
+    Family,
+    KernelFamily,
+    check_family,
+    check_pairs,
+    check_tiles,
+    in_kernel,
+)
 
 __all__ = [
     "AMPERE",
@@ -146,6 +154,7 @@ class _Ampere(KernelFamily):
         math, C = kernel.tile_description.math_instruction, kernel.C
         check_family(kernel.epilogue_functor, self.gemm)
         if kernel.epilogue_functor.is_tree:
+            check_pairs(kernel.epilogue_functor, C)
             functor = in_kernel(kernel.epilogue_functor, C)
             check_tiles(functor, kernel.tile_description)
             turns = functor is not kernel.epilogue_functor

@@ -74,6 +74,13 @@ struct Subtile {
   }
 };
 
+/// Whether the callbacks of a fusion write D themselves, so that nothing leaves by TMA.
+template <typename Callbacks, typename = void>
+struct WritesTarget : cute::false_type {};
+template <typename Callbacks>
+struct WritesTarget<Callbacks, cute::void_t<decltype(Callbacks::kIsGated)>> : cute::bool_constant<Callbacks::kIsGated> {
+};
+
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
 /// the default belong to the reductions of stream-K, which these kernels do not have.
 template <typename Collective, bool kIsFunction = false>
@@ -182,30 +189,35 @@ struct EpilogueSm90 : Collective {
           ++waited;
         }
 
-        auto const computed = callbacks.visit(fragments(j % fragments_of_mma, i, j / fragments_of_mma), 0, i, j);
-        using Computed = typename decltype(computed)::Element;
-        auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
-        auto const buffer = stored_from(cute::_, cute::_, stored.index());
-        storer.store(result, buffer);
+        auto const& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
+        if constexpr (WritesTarget<FusionCallbacks>::value) {
+          callbacks.visit(sums, 0, i, j);
+        } else {
+          auto const computed = callbacks.visit(sums, 0, i, j);
+          using Computed = typename decltype(computed)::Element;
+          auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
+          auto const buffer = stored_from(cute::_, cute::_, stored.index());
+          storer.store(result, buffer);
 
-        cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
-        synchronize(mma);
-        if constexpr (kIsFunction) callbacks.synchronized(i, j);
-        if (first_warp) {
-          int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
-          int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
-          send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
-          stores.producer_commit(stored);
-        }
-        ++stored;
-        ++issued_;
-        if (first_warp) stores.producer_acquire(stored);
-        synchronize(mma);
+          cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
+          synchronize(mma);
+          if constexpr (kIsFunction) callbacks.synchronized(i, j);
+          if (first_warp) {
+            int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
+            int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
+            send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
+            stores.producer_commit(stored);
+          }
+          ++stored;
+          ++issued_;
+          if (first_warp) stores.producer_acquire(stored);
+          synchronize(mma);
 
-        if constexpr (kShared) {
-          if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
-            if (has_load) loads.consumer_release(loaded);
-            ++loaded;
+          if constexpr (kShared) {
+            if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
+              if (has_load) loads.consumer_release(loaded);
+              ++loaded;
+            }
           }
         }
       }

@@ -4,6 +4,8 @@
 //   read_scalars(arguments, scalars): scalars of the launch, from the arguments or from device memory, and
 //   compute(scalars, in, out): one element. in[0] is the accumulator, then come C where it is read and the Inputs in
 //   their order; out[0] is D, then come the Outputs.
+// Where kIsGated, D has half as many columns: compute(scalars, even, odd, out) makes one element of it of two
+// neighbouring ones, each given as `in` is; and there are neither Outputs nor Reductions, nor is C read.
 #pragma once
 
 #include "pycutlass/activation.h"
@@ -172,6 +174,7 @@ template <typename Compute, typename Number_, typename Activated_ = Number_>
 struct EpilogueFunction {
   using Number = Number_;
   using Activated = Activated_;
+  static constexpr bool kIsGated = false;
 
   CUTLASS_HOST_DEVICE static Number rounded(Number x) {
     if constexpr (cutlass::platform::is_same<Compute, Number>::value) {
@@ -512,6 +515,39 @@ struct Writers<List<ColumnMajorMatrix<kMember, kAlignment>, Others...>> {
     Writers<List<Others...>>::store(arguments, where, r, g, out + 1);
   }
 };
+
+/// Where the elements of D are of which each is made of two neighbouring columns, of which `Where` tells.
+template <typename Where>
+struct HalfColumns {
+  Where const& whole;
+  int rows, columns;
+  int64_t batch;
+
+  CUTLASS_HOST_DEVICE explicit HalfColumns(Where const& where)
+      : whole(where), rows(where.rows), columns(where.columns / 2), batch(where.batch) {}
+  CUTLASS_HOST_DEVICE int row(int r) const { return whole.row(r); }
+  CUTLASS_HOST_DEVICE int column(int g) const { return whole.column(g) / 2; }
+};
+
+/// Computes what a group of elements comes to where each two neighbours are one element of D.
+template <typename Function, int kVector, typename Accumulator, typename AllReaders>
+CUTLASS_HOST_DEVICE void compute_pairs(typename Function::Number const* scalars, Accumulator const* accumulators,
+                                       AllReaders const& readers, int r, int g,
+                                       typename Function::Number (&out)[kVector / 2]) {
+  using Number = typename Function::Number;
+  static_assert(kVector % 2 == 0, "both columns of a pair belong to one thread");
+  static_assert(!Function::kReadsSource && Function::Outputs::kSize == 0 && Function::Reductions::kSize == 0);
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < kVector / 2; ++v) {
+    Number in[2][1 + Function::Inputs::kSize];
+    CUTLASS_PRAGMA_UNROLL
+    for (int odd = 0; odd < 2; ++odd) {
+      in[odd][0] = function::widened<Number>(accumulators[2 * v + odd]);
+      readers.values(r, g, 2 * v + odd, in[odd] + 1);
+    }
+    Function::compute(scalars, in[0], in[1], &out[v]);
+  }
+}
 
 /// Computes a group of elements: `source` is called for C, with the number of an element.
 template <typename Function, int kVector, typename Accumulator, typename Source, typename AllReaders>

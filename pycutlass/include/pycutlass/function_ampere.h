@@ -109,8 +109,18 @@ struct FunctionVisitor {
     template <typename Accumulator, int kCount>
     CUTLASS_DEVICE void visit(int, int r, int g, int, cutlass::Array<Accumulator, kCount> const& accumulators) {
       static_assert(kCount == kVector);
-      Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVector];
       Accumulator const* const sums = reinterpret_cast<Accumulator const*>(&accumulators);
+      if constexpr (Function::kIsGated) {
+        Number half[1][kVector / 2];
+        compute_pairs<Function, kVector>(scalars, sums, readers, r, g, half[0]);
+        Writers<Target>::store(chosen, HalfColumns<Where>(where), r, g, half);
+      } else {
+        visit_all(r, g, sums);
+      }
+    }
+    template <typename Accumulator>
+    CUTLASS_DEVICE void visit_all(int r, int g, Accumulator const* sums) {
+      Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVector];
       auto const of_source = [&](int v) {
         Number value;
         source.values(r, g, v, &value);

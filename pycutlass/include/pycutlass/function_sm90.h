@@ -15,16 +15,24 @@ namespace pycutlass {
 inline constexpr int kSubtilesAhead = 2;
 
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
-/// the ports of all problems.
-template <typename Function, typename TileShape, int kWarps, bool kIsGroup>
+/// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
+/// columns.
+template <typename Function, typename TileShape, int kWarps, bool kIsGroup, typename ElementD>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;
   /// Of a group with reductions: where all problems have their partial results as well.
   struct GroupArguments : Function::Arguments {
     GroupPartials<Number> group;
   };
+  /// Of D with half as many columns.
+  struct GatedArguments : Function::Arguments {
+    Port<ElementD> target;
+  };
   static constexpr bool kReducesGroup = kIsGroup && Function::Reductions::kSize > 0;
-  using Arguments = cute::conditional_t<kReducesGroup, GroupArguments, typename Function::Arguments>;
+  static constexpr bool kIsGated = Function::kIsGated;
+  static_assert(!kIsGated || !kIsGroup, "tensor maps of a group are those of D");
+  using Arguments = cute::conditional_t<kReducesGroup, GroupArguments,
+                                        cute::conditional_t<kIsGated, GatedArguments, typename Function::Arguments>>;
 
   static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
@@ -157,6 +165,28 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     template <typename Accumulator, int kFragment>
     CUTLASS_DEVICE auto visit(cutlass::Array<Accumulator, kFragment> const& sums, int, int i, int j) {
       static_assert(kFragment == 4 * kGroups);
+      if constexpr (kIsGated) {
+        write_pairs(sums, j * kDown + i);
+      } else {
+        return visit_all(sums, i, j);
+      }
+    }
+    /// Writes the elements of D that a subtile comes to, each of two columns that this thread has.
+    template <typename Accumulator, int kFragment>
+    CUTLASS_DEVICE void write_pairs(cutlass::Array<Accumulator, kFragment> const& sums, int subtile) {
+      using Target = List<Matrix<&FunctionCallbacks::Arguments::target, 1>>;
+      Where const place = where(subtile);
+      CUTLASS_PRAGMA_UNROLL
+      for (int pair = 0; pair < kFragment / 2; ++pair) {
+        int const r = pair % 2, g = pair / 2;
+        Number made[1][1];
+        Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
+        compute_pairs<Function, 2>(scalars, of_pair, readers[subtile % (kSubtilesAhead + 1)], r, g, made[0]);
+        Writers<Target>::store(params.given, HalfColumns<Where>(place), r, g, made);
+      }
+    }
+    template <typename Accumulator, int kFragment>
+    CUTLASS_DEVICE auto visit_all(cutlass::Array<Accumulator, kFragment> const& sums, int i, int j) {
       int const subtile = j * kDown + i;
       auto const& each = readers[subtile % (kSubtilesAhead + 1)];
       Where const place = where(subtile);
@@ -261,7 +291,7 @@ struct FunctionSm90 {
         kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong>;
     static constexpr bool kIsCooperative =
         kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative>;
-    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup>;
+    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup, typename D::Element>;
   };
 
 #if !PYCUTLASS_DEVICE_SIDE
@@ -272,7 +302,13 @@ struct FunctionSm90 {
     static void describe(EpilogueFields<Arguments>& fields) { Arguments::describe(fields); }
     static Arguments const& of(pycutlass_call const& call) { return *static_cast<Arguments const*>(call.epilogue); }
     static bool reads_ahead(pycutlass_call const& call) { return Function::reads_device_scalars(of(call)); }
-    static void fill(TreeArguments& tree, pycutlass_call const& call) { static_cast<Arguments&>(tree) = of(call); }
+    static void fill(TreeArguments& tree, pycutlass_call const& call) {
+      static_cast<Arguments&>(tree) = of(call);
+      if constexpr (Function::kIsGated) {
+        pycutlass_operand const& target = call.operands[PYCUTLASS_D];
+        tree.target = {static_cast<decltype(tree.target.data)>(target.data), target.stride[0], target.stride[1]};
+      }
+    }
 
     /// Has the ports be tables, of a group.
     static void list(TreeArguments& tree) {

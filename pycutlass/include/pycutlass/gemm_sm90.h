@@ -131,6 +131,7 @@ struct GemmSm90 {
 
   using Operands = Elements<typename A::Element, typename B::Element, typename C::Element, typename D::Element>;
   using Epilogue = typename Fused::template Launch<decltype(Kernel::Arguments::epilogue.thread)>;
+  static constexpr bool kWritesTarget = WritesTarget<typename Fused::Type>::value;
 
   /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
   template <typename Stride>
@@ -165,8 +166,14 @@ struct GemmSm90 {
     using EB = typename B::Element;
     using EC = typename C::Element;
     pycutlass_operand const &a = operand(call.common, PYCUTLASS_A), &b = operand(call.common, PYCUTLASS_B);
-    pycutlass_operand const& target = operand(call.common, PYCUTLASS_D);
-    pycutlass_operand const source = source_of(call);
+    pycutlass_operand target = operand(call.common, PYCUTLASS_D);
+    pycutlass_operand source = source_of(call);
+    if constexpr (kWritesTarget) {
+      // TMA moves neither C nor D, whose tensor maps only have to be possible ones for the extents of the product.
+      target.stride[0] = call.n;
+      target.stride[1] = int64_t(call.m) * call.n;
+      source = target;
+    }
 
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
