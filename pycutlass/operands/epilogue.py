@@ -16,11 +16,33 @@ from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, items_of, shape_of
 from pycutlass.log import say_once
-from pycutlass.operands import Matrix, Operand, check_alike, check_listed, empty_matrix, matrix, vector
+from pycutlass.operands import (
+    Matrix,
+    Operand,
+    check_alike,
+    check_listed,
+    empty_matrix,
+    empty_matrix_of,
+    matrix,
+    matrix_of,
+    vector,
+    vector_of,
+)
 from pycutlass.operands.pointers import PointerArray, PointerTable, address_table
 from pycutlass.remedies import EpilogueName
+from pycutlass.spec import TensorSpec
+from pycutlass.tensor import TensorView
 
-__all__ = ["check_sums", "for_batches", "given_ports", "listed_port", "port_operand", "taken_apart"]
+__all__ = [
+    "check_sums",
+    "for_batches",
+    "given_ports",
+    "listed_port",
+    "packed_port",
+    "port_operand",
+    "port_operand_of",
+    "taken_apart",
+]
 
 _LARGEST_PRODUCT = 128 * 128  # of two int8
 
@@ -64,7 +86,7 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
     ArgumentError, ArgumentTypeError, AlignmentError
         It is missing, does not fit, or is written, and a batch would write to one place more than once.
     """
-    name, description = EpilogueName(port.name, written), port.description
+    name = EpilogueName(port.name, written)
     if tensor is None:
         of_a_list = port.name.endswith("]")
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
@@ -74,16 +96,40 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
             f"{name}, a number of the epilogue, lies in memory: pass a tensor of {port.type.dtype_name} with an element"
             f" for each matrix of a batch, got {type(tensor).__name__} {tensor:g}. What is a number itself is a Scalar"
         )
-    line = _line(port, rows, columns)
-    if 0 in line:
-        return empty_matrix(name, description, tensor, rows, columns, batch)
-    make = matrix if port.form == "matrix" else vector
-    if written or not rows or not columns or port.form == "number":  # which stands for no matrix of lines
-        rows, columns = line
-    made = make(name, description, tensor, rows, columns, batch, written=written)
+    made = _made(port, tensor, rows, columns, batch, written, (empty_matrix, matrix, vector))
     if port.form == "number" and batch > 1 and made.view.shape is None:  # an address: one behind the other
         return replace(made, batch_stride=1)
     return made
+
+
+def port_operand_of(port: Port, view: TensorView, rows: int, columns: int, batch: int, *, written: bool) -> Matrix:
+    """Return the tensor of the epilogue that looks like `view`, in memory or to come: as `port_operand` does."""
+    return _made(port, view, rows, columns, batch, written, (empty_matrix_of, matrix_of, vector_of))
+
+
+def _made(
+    port: Port, given: Any, rows: int, columns: int, batch: int, written: bool, makers: tuple[Any, Any, Any]
+) -> Matrix:
+    name, description, line = EpilogueName(port.name, written), port.description, _line(port, rows, columns)
+    of_nothing, of_matrices, of_vectors = makers
+    if 0 in line:
+        nothing: Matrix = of_nothing(name, description, given, rows, columns, batch)
+        return nothing
+    if written or not rows or not columns or port.form == "number":  # which stands for no matrix of lines
+        rows, columns = line
+    make = of_matrices if port.form == "matrix" else of_vectors
+    made: Matrix = make(name, description, given, rows, columns, batch, written=written)
+    return made
+
+
+def packed_port(port: Port, rows: int, columns: int, batch: int, *, is_batched: bool) -> TensorSpec:
+    """Return what a tensor of the epilogue is where it is packed, for a D of `rows` x `columns` or `batch` of them."""
+    line = _line(port, rows, columns)
+    shape = line if port.form == "matrix" else (math.prod(line),)
+    strides = (1, rows) if port.is_by_columns else None
+    if not is_batched:
+        return TensorSpec(shape, port.type.tag, strides)
+    return TensorSpec((batch, *shape), port.type.tag, strides and (math.prod(shape), *strides))
 
 
 def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:

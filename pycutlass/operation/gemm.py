@@ -23,7 +23,7 @@ from pycutlass.operation.base import (
     single_loads,
     take_further,
 )
-from pycutlass.operation.gemm_support import check_operands, check_size, output, size_of
+from pycutlass.operation.gemm_support import check_operands, check_size, output, outputs, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import Support, named_operands, supported
@@ -214,8 +214,9 @@ class GemmOperationUniversal(Operation):
         problem_size : GemmProblemSize, cutlass.gemm.GemmCoord or sequence of 3 int
             The problem; three integers are M, N, K in ``Mode.Gemm``.
         operands : mapping, optional
-            Shapes, types and strides that are to be checked as well: a TensorSpec or a tensor under some of A, B, C and
-            D, in ``Mode.Array`` lists of them. Tensors need no memory; what is left out is taken as packed.
+            Shapes, types and strides that are to be checked as well: a TensorSpec or a tensor under some of A, B, C, D
+            and the names of the epilogue's tensors, in ``Mode.Array`` lists of them. Tensors need no memory; what is
+            left out is taken as packed.
 
         Raises
         ------
@@ -238,7 +239,8 @@ class GemmOperationUniversal(Operation):
         >>> operation.supports((128, 63, 32)).reason[:70]
         'operand B is described with alignment 4: its number of columns must be'
         """
-        given = {} if operands is None else named_operands(operands)
+        names = ("A", "B", "C", "D", *(port.name for port in self.epilogue_functor.ports))
+        given = {} if operands is None else named_operands(operands, names)
 
         def check() -> None:
             size = gemm_size(problem_size)
@@ -271,6 +273,27 @@ class GemmOperationUniversal(Operation):
         """
         self.supports(problem_size).require()
         return output(self, gemm_size(problem_size))
+
+    def outputs(self, problem_size: GemmProblemSize | _core.GemmCoord | Sequence[int]) -> dict[str, TensorSpec]:
+        """Return D and what the epilogue writes beside it, by name, as `output` does.
+
+        Examples
+        --------
+        >>> import pycutlass
+        >>> from pycutlass import cutlass
+        >>> from pycutlass.epilogue import fusions
+        >>> f16 = cutlass.float16
+        >>> instruction = pycutlass.MathInstruction([16, 8, 16], f16, f16, cutlass.float32, cutlass.OpClass.TensorOp)
+        >>> tile = pycutlass.TileDescription([128, 128, 32], 3, [2, 2, 1], instruction)
+        >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+        >>> column = pycutlass.TensorDescription(f16, cutlass.ColumnMajor, 8)
+        >>> functor = fusions.softmax_statistics(f16, 8)
+        >>> operation = pycutlass.GemmOperationUniversal(80, tile, row, column, row, functor)
+        >>> operation.outputs((128, 64, 32))["logsumexp"]
+        TensorSpec(shape=(128,), dtype='float32', strides=(1,))
+        """
+        self.supports(problem_size).require()
+        return outputs(self, gemm_size(problem_size))
 
     # Text
 

@@ -24,6 +24,7 @@ from pycutlass.operands import (
     matrix_of,
     vector_of,
 )
+from pycutlass.operands.epilogue import packed_port, port_operand_of
 from pycutlass.operands.pointers import check_no_table, held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
@@ -41,6 +42,7 @@ __all__ = [
     "launched_k",
     "least_k",
     "output",
+    "outputs",
     "size_of",
 ]
 
@@ -207,8 +209,8 @@ def check_operands(operation: Described, size: GemmProblemSize, given: Mapping[s
     Parameters
     ----------
     given : mapping
-        TensorSpecs or tensors under some of A, B, C and D; in ``Mode.Array`` lists of them. What is not there is taken
-        as packed.
+        TensorSpecs or tensors under some of A, B, C, D and the names of the epilogue's; in ``Mode.Array`` lists of
+        them. What is not there is taken as packed.
 
     Raises
     ------
@@ -224,10 +226,37 @@ def check_operands(operation: Described, size: GemmProblemSize, given: Mapping[s
             check_k(operation.epilogue_functor, k)
     for name, (description, rows, columns) in shapes.items():
         _check_operand(size, name, description, rows, columns, given.get(name))
+    if not in_parallel:
+        _check_ports_given(operation, size, given)
     if not k:
         k = launched_k(operation, size)
         for name, description, rows, columns in (("A", operation.A, m, k), ("B", operation.B, k, n)):
             _check_operand(size, name, description, rows, columns, None)
+
+
+def _check_ports_given(operation: Described, size: GemmProblemSize, given: Mapping[str, Any]) -> None:
+    """Check the tensors of the epilogue, those that are not given as packed ones."""
+    functor = operation.epilogue_functor
+    for port in functor.ports:
+        written, placed, tensor = port in functor.outputs, port.beside(operation.D), given.get(port.name)
+        batch = size.batch
+        if tensor is None:
+            views = [nowhere()] if port.form == "matrix" else []
+        elif size.gemm_mode == _Mode.Array and isinstance(tensor, list | tuple):
+            views, batch = [view_of(port.name, each) for each in tensor], 1
+        else:
+            views = [view_of(port.name, tensor)]
+        for view in views:
+            port_operand_of(placed, view, size.m, size.n, batch, written=written)
+
+
+def outputs(operation: Described, size: GemmProblemSize) -> dict[str, TensorSpec]:
+    """Return D and what the epilogue writes beside it, packed, by name."""
+    made, is_batched = {"D": output(operation, size)}, size.gemm_mode in _BATCHED
+    for port in operation.epilogue_functor.outputs:
+        placed = port.beside(operation.D)
+        made[port.name] = packed_port(placed, size.m, size.n, size.batch, is_batched=is_batched)
+    return made
 
 
 def size_of(A: Any, B: Any, batch: int | None = None) -> GemmProblemSize:

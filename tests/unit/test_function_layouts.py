@@ -9,6 +9,7 @@ import pytest
 from descriptions import COLUMN, ROW, native_parts, parts
 from epilogue_functions import FUNCTIONS, in_other_layouts
 
+import pycutlass
 from pycutlass import (
     GemmArguments,
     GemmGroupedArguments,
@@ -19,7 +20,7 @@ from pycutlass import (
     cutlass,
 )
 from pycutlass.epilogue import fusions
-from pycutlass.errors import AlignmentError, ArgumentError, DescriptionError
+from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, DescriptionError
 
 M, N, K = 72, 40, 24
 f16, f32 = cutlass.float16, cutlass.float32
@@ -229,3 +230,49 @@ def test_convolutions_and_reductions() -> None:
     functor = fusions.residual_relu(f16, 8, residual=by_column)
     reduction = ReductionOperation((4, 256), TensorDescription(f16, ROW, 8), f32, epilogue_functor=functor, count=8)
     assert "pycutlass::ColumnMajorMatrix<" in reduction.emit()
+
+
+def test_supports_knows_the_tensors_of_the_epilogue() -> None:
+    spec = pycutlass.TensorSpec
+    operation = make(FUNCTIONS["residual"](f16, 8, T=f32), (ROW, COLUMN, COLUMN))
+    right = {"bias": spec((N,), f16), "addend": spec((M, N), f16, (1, M)), "T": spec((M, N), f32, (1, M + 8))}
+    assert operation.supports((M, N, K), right)
+    for name, other, said in (
+        ("bias", spec((M,), f16), "operand bias must be a contiguous vector of 40 elements"),
+        ("addend", spec((M, N), f16), "operand addend is described as ColumnMajor"),
+        ("T", spec((M, N), f16, (1, M)), "operand T must be float32"),
+        ("T", spec((M, N), f32, (1, M - 1)), "T"),
+    ):
+        assert said in operation.supports((M, N, K), right | {name: other}).reason
+    with pytest.raises(ArgumentTypeError, match="operands are A, B, C, D, bias, addend, T; got 'slope'"):
+        operation.supports((M, N, K), {"slope": spec((1,), f16)})
+    mode = cutlass.gemm.Mode
+    batched = pycutlass.GemmProblemSize(M, N, K, batch=3, gemm_mode=mode.Batched)
+    assert operation.supports(batched, {"addend": spec((3, M, N), f16, (M * N, 1, M))})
+    assert "addend" in operation.supports(batched, {"addend": spec((4, M, N), f16, (M * N, 1, M))}).reason
+    listed = pycutlass.GemmProblemSize(M, N, K, batch=2, gemm_mode=mode.Array)
+    assert operation.supports(listed, {"bias": [spec((N,), f16)] * 2})
+    assert "bias" in operation.supports(listed, {"bias": [spec((N + 1,), f16)] * 2}).reason
+
+
+@pytest.mark.parametrize("order", [ROW, COLUMN])
+def test_outputs_are_what_a_launch_writes(order: Any, without_gpu: None) -> None:
+    operation = make(FUNCTIONS["reduced"](f16, 8), (ROW, COLUMN, order))
+    made = operation.outputs((M, N, K))
+    assert {name: each.shape for name, each in made.items()} == {
+        "D": (M, N),
+        "row_sum": (M,),
+        "row_max": (M,),
+        "column_sum": (N,),
+        "column_squares": (N,),
+        "least": (1,),
+        "most": (1,),
+    }
+    D, *others = (np.ndarray(each.shape, each.dtype, strides=None) for each in made.values())
+    D = by_columns(D) if order is COLUMN else D
+    given = {"bias": drawn(N)} | dict(zip([*made][1:], others, strict=True))
+    assert GemmArguments(operation, (M, N, K), drawn(M, K), by_columns(drawn(K, N)), None, D, epilogue=given)
+    size = pycutlass.GemmProblemSize(M, N, K, batch=3, gemm_mode=cutlass.gemm.Mode.Batched)
+    several = make(FUNCTIONS["several"](f16, 8), (ROW, COLUMN, order)).outputs(size)
+    assert several["first"] == several["D"]
+    assert operation.outputs(size)["column_sum"].shape == (3, N)
