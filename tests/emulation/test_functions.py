@@ -162,8 +162,6 @@ def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emula
         ("reduced", "Cooperative", (128, 64, 64), True),
         ("of_batch", "Cooperative", (128, 64, 64), False),
         ("of_batch", "Pingpong", (64, 64, 64), True),
-        ("gated", "Pingpong", (64, 128, 64), False),
-        ("gated", "Cooperative", (256, 48, 64), False),
         pytest.param("reduced", "Pingpong", (128, 64, 64), False, marks=pytest.mark.thorough),
         pytest.param("residual", "Pingpong", (64, 48, 64), True, marks=pytest.mark.thorough),
     ],
@@ -180,6 +178,25 @@ def test_what_hopper_native_kernels_call(
         functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
     kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
     right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("output", "schedule", "tile"),
+    [
+        ("f16", "Pingpong", (64, 128, 64)),
+        ("f32", "Pingpong", (128, 64, 64)),
+        ("bf16", "Cooperative", (256, 96, 64)),
+        ("f16", "Cooperative", (128, 48, 64)),
+    ],
+)
+def test_pairs_of_columns_in_hopper_native_kernels(
+    output: str, schedule: str, tile: tuple[int, int, int], emulator: Emulator
+) -> None:
+    """Subtiles of 32 columns, of which four threads exchange a row, and others."""
+    described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule], output=output)
+    functor = EVERY["gated"](described["C"].element, described["C"].alignment, cutlass.float32)
+    right, said = emulator.run_hopper(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 
 

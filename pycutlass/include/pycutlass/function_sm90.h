@@ -14,6 +14,26 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 
+namespace function {
+
+/// Has word i of the j-th of four neighbouring threads become word j of the i-th.
+template <typename Word>
+CUTLASS_DEVICE void transpose(Word (&words)[4], int lane) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int step = 1; step < 4; step *= 2) {
+    bool const is_upper = lane & step;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      uint32_t const taken = exchanged(is_upper ? words[i].bits : words[i + step].bits, step);
+      words[i].bits = is_upper ? taken : words[i].bits;
+      words[i + step].bits = is_upper ? words[i + step].bits : taken;
+    }
+  }
+}
+
+}  // namespace function
+
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
 /// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
 /// columns.
@@ -171,18 +191,48 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         return visit_all(sums, i, j);
       }
     }
-    /// Writes the elements of D that a subtile comes to, each of two columns that this thread has.
+    /// Writes the elements of D that a subtile comes to, each of two columns that this thread has. Four threads have
+    /// one row of it, every fourth element each, which they exchange for four neighbours where there are as many.
     template <typename Accumulator, int kFragment>
     CUTLASS_DEVICE void write_pairs(cutlass::Array<Accumulator, kFragment> const& sums, int subtile) {
-      using Target = List<Matrix<&FunctionCallbacks::Arguments::target, 1>>;
+      constexpr int kNeighbours = kGroups == 4 ? 4 : 1, kRowsOfWord = 4 / sizeof(ElementD);
+      using Neighbours = cutlass::AlignedArray<ElementD, kNeighbours>;
+      union Word {
+        ElementD rows[kRowsOfWord];
+        uint32_t bits;
+      };
+      auto const& target = params.given.target;
       Where const place = where(subtile);
+      int const lane = thread % 4, base = place.first_column / 2 - lane;
       CUTLASS_PRAGMA_UNROLL
-      for (int pair = 0; pair < kFragment / 2; ++pair) {
-        int const r = pair % 2, g = pair / 2;
-        Number made[1][1];
-        Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
-        compute_pairs<Function, 2>(scalars, of_pair, readers[subtile % (kSubtilesAhead + 1)], r, g, made[0]);
-        Writers<Target>::store(params.given, HalfColumns<Where>(place), r, g, made);
+      for (int first = 0; first < 2; first += kRowsOfWord) {
+        Word words[kGroups];
+        CUTLASS_PRAGMA_UNROLL
+        for (int g = 0; g < kGroups; ++g) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < kRowsOfWord; ++i) {
+            int const r = first + i, pair = 2 * g + r;
+            Number made[1];
+            Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
+            compute_pairs<Function, 2>(scalars, of_pair, readers[subtile % (kSubtilesAhead + 1)], r, g, made);
+            words[g].rows[i] = function::Stored<ElementD>::of(made[0]);
+          }
+        }
+        if constexpr (kNeighbours == 4) function::transpose(words, lane);
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kRowsOfWord; ++i) {
+          int const row = place.row(first + i);
+          auto* const line = target.data + place.batch * target.batch + int64_t(row) * target.stride;
+          CUTLASS_PRAGMA_UNROLL
+          for (int g = 0; g < kGroups; g += kNeighbours) {
+            int const column = base + (kNeighbours == 4 ? 4 * lane : 4 * g + lane);
+            if (row >= place.rows || column >= place.columns / 2) continue;
+            Neighbours made;
+            CUTLASS_PRAGMA_UNROLL
+            for (int c = 0; c < kNeighbours; ++c) made[c] = words[g + c].rows[i];
+            *reinterpret_cast<Neighbours*>(line + column) = made;
+          }
+        }
       }
     }
     template <typename Accumulator, int kFragment>
