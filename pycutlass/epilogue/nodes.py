@@ -137,7 +137,7 @@ class Reduction:
     name : str
         Of the reduction.
     cpp : str
-        Its structure in include/pycutlass/function_reduction.h.
+        Its structure in include/pycutlass/reduction_kinds.h.
     numpy : callable
         Its meaning, of an array and an axis.
     """

@@ -5,7 +5,7 @@
 
 #include "launch.h"
 
-// What the threads of reductions do together (pycutlass/function_reduction.h).
+// What the threads of reductions do together (pycutlass/partial_results.h).
 namespace pycutlass::function {
 template <typename Number>
 Number exchanged(Number value, int lanes) {

@@ -1,0 +1,127 @@
+// Partial results that threadblocks pass to each other through the workspace, word by word and without fences, and what
+// the lanes of a warp join. Why: function_reduction.h.
+#pragma once
+
+#include "pycutlass/reduction_kinds.h"
+
+namespace pycutlass {
+
+namespace function {
+
+// What threads do together. On the host nobody calls these but tests, which define them.
+#if PYCUTLASS_DEVICE_SIDE
+template <typename Number>
+CUTLASS_DEVICE Number exchanged(Number value, int lanes) {
+  return __shfl_xor_sync(0xffffffffu, value, lanes);
+}
+CUTLASS_DEVICE unsigned count_up(unsigned* counter) { return atomicAdd(counter, 1u); }
+/// Words that threadblocks pass to each other, each for itself.
+CUTLASS_DEVICE void pass_word(uint32_t* address, uint32_t word) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
+}
+CUTLASS_DEVICE void pass_word(uint64_t* address, uint64_t word) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address), "l"(word) : "memory");
+}
+CUTLASS_DEVICE uint32_t passed_word(uint32_t const* address) {
+  uint32_t word;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+  return word;
+}
+CUTLASS_DEVICE uint64_t passed_word(uint64_t const* address) {
+  uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(address) : "memory");
+  return word;
+}
+#else
+template <typename Number>
+Number exchanged(Number value, int lanes);
+unsigned count_up(unsigned* counter);
+template <typename Word>
+void pass_word(Word* address, Word word);
+template <typename Word>
+Word passed_word(Word const* address);
+#endif
+
+/// A partial result as a word that is not 0, in its place in the workspace.
+template <typename Number>
+struct Passed;
+template <typename Number_, typename Word_, Word_ kNone, Word_ kNaN>
+struct PassedAs {
+  using Number = Number_;
+  using Word = Word_;
+
+  CUTLASS_HOST_DEVICE static Word* at(Number* address) { return reinterpret_cast<Word*>(address); }
+  CUTLASS_HOST_DEVICE static Word word(Number number) {
+    Word const bits = reinterpret_cast<Word const&>(number);
+    return (bits == kNone ? kNaN : bits) ^ kNone;
+  }
+  CUTLASS_HOST_DEVICE static Number number(Word word) {
+    Word const bits = word ^ kNone;
+    return reinterpret_cast<Number const&>(bits);
+  }
+};
+// A NaN that nothing computes stands for none. One that comes from a tensor becomes another.
+template <>
+struct Passed<float> : PassedAs<float, uint32_t, 0xffd5a5a5u, 0x7fffffffu> {};
+template <>
+struct Passed<double> : PassedAs<double, uint64_t, 0xfffda5a5a5a5a5a5u, 0x7fffffffffffffffu> {};
+
+/// Leaves a partial result.
+template <typename Number>
+CUTLASS_DEVICE void leave(Number* address, Number number) {
+  pass_word(Passed<Number>::at(address), Passed<Number>::word(number));
+}
+
+/// Waits for a partial result, and leaves none in its place.
+template <typename Number>
+CUTLASS_DEVICE Number take(Number* address) {
+  using As = Passed<Number>;
+  typename As::Word word;
+  do {
+    word = passed_word(As::at(address));
+  } while (word == 0);
+  pass_word(As::at(address), typename As::Word(0));
+  return As::number(word);
+}
+
+/// Waits for partial results, calls `use` with each in their order, and leaves none in their places, which `address`
+/// tells. So many are loaded at once that a line of tiles takes the memory's latency once: who is last with one tile is
+/// late with the next, and last again.
+template <typename Number, typename Address, typename Use>
+CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& use) {
+  using As = Passed<Number>;
+  constexpr int kAtOnce = 128 / sizeof(Number);
+  typename As::Word words[kAtOnce];
+  for (int first = 0; first < count; first += kAtOnce) {
+    bool complete;
+    do {
+      complete = true;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        words[i] = 1;
+        if (first + i < count) words[i] = passed_word(As::at(address(first + i)));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) complete = complete && words[i] != 0;
+    } while (!complete);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i < count) {
+        pass_word(As::at(address(first + i)), typename As::Word(0));
+        use(As::number(words[i]));
+      }
+    }
+  }
+}
+
+/// Joins the results of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart.
+template <typename Kind, int kFrom, int kTo, typename Number>
+CUTLASS_DEVICE Number joined(Number value) {
+  CUTLASS_PRAGMA_UNROLL
+  for (int lanes = kFrom; lanes < kTo; lanes *= 2) value = Kind::join(value, exchanged(value, lanes));
+  return value;
+}
+
+}  // namespace function
+
+}  // namespace pycutlass
