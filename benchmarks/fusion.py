@@ -32,7 +32,9 @@ from pycutlass.epilogue import EpilogueFunction, fusions
 PARTS = ("cost", "torch", "conv")
 SHAPES = ((8192, 8192, 8192), (4096, 14336, 4096), (8192, 4096, 1024))
 #: Of the best of PyTorch's, by function and shape: issue's limits.
-AGAINST_TORCH = {"bias_gelu": (1.04, 1.06, 1.30), "bias_silu_residual": (1.04, 1.07, 1.20)}
+AGAINST_TORCH = {"bias_gelu": (1.04, 1.06, 1.30), "bias_silu_residual": (1.04, 1.07, 1.20), "swiglu": (1.08,)}
+#: Shapes of functions that have others: of SwiGLU the product with the weights of gate and up, whose D has N / 2.
+_SHAPES_OF = {"swiglu": ((8192, 28672, 4096),)}
 
 _ABOUT = (
     "bf16 operands and D, f32 accumulation, random normal inputs; every result checked against float64 on some rows. "
@@ -185,13 +187,18 @@ def cost(report: Report, seconds: float, families: Iterable[str], shapes: Iterab
 
 
 def against_torch(report: Report, seconds: float, tuned: bool) -> None:
-    """Measure two functions against PyTorch, eager and compiled."""
+    """Measure functions against PyTorch, eager and compiled."""
     import torch
     from torch.nn import functional
+
+    def swiglu(x: Any, w: Any, bias: Any, residual: Any) -> Any:
+        gate, up = functional.linear(x, w).chunk(2, dim=-1)  # the rows of one weight lie behind those of the other
+        return functional.silu(gate) * up
 
     expressions: dict[str, Callable[..., Any]] = {
         "bias_gelu": lambda x, w, bias, residual: functional.gelu(functional.linear(x, w, bias)),
         "bias_silu_residual": lambda x, w, bias, residual: functional.silu(functional.linear(x, w, bias)) + residual,
+        "swiglu": swiglu,
     }
     for name, expression in expressions.items():
         with report.part(f"torch, {name}"):
@@ -199,7 +206,7 @@ def against_torch(report: Report, seconds: float, tuned: bool) -> None:
             kernels = [operation(function(_BF16, 8), "Hopper", tile) for tile in range(len(_HOPPER))]
             compiler.add_module(kernels)
             rows = []
-            for shape, limit in zip(SHAPES, AGAINST_TORCH[name], strict=True):
+            for shape, limit in zip(_SHAPES_OF.get(name, SHAPES), AGAINST_TORCH[name], strict=True):
                 work = Work(shape)
                 given = (work.A, work.B.T, work.tensors["row"], work.tensors["matrix"])
                 ways = {"eager": expression, "compiled": torch.compile(expression, dynamic=False)}
