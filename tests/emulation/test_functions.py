@@ -31,6 +31,7 @@ pytestmark = pytest.mark.compile
         ("several", "f32", None, (64, 64, 16)),
         ("scaled", "f16", 2, (64, 128, 32)),
         ("residual", "f16", 1, (64, 64, 32)),
+        ("several", "f16_acc16", None, (64, 64, 32)),
         ("reduced", "f16", None, (64, 64, 32)),
         ("reduced", "f32", None, (128, 64, 16)),
         ("reduced", "f16", 2, (64, 128, 32)),
@@ -45,7 +46,8 @@ def test_all_elements_are_where_they_belong(
 ) -> None:
     described = parts(kind, tile=tile, alignment=alignment, stages=2 if alignment == 1 else 3)
     types = {port: cutlass.float32 for port in ("T", "second") if port in dict(EVERY[name].graph.outputs)}
-    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    accumulator = described["tile_description"].math_instruction.accumulator.tag
+    functor = EVERY[name](described["C"].element, described["C"].alignment, accumulator, **types)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 

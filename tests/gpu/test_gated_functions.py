@@ -84,9 +84,8 @@ def test_graphs_and_other_tensors(kernel: str) -> None:
     operation = make(kernel, gated)
     given, other = drawn(operation, 264, 144, 72), drawn(operation, 264, 144, 72)
     arguments = launch(operation, given)
-    arguments.update(
-        other["A"], other["B"], None, other["D"], epilogue={name: other[name] for name in ("bias", "left")}
-    )
+    others = {name: other[name] for name in ("bias", "left")}
+    arguments.update(A=other["A"], B=other["B"], D=other["D"], epilogue=others)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         operation.run(arguments)

@@ -82,6 +82,11 @@ struct VisitedGemm : Base {
   using Word = cutlass::platform::conditional_t<sizeof(Sum) == 8, unsigned long long, unsigned>;
   static constexpr int kSumsOfWord = sizeof(Word) / sizeof(Sum), kWords = Sums::kElements / kSumsOfWord;
   static_assert(Sums::kElements % kSumsOfWord == 0);
+  /// Arrays of halves have no references to them.
+  union Stored {
+    Word word;
+    Sum sums[kSumsOfWord];
+  };
 
   struct Params : Base::Params {
     using Base::Params::Params;
@@ -121,11 +126,12 @@ struct VisitedGemm : Base {
       Turns::wait_eq(params.turns, thread, number, slice);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kWords; ++i) {
-        Word const word = written_by_others(place + i * Base::kThreadCount);
+        Stored before;
+        before.word = written_by_others(place + i * Base::kThreadCount);
         CUTLASS_PRAGMA_UNROLL
         for (int j = 0; j < kSumsOfWord; ++j) {
-          Sum& sum = sums[i * kSumsOfWord + j];
-          sum = reinterpret_cast<Sum const*>(&word)[j] + sum;
+          int const number_of = i * kSumsOfWord + j;
+          sums[number_of] = before.sums[j] + Sum(sums[number_of]);
         }
       }
     }
@@ -134,7 +140,12 @@ struct VisitedGemm : Base {
       return true;
     }
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kWords; ++i) place[i * Base::kThreadCount] = reinterpret_cast<Word const*>(&sums)[i];
+    for (int i = 0; i < kWords; ++i) {
+      Stored left;
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < kSumsOfWord; ++j) left.sums[j] = sums[i * kSumsOfWord + j];
+      place[i * Base::kThreadCount] = left.word;
+    }
     Turns::arrive_inc(params.turns, thread, number);
     return false;
   }
