@@ -13,11 +13,8 @@ from pycutlass.epilogue.activations import (
     tanh,
 )
 from pycutlass.epilogue.fast_clamp import FastLinearCombinationClamp
-from pycutlass.epilogue.function import (
-    EpilogueFunction,
-    FunctionEpilogue,
-    epilogue_function,
-)
+from pycutlass.epilogue.function import EpilogueFunction, epilogue_function
+from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 
 # Not in __all__, since some are names of Python's own; nothing here uses those.
 from pycutlass.epilogue.functions import *  # noqa: F403

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pycutlass.calls import public, shown, unknown_keywords
-from pycutlass.epilogue.function import EpilogueFunction, FunctionEpilogue
+from pycutlass.epilogue.function import EpilogueFunction
+from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 from pycutlass.epilogue.functions import sum as sum_of
 from pycutlass.epilogue.graph import reduced_tiles
 from pycutlass.epilogue.pairs import check_gated

@@ -1,0 +1,105 @@
+"""What an epilogue function may be made of: its types, names, numbers and layouts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pycutlass import _core
+from pycutlass.epilogue.graph import Graph
+from pycutlass.epilogue.protocol import Port
+from pycutlass.errors import DescriptionError
+from pycutlass.library import TensorDescription
+from pycutlass.types import ELEMENTS, Element
+
+__all__ = ["check_constants", "check_names", "check_pairs", "check_port", "check_types", "described_as"]
+
+_COMPUTE = ("f16", "bf16", "f32", "f64")
+_STORED = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
+#: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
+_LONGEST_NAME = 23
+
+
+def check_types(name: str, output: Element, compute: Element) -> None:
+    """Raise DescriptionError where a function cannot write or compute in a type."""
+    if compute.short not in _COMPUTE:
+        raise DescriptionError(
+            f"element_epilogue of {name} must be one of {_listed(_COMPUTE)}, got {compute}: an epilogue function "
+            f"computes in fractions"
+        )
+    if output.short not in _STORED:
+        raise DescriptionError(f"{name} can write {_listed(_STORED)}; got element_output={output}")
+
+
+def check_port(name: str, port: str, kind: Element, is_reduced: bool) -> None:
+    """Raise DescriptionError where a tensor cannot be of a type."""
+    known = ("f32", "f64") if is_reduced else _STORED
+    if kind.short not in known:
+        what = "a reduction of" if is_reduced else "a tensor of"
+        raise DescriptionError(f"{port}, {what} {name}, can be of {_listed(known)}; got {kind}")
+
+
+def described_as(name: str, port: Port, given: Any) -> Port:
+    """Return the port of a tensor that `given` describes in place of a type: a matrix with its layout and alignment.
+
+    Raises
+    ------
+    DescriptionError
+        No matrix, or a layout that is none of matrices.
+    """
+    if not isinstance(given, TensorDescription):
+        return port
+    if port.form != "matrix":
+        raise DescriptionError(
+            f"{port.name} of {name} is a {port.form}, which has no layout: give its type alone, "
+            f"{port.name}={given.type}"
+        )
+    if given.layout not in (_core.RowMajor, _core.ColumnMajor):
+        raise DescriptionError(
+            f"{port.name} of {name} is a matrix of the extents of D: describe it with cutlass.RowMajor or "
+            f"cutlass.ColumnMajor, got {given.order}"
+        )
+    return replace(
+        port, layout=given.layout, alignment=min(port.alignment, given.alignment) if given.is_row_major else 1
+    )
+
+
+def check_names(name: str, graph: Graph) -> None:
+    """Raise DescriptionError for names that a call record cannot have."""
+    for each in (*(given.name for given in graph.inputs[1:]), *(output for output, _ in graph.outputs)):
+        if not each.isascii() or len(each) > _LONGEST_NAME:
+            raise DescriptionError(
+                f"{each} of {name} is the name of a parameter or an output: these have at most {_LONGEST_NAME} "
+                f"letters, of ASCII"
+            )
+
+
+def check_constants(name: str, graph: Graph, compute: Element) -> None:
+    """Raise DescriptionError where a number of the function is beyond the type that it is computed in."""
+    for value in graph.values:
+        if value.node != "constant":
+            continue
+        number = float.fromhex(value.data[0])
+        with np.errstate(over="ignore"):
+            kept = float(np.float32(number)) if compute.short != "f64" else number
+        if math.isfinite(number) and math.isinf(kept):
+            raise DescriptionError(
+                f"{name} has the number {number:g}, which is beyond cutlass.float32: use a smaller one, or "
+                f"float64 operands with element_epilogue=cutlass.float64"
+            )
+
+
+def check_pairs(name: str, graph: Graph, length: int) -> None:
+    """Raise DescriptionError where neighbouring columns are not in one access."""
+    if graph.is_gated and length < 2:
+        raise DescriptionError(
+            f"{name} combines pairs of neighbouring columns, which a thread has in one access: give it "
+            f"epilogue_vector_length=2 at least, and describe C with that alignment; got {length}"
+        )
+
+
+def _listed(shorts: tuple[str, ...]) -> str:
+    return ", ".join(str(row) for row in ELEMENTS if row.short in shorts)
