@@ -38,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="needs a GPU: run make test-gpu on a machine with one"))
             elif item.path.name == "test_two_gpus.py" and device.count() < 2:
                 item.add_marker(pytest.mark.skip(reason="needs two GPUs: run make test-gpu on a machine with them"))
+            if config.pluginmanager.hasplugin("xdist") and (kernel := _kernel_of(item)):
+                item.add_marker(pytest.mark.xdist_group(kernel))
     yield  # -m, which sees the marks, and -k choose first: what they leave is shared out
     config.stash[_SELECTED] = list(items)
     shard = config.getoption("shard", None)  # there is no such option where these are not the tests that were named
@@ -46,6 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
+
+
+def _kernel_of(item: pytest.Item) -> str:
+    """Return a name of the kernel of a test of epilogue functions, which tests compile when they need it.
+
+    With ``-n 14 --dist loadgroup`` one process compiles it for all of its tests, and the others do not wait for it.
+    """
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    known = [str(getattr(parameters[key], "name", parameters[key])) for key in _OF_KERNELS if key in parameters]
+    return "-".join((item.path.stem, *known)) if "kernel" in parameters else ""
 
 
 def _shard(text: str) -> slice | str:
@@ -134,6 +146,8 @@ def _one_at_a_time() -> Iterator[None]:
 #: Tests that watch the memory of the whole device, which nobody else may use meanwhile.
 _ALONE = {"test_a_hundred_thousand_launches_grow_nothing", "test_a_hundred_thousand_updates_grow_nothing"}
 
+#: Parameters of tests of epilogue functions that decide which kernel they have.
+_OF_KERNELS = ("kernel", "name", "function", "kind")
 #: Files whose tests take any convolution.
 _CONVOLUTIONS = {"test_conv2d.py", "test_known_convolutions.py", "test_prepared_reductions.py"}
 
