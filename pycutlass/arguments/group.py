@@ -19,7 +19,7 @@ from pycutlass.operands import Matrix, check_writable, empty_matrix, is_vector, 
 from pycutlass.operands.epilogue import check_sums, port_operand
 from pycutlass.operands.overlaps import check_many_overlaps
 from pycutlass.operands.reordered import UNCHANGED, Reordering
-from pycutlass.operation.group_support import EXTENTS, Sizes, as_sequence, check_count_of, shared
+from pycutlass.operation.group_support import Sizes, as_sequence, check_count_of, extents_of, shared
 from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.remedies import copied
 from pycutlass.tensor import wrap
@@ -112,7 +112,7 @@ def _operands(
     given, tensors = tensors, as_sequence(f"operand {name}", tensors, shared(name, sizes))
     check_count_of(name, given, len(tensors), sizes)
     description: TensorDescription = getattr(operation, "C" if name == "D" else name)
-    rows, columns = (sizes[:, extent].tolist() for extent in EXTENTS[name])
+    rows, columns = extents_of(operation.single, name, sizes).T.tolist()
     takes_bias = bias if name == "C" else False
     return tuple(
         _operand(f"{name}[{number}]", description, tensors[number], rows[number], columns[number], takes_bias, reorder)

@@ -46,8 +46,8 @@ class GemmGroupedArguments(Arguments):
         M, N, K of each problem; or integers of shape (problems, 3) in host memory, of numpy or torch. A problem may be
         empty: with M or N of 0 there is nothing to do, with K of 0 the product is zero.
     A, B, C, D : list of tensor
-        One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat. Where all are
-        alike, one tensor of three dimensions may hold them. `C` may be None where beta is 0, C[i] may be D[i]
+        One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat; D of (M, N / 2)
+        where the epilogue combines `pairs` of columns. Where all are alike, one tensor of three dimensions may hold them. `C` may be None where beta is 0, C[i] may be D[i]
         itself, and may be a bias: a vector of N elements (row-major C) or M elements (column-major C).
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``, for all problems; by default alpha=1 and beta=0; passing C then
@@ -218,7 +218,8 @@ class GemmGroupedArguments(Arguments):
         they hold cannot be: whoever writes them vouches that extents and leading dimensions are multiples of the
         alignments, that an interleaved B is reordered, that addresses are aligned and point at as much memory as the
         sizes say, that this memory lives until the launch has finished, that no D lies over another D or over what is
-        read, that M, N and K are not negative, and that FastLinearCombinationClamp gets no K above 256.
+        read, that M, N and K are not negative, that FastLinearCombinationClamp gets no K above 256, and that N is even
+        where the epilogue combines `pairs` of columns.
 
         Parameters
         ----------
@@ -379,7 +380,8 @@ class GemmGroupedArguments(Arguments):
         """Go over to other sizes and tensors where these are plainly right; False leaves everything as it was."""
         execution = self._execution
         sizes = given["problem_sizes"]
-        if exceeds(self.operation, sizes) or self.operation.epilogue_functor.ports:
+        functor = self.operation.epilogue_functor
+        if exceeds(self.operation, sizes) or functor.ports or functor.columns(2) < 2:  # D has other extents there
             return False
         if not isinstance(execution, GroupedLaunch) or not execution.resize(sizes, A, B, C, D):
             return False

@@ -36,7 +36,7 @@ _REDUCED_TILES = {"0": "ColumnTiles", "1": "RowTiles"}
 #: Types of results for which activations are right to fewer digits (include/pycutlass/activation.h).
 _NARROW = {"f16", "bf16", "e4m3", "e5m2"}
 #: Families whose D may have half as many columns as the product.
-_GATED = (Family.AMPERE_GEMM, Family.SM90_GEMM)
+_GATED = (Family.AMPERE_GEMM, Family.AMPERE_GROUP, Family.SM90_GEMM, Family.SM90_GROUP)
 
 
 #: What C++ computes an element of, and one of two neighbouring columns.
@@ -118,7 +118,7 @@ def why_not(functor: _Typed, family: Family) -> str:
     if functor.graph.is_gated and family not in _GATED:
         return (
             f"{functor.name} combines pairs of columns, so that D has half as many, which {family.value} do not write: "
-            f"use an Ampere-style or a Hopper-native GEMM"
+            f"use an Ampere-style or a Hopper-native GEMM, or a group of them"
         )
     column_major = ", ".join(port.name for port in functor.ports if port.layout is _core.ColumnMajor)
     if column_major and family is Family.AMPERE_CONV:

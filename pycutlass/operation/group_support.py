@@ -29,13 +29,14 @@ __all__ = [
     "check_operands",
     "check_sizes",
     "count_tiles",
+    "extents_of",
     "outputs",
     "shared",
 ]
 
 Sizes = NDArray[np.int32]
 
-#: Which of M, N, K are the rows and the columns of an operand.
+#: Which of M, N, K are the rows and the columns of an operand; of pairs of columns D has half as many (`extents_of`).
 EXTENTS = {"A": (0, 2), "B": (2, 1), "C": (0, 1), "D": (0, 1)}
 _MAX_TILES = 2**31 - 1  # which kernels count in 32 bits
 
@@ -74,6 +75,7 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
     check_extents(
         "the largest of problem_sizes", sizes.max(axis=0).tolist(), operation.tile_description.threadblock_shape
     )
+    _check_pairs(operation, sizes)
     _check_reduced(operation, sizes)
     checked = np.array(sizes, np.int32, order="C")
     if (tiles := count_tiles(operation, checked)) > _MAX_TILES:
@@ -82,6 +84,17 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
             f"threadblock_shape, or several launches"
         )
     return checked
+
+
+def _check_pairs(operation: Described, sizes: Sizes) -> None:
+    """Raise ArgumentError where a problem has a column without a neighbour that it would be combined with."""
+    epilogue = operation.epilogue_functor
+    if epilogue.columns(2) < 2 and (sizes[:, 1] % 2).any():
+        number = int(np.flatnonzero(sizes[:, 1] % 2)[0])
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} combines pairs of neighbouring columns, so that N must be even; got "
+            f"N={sizes[number, 1]} in problem_sizes[{number}]"
+        )
 
 
 def _check_reduced(operation: Described, sizes: Sizes) -> None:
@@ -124,23 +137,30 @@ def check_operands(operation: Described, sizes: Sizes, given: Mapping[str, Any])
     if products.size:
         check_k(operation.epilogue_functor, int(products.max()))
     for name in EXTENTS:
-        for label, rows, columns, tensor in _each(name, sizes, given.get(name)):
+        for label, rows, columns, tensor in _each(name, extents_of(operation, name, sizes), given.get(name), sizes):
             description = operation.C if name == "D" else getattr(operation, name)
             view = nowhere() if tensor is None else view_of(label, tensor)
             check_matrix(label, description, view, rows, columns)
 
 
 def outputs(operation: Described, sizes: Sizes) -> list[TensorSpec]:
-    """Return the D of each problem, packed in the layout of C."""
-    dtype, order = operation.C.type.dtype_name, operation.C.order
+    """Return the D of each problem, packed in the layout of C; of pairs with N / 2 columns."""
+    dtype, order, extents = operation.C.type.dtype_name, operation.C.order, extents_of(operation, "D", sizes).tolist()
     if order.interleave > 1:
-        return [TensorSpec((m * n,), dtype) for m, n, _ in sizes.tolist()]
-    return [TensorSpec((m, n), dtype, (n, 1) if order.is_row_major else (1, m)) for m, n, _ in sizes.tolist()]
+        return [TensorSpec((m * n,), dtype) for m, n in extents]
+    return [TensorSpec((m, n), dtype, (n, 1) if order.is_row_major else (1, m)) for m, n in extents]
 
 
-def _each(name: str, sizes: Sizes, tensors: Any) -> Iterator[tuple[str, int, int, Any]]:
+def extents_of(operation: Described, name: str, sizes: Sizes) -> Sizes:
+    """Return the rows and the columns of an operand in each problem, as an array of shape (problems, 2)."""
+    extents: Sizes = sizes[:, EXTENTS[name]]
+    if name == "D" and operation.epilogue_functor.columns(2) < 2:
+        return np.stack((extents[:, 0], extents[:, 1] // 2), 1)
+    return extents
+
+
+def _each(name: str, extents: Sizes, tensors: Any, sizes: Sizes) -> Iterator[tuple[str, int, int, Any]]:
     """Yield label, rows, columns and tensor of each problem; without tensors, of the first of each extent."""
-    extents = sizes[:, EXTENTS[name]]
     if tensors is None:
         for number in sorted(np.unique(extents, axis=0, return_index=True)[1].tolist()):
             rows, columns = extents[number].tolist()

@@ -147,7 +147,7 @@ class GemmOperationGrouped(Operation):
         return supported(self, lambda: check_operands(self.single, sizes, given), given)
 
     def outputs(self, problem_sizes: Any) -> list[TensorSpec]:
-        """Return the shape, type and strides of D for each problem, packed, without memory for it.
+        """Return the shape, type and strides of D for each problem, packed, without memory for it; of pairs (M, N / 2).
 
         Raises
         ------

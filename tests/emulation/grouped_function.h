@@ -23,7 +23,7 @@ struct Problem {
         A(m, k, ALIGNMENT_A, kPoison),
         B(k, n, ALIGNMENT_B, kPoison),
         C(m, n, ALIGNMENT_C, kPoison),
-        D(m, n, 2 * ALIGNMENT_C, kUntouched),
+        D(m, n / kColumnsOfElement, 2 * ALIGNMENT_C, kUntouched),
         check({kTransposed ? n : m, kTransposed ? m : n}, random) {
     A.fill(random);
     B.fill(random);
@@ -34,12 +34,12 @@ struct Problem {
   long wrong() {
     long found = !D.has_slack(kUntouched);
     for (int row = 0; row < m; ++row) {
-      for (int column = 0; column < n; ++column) {
+      auto const sum = [&](int column) {
         double sum = 0;
         for (int i = 0; i < k; ++i) sum += number(A(row, i)) * number(B(i, column));
-        found += check.wrong(kTransposed ? column : row, kTransposed ? row : column, sum, number(C(row, column)),
-                             D(row, column));
-      }
+        return sum;
+      };
+      found += check.wrong_in_row<kTransposed>(row, n, sum, C, D);
     }
     return found + check.wrong_at_last();
   }

@@ -139,11 +139,19 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   Listed<Function::Inputs>::point(problems, arguments, made);
   Listed<Function::Outputs>::point(problems, arguments, made);
   Listed<Function::Reductions>::point(problems, arguments, made);
-  Operation::Epilogue::list(arguments);
   // What a group has for its reductions: planned twice, as a call is.
   std::vector<int32_t> sizes;
-  for (auto& each : problems) sizes.insert(sizes.end(), {each->m, each->n, 64});
+  std::vector<void*> targets;
+  std::vector<int64_t> lds;
+  for (auto& each : problems) {
+    pycutlass_operand const D = each->D.operand();
+    targets.push_back(D.data), lds.push_back(D.stride[0]);
+    sizes.insert(sizes.end(), {each->m, each->n, 64});
+  }
   pycutlass_grouped_call call{};
+  call.tables.pointers[PYCUTLASS_D] = targets.data();
+  call.tables.lds[PYCUTLASS_D] = lds.data();
+  Operation::Epilogue::list(arguments, call.tables);
   call.problem_count = count;
   call.sizes = sizes.data();
   std::vector<char> table, scratch;

@@ -133,10 +133,13 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
         ("reduced", "f16", SchedulerMode.Device),
         ("reduced", "f32", SchedulerMode.Host),
         ("of_batch", "f16", SchedulerMode.Device),
+        ("gated", "f16", SchedulerMode.Device),
+        ("gated", "f32", SchedulerMode.Host),
     ],
 )
 def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
-    layouts = (ROW, COLUMN, COLUMN if mode is SchedulerMode.Device else ROW)
+    by_columns = mode is SchedulerMode.Device and name != "gated"  # whose pairs lie side by side
+    layouts = (ROW, COLUMN, COLUMN if by_columns else ROW)
     described = parts(kind, layouts, tile=(64, 64, 32 if kind == "f16" else 16))
     functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
@@ -184,21 +187,24 @@ def test_what_hopper_native_kernels_call(
 
 
 @pytest.mark.parametrize(
-    ("output", "schedule", "tile"),
+    ("output", "schedule", "tile", "is_group"),
     [
-        ("f16", "Pingpong", (64, 128, 64)),
-        ("f32", "Pingpong", (128, 64, 64)),
-        ("bf16", "Cooperative", (256, 96, 64)),
-        ("f16", "Cooperative", (128, 48, 64)),
+        ("f16", "Pingpong", (64, 128, 64), False),
+        ("f32", "Pingpong", (128, 64, 64), False),
+        ("bf16", "Cooperative", (256, 96, 64), False),
+        ("f16", "Cooperative", (128, 48, 64), False),
+        ("f16", "Cooperative", (128, 128, 64), True),
+        ("f32", "Pingpong", (64, 48, 64), True),
     ],
 )
 def test_pairs_of_columns_in_hopper_native_kernels(
-    output: str, schedule: str, tile: tuple[int, int, int], emulator: Emulator
+    output: str, schedule: str, tile: tuple[int, int, int], is_group: bool, emulator: Emulator
 ) -> None:
     """Subtiles of 32 columns, of which four threads exchange a row, and others."""
     described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule], output=output)
     functor = EVERY["gated"](described["C"].element, described["C"].alignment, cutlass.float32)
-    right, said = emulator.run_hopper(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
+    right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
     assert right, said
 
 

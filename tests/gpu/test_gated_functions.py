@@ -9,7 +9,14 @@ from epilogue_functions import gated
 from function_cases import check, drawn, launch
 
 import pycutlass
-from pycutlass import GemmOperationUniversal, KernelSchedule, cutlass
+from pycutlass import (
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    KernelSchedule,
+    SchedulerMode,
+    cutlass,
+)
 from pycutlass.epilogue import fusions
 
 KERNELS = {
@@ -109,3 +116,120 @@ def test_weights_of_linear_layers_in_turn(kernel: str) -> None:
     operation.run(pycutlass.GemmArguments(operation, (m, n, k), x, weights, None, D, epilogue={"bias": biases}))
     exact = torch.nn.functional.silu(x.double() @ gate.double().T + of_gate) * (x.double() @ up.double().T + of_up)
     torch.testing.assert_close(D.double(), exact, rtol=2e-3, atol=2e-2)
+
+
+GROUPS: dict[str, Any] = {
+    "ampere, device": lambda: parts("f16"),
+    "ampere, host": lambda: parts("f16") | {"precompute_mode": SchedulerMode.Host},
+    "ampere f32": lambda: parts("f32"),
+    "hopper cooperative": KERNELS["hopper cooperative"],
+    "hopper pingpong": KERNELS["hopper pingpong"],
+}
+SIZES = [(264, 144, 72), (0, 128, 64), (8, 528, 0), (1000, 16, 136), (128, 256, 64), (16, 0, 8), (72, 272, 200)]
+
+
+def group(kernel: str, function: Any) -> Any:
+    described = GROUPS[kernel]()
+    functor = function(described["C"].element, described["C"].alignment, cutlass.float32)
+    operation = GemmOperationGrouped(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    return operation
+
+
+def drawn_group(operation: Any, sizes: Any) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Return the operands of each problem, with room between the lines of D, and the memory of all D."""
+    made = [with_room(drawn(operation.single, *size)) for size in sizes]
+    return [given for given, _ in made], [memory for _, memory in made]
+
+
+def listed(operation: Any, given: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    operands = {name: [each[name] for each in given] for name in "ABD"}
+    return operands, {port.name: [each[port.name] for each in given] for port in operation.epilogue_functor.ports}
+
+
+def check_group(operation: Any, sizes: Any, given: list[dict[str, Any]], memory: list[Any]) -> None:
+    for (m, n, _), each, whole in zip(sizes, given, memory, strict=True):
+        if m and n:
+            check(operation.single, each)
+        assert whole[:, n // 2 :].isnan().all()
+
+
+@pytest.mark.parametrize("function", [gated, fusions.swiglu, fusions.bias_geglu], ids=lambda each: each.name)
+@pytest.mark.parametrize("kernel", GROUPS)
+def test_every_problem_of_a_group_is_right(kernel: str, function: Any) -> None:
+    operation = group(kernel, function)
+    given, memory = drawn_group(operation, SIZES)
+    (operands, ports) = listed(operation, given)
+    arguments = GemmGroupedArguments(operation, SIZES, **operands, epilogue=ports)
+    for _ in range(2):
+        operation.run(arguments)
+        arguments.sync()
+        check_group(operation, SIZES, given, memory)
+        for whole in memory:
+            whole.fill_(float("nan"))
+
+
+@pytest.mark.parametrize("kernel", GROUPS)
+def test_many_problems(kernel: str) -> None:
+    """More tiles than there are multiprocessors, so that each goes from problem to problem."""
+    operation = group(kernel, gated)
+    sizes = [(8 * (i % 70), 16 * (i % 27 + 1), 8 * (i % 9)) for i in range(400)]
+    given, memory = drawn_group(operation, sizes)
+    operands, ports = listed(operation, given)
+    arguments = GemmGroupedArguments(operation, sizes, **operands, epilogue=ports)
+    operation.run(arguments)
+    arguments.sync()
+    check_group(operation, sizes, given, memory)
+
+
+@pytest.mark.parametrize("function", [gated, fusions.swiglu], ids=lambda each: each.name)
+@pytest.mark.parametrize("kernel", ["ampere, device", "ampere, host", "hopper cooperative", "hopper pingpong"])
+def test_other_tensors_and_sizes_of_a_group(kernel: str, function: Any) -> None:
+    operation = group(kernel, function)
+    given, memory = drawn_group(operation, SIZES)
+    operands, ports = listed(operation, given)
+    arguments = GemmGroupedArguments(operation, SIZES, **operands, epilogue=ports)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        operation.run(arguments)
+    others, memory_of_others = drawn_group(operation, SIZES)
+    operands, ports = listed(operation, others)
+    arguments.update(**operands, **({"epilogue": ports} if ports else {}))
+    operation.run(arguments)
+    arguments.sync()
+    check_group(operation, SIZES, others, memory_of_others)
+    graph.replay()
+    torch.cuda.synchronize()
+    check_group(operation, SIZES, given, memory)
+    more = [*SIZES[::-1], (520, 144, 8)]
+    given, memory = drawn_group(operation, more)
+    operands, ports = listed(operation, given)
+    arguments.update(problem_sizes=more, **operands, **({"epilogue": ports} if ports else {}))
+    operation.run(arguments)
+    arguments.sync()
+    check_group(operation, more, given, memory)
+
+
+@pytest.mark.parametrize("kernel", ["ampere, device", "hopper cooperative", "hopper pingpong"])
+def test_tables_that_are_on_the_device(kernel: str) -> None:
+    operation = group(kernel, gated)
+    given, memory = drawn_group(operation, SIZES)
+
+    def table(values: Any, dtype: Any = torch.int64) -> Any:
+        return torch.tensor(list(values), dtype=dtype, device="cuda")
+
+    def addresses(name: str) -> Any:
+        return table(each[name].data_ptr() for each in given)
+
+    k = table(size[2] for size in SIZES)
+    arguments = GemmGroupedArguments.from_device(
+        operation,
+        len(SIZES),
+        table(SIZES, torch.int32),
+        *(addresses("A"), addresses("B"), None, addresses("D")),
+        *(k, k, None, table(each.shape[1] for each in memory)),
+        epilogue={name: addresses(name) for name in ("bias", "left")},
+    )
+    operation.run(arguments)
+    arguments.sync()
+    check_group(operation, SIZES, given, memory)

@@ -214,14 +214,13 @@ def test_a_thread_has_both_columns_of_a_pair() -> None:
 @pytest.mark.parametrize("family", Family)
 def test_other_families_say_who_can(family: Family) -> None:
     said = fusions.swiglu(f16, 8).why_not(family)
-    assert (said == "") == (family in (Family.AMPERE_GEMM, Family.SM90_GEMM))
-    assert said == "" or said.endswith(f"{family.value} do not write: use an Ampere-style or a Hopper-native GEMM")
+    taking = (Family.AMPERE_GEMM, Family.AMPERE_GROUP, Family.SM90_GEMM, Family.SM90_GROUP)
+    assert (said == "") == (family in taking)
+    remedy = "use an Ampere-style or a Hopper-native GEMM, or a group of them"
+    assert said == "" or said.endswith(f"{family.value} do not write: {remedy}")
 
 
-def test_groups_and_reductions_are_refused() -> None:
-    for described in (parts("f16"), native_parts()):
-        with pytest.raises(DescriptionError, match="groups do not write"):
-            GemmOperationGrouped(**described | {"epilogue_functor": fusions.swiglu(f16, 8)})
+def test_reductions_of_partial_sums_are_refused() -> None:
     C = TensorDescription(f16, cutlass.RowMajor, 8)
     with pytest.raises(DescriptionError, match="D has half as many"):
         ReductionOperation((4, 256), C, f32, None, None, fusions.swiglu(f16, 8), 8)
@@ -317,13 +316,14 @@ def test_a_tree_has_pairs(without_gpu: None) -> None:
 
 
 @pytest.mark.compile
+@pytest.mark.parametrize("kind", [GemmOperationUniversal, GemmOperationGrouped])
 @pytest.mark.parametrize("kernel", ["ampere", "pingpong", "cooperative"])
-def test_it_builds(kernel: str) -> None:
+def test_it_builds(kernel: str, kind: Any) -> None:
     described = parts("f16")
     if kernel != "ampere":
         described = native_parts(tile=(128, 128, 64), schedule=KernelSchedule[kernel.capitalize()])
     functor = fusions.bias_swiglu(f16, 8, bias=f32)
-    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    operation = kind(**described | {"epilogue_functor": functor})
     pycutlass.compiler.add_module([operation])
     (artifact,) = operation.artifacts.values()
     assert artifact.report["stack_bytes"] == 0

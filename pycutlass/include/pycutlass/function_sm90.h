@@ -50,7 +50,6 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   };
   static constexpr bool kReducesGroup = kIsGroup && Function::Reductions::kSize > 0;
   static constexpr bool kIsGated = Function::kIsGated;
-  static_assert(!kIsGated || !kIsGroup, "tensor maps of a group are those of D");
   using Arguments = cute::conditional_t<kReducesGroup, GroupArguments,
                                         cute::conditional_t<kIsGated, GatedArguments, typename Function::Arguments>>;
 
@@ -132,11 +131,12 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     static constexpr int kGroups = kColumns / 8;
     static constexpr int kLine = 2 * kGroups, kReductions = Function::Reductions::kSize;
     static_assert(kColumns == kStoredColumns);
-    using Given = typename Function::Arguments;
-    using AllReaders = Readers<typename Function::Inputs, Given, 2, kGroups, 2>;
+    /// Of a group: the ports of one problem, and its D where threads write that.
+    using Given = cute::conditional_t<kIsGated, Arguments, typename Function::Arguments>;
+    using AllReaders = Readers<typename Function::Inputs, typename Function::Arguments, 2, kGroups, 2>;
 
     Params const& params;
-    cute::conditional_t<kIsGroup, Given, Given const&> given;  // of a group: the ports of one problem
+    cute::conditional_t<kIsGroup, Given, Given const&> given;
     SharedStorage& shared;
     Source const& source;
     Where tile;
@@ -201,7 +201,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         ElementD rows[kRowsOfWord];
         uint32_t bits;
       };
-      auto const& target = params.given.target;
+      auto const& target = given.target;
       Where const place = where(subtile);
       int const lane = thread % 4, base = place.first_column / 2 - lane;
       CUTLASS_PRAGMA_UNROLL
@@ -319,8 +319,10 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
                       kIsGroup ? 0 : batch};
     using Made = TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>;
     if constexpr (kIsGroup) {
-      typename Function::Arguments chosen;
-      AllPorts<Function>::choose(chosen, static_cast<typename Function::Arguments const&>(params->given), batch);
+      typename Made::Given chosen;
+      using Ports = typename Function::Arguments;
+      AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
+      if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
       return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, 0};
     } else {
       return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, 0};
@@ -360,9 +362,14 @@ struct FunctionSm90 {
       }
     }
 
-    /// Has the ports be tables, of a group.
-    static void list(TreeArguments& tree) {
+    /// Has the ports be tables, of a group; D as well where threads write it.
+    static void list(TreeArguments& tree, pycutlass_group_tables const& tables) {
       AllPorts<Function>::list(static_cast<Arguments&>(tree), Port<char>::kTables);
+      if constexpr (Function::kIsGated) {
+        void const *const targets = tables.pointers[PYCUTLASS_D], *const lds = tables.lds[PYCUTLASS_D];
+        tree.target = {static_cast<decltype(tree.target.data)>(const_cast<void*>(targets)),
+                       static_cast<int64_t>(reinterpret_cast<intptr_t>(lds)), tree.target.kTables};
+      }
     }
 
     /// The tensor that comes by TMA: C, or the one that takes its place.

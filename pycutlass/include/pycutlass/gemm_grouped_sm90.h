@@ -42,15 +42,31 @@ struct GroupMainloop : Mainloop {
   }
 };
 
-/// CUTLASS's epilogue, with the same order of what is read and written.
+/// CUTLASS's epilogue, with the same order of what is read and written. Where threads write D themselves nothing leaves
+/// by TMA, and there are no tensor maps of D: it has other extents than the product, of which maps would be made.
 template <typename Epilogue>
 struct GroupEpilogue : Epilogue {
   using Epilogue::Epilogue;
+  static constexpr bool kWritesTarget = WritesTarget<typename Epilogue::FusionCallbacks>::value;
 
   template <bool IsLoad, typename... Given>
+  CUTLASS_DEVICE void tensormaps_perform_update(Given&&... given) {
+    if constexpr (IsLoad || !kWritesTarget) {
+      Epilogue::template tensormaps_perform_update<IsLoad>(static_cast<Given&&>(given)...);
+    }
+  }
+  template <bool IsLoad, typename... Given>
   CUTLASS_DEVICE void tensormaps_cp_fence_release(Given&&... given) {
-    Epilogue::template tensormaps_cp_fence_release<IsLoad>(static_cast<Given&&>(given)...);
-    __syncwarp();
+    if constexpr (IsLoad || !kWritesTarget) {
+      Epilogue::template tensormaps_cp_fence_release<IsLoad>(static_cast<Given&&>(given)...);
+      __syncwarp();
+    }
+  }
+  template <bool IsLoad, typename... Given>
+  CUTLASS_DEVICE void tensormaps_fence_acquire(Given&&... given) {
+    if constexpr (IsLoad || !kWritesTarget) {
+      Epilogue::template tensormaps_fence_acquire<IsLoad>(static_cast<Given&&>(given)...);
+    }
   }
 };
 
@@ -138,7 +154,7 @@ struct GemmGroupedSm90 {
     arguments.epilogue.ptr_D = table<typename D::Element*>(tables.pointers[PYCUTLASS_D]);
     arguments.epilogue.dD = table<typename Kernel::InternalStrideD>(tables.lds[PYCUTLASS_D]);
     Epilogue::fill(arguments.epilogue.thread, call.common);
-    if constexpr (Fused::kIsFunction) Epilogue::list(arguments.epilogue.thread);
+    if constexpr (Fused::kIsFunction) Epilogue::list(arguments.epilogue.thread, tables);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
     return arguments;

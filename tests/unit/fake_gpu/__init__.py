@@ -27,7 +27,7 @@ _DRIVER = ("driver", "faults", "memory", "modules", "streams")
 # In the order of kernels.cpp.
 FAMILIES = (
     *("gemm", "stream_k", "reduction", "grouped_device", "grouped_host", "fprop", "scaled", "gemm_f16", "gemm_s8"),
-    *("conv_f16", "conv_s8", "conv_scaled", "grouped_function"),
+    *("conv_f16", "conv_s8", "conv_scaled", "grouped_function", "grouped_gated"),
 )
 
 

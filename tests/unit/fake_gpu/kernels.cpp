@@ -5,7 +5,7 @@
 // a tensor map, 2 reduction, 3 group scheduled on the device, 4 group scheduled on the host, 5 fprop of NHWC tensors, 6
 // GEMM with scales of A and B, and an epilogue with five scalars, a vector and a second output, in f64, 7 and 8 GEMMs
 // of f16 and s8, 9 and 10 convolutions of them, which are never run, 11 fprop with the epilogue of 6, 12 a group with a
-// vector, a matrix and a second output, by tables.
+// vector, a matrix and a second output, by tables, 13 a group whose D is of pairs of columns.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -97,6 +97,16 @@ constexpr pycutlass_epilogue_field kEpilogue[] = {
     PORT(gain, 0),
     PORT(addend, 0),
     PORT(table, 1),
+};
+#elif FAMILY == 13
+struct Epilogue {
+  float alpha;
+  float const* alpha_ptr;
+};
+
+constexpr pycutlass_epilogue_field kEpilogue[] = {
+    {"alpha", offsetof(Epilogue, alpha), sizeof(float), PYCUTLASS_VALUE, PYCUTLASS_F32, 0, 0},
+    {"alpha", offsetof(Epilogue, alpha_ptr), sizeof(void*), PYCUTLASS_ADDRESS, PYCUTLASS_F32, 0, 0},
 };
 #else
 struct Epilogue {
@@ -363,6 +373,27 @@ void end_function(Epilogue const& epilogue, size_t i, size_t count, int m, int n
 }
 #endif
 
+#if FAMILY == 13
+/// D = alpha * the even columns of the product * the odd ones.
+void multiply_pairs(int m, int n, int depth, pycutlass_operand const (&of)[4], float alpha) {
+  int64_t const lda = of[0].stride[0], ldb = of[1].stride[0], ldd = of[3].stride[0];
+  if (m == 0 || n == 0) return;
+  float const* a = touched(of[0].data, (m - 1) * lda + depth);
+  float const* b = touched(of[1].data, (n - 1) * ldb + depth);
+  float* d = touched(of[3].data, (m - 1) * ldd + n / 2);
+  for (int row = 0; row < m; ++row) {
+    for (int column = 0; column < n / 2; ++column) {
+      float even = 0, odd = 0;
+      for (int k = 0; k < depth; ++k) {
+        even += a[row * lda + k] * b[2 * column * ldb + k];
+        odd += a[row * lda + k] * b[(2 * column + 1) * ldb + k];
+      }
+      d[row * ldd + column] = alpha * even * odd;
+    }
+  }
+}
+#endif
+
 void run(void const* params) {
   Record const& record = static_cast<Params const*>(params)->record;
   auto const count = static_cast<size_t>(record.problem_count);
@@ -388,6 +419,8 @@ void run(void const* params) {
 #if FAMILY == 12
     multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3], epilogue.alpha, 0});
     end_function(epilogue, i, count, size[0], size[1], operands[3]);
+#elif FAMILY == 13
+    multiply_pairs(size[0], size[1], size[2], operands, epilogue.alpha);
 #else
     multiply({size[0], size[1], 0, size[2], operands[0], operands[1], operands[2], operands[3], epilogue.alpha,
               epilogue.beta});
