@@ -156,9 +156,11 @@ class Arguments(ABC):
         functor = self.operation.epilogue_functor
         if functor.reads_source is not None:
             if not functor.reads_source:
+                names = ", ".join(f"{port.name!r}: ..." for port in functor.inputs)
+                named = f". What it reads is given by name: epilogue={{{names}}}" if names else ""
                 raise ArgumentError(
                     f"{self._SOURCE} is given, and the epilogue {functor!r} does not read it: pass "
-                    f"{self._SOURCE}=None, or give the function a parameter of Source"
+                    f"{self._SOURCE}=None, or give the function a parameter of Source{named}"
                 )
             return
         present: EpilogueScalars | None = self.__dict__.get("output_op")

@@ -274,8 +274,8 @@ class gelu(Activation):
 
     @staticmethod
     def numpy(x: Any) -> Array:
-        """Return x / 2 * (1 + erf(x / sqrt(2)))."""
-        return _in_f64(lambda x: x / 2 * _erfc(x * -math.sqrt(0.5)), x)
+        """Return x / 2 * (1 + erf(x / sqrt(2))); of minus infinity 0, its limit."""
+        return _in_f64(_gelu, x)
 
 
 class gelu_tanh(Activation):
@@ -309,6 +309,12 @@ def _sigmoid(x: Array) -> Array:
     """Return 1 / (1 + exp(-x)) without overflow, and with the digits of small results."""
     small = np.exp(-np.abs(x))
     return np.asarray(np.where(x < 0, small, 1.0) / (1 + small))
+
+
+def _gelu(x: Array) -> Array:
+    """Return x / 2 * (1 + erf(x / sqrt(2))), which is 0 in f64 from -40 down: infinity times 0 would be NaN."""
+    x = np.maximum(x, -40.0)
+    return np.asarray(x / 2 * _erfc(x * -math.sqrt(0.5)))
 
 
 def _gelu_tanh(x: Array) -> Array:

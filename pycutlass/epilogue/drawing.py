@@ -177,7 +177,10 @@ def cost(
     extents = attribute(problem, "extents")
     size = several(problem, 3) if extents is None else several(extents, 3)
     if size is None:
-        raise ArgumentTypeError(f"cost takes a problem, M, N and K, got {type(problem).__name__}")
+        raise ArgumentTypeError(
+            f"cost takes a problem, M, N and K, got {type(problem).__name__}: that of a convolution is "
+            f"cutlass.conv.implicit_gemm_problem_size(operator, problem)"
+        )
     speed = _H200 if bandwidth is None else real(bandwidth)
     if not speed or speed < 0:
         raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {bandwidth!r}")

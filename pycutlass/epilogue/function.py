@@ -132,6 +132,11 @@ class EpilogueFunction:
                 f"{where_called()}{self.name} is an epilogue function, which is called with types, and is given a "
                 f"value of another one: what several functions share is a plain function, without the decorator"
             )
+        if np.ndim(element_output):
+            raise ArgumentTypeError(
+                f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8), "
+                f"and is given a {type(element_output).__name__}: on arrays it is computed by {self.name}.numpy(...)"
+            )
         if epilogue_vector_length is None:  # has a default for the sake of the message above
             raise ArgumentTypeError(
                 f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8)"

@@ -136,9 +136,10 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         named = [*inputs, *outputs]
         for name in types:
             if name not in named:
+                where = {"C": " The operation's description of C says its type.", "D": " The type of D comes first."}
                 raise ArgumentTypeError(
                     f"{self.name} has no tensor {name!r} beside C and D: it has {', '.join(named) or 'none'}."
-                    f"{suggestion(name, named)}"
+                    f"{where.get(name) or suggestion(name, named)}"
                 )
 
         def port(name: str, form: str) -> Port:

@@ -84,11 +84,14 @@ def check_constants(name: str, graph: Graph, compute: Element) -> None:
             continue
         number = float.fromhex(value.data[0])
         with np.errstate(over="ignore"):
-            kept = float(np.float32(number)) if compute.short != "f64" else number
+            single = np.asarray(number, np.float32)
+            kept = number if compute.short == "f64" else float(compute.round(single))
         if math.isfinite(number) and math.isinf(kept):
+            wider = "float64 operands with element_epilogue=cutlass.float64"
+            if math.isfinite(single):
+                wider = "element_epilogue=cutlass.float32"
             raise DescriptionError(
-                f"{name} has the number {number:g}, which is beyond cutlass.float32: use a smaller one, or "
-                f"float64 operands with element_epilogue=cutlass.float64"
+                f"{name} has the number {number:g}, which is beyond {compute}: use a smaller one, or {wider}"
             )
 
 

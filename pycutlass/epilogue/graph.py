@@ -185,7 +185,8 @@ class Graph:
         dtype : dtype
             To compute in.
         rounded : callable, optional
-            What is done to each result: an epilogue that computes in a narrow type rounds to it.
+            What is done to each result: an epilogue that computes in a narrow type rounds to it. What is read is not
+            rounded, nor is what `where` chooses.
         """
         keep = rounded or (lambda values: values)
         made: list[Array] = []
@@ -207,7 +208,8 @@ class Graph:
                 else:
                     result = np.asarray(NODES[value.node].numpy(*operands))
                     result = result if result.dtype == np.bool_ else result.astype(dtype)
-                made.append(result if result.dtype == np.bool_ else keep(result))
+                is_as_given = result.dtype == np.bool_ or value.node in ("input", "pair", "where")
+                made.append(result if is_as_given else keep(result))
             return {
                 name: made[number]
                 if self.values[number].node == "reduce"

@@ -297,7 +297,7 @@ def _expression(value: Value, places: dict[str, str], operands: list[str]) -> st
     if value.node == "constant":
         return f"rounded({_literal(float.fromhex(value.data[0]))})"
     if value.node == "cast":
-        return f"pycutlass::function::rounded_to<{element_named(value.data[0]).cpp}>({operands[0]})"
+        return f"rounded(pycutlass::function::rounded_to<{element_named(value.data[0]).cpp}>({operands[0]}))"
     node = NODES[value.node]
     text = node.cpp.format(*operands)
     return text if node.makes == "t" or value.node == "where" else f"rounded({text})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import keyword
 from collections.abc import Callable
@@ -112,6 +113,11 @@ def parameters(function: Callable[..., Any], name: str) -> tuple[Input, ...]:
             raise DescriptionError(
                 f"{name} takes {stars}{each.name}: name each parameter, since each is given by its name"
             )
+        if each.kind is each.KEYWORD_ONLY and isinstance(function, functools.partial):
+            raise DescriptionError(
+                f"{name} is a functools.partial, which takes {each.name} by keyword only: write a function that calls "
+                f"it, def f(accum, ...), with the numbers that it is to have"
+            )
         if each.kind is each.KEYWORD_ONLY:
             raise DescriptionError(f"{name} takes {each.name} by keyword only: leave out the * before it")
         inputs.append(_parameter(name, each) if inputs else _accumulator(name, each))
@@ -139,8 +145,8 @@ def _accumulator(function: str, parameter: inspect.Parameter) -> Input:
     is_left_out = isinstance(marker, Marker) or marker is Scalar
     if is_left_out and not name.startswith("acc"):  # accum: Tensor is meant well
         raise DescriptionError(
-            f"{function} has {name}: {'Scalar' if marker is Scalar else marker!r} as its first parameter, which is the "
-            f"accumulator and has no annotation: def {function}(accum, {name}: ...)"
+            f"{function} has {name}: {'Scalar' if marker is Scalar else repr(marker)} as its first parameter, which is "
+            f"the accumulator and has no annotation: def {function}(accum, {name}: ...)"
         )
     return Input(_ACCUMULATOR, "accumulator")
 

@@ -247,6 +247,11 @@ class Epilogue(ABC):
         """
         names, called = self.scalar_names, getattr(self, "name", type(self).__name__)
         if len(values) > len(names):
+            if not names:
+                raise ArgumentError(
+                    f"{called} has no scalars, and got {len(values)}: leave output_op out. What changes from launch to "
+                    f"launch is a parameter of the function, as in alpha: Scalar"
+                )
             raise ArgumentError(f"{called} takes the scalars {', '.join(names)}; got {len(values)}")
         given = dict(zip(names, values, strict=False))
         unknown = {name: value for name, value in named.items() if name not in names}

@@ -64,7 +64,7 @@ class EpilogueScalars:
             f"address {pointer:#x}" if pointer else repr(value)
             for value, pointer in zip(self.values, self.pointers, strict=True)
         ]
-        return f"EpilogueScalars({', '.join(texts)}, computed in {self.compute})"
+        return f"EpilogueScalars({', '.join([*texts, f'computed in {self.compute}'])})"
 
     @property
     def alpha_is_known(self) -> bool:

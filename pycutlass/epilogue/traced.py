@@ -245,9 +245,10 @@ class Traced:
         return applied(NODES["remainder"], other, self)
 
     def __pow__(self, other: Any) -> Traced:
-        if not isinstance(other, Traced) and real(other) == 2:  # exactly, as NumPy has it
-            return self * self
-        return applied(NODES["power"], self, other)
+        exponent = _traced(self._trace, NODES["power"], other)
+        if self._trace.values[exponent._number] == Value("constant", (), ((2.0).hex(),)):
+            return self * self  # exactly, as NumPy has it
+        return applied(NODES["power"], self, exponent)
 
     def __rpow__(self, other: Any) -> Traced:
         return applied(NODES["power"], other, self)

@@ -95,6 +95,6 @@ def check_bias(bias: Any) -> bool | None:
     if bias is not None and not isinstance(bias, bool | np.bool_):
         raise ArgumentTypeError(
             f"bias says whether C is a bias: it is True, False or None (each tensor tells), got {type(bias).__name__}. "
-            f"Pass the bias itself as C."
+            f"Pass the bias itself as C, or to an epilogue function by its name, as in epilogue={{'bias': ...}}"
         )
     return None if bias is None else bool(bias)

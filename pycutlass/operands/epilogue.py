@@ -58,11 +58,11 @@ def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
     names = tuple(port.name for port in epilogue.ports)
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(f"epilogue must be a mapping from names to tensors, got {type(given).__name__}")
-    unknown = {name: tensor for name, tensor in given.items() if name not in names}
+    unknown = [str(name) for name in given if name not in names]
     if unknown and not names:
         raise ArgumentTypeError(
             f"the epilogue {_called(epilogue)} has no tensors beside C and D: leave out epilogue={{...}}, got "
-            f"{', '.join(map(str, unknown))}"
+            f"{', '.join(unknown)}"
         )
     if unknown:
         scalars = {

@@ -323,9 +323,11 @@ def _vector(operand: Matrix) -> str:
     if operand.rows == operand.columns == 1:
         count = f"have {operand.batch} elements, one for each matrix of the batch, or" if operand.batch > 1 else "be of"
         return f"{what} {operand.name} must {count} one element; got shape {_shape(operand)}"
+    has_gaps = math.prod(_shape(operand)) in (operand.line, operand.line * operand.batch)
+    remedy = f". {_packed(operand)}." if has_gaps and not is_target(operand.name) else ""
     return (
         f"{what} {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
-        f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}"
+        f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}{remedy}"
     )
 
 

@@ -143,6 +143,11 @@ def test_what_the_activations_have_to_do_with_one_another(x):
     assert at(pycutlass.leaky_relu, x) == pytest.approx(at(pycutlass.relu, x) - 0.2 * at(pycutlass.relu, -x), abs=1e-15)
 
 
+def test_gelu_of_minus_infinity_is_its_limit():
+    assert pycutlass.gelu.numpy([-np.inf, -1e30, np.inf]).tolist() == [0.0, 0.0, np.inf]
+    assert np.isnan(pycutlass.gelu.numpy(np.nan))
+
+
 def test_the_two_forms_of_gelu_are_told_apart():
     x = np.linspace(-3, 3, 101)
     assert np.abs(pycutlass.gelu.numpy(x) - pycutlass.gelu_tanh.numpy(x)).max() > 1e-4

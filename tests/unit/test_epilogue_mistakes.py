@@ -61,6 +61,10 @@ def _marked_with_text(bias: "row") -> Any:  # type: ignore # noqa
     return bias
 
 
+def _scaled(accum: Any, scale: Scalar, bias: Row) -> Any:
+    return accum * scale + bias
+
+
 def _method(self: Any, accum: Any) -> Any:
     return accum
 
@@ -81,6 +85,9 @@ def refused(function: Any) -> str:
         (lambda accum: accum @ accum, "multiplied as a matrix: it stands for one element of D"),
         (lambda accum: accum / accum.shape[1], "asked for .shape: sizes are known when a kernel runs. Take such a"),
         (lambda accum: accum * 10**400, "multiply is given a number that is too large"),
+        (lambda accum: accum**10**400, "power is given a number that is too large"),
+        (functools.partial(_scaled, scale=2.0), "partial is a functools.partial, which takes scale by keyword only"),
+        (functools.partial(_scaled, 2.0), "has scale: Scalar as its first parameter"),
         (
             lambda accum: accum * 1j,
             "and is given 1j: what is known when a kernel runs is a parameter",
@@ -223,6 +230,8 @@ def launched(**given: Any) -> dict[str, Any]:
         ({"most": np.ones(2, np.float32)}, r"operand most must be of one element; got shape \(2,\)"),
         ({"Squares": _SHARED, "most": _SHARED[:1]}, "Squares overlaps most .*: two results cannot be in one place"),
         ({"rwo": np.ones(N, np.float16)}, "the epilogue _named has no keyword rwo; it has .*Did you mean row"),
+        ({"row": np.ones(2 * N, np.float16)[::2]}, r"with strides \(2,\). Pass np.array\(row, order="),
+        ({"row": np.ones(N, np.float16)[::-1]}, r"with strides \(-1,\). Pass np.array\(row, order="),
         ({"alpha": 2.0}, r"alpha is a scalar: give output_op=operation.epilogue_type\(alpha=...\)"),
     ],
 )
@@ -273,3 +282,67 @@ def test_names_that_launches_have_for_something_else(name: str) -> None:
     for function, said in ((taking, f"has a parameter {name}, which is "), (returning, f"an output {name}, which is ")):
         with pytest.raises(DescriptionError, match=f"{said}.*use another name"):
             pycutlass.epilogue_function(function)
+
+
+def test_what_a_function_is_called_with_is_explained() -> None:
+    with pytest.raises(
+        ArgumentTypeError, match=r"no tensor 'D' beside C and D: it has bias. The type of D comes first"
+    ):
+        plain(cutlass.float16, 8, D=cutlass.float32)
+    with pytest.raises(ArgumentTypeError, match=r"no tensor 'C' .* The operation's description of C says its type"):
+        plain(cutlass.float16, 8, C=cutlass.float32)
+    for given in (np.ones((2, 2)), torch.ones(2, 2)):
+        with pytest.raises(ArgumentTypeError, match=r"is given a \w+: on arrays it is computed by plain.numpy\(...\)"):
+            plain(given, 8)
+
+
+def test_a_function_without_scalars_says_so() -> None:
+    functor = plain(cutlass.float16, 8)
+    assert repr(functor.epilogue_type()) == "EpilogueScalars(computed in cutlass.float32)"
+    with pytest.raises(ArgumentError, match="plain has no scalars, and got 2: leave output_op out"):
+        functor.epilogue_type(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("compute", "number", "said"),
+    [
+        (
+            cutlass.float16,
+            1e5,
+            "has the number 100000, which is beyond cutlass.float16: use a smaller one, or element_epilogue=",
+        ),
+        (cutlass.bfloat16, 3.4e38, "beyond cutlass.bfloat16: use a smaller one, or element_epilogue=cutlass.float32"),
+        (cutlass.float32, 1e39, "beyond cutlass.float32: use a smaller one, or float64 operands"),
+        (cutlass.float16, 1e39, "beyond cutlass.float16: use a smaller one, or float64 operands"),
+    ],
+)
+def test_a_number_beyond_what_is_computed_in(compute: Any, number: float, said: str) -> None:
+    function = pycutlass.epilogue_function(lambda accum: accum + number)
+    with pytest.raises(DescriptionError, match=said):
+        function(cutlass.float16, 8, cutlass.float32, compute)
+    within = pycutlass.epilogue_function(lambda accum: accum + 65504.0)
+    assert within(cutlass.float16, 8, cutlass.float32, compute).compute.tag is compute
+
+
+def test_the_cost_of_a_convolution_is_that_of_its_product() -> None:
+    size = pycutlass.conv2d_problem_size(np.ones((1, 8, 8, 16)), np.ones((32, 3, 3, 16)), padding=1)
+    with pytest.raises(ArgumentTypeError, match=r"convolution is cutlass.conv.implicit_gemm_problem_size\(operator, "):
+        plain(cutlass.float16, 8).cost(size)
+    product = cutlass.conv.implicit_gemm_problem_size(cutlass.conv.Operator.fprop, size)
+    assert plain(cutlass.float16, 8).cost(product).read_bytes == 32 * 2
+
+
+def test_a_c_that_is_not_read_is_explained() -> None:
+    described = parts()
+    operation = GemmOperationUniversal(
+        **described | {"epilogue_functor": plain(cutlass.float16, described["C"].alignment)}
+    )
+    M, N, K = 16, 24, 8
+    A, B, D = np.ones((M, K), np.float16), np.ones((N, K), np.float16).T, np.empty((M, N), np.float16)
+    bias = np.ones(N, np.float16)
+    with pytest.raises(ArgumentError, match=r"What it reads is given by name: epilogue={'bias': ...}"):
+        pycutlass.GemmArguments(operation, (M, N, K), A, B, bias, D)
+    with pytest.raises(ArgumentTypeError, match="the epilogue plain has no keyword 5; it has bias"):
+        pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={5: bias})
+    with pytest.raises(ArgumentTypeError, match=r"to an epilogue function by its name, as in epilogue={'bias': ...}"):
+        pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, bias=bias)

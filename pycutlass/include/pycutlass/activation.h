@@ -147,7 +147,11 @@ CUTLASS_HOST_DEVICE float narrow_gelu(float x) {
   p = p * t - 0x1.2685e2p+0f;
   return gelu_of_exponent(x, t, p * t - 1.0f);
 }
-CUTLASS_HOST_DEVICE double gelu(double x) { return 0.5 * x * erfc(-0.70710678118654752440 * x); }
+/// Of less than -40 the power is 0, and infinity times 0 is none.
+CUTLASS_HOST_DEVICE double gelu(double x) {
+  double const least = x < -40 ? -40 : x;
+  return 0.5 * least * erfc(-0.70710678118654752440 * least);
+}
 
 /// The activations that are computed in another way for Narrow.
 template <typename T>

@@ -53,6 +53,8 @@ CUTLASS_HOST_DEVICE float power(float x, float y) { return ::powf(x, y); }
 CUTLASS_HOST_DEVICE double power(double x, double y) { return ::pow(x, y); }
 CUTLASS_HOST_DEVICE float fmod(float x, float y) { return ::fmodf(x, y); }
 CUTLASS_HOST_DEVICE double fmod(double x, double y) { return ::fmod(x, y); }
+CUTLASS_HOST_DEVICE float copysign(float x, float y) { return ::copysignf(x, y); }
+CUTLASS_HOST_DEVICE double copysign(double x, double y) { return ::copysign(x, y); }
 
 /// NaN where either is, as in NumPy and torch.
 template <typename Number>
@@ -64,11 +66,12 @@ CUTLASS_HOST_DEVICE Number minimum(Number x, Number y) {
   return x < y || x != x ? x : y;
 }
 
-/// With the sign of the divisor, as Python's % has it.
+/// With the sign of the divisor, as Python's % has it, zeros too.
 template <typename Number>
 CUTLASS_HOST_DEVICE Number remainder(Number x, Number y) {
   Number const rest = fmod(x, y);
-  return rest != Number(0) && (rest < Number(0)) != (y < Number(0)) ? rest + y : rest;
+  if (rest == Number(0)) return copysign(rest, y);
+  return (rest < Number(0)) != (y < Number(0)) ? rest + y : rest;
 }
 
 template <typename Number>
@@ -81,10 +84,11 @@ CUTLASS_HOST_DEVICE Number infinity() {
   return Number(CUTLASS_STL_NAMESPACE::numeric_limits<float>::infinity());
 }
 
-/// An element as a number that is computed with. CUTLASS's narrow types become f32, and nothing else.
+/// An element as a number that is computed with. CUTLASS's narrow types become f32, and nothing else; f32 does not hold
+/// every int32.
 template <typename Number, typename Element>
 CUTLASS_HOST_DEVICE Number widened(Element const& element) {
-  if constexpr (sizeof(Element) < sizeof(Number)) {
+  if constexpr (sizeof(Element) < sizeof(float)) {
     return Number(static_cast<float>(element));
   } else {
     return Number(element);
@@ -117,7 +121,18 @@ struct Stored<int32_t> : StoredInteger<32, int32_t> {};
 template <>
 struct Stored<cutlass::half_t> {
   CUTLASS_HOST_DEVICE static cutlass::half_t of(float x) { return cutlass::half_t(x); }
-  CUTLASS_HOST_DEVICE static cutlass::half_t of(double x) { return cutlass::half_t(float(x)); }
+  /// Through the float beside x whose last bit is 1, where x is none itself: it is no tie unless x is.
+  CUTLASS_HOST_DEVICE static cutlass::half_t of(double x) {
+    union {
+      float number;
+      uint32_t bits;
+    } near = {float(x)};
+    if (double(near.number) != x && x == x) {
+      near.bits -= abs(double(near.number)) > abs(x);
+      near.bits |= 1;
+    }
+    return cutlass::half_t(near.number);
+  }
 };
 template <>
 struct Stored<cutlass::bfloat16_t> {
