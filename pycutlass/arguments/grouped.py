@@ -47,8 +47,9 @@ class GemmGroupedArguments(Arguments):
         empty: with M or N of 0 there is nothing to do, with K of 0 the product is zero.
     A, B, C, D : list of tensor
         One of each problem, as for `GemmArguments`: shapes (M, K), (K, N), (M, N), (M, N), or flat; D of (M, N / 2)
-        where the epilogue combines `pairs` of columns. Where all are alike, one tensor of three dimensions may hold them. `C` may be None where beta is 0, C[i] may be D[i]
-        itself, and may be a bias: a vector of N elements (row-major C) or M elements (column-major C).
+        where the epilogue combines `pairs` of columns. Where all are alike, one tensor of three dimensions may hold
+        them. `C` may be None where beta is 0, C[i] may be D[i] itself, and may be a bias: a vector of N elements
+        (row-major C) or M elements (column-major C).
     output_op : EpilogueScalars, optional
         ``operation.epilogue_type(alpha, beta)``, for all problems; by default alpha=1 and beta=0; passing C then
         raises.

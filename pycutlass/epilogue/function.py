@@ -19,6 +19,7 @@ from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.integers import real
 
 __all__ = ["EpilogueFunction", "epilogue_function"]
 
@@ -168,6 +169,16 @@ class EpilogueFunction:
             if name not in names:
                 raise ArgumentTypeError(f"{self.name} has no parameter {name}.{suggestion(name, names)}")
         accum = _numbers(first.name, accum)
+        if not accum.ndim:
+            raise ArgumentError(
+                f"the accumulator of {self.name} is a matrix, of shape (..., M, N); got a single number"
+            )
+        if self.graph.reductions and not accum.size:
+            reduced = ", ".join(name for name, _ in self.graph.reductions)
+            raise ArgumentError(
+                f"{self.name} reduces D to {reduced}, and an accumulator of shape {accum.shape} has no elements: leave "
+                f"such problems out"
+            )
         if self.graph.is_gated and accum.shape[-1:] and accum.shape[-1] % 2:
             raise ArgumentError(
                 f"{self.name} combines pairs of neighbouring columns, so that the accumulator has an even number of "
@@ -226,8 +237,20 @@ def _for_each_matrix(function: str, name: str, given: Array, accumulator: tuple[
 
 def _numbers(name: str, given: Any) -> Array:
     """Return an array of numbers, which whoever gave it may have in any library that NumPy reads."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise ArgumentTypeError(
+            f"{name} is a masked array, whose mask would be lost: pass {name}.filled(0), for example"
+        )
     try:
         array = np.asarray(given)
-        return array if array.dtype.kind in "fiub" else array.astype(np.float64)
-    except Exception as error:  # of the array's library, or of NumPy
-        raise ArgumentTypeError(f"{name} must be an array of numbers, got {type(given).__name__}") from error
+        if array.dtype.kind in "fiub":
+            return array
+        if array.dtype.kind == "O":  # integers of any size, and whatever else is a number
+            array = np.array([real(each) for each in array.flat]).reshape(array.shape)
+        if array.dtype.kind not in "cOSUMm":  # of ml_dtypes
+            return array.astype(np.float64)
+        kind, error = f" of {array.dtype}" if array.dtype.kind in "cMm" else "", None
+    except Exception as raised:  # of the array's library, or of NumPy
+        kind, error = "", raised
+    remedy = f": pass {name}.detach().cpu().float()" if type(given).__module__ == "torch" else ""
+    raise ArgumentTypeError(f"{name} must be an array of numbers, got {type(given).__name__}{kind}{remedy}") from error

@@ -14,7 +14,7 @@ from pycutlass.epilogue.graph import Graph, Input, Value, element_named
 from pycutlass.epilogue.places import names_here, where_raised
 from pycutlass.epilogue.protocol import Scalar
 from pycutlass.epilogue.traced import Reduced, Trace, Traced
-from pycutlass.errors import DescriptionError, PyCutlassError
+from pycutlass.errors import ArgumentError, DescriptionError, PyCutlassError
 from pycutlass.integers import real
 from pycutlass.types import element
 
@@ -156,7 +156,10 @@ def _parameter(function: str, parameter: inspect.Parameter) -> Input:
     if name in _TAKEN:
         raise DescriptionError(f"{function} has a parameter {name}, which is {_TAKEN[name]}: use another name")
     if marker is Scalar:
-        number = None if default is parameter.empty else real(default)
+        try:
+            number = None if default is parameter.empty else real(default)
+        except ArgumentError as error:
+            raise DescriptionError(f"{function} has a default of {name} that is too large: {error}") from error
         if default is not parameter.empty and (number is None or number != number):
             raise DescriptionError(f"{function} has {name}: Scalar = {shown(default)}, which is no number")
         return Input(name, "scalar", number)

@@ -323,8 +323,9 @@ def _vector(operand: Matrix) -> str:
     if operand.rows == operand.columns == 1:
         count = f"have {operand.batch} elements, one for each matrix of the batch, or" if operand.batch > 1 else "be of"
         return f"{what} {operand.name} must {count} one element; got shape {_shape(operand)}"
-    has_gaps = math.prod(_shape(operand)) in (operand.line, operand.line * operand.batch)
-    remedy = f". {_packed(operand)}." if has_gaps and not is_target(operand.name) else ""
+    is_vector = tuple(n for n in _shape(operand) if n > 1) in ((operand.line,), (operand.batch, operand.line))
+    code = copied(operand.name, operand.view.library, 1, True) if is_vector and not is_target(operand.name) else ""
+    remedy = f". Pass {code}." if code else ""
     return (
         f"{what} {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
         f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}{remedy}"

@@ -230,8 +230,10 @@ def launched(**given: Any) -> dict[str, Any]:
         ({"most": np.ones(2, np.float32)}, r"operand most must be of one element; got shape \(2,\)"),
         ({"Squares": _SHARED, "most": _SHARED[:1]}, "Squares overlaps most .*: two results cannot be in one place"),
         ({"rwo": np.ones(N, np.float16)}, "the epilogue _named has no keyword rwo; it has .*Did you mean row"),
-        ({"row": np.ones(2 * N, np.float16)[::2]}, r"with strides \(2,\). Pass np.array\(row, order="),
-        ({"row": np.ones(N, np.float16)[::-1]}, r"with strides \(-1,\). Pass np.array\(row, order="),
+        ({"row": np.ones(2 * N, np.float16)[::2]}, r"with strides \(2,\). Pass np.ascontiguousarray\(row\)."),
+        ({"row": np.ones(N, np.float16)[::-1]}, r"with strides \(-1,\). Pass np.ascontiguousarray\(row\)."),
+        ({"row": torch.ones(1, dtype=torch.half).expand(N)}, r"with strides \(0,\). Pass row.contiguous\(\)."),
+        ({"row": np.ones((N, 2), np.float16)}, r"got shape \(24, 2\) with strides \(2, 1\)$"),
         ({"alpha": 2.0}, r"alpha is a scalar: give output_op=operation.epilogue_type\(alpha=...\)"),
     ],
 )
@@ -346,3 +348,52 @@ def test_a_c_that_is_not_read_is_explained() -> None:
         pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={5: bias})
     with pytest.raises(ArgumentTypeError, match=r"to an epilogue function by its name, as in epilogue={'bias': ...}"):
         pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, bias=bias)
+
+
+@pytest.mark.parametrize("default", [70000.0, 1e39])
+def test_a_default_beyond_what_is_computed_in(default: float) -> None:
+    def scaled(accum: Any, alpha: Scalar = default) -> Any:
+        return accum * alpha
+
+    function = pycutlass.epilogue_function(scaled)
+    with pytest.raises(
+        DescriptionError, match=f"scaled has the number alpha={default:g}, which is beyond".replace("+", ".")
+    ):
+        function(cutlass.float16, 8, cutlass.float32, cutlass.float16)
+    assert function(cutlass.float64, 2, cutlass.float64).epilogue_type().values == (default,)
+
+
+def test_a_default_beyond_all_types() -> None:
+    def scaled(accum: Any, alpha: Scalar = 10**400) -> Any:
+        return accum * alpha
+
+    assert "scaled has a default of alpha that is too large" in refused(scaled)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.ma.masked_array(np.ones((1, 2)), [[True, False]]), r"accum is a masked array, .* pass accum.filled\(0\)"),
+        (np.ones((1, 2)) * 1j, "array of numbers, got ndarray of complex128"),
+        ([["1", "2"]], "array of numbers, got list"),
+        (np.array([["2020", "2021"]], "M8[Y]"), "array of numbers, got ndarray of datetime64"),
+        ([[None, 1.0]], "array of numbers, got list"),
+        (torch.ones(1, 2, requires_grad=True), r"got Tensor: pass accum.detach\(\).cpu\(\).float\(\)"),
+        (torch.ones(1, 2, dtype=torch.bfloat16), r"got Tensor: pass accum.detach\(\).cpu\(\).float\(\)"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_not_computed(given: Any, said: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=said):
+        plain.numpy(given, bias=[0.0, 1.0])
+
+
+def test_integers_of_any_size_are_numbers() -> None:
+    assert plain.numpy([[2**70, 1]], bias=[0.0, 1.0]).tolist() == [[2.0**70, 2.0]]
+
+
+def test_what_has_no_elements_is_not_reduced() -> None:
+    greatest = pycutlass.epilogue_function(lambda accum: {"D": accum, "most": epilogue.max(accum, axis=1)})
+    with pytest.raises(ArgumentError, match=r"reduces D to most, and an accumulator of shape \(3, 0\) has no elements"):
+        greatest.numpy(np.ones((3, 0)))
+    with pytest.raises(ArgumentError, match=r"accumulator of plain is a matrix, of shape \(..., M, N\); got a single"):
+        plain.numpy(1.0, bias=1.0)
