@@ -46,8 +46,14 @@ class Marker:
     form: str
     kind: str | None = None
 
-    def __call__(self, kind: Any) -> Marker:
+    def __call__(self, *kinds: Any) -> Marker:
         """Return the marker for tensors of an element type."""
+        if len(kinds) != 1:
+            raise DescriptionError(
+                f"{self.name} is called with one element type, got {len(kinds)}: write {self.name}, or "
+                f"{self.name}(cutlass.float32) where the function is to say the type"
+            )
+        (kind,) = kinds
         if self.form == "source":
             raise DescriptionError("Source is operand C, whose description says its type: leave the type out")
         return Marker(self.name, self.form, element(kind).short)
@@ -163,6 +169,11 @@ def _parameter(function: str, parameter: inspect.Parameter) -> Input:
         if default is not parameter.empty and (number is None or number != number):
             raise DescriptionError(f"{function} has {name}: Scalar = {shown(default)}, which is no number")
         return Input(name, "scalar", number)
+    if isinstance(marker, Scalar):  # called as the others may be
+        raise DescriptionError(
+            f"{function} has a parameter {name} with a Scalar of its own: write {name}: Scalar, which is of the type "
+            f"that is computed in, with a default perhaps, as in {name}: Scalar = 1.0"
+        )
     if not isinstance(marker, Marker):
         got = "no annotation" if marker is parameter.empty else f"the annotation {shown(marker)}"
         example = "Scalar" if isinstance(default, int | float) else "Row"

@@ -205,6 +205,10 @@ def _scalars_meant(functor: _Epilogue, given: Any) -> str:
         type(given) is MethodType and given.__func__.__name__ == functor.epilogue_type.__name__
     ):
         return ": call it, output_op=operation.epilogue_type(1.0, 0.0), say"
+    if not functor.scalar_names:
+        return ": it has no scalars, so leave output_op out"
+    if type(given) is dict and given and given.keys() <= {*functor.scalar_names}:
+        return f": pass output_op=operation.epilogue_type({', '.join(f'{k}={shown(v)}' for k, v in given.items())})"
     numbers = given if type(given) in (tuple, list) else (given,)
     if numbers and len(numbers) <= len(functor.scalar_names) and all(type(each) in (int, float) for each in numbers):
         return f": pass output_op=operation.epilogue_type({', '.join(map(shown, numbers))})"

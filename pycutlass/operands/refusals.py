@@ -323,8 +323,13 @@ def _vector(operand: Matrix) -> str:
     if operand.rows == operand.columns == 1:
         count = f"have {operand.batch} elements, one for each matrix of the batch, or" if operand.batch > 1 else "be of"
         return f"{what} {operand.name} must {count} one element; got shape {_shape(operand)}"
-    is_vector = tuple(n for n in _shape(operand) if n > 1) in ((operand.line,), (operand.batch, operand.line))
-    code = copied(operand.name, operand.view.library, 1, True) if is_vector and not is_target(operand.name) else ""
+    shape, code = _shape(operand), ""
+    if tuple(n for n in shape if n > 1) in ((operand.line,), (operand.batch, operand.line)):
+        code = "" if is_target(operand.name) else copied(operand.name, operand.view.library, 1, True)
+    elif math.prod(shape) == operand.line and _strides(operand) == tuple(
+        math.prod(shape[axis + 1 :]) for axis in range(len(shape))
+    ):
+        code = f"{operand.name}.reshape(-1)"  # of the pixels of a convolution
     remedy = f". Pass {code}." if code else ""
     return (
         f"{what} {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "

@@ -476,3 +476,29 @@ def test_markers_may_be_text() -> None:
     forms = [each.form for each in pycutlass.epilogue_function(function).graph.inputs]
     assert forms == ["accumulator", "row", "column", "source", "scalar"]
     assert (Column.form, Source.form) == ("column", "source")
+
+
+@pytest.mark.parametrize("kinds", [(), (cutlass.float16, cutlass.float32)])
+def test_a_marker_is_called_with_one_type(kinds: tuple[Any, ...]) -> None:
+    with pytest.raises(DescriptionError, match=f"Row is called with one element type, got {len(kinds)}: write Row, or"):
+        Row(*kinds)
+
+
+def _by_alpha(accum: Any, alpha: Scalar) -> Any:
+    return accum * alpha
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "said"),
+    [
+        (lambda accum: accum * 2.0, (1.0, 0.0), "got tuple: it has no scalars, so leave output_op out"),
+        (_by_alpha, {"alpha": 2.0}, r"got dict: pass output_op=operation.epilogue_type\(alpha=2.0\)"),
+        (_by_alpha, {"beta": 2.0}, "returns, got dict$"),
+    ],
+)
+def test_what_is_no_scalars_of_a_launch_is_explained(function: Any, given: Any, said: str) -> None:
+    functor = pycutlass.epilogue_function(function)(cutlass.float16, 8, cutlass.float32)
+    operation = GemmOperationUniversal(**parts("f16") | {"epilogue_functor": functor})
+    A, B, D = np.ones((8, 8), np.float16), np.ones((8, 8), np.float16).T, np.ones((8, 8), np.float16)
+    with pytest.raises(ArgumentTypeError, match=said):
+        pycutlass.GemmArguments(operation, (8, 8, 8), A, B, None, D, output_op=given)

@@ -49,6 +49,10 @@ def _of_self(accum: Any, self: Scalar) -> Any:
     return accum * self
 
 
+def _of_type(accum: Any, alpha: Scalar(cutlass.float32)) -> Any:  # type: ignore[valid-type]
+    return accum * alpha
+
+
 def _second(x: Any, accum: Row) -> Any:
     return x + accum
 
@@ -100,6 +104,7 @@ def refused(function: Any) -> str:
         (_more, "takes **more: name each parameter"),
         (_clashing, "has a parameter element_output, which is taken"),
         (_of_self, "has a parameter self, which is taken"),
+        (_of_type, "has a parameter alpha with a Scalar of its own: write alpha: Scalar, which is of the type that is"),
         (_second, "has a parameter accum, which is the accumulator's name"),
         (_marked, "has bias: Row as its first parameter, which is the accumulator and has no annotation"),
         (_marked_with_text, "has bias: Row as its first parameter"),
