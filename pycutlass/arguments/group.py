@@ -128,7 +128,11 @@ def _port_operands(port: Port, tensors: Any, sizes: Sizes, *, written: bool) -> 
             f"{name}, a {port.form} of the epilogue, is missing: give epilogue={{{name!r}: [...]}}, with a tensor for "
             f"each of {len(sizes)} problems"
         )
-    listed = as_sequence(f"operand {name}", tensors)
+    extents = {"row": slice(1, 2), "column": slice(0, 1), "matrix": slice(0, 2)}.get(port.form)
+    one_for_all = ""
+    if not written and extents is not None and not (sizes[:, extents] != sizes[:1, extents]).any():
+        one_for_all = f"; for one {name} of all problems give epilogue={{{name!r}: [{name}] * {len(sizes)}}}"
+    listed = as_sequence(f"operand {name}", tensors, one_for_all)
     if len(listed) != len(sizes):
         raise ArgumentError(
             f"operand {name} has {counted(len(listed), 'tensor')}, and problem_sizes {counted(len(sizes), 'problem')}: "

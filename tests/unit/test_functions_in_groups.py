@@ -361,3 +361,18 @@ def test_it_builds(mode: pycutlass.SchedulerMode) -> None:
     functor = FUNCTIONS["several"](cutlass.float16, 8, cutlass.float32)
     operation = GemmOperationGrouped(**described | {"epilogue_functor": functor}, precompute_mode=mode)
     pycutlass.compiler.add_module([operation])
+
+
+def test_one_vector_for_all_problems_is_told_where_it_fits(without_gpu: None) -> None:
+    operation, bias = make("biased"), np.zeros(48, np.float16)
+    alike = [(40, 48, 32), (8, 48, 16)]
+    given = drawn(operation.epilogue_functor, alike)
+    operands = [given[key] for key in "ABCD"]
+    with pytest.raises(
+        ArgumentTypeError, match=r"; for one bias of all problems give epilogue={'bias': \[bias\] \* 2}$"
+    ):
+        GemmGroupedArguments(operation, alike, *operands, epilogue={"bias": bias})
+    GemmGroupedArguments(operation, alike, *operands, epilogue={"bias": [bias] * 2})
+    given = drawn(operation.epilogue_functor)
+    with pytest.raises(ArgumentTypeError, match=r"one tensor for each problem, got ndarray$"):
+        GemmGroupedArguments(operation, SIZES, *(given[key] for key in "ABCD"), epilogue={"bias": bias})
