@@ -200,6 +200,7 @@ def asked() -> Iterator[Asked]:
         yield Asked("nodes", f"`{node.name}`", _of_node(node))
     yield Asked("nodes", "`cast`", _named(lambda accum: epilogue.cast(accum, _f16)))
     yield Asked("nodes", "`pairs`", _named(lambda accum: operator.mul(*epilogue.pairs(accum))))
+    yield from _beside_pairs()
     for axis in (1, 0, None):
         for name in REDUCTIONS:
             yield Asked(f"reductions, `axis={axis}`", f"`{name}`", _of_reduction(name, axis))
@@ -210,6 +211,42 @@ def asked() -> Iterator[Asked]:
         yield Asked("outputs beside D", f"a matrix of `{kind.__name__}`", matrix, types={"x": kind})
     for kind in (_f16, cutlass.bfloat16, _f32, _f64, _s8, _s32, *_FLOAT8):
         yield Asked("types of D", f"`{kind.__name__}`", _named(lambda accum: accum), written=kind)
+
+
+def _beside_pairs() -> Iterator[Asked]:
+    """Yield what a function of pairs may have beside them."""
+    for name, marker in MARKERS.items():
+        if marker in (Row, Tensor):  # whoever takes C is refused before there is a kernel
+            yield Asked("before `pairs`", f"`{name}`", _before_pairs(marker))
+        if marker is not Source:
+            yield Asked("behind `pairs`", f"`{name}`", _behind_pairs(marker))
+    yield Asked("beside `pairs`", "an output of (M, N / 2)", _beside(lambda accum, gated: gated * 2.0))
+    yield Asked("beside `pairs`", "an output of (M, N)", _beside(lambda accum, gated: accum))
+    for axis in (1, 0, None):
+        reduced = _beside(lambda accum, gated, axis=axis: epilogue.absmax(gated, axis=axis))
+        yield Asked("beside `pairs`", f"a reduction, `axis={axis}`", reduced)
+
+
+def _before_pairs(marker: Any) -> EpilogueFunction:
+    def f(accum: Any, x: marker) -> Any:
+        return operator.mul(*epilogue.pairs(accum + x))
+
+    return epilogue_function(f)
+
+
+def _behind_pairs(marker: Any) -> EpilogueFunction:
+    def f(accum: Any, x: marker) -> Any:
+        return operator.mul(*epilogue.pairs(accum)) + x
+
+    return epilogue_function(f)
+
+
+def _beside(made: Any) -> EpilogueFunction:
+    def f(accum: Any) -> Any:
+        gated = operator.mul(*epilogue.pairs(accum))
+        return {"D": gated, "x": made(accum, gated)}
+
+    return epilogue_function(f)
 
 
 def _named(function: Any) -> EpilogueFunction:

@@ -170,13 +170,17 @@ class Problem:
             ("D", self.functor.output, D.alignment),
             *((port.name, port.type, port.alignment) for port in self.functor.outputs),
         ):
-            lines = (m, self.functor.columns(n))
-            extents = {"row": (n,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), lines)
+            across = self.functor.columns(n) if name == "D" else self.columns(name, n)
+            extents = {"row": (across,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), (m, across))
             slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
             poison = POISON if kind.is_integer else float("nan")
             self.written[name] = padded(self.shape(*extents), slack, kind.short, poison, self.layouts[name])
             self.given[name] = self.written[name][0]
         self.D = self.given.pop("D")
+
+    def columns(self, name: str, n: int) -> int:
+        """Return how many columns a tensor of the function stands for, of a product with `n`."""
+        return next(int(port.columns(n)) for port in self.functor.ports if port.name == name)
 
     def partial_sums(self, case: Case) -> Any:
         """Return random partial sums, as many as K; without a GPU those that a GEMM makes on the host."""
@@ -216,6 +220,7 @@ class Problem:
     def read(self, port: Any) -> Any:
         """Return a tensor that the function reads."""
         m, n, _ = self.size
+        n = port.columns(n)
         extents = {"matrix": (m, n), "row": (n,), "column": (m,), "number": (1,)}[port.form]
         shape = extents if self.chance.random() < 0.3 else self.shape(*extents)
         array = self.integers(port.type.short, *shape)
@@ -236,7 +241,8 @@ class Problem:
         if not m or not n:
             return ""
         exact = self.functor.evaluate(self.products, self.source, scalars, self.arrays, np.dtype(np.float64))
-        counts = {"row": m, "column": n, "scalar": m * n}
+        across = self.functor.columns(n)
+        counts = {"row": m, "column": across, "scalar": m * across}
         for name, (inside, memory) in self.written.items():
             error = self.drawn.errors.get(name, 0.0)
             if name in self.drawn.reductions:

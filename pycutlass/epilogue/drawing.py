@@ -186,14 +186,14 @@ def cost(
         raise ArgumentTypeError(f"bandwidth is in bytes per second and positive, got {bandwidth!r}")
     batch = attribute(problem, "batch") or 1
     m, n, _ = size
-    elements = {"matrix": m * n, "row": n, "column": m, "number": 1, "scalar": 1, "row_tiles": m, "column_tiles": n}
+
+    def elements(port: Port) -> int:
+        across, tile = port.columns(n), max(port.tile, 1)
+        of_tiles = {"row_tiles": m * -(-across // tile), "column_tiles": across * -(-m // tile)}
+        return (of_tiles | {"matrix": m * across, "row": across, "column": m, "number": 1, "scalar": 1})[port.form]
 
     def total(ports: Sequence[Port]) -> int:
-        counts = (
-            elements[port.form] * -(-{"row_tiles": n, "column_tiles": m}.get(port.form, 1) // max(port.tile, 1))
-            for port in ports
-        )
-        return sum(port.type.bytes_of(batch * count) for port, count in zip(ports, counts, strict=True))
+        return sum(port.type.bytes_of(batch * elements(port)) for port in ports)
 
     read, written = total(inputs), total(outputs)
     registers = [_registers(operation) for operation in operations]

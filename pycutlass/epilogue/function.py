@@ -193,9 +193,8 @@ class EpilogueFunction:
             if each.form == "number":
                 arrays[each.name] = _for_each_matrix(self.name, each.name, array, accum.shape)
                 continue
-            wanted = {"row": accum.shape[-1:], "column": accum.shape[-2:-1], "scalar": ()}.get(
-                each.form, accum.shape[-2:]
-            )
+            whole = (*accum.shape[:-1], accum.shape[-1] // 2) if each.halved else accum.shape
+            wanted = {"row": whole[-1:], "column": whole[-2:-1], "scalar": ()}.get(each.form, whole[-2:])
             if array.shape[array.ndim - len(wanted) :] != wanted or (each.form == "scalar" and array.ndim):
                 raise ArgumentError(
                     f"{each.name} of {self.name} is a {each.form}, of shape {wanted} where the accumulator has "

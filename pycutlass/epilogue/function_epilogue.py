@@ -131,8 +131,12 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         inputs = {each.name: each.form for each in graph.of_form(*_PORTS)}
         reduced, numbers = dict(graph.reductions), dict(graph.outputs)
         outputs = {
-            name: graph.form(number) if name in reduced else "matrix" for name, number in graph.outputs if name != "D"
+            name: graph.form(number).removeprefix("half_") if name in reduced else "matrix"
+            for name, number in graph.outputs
+            if name != "D"
         }
+        halved = {name for name, number in graph.outputs if graph.is_halved(number)}
+        halved |= {each.name for each in graph.inputs if each.halved}
         named = [*inputs, *outputs]
         for name in types:
             if name not in named:
@@ -152,7 +156,8 @@ class FunctionEpilogue(FrozenValue, Epilogue):
                 raise DescriptionError(f"{self.name} says that {name} is {default}, got {name}={kind}: leave it out")
             tile = graph.tile(numbers[name]) if name in numbers else 0
             function_types.check_port(self.name, name, kind, name in reduced and not tile)
-            made = Port.usual(name, kind.tag, form, self.epilogue_vector_length, tile)
+            half = name in halved and form not in ("column", "scalar")
+            made = Port.usual(name, kind.tag, form, self.epilogue_vector_length, tile, halved=half)
             return function_types.described_as(self.name, made, described)
 
         made_inputs = tuple(port(name, form) for name, form in inputs.items())

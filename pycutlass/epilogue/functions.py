@@ -209,11 +209,6 @@ def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
         raise DescriptionError(
             f"{where_called()}{name} takes numbers, and is given a condition: use where(x, 1.0, 0.0)"
         )
-    if "h" in trace.axes[x._number]:
-        raise DescriptionError(
-            f"{where_called()}{name} is given a value of pairs, with N / 2 columns: kernels that combine pairs write D "
-            f"alone, so reduce D in a kernel of its own"
-        )
     data = (name, "" if axis is None else str(axis), *(() if extent is None else (str(extent),)))
     return Reduced(trace, trace.add(Value("reduce", (x._number,), data)), name)
 

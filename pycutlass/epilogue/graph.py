@@ -52,12 +52,21 @@ class Input:
         Of a scalar, where it has one.
     kind : str, optional
         Short name of the element type that the function itself names for a tensor.
+    halved : bool
+        Whether it goes with values behind `pairs`: a matrix or a row with half as many columns as the accumulator.
     """
 
     name: str
     form: str
     default: float | None = None
     kind: str | None = None
+    halved: bool = False
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """The axes along which it differs."""
+        axes = AXES[self.form]
+        return axes - {"n"} | {"h"} if self.halved else axes
 
 
 @dataclass(frozen=True)
@@ -84,10 +93,10 @@ class Value:
     def axes(self, operands: Iterable[frozenset[str]], inputs: Mapping[str, Input]) -> frozenset[str]:
         """Return the axes along which the value differs, of those of its operands."""
         if self.node == "input":
-            return AXES[inputs[self.data[0]].form]
-        if self.node == "reduce":
-            return {"0": frozenset("n"), "1": frozenset("m")}.get(self.data[1], frozenset())
+            return inputs[self.data[0]].axes
         found = frozenset[str]().union(*operands)
+        if self.node == "reduce":
+            return {"0": frozenset("h" if "h" in found else "n"), "1": frozenset("m")}.get(self.data[1], frozenset())
         return found - {"n"} | {"h"} if self.node == "pair" else found
 
 
@@ -126,6 +135,11 @@ class Graph:
     def is_gated(self) -> bool:
         """Whether D has half as many columns as the accumulator, whose neighbouring ones are pairs."""
         return any(value.node == "pair" for value in self.values)
+
+    def is_halved(self, number: int) -> bool:
+        """Return whether an output has as many columns as D where that has half of them, and so have its reductions."""
+        value = self.values[number]
+        return self.is_gated and "n" not in self.axes[value.operands[0] if value.node == "reduce" else number]
 
     def form(self, number: int) -> str:
         """Return what a value is for the accumulator: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
@@ -181,7 +195,7 @@ class Graph:
         ----------
         given : mapping
             Inputs by name: the accumulator and other matrices of (..., M, N), rows of (..., 1, N), columns of
-            (..., M, 1), numbers of (..., 1, 1).
+            (..., M, 1), numbers of (..., 1, 1). Those that are halved have N / 2 columns.
         dtype : dtype
             To compute in.
         rounded : callable, optional
@@ -190,7 +204,7 @@ class Graph:
         """
         keep = rounded or (lambda values: values)
         made: list[Array] = []
-        shape = np.broadcast_shapes(*(np.shape(each) for each in given.values()))
+        shape = np.broadcast_shapes(*(np.shape(each) for name, each in given.items() if not self.by_name[name].halved))
         with np.errstate(all="ignore"):
             for value in self.values:
                 operands = [made[number] for number in value.operands]
@@ -203,7 +217,7 @@ class Graph:
                 elif value.node == "pair":
                     result = operands[0][..., int(value.data[0]) :: 2]
                 elif value.node == "reduce":
-                    made.append(self._reduced(value, operands[0], shape))
+                    made.append(self._reduced(value, operands[0], self._shape(value.operands[0], shape)))
                     continue
                 else:
                     result = np.asarray(NODES[value.node].numpy(*operands))
@@ -218,8 +232,8 @@ class Graph:
             }
 
     def _shape(self, number: int, whole: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of an output, where the accumulator has another."""
-        return (*whole[:-1], whole[-1] // 2) if "h" in self.axes[number] else whole
+        """Return the shape that a value is written or reduced in, where the accumulator has the `whole` one."""
+        return (*whole[:-1], whole[-1] // 2) if self.is_halved(number) else whole
 
     @staticmethod
     def _reduced(value: Value, operand: Array, shape: tuple[int, ...]) -> Array:

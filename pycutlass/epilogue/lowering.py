@@ -42,7 +42,7 @@ _GATED = (Family.AMPERE_GEMM, Family.AMPERE_GROUP, Family.SM90_GEMM, Family.SM90
 #: What C++ computes an element of, and one of two neighbouring columns.
 _TAKEN = (
     "Number const* scalars, Number const* in, Number* out",
-    "Number const* scalars, Number const* even, Number const* odd, Number* out",
+    "Number const* scalars, Number const* even, Number const* odd, Number const* half, Number* out, Number (*whole)[2]",
 )
 
 
@@ -136,8 +136,11 @@ def why_not(functor: _Typed, family: Family) -> str:
 
 
 def loaded(functor: _Typed, family: Family) -> Port | None:
-    """Return the tensor that comes where C would: the first matrix that TMA can take, where C itself is not read."""
-    if not family.is_sm90 or functor.reads_source:
+    """Return the tensor that comes where C would: the first matrix that TMA can take, where C itself is not read.
+
+    Where D has half as many columns, none: threads write it themselves, and nothing goes by TMA.
+    """
+    if not family.is_sm90 or functor.reads_source or functor.graph.is_gated:
         return None
     return next((port for port in functor.inputs if _is_for_tma(port)), None)
 
@@ -166,9 +169,9 @@ def definitions(functor: _Typed, family: Family) -> str:
     told += [f'    fields.port("{name}", &FunctionArguments::{member});\n' for name, member in members.items()]
     read = "".join(f"    read(given.scalar{i}, given.address{i}, scalars[{i}]);\n" for i in range(len(scalars)))
     source = loaded(functor, family)
-    read_ports = tuple(port for port in functor.inputs if port is not source)
-    reduced = dict(functor.graph.reductions)
-    written = tuple(port for port in functor.outputs if port.name not in reduced)
+    read_ports = tuple(port for port in functor.inputs if port is not source and not port.halved)
+    reduced, gated = dict(functor.graph.reductions), functor.graph.is_gated
+    written = tuple(port for port in functor.outputs if port.name not in reduced and port.halved == gated)
     return (
         f'#include "pycutlass/{FAMILIES[family].header}"\n\n'
         f"struct FunctionArguments {{\n{''.join(fields)}"
@@ -182,10 +185,10 @@ def definitions(functor: _Typed, family: Family) -> str:
         f"  using Reductions = {_reductions(functor, members)};\n"
         f"  static constexpr bool kReadsSource = {str(functor.reads_source or source is not None).lower()};\n"
         f"  static constexpr int kScalars = {len(scalars)};\n"
-        f"{'  static constexpr bool kIsGated = true;' + chr(10) if functor.graph.is_gated else ''}\n"
+        f"{_pairs(functor, members) if gated else ''}\n"
         f"  CUTLASS_HOST_DEVICE static void read_scalars(Arguments const& given, Number* scalars) {{\n{read}  }}\n\n"
-        f"  CUTLASS_HOST_DEVICE static void compute({_TAKEN[functor.graph.is_gated]}) {{\n"
-        f"{_body_of_pair(functor) if functor.graph.is_gated else _body(functor, source)}  }}\n"
+        f"  CUTLASS_HOST_DEVICE static void compute({_TAKEN[gated]}) {{\n"
+        f"{_body_of_pair(functor) if gated else _body(functor, source)}  }}\n"
         f"{_host_side(source, members, len(scalars))}}};\n\n"
     )
 
@@ -202,6 +205,7 @@ def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:
     warps = tile.num_threads // 32
     if family.is_sm90:
         columns, warps = math.gcd(columns, 32), 4 if tile.kernel_schedule is KernelSchedule.Pingpong else 8
+    columns //= 1 + functor.graph.is_gated
     return reduced_bytes(functor, columns, warps)
 
 
@@ -224,6 +228,22 @@ def _host_side(source: Port | None, members: dict[str, str], scalars: int) -> st
         f"  static pycutlass_operand source(Arguments const& given, pycutlass_operand operand) {{\n"
         f"    return {taken};\n  }}\n#endif\n"
     )
+
+
+def _pairs(functor: _Typed, members: dict[str, str]) -> str:
+    """Return what a function of pairs has beside: tensors of the other number of columns, if there are some."""
+    halves, wholes = tuple(port for port in functor.inputs if port.halved), _whole_outputs(functor)
+    return (
+        "  static constexpr bool kIsGated = true;\n"
+        f"{f'  using HalfInputs = {_list(halves, members)};' + chr(10) if halves else ''}"
+        f"{f'  using WholeOutputs = {_list(wholes, members)};' + chr(10) if wholes else ''}"
+    )
+
+
+def _whole_outputs(functor: _Typed) -> tuple[Port, ...]:
+    """Return the outputs with all columns of a function of pairs."""
+    reduced = dict(functor.graph.reductions)
+    return tuple(port for port in functor.outputs if not port.halved and port.name not in reduced)
 
 
 def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
@@ -251,7 +271,7 @@ def _places(functor: _Typed, source: Port | None, given: str = "in") -> dict[str
     """Return where inputs are in C++, by their names: `given` is what has one element of each tensor."""
     graph = functor.graph
     tensors = [each.name for each in graph.of_form("source")] + ([source.name] if source else [])
-    tensors += [port.name for port in functor.inputs if port is not source]
+    tensors += [port.name for port in functor.inputs if port is not source and not port.halved]
     places = {graph.inputs[0].name: f"{given}[0]"}
     places |= {name: f"{given}[{number}]" for number, name in enumerate(tensors, 1)}
     return places | {each.name: f"scalars[{number}]" for number, each in enumerate(functor.scalar_table)}
@@ -260,8 +280,12 @@ def _places(functor: _Typed, source: Port | None, given: str = "in") -> dict[str
 def _body_of_pair(functor: _Typed) -> str:
     """Return the statements that compute one element of two neighbouring columns: values that differ along N twice."""
     graph, lines = functor.graph, list[str]()
-    both = _places(functor, None, "even"), _places(functor, None, "odd")
+    halves = [port.name for port in functor.inputs if port.halved]
+    half = {name: f"half[{place}]" for place, name in enumerate(halves)}
+    both = _places(functor, None, "even") | half, _places(functor, None, "odd") | half
     for number, value in enumerate(graph.values):
+        if value.node == "reduce":
+            continue
         kind = "bool" if graph.is_truth(number) else "Number"
         for column, places in enumerate(both if "n" in graph.axes[number] else both[:1]):
             names = [f"v{each}{f'_{column}' if 'n' in graph.axes[each] else ''}" for each in value.operands]
@@ -271,7 +295,13 @@ def _body_of_pair(functor: _Typed) -> str:
                 text = _expression(value, places, names)
             own = f"_{column}" if "n" in graph.axes[number] else ""
             lines.append(f"    {kind} const v{number}{own} = {text};\n")
-    return "".join([*lines, f"    out[0] = v{dict(graph.outputs)['D']};\n"])
+    outputs, reduced, wholes = dict(graph.outputs), dict(graph.reductions), _whole_outputs(functor)
+    names = ["D", *(port.name for port in functor.outputs if port.halved and port.name not in reduced)]
+    taken = [*(outputs[name] for name in names), *(value.operands[0] for value in reduced.values())]
+    lines += [f"    out[{place}] = v{number};\n" for place, number in enumerate(taken)]
+    for place, port in enumerate(wholes):
+        lines += [f"    whole[{place}][{column}] = v{outputs[port.name]}_{column};\n" for column in (0, 1)]
+    return "".join(lines)
 
 
 def _body(functor: _Typed, source: Port | None) -> str:

@@ -19,7 +19,8 @@ def pairs(x: Any) -> tuple[Any, Any]:
     """Return the even and the odd columns of `x`, of a value or an array: two with half as many columns each.
 
     D of a function that has pairs is what it makes of them, of (M, N / 2). So is a gated linear unit one kernel, with
-    the columns of both its weights in turn.
+    the columns of both its weights in turn. Rows and matrices have as many columns as what they are combined with: N
+    before pairs, N / 2 behind them.
 
     Parameters
     ----------
@@ -64,16 +65,17 @@ def _traced(x: Traced) -> tuple[Traced, Traced]:
         raise DescriptionError(
             f"{where_called()}pairs takes numbers, and is given a condition: compare what pairs returns"
         )
-    axes = trace.axes[x._number]
-    if "h" in axes:
+    columns = trace.columns.of(x._number)
+    if columns == "h":
         raise DescriptionError(
             f"{where_called()}pairs is given what pairs returned, or was computed from it: columns are paired once"
         )
-    if "n" not in axes:
+    if not columns:
         raise DescriptionError(
             f"{where_called()}pairs takes a value with all N columns, such as accum or accum + bias, and is given one "
             f"that is the same in each column: it goes with what pairs returns as it is"
         )
+    trace.columns.match((x._number,), "n")
     even, odd = (Traced(trace, trace.add(Value("pair", (x._number,), (which,)))) for which in "01")
     return even, odd
 
@@ -83,16 +85,18 @@ def check_gated(name: str, graph: Graph) -> None:
     if not graph.is_gated:
         return
     outputs = dict(graph.outputs)
-    if "h" not in graph.axes[outputs["D"]]:
+    if not graph.is_halved(outputs["D"]):
         raise DescriptionError(
-            f"{name} uses pairs, and its D has all N columns: D must be what is made of pairs, with N / 2 columns"
+            f"{name} uses pairs, and its D has all N columns: D must be what is made of pairs, with N / 2 columns, and "
+            f"a value with N may be another output"
         )
-    if others := ", ".join(each for each in outputs if each != "D"):
+    if others := ", ".join(each for each, _ in graph.reductions if not graph.is_halved(outputs[each])):
         raise DescriptionError(
-            f"{name} uses pairs, and returns {others} beside D: kernels that combine pairs write D alone"
+            f"{name} uses pairs, and reduces a value with all N columns to {others}: kernels that combine pairs reduce "
+            f"what has N / 2 columns as D has, so reduce what pairs returns, as in absmax(gate)"
         )
-    if others := ", ".join(each.name for each in graph.of_form("source", "matrix")):
+    if others := ", ".join(each.name for each in graph.of_form("source")):
         raise DescriptionError(
-            f"{name} uses pairs, and takes the matrix {others}: kernels that combine pairs read vectors and scalars "
-            f"(Row, Column, PerBatch, Scalar) alone beside the accumulator"
+            f"{name} uses pairs, and takes C, {others}: Source, kernels that combine pairs do not read: take it as a "
+            f"Tensor, {others}: Tensor, of (M, N) before pairs or of (M, N / 2) behind them"
         )

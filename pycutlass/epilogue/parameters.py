@@ -62,11 +62,11 @@ class Marker:
         return self.name if self.kind is None else f"{self.name}({element_named(self.kind)})"
 
 
-#: A vector with an element for each column of D.
+#: A vector with an element for each column of what it is combined with: of D, or before `pairs` of the product.
 Row = Marker("Row", "row")
 #: A vector with an element for each row of D.
 Column = Marker("Column", "column")
-#: A matrix of the extents of D.
+#: A matrix of the extents of what it is combined with: of D, or before `pairs` of the product.
 Tensor = Marker("Tensor", "matrix")
 #: A number in memory for each matrix of a batch, while a `Scalar` is one for all of them.
 PerBatch = Marker("PerBatch", "number")

@@ -48,6 +48,8 @@ class Port:
         Columns (``"row_tiles"``) or rows of a tile.
     layout : layout of ``cutlass``, optional
         Of a matrix: ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``. Without it, it is that of D.
+    halved : bool
+        Whether it has half as many columns as the product, as D has where an epilogue combines pairs of them.
     """
 
     name: str
@@ -56,15 +58,21 @@ class Port:
     alignment: int = 1
     tile: int = 0
     layout: Any = None
+    halved: bool = False
 
     @classmethod
-    def usual(cls, name: str, tag: Any, form: str, length: int, tile: int = 0) -> Port:
+    def usual(cls, name: str, tag: Any, form: str, length: int, tile: int = 0, *, halved: bool = False) -> Port:
         """Return what a tensor is beside a D of which `length` elements are aligned, if nothing else is said."""
-        return cls(name, tag, form, min(length, 128 // element(tag).bits) if form == "matrix" else 1, tile)
+        alignment = min(length, 128 // element(tag).bits) if form == "matrix" else 1
+        return cls(name, tag, form, alignment, tile, halved=halved)
 
     def is_usual(self, length: int) -> bool:
         """Return whether it is that."""
-        return self == Port.usual(self.name, self.tag, self.form, length, self.tile)
+        return self == Port.usual(self.name, self.tag, self.form, length, self.tile, halved=self.halved)
+
+    def columns(self, n: int) -> int:
+        """Return how many columns it stands for, of a product that has `n`."""
+        return n // 2 if self.halved else n
 
     @property
     def type(self) -> Element:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.epilogue import libraries
+from pycutlass.epilogue.columns import Columns
 from pycutlass.epilogue.graph import Graph, Input, Value
 from pycutlass.epilogue.nodes import NODES, Node
 from pycutlass.epilogue.places import where_called
@@ -31,9 +33,9 @@ class Trace:
         self.inputs = inputs
         self.values: list[Value] = []
         self.lines: list[str] = []
-        self.axes: list[frozenset[str]] = []
         self._by_name = {each.name: each for each in inputs}
         self._numbers: dict[Value, int] = {}
+        self.columns = Columns(self._by_name)
 
     def add(self, value: Value) -> int:
         """Return the number of a value, which is new or was there."""
@@ -42,8 +44,15 @@ class Trace:
             number = self._numbers[value] = len(self.values)
             self.values.append(value)
             self.lines.append(where_called())
-            self.axes.append(value.axes((self.axes[each] for each in value.operands), self._by_name))
+            self.columns.add(value)
         return number
+
+    def with_columns(self, numbers: Iterable[int], columns: str) -> list[str]:
+        """Return the names of the rows and matrices with such columns (`Columns.of`) that values are computed from."""
+        needed = dict.fromkeys(each for number in numbers for each in self._needed(number))
+        inputs = (each for each in needed if self.values[each].node == "input" and self.columns.of(each) == columns)
+        named = (self._by_name[self.values[each].data[0]] for each in inputs)
+        return [each.name for each in named if each.form in ("row", "matrix")]
 
     def is_truth(self, number: int) -> bool:
         """Return whether a value is a truth value."""
@@ -86,7 +95,12 @@ class Trace:
             Value(value.node, tuple(order[operand] for operand in value.operands), value.data)
             for value in (self.values[number] for number in order)
         )
-        return Graph(self.inputs, values, tuple((name, order[each._number]) for name, each in outputs.items()))
+        inputs = self.inputs
+        if any(value.node == "pair" for value in values):  # what goes with no other columns has those of D
+            given = (each for each in order if self.values[each].node == "input")
+            of_input = {self.values[each].data[0]: self.columns.of(each) for each in given}
+            inputs = tuple(replace(each, halved=of_input[each.name] in ("h", "?")) for each in inputs)
+        return Graph(inputs, values, tuple((name, order[each._number]) for name, each in outputs.items()))
 
     def _needed(self, last: int) -> Iterator[int]:
         """Yield what a value needs, and at last the value, without recursion: graphs may be deep."""
@@ -132,10 +146,14 @@ def applied(node: Node, *operands: Any) -> Traced:
                 f"{'compare it, as in x > 0' if kind == 't' else 'use where(condition, 1.0, 0.0)'}"
             )
         numbers.append(each._number)
-    if {"n", "h"} <= frozenset().union(*(trace.axes[number] for number in numbers)):
+    if not trace.columns.match(numbers):
+        whole, half = (" and ".join(trace.with_columns(numbers, columns)) for columns in "nh")
+        known = [f"{names} with {extent}" for names, extent in ((whole, "N"), (half, "N / 2")) if names]
+        beside = f". By what it is combined with, a Row or Tensor has as many: {', '.join(known)}" if known else ""
         raise DescriptionError(
             f"{where_called()}{node.name} is given a value with all N columns, and one of pairs with N / 2: combine "
             f"what has N columns before pairs(x), as in gate, up = pairs(accum + bias), or take pairs of both"
+            f"{beside}"
         )
     return Traced(trace, trace.add(Value(node.name, tuple(numbers))))
 

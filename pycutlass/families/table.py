@@ -368,10 +368,12 @@ def check_tiles(functor: Epilogue, tile: Tile) -> None:
         if port.tile:
             axis = port.form == "row_tiles"
             extent, called = tile.threadblock_shape[axis], "columns" if axis else "rows"
+            extent = port.columns(extent) if axis else extent
             if port.tile != extent:
                 raise DescriptionError(
                     f"{port.name} of the epilogue has a result for each tile of {port.tile} {called}, and "
-                    f"threadblock_shape {list(tile.threadblock_shape)} has {extent}: make them the same"
+                    f"threadblock_shape {list(tile.threadblock_shape)} has {extent}"
+                    f"{' of pairs' if axis and port.halved else ''}: make them the same"
                 )
 
 

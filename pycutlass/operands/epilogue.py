@@ -79,7 +79,7 @@ def _called(epilogue: Epilogue) -> str:
 
 
 def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *, written: bool) -> Matrix:
-    """Return a tensor of the epilogue, checked against its port and D's `rows` x `columns`.
+    """Return a tensor of the epilogue, checked against its port, for a product of `rows` x `columns`.
 
     Raises
     ------
@@ -112,6 +112,7 @@ def _made(
 ) -> Matrix:
     name, description, line = EpilogueName(port.name, written), port.description, _line(port, rows, columns)
     of_nothing, of_matrices, of_vectors = makers
+    columns = port.columns(columns)
     if 0 in line:
         nothing: Matrix = of_nothing(name, description, given, rows, columns, batch)
         return nothing
@@ -123,7 +124,7 @@ def _made(
 
 
 def packed_port(port: Port, rows: int, columns: int, batch: int, *, is_batched: bool) -> TensorSpec:
-    """Return what a tensor of the epilogue is where it is packed, for a D of `rows` x `columns` or `batch` of them."""
+    """Return what a tensor of the epilogue is where it is packed, for `batch` products of `rows` x `columns`."""
     line = _line(port, rows, columns)
     shape = line if port.form == "matrix" else (math.prod(line),)
     strides = (1, rows) if port.is_by_columns else None
@@ -133,7 +134,11 @@ def packed_port(port: Port, rows: int, columns: int, batch: int, *, is_batched: 
 
 
 def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:
-    """Return the extents of a tensor of the epilogue for a D of `rows` x `columns`: of a vector, those of one line."""
+    """Return the extents of a tensor of the epilogue, of a vector those of one line.
+
+    A product has `rows` x `columns`, as D has unless the epilogue combines pairs of columns.
+    """
+    columns = port.columns(columns)
     return {
         "row": (1, columns),
         "column": (rows, 1),
@@ -159,7 +164,7 @@ def listed_port(
     if not isinstance(tensors, list | tuple):
         taken = taken_apart(port, tensors)
         if taken is None or len(taken) != batch:
-            ld = 0 if port.form != "matrix" else rows if port.is_by_columns else columns
+            ld = 0 if port.form != "matrix" else rows if port.is_by_columns else port.columns(columns)
             return address_table(port.name, port.description, tensors, batch, ld)
         tensors = taken
     check_listed(port.name, tensors, batch)
@@ -189,7 +194,8 @@ def for_batches(tensor: Any, port: Port, rows: int, columns: int, batch: int, li
 
     There all are in one piece, of any shape with as many elements: vectors of (batch, 1, N) or (batch, M, 1), say.
     """
-    inner = (rows, columns) if port.form == "matrix" else (math.prod(_line(port, rows, columns)),)
+    line = _line(port, rows, columns)
+    inner = line if port.form == "matrix" else (math.prod(line),)
     shape = inner if batch == 1 and not listed else (batch, *inner)
     given = shape_of(tensor)
     if given is None or given in (shape, inner) or math.prod(given) != math.prod(shape):

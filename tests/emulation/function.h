@@ -106,18 +106,20 @@ struct Reduced<pycutlass::Reduction<Kind, Form<kMember, kAlignment>>> {
   static constexpr bool kOfRows = kOfRowTiles || std::is_same_v<Given, pycutlass::Column<kMember, kAlignment>>;
   static constexpr bool kOfColumns = kOfColumnTiles || std::is_same_v<Given, pycutlass::Row<kMember, kAlignment>>;
 
+  static constexpr int kTileColumns = EMULATED_TILE_N / kColumnsOfElement;  // of D
+
   int m, n;
   Matrix<Element, true> memory;
   std::vector<double> wanted;
 
   /// The result that an element belongs to, and how many there are.
   int place(int row, int column) const {
-    if (kOfRowTiles) return column / EMULATED_TILE_N * m + row;
+    if (kOfRowTiles) return column / kTileColumns * m + row;
     if (kOfColumnTiles) return row / EMULATED_TILE_M * n + column;
     return kOfRows ? row : kOfColumns ? column : 0;
   }
   static int count(int m, int n) {
-    if (kOfRowTiles) return m * ((n + EMULATED_TILE_N - 1) / EMULATED_TILE_N);
+    if (kOfRowTiles) return m * ((n + kTileColumns - 1) / kTileColumns);
     if (kOfColumnTiles) return n * ((m + EMULATED_TILE_M - 1) / EMULATED_TILE_M);
     return kOfRows ? m : kOfColumns ? n : 1;
   }
@@ -196,18 +198,28 @@ inline void give_scalars(Function::Arguments& arguments) {
 /// All tensors of a function for a D of m x n, or several, and what must come out. Where D is column-major, all this is
 /// of the transposed problem.
 struct FunctionCheck {
-  Sizes sizes;
+  Sizes sizes, of_D;
   AllGiven<Function::Inputs> inputs;
+  AllGiven<Function::HalfInputs> half_inputs;
   AllGiven<Function::Outputs> outputs;
+  AllGiven<Function::WholeOutputs> whole_outputs;
   AllReduced<Function::Reductions> reductions;
   Function::Arguments arguments{};
   Number scalars[Function::kScalars + 1];
   long found = 0;
 
   FunctionCheck(Sizes const& sizes_, std::mt19937& random)
-      : sizes(sizes_), inputs(sizes, kPoison), outputs(sizes, kUntouched), reductions(sizes) {
-    inputs.visit([&](auto& given) { given.memory.fill(random), given.give(arguments); });
-    outputs.visit([&](auto& given) { given.give(arguments); });
+      : sizes(sizes_),
+        of_D{sizes.m, sizes.n / kColumnsOfElement, sizes.count, sizes.listed},
+        inputs(sizes, kPoison),
+        half_inputs(of_D, kPoison),
+        outputs(of_D, kUntouched),
+        whole_outputs(sizes, kUntouched),
+        reductions(of_D) {
+    auto const fill = [&](auto& given) { given.memory.fill(random), given.give(arguments); };
+    inputs.visit(fill), half_inputs.visit(fill);
+    auto const give = [&](auto& given) { given.give(arguments); };
+    outputs.visit(give), whole_outputs.visit(give);
     reductions.visit([&](auto& reduced) { reduced.give(arguments); });
     give_scalars(arguments);
     Function::read_scalars(arguments, scalars);
@@ -216,14 +228,14 @@ struct FunctionCheck {
   template <bool kTransposed, typename Target>
   bool put_in_place(Target& D) {
     bool done = false;
-    inputs.visit([&](auto& given) {
+    auto const put = [&](auto& given) {
       using Port = std::remove_reference_t<decltype(given)>;
       if constexpr (Port::kIsMatrix && std::is_same_v<typename Port::Element, typename Target::Element>) {
         if (std::exchange(done, true)) return;
         for (int each = 0; each < sizes.count; ++each) {
           given.memory.choose(each), D.choose(each);
-          for (int row = 0; row < sizes.m; ++row) {
-            for (int column = 0; column < sizes.n; ++column) {
+          for (int row = 0; row < of_D.m; ++row) {
+            for (int column = 0; column < of_D.n; ++column) {
               D(kTransposed ? column : row, kTransposed ? row : column) = given.at(row, column);
             }
           }
@@ -231,13 +243,15 @@ struct FunctionCheck {
         given.memory.choose(0), D.choose(0);
         given.give(arguments, D.operand());
       }
-    });
+    };
+    if (kColumnsOfElement == 1) inputs.visit(put);
+    half_inputs.visit(put);
     return done;
   }
   /// Goes over to one of several matrices.
   void choose(int number) {
-    inputs.visit([&](auto& given) { given.memory.choose(number); });
-    outputs.visit([&](auto& given) { given.memory.choose(number); });
+    auto const go = [&](auto& given) { given.memory.choose(number); };
+    inputs.visit(go), half_inputs.visit(go), outputs.visit(go), whole_outputs.visit(go);
     reductions.visit([&](auto& reduced) { reduced.memory.choose(number), reduced.begin(); });
   }
   /// Returns 1 where an element of D or of another output is wrong, having told of the first.
@@ -257,7 +271,10 @@ struct FunctionCheck {
       if (Function::kReadsSource) in[i][place++] = Number(source);
       inputs.visit([&](auto& given) { in[i][place++] = Number(number(given.at(row, each))); });
     }
-    compute(in, out);
+    Number half[1 + Function::HalfInputs::kSize], whole[1 + Function::WholeOutputs::kSize][2];
+    place = 0;
+    half_inputs.visit([&](auto& given) { half[place++] = Number(number(given.at(row, column))); });
+    compute(in, half, out, whole);
     bool right = number(made) == number(pycutlass::function::Stored<Element>::of(out[0]));
     place = 1;
     outputs.visit([&](auto& given) {
@@ -265,6 +282,15 @@ struct FunctionCheck {
       right &= number(given.at(row, column)) == number(pycutlass::function::Stored<Other>::of(out[place++]));
     });
     reductions.visit([&](auto& reduced) { reduced.take(row, column, out[place++]); });
+    place = 0;
+    whole_outputs.visit([&](auto& given) {
+      using Other = typename std::remove_reference_t<decltype(given)>::Element;
+      for (int i = 0; i < 2; ++i) {
+        right &=
+            number(given.at(row, 2 * column + i)) == number(pycutlass::function::Stored<Other>::of(whole[place][i]));
+      }
+      ++place;
+    });
     if (!right && ++found == 1) {
       std::printf("D[%d, %d] is %g, not %g\n", row, column, number(made), double(out[0]));
     }
@@ -285,18 +311,19 @@ struct FunctionCheck {
     return result;
   }
   template <size_t kCount>
-  void compute(Number const (&in)[1][kCount], Number* out) {
+  void compute(Number const (&in)[1][kCount], Number const*, Number* out, Number (*)[2]) {
     Function::compute(scalars, in[0], out);
   }
   template <size_t kCount>
-  void compute(Number const (&in)[2][kCount], Number* out) {
-    Function::compute(scalars, in[0], in[1], out);
+  void compute(Number const (&in)[2][kCount], Number const* half, Number* out, Number (*whole)[2]) {
+    Function::compute(scalars, in[0], in[1], half, out, whole);
   }
   /// Returns how many reductions of a matrix are wrong, and outputs that were written beside their elements.
   long wrong_at_last() {
     long wrong = 0;
-    outputs.visit([&](auto& given) { wrong += !given.memory.has_slack(kUntouched); });
-    reductions.visit([&](auto& reduced) { wrong += reduced.wrong(sizes.m, sizes.n); });
+    auto const look = [&](auto& given) { wrong += !given.memory.has_slack(kUntouched); };
+    outputs.visit(look), whole_outputs.visit(look);
+    reductions.visit([&](auto& reduced) { wrong += reduced.wrong(of_D.m, of_D.n); });
     return wrong;
   }
 };
@@ -351,5 +378,15 @@ struct Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {
     port = {first, 0, 2};
   }
 };
+
+/// The same of all ports.
+template <typename Problems>
+void point_at_tables(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
+  Listed<Function::Inputs>::point(problems, arguments, made);
+  Listed<Function::HalfInputs>::point(problems, arguments, made);
+  Listed<Function::Outputs>::point(problems, arguments, made);
+  Listed<Function::WholeOutputs>::point(problems, arguments, made);
+  Listed<Function::Reductions>::point(problems, arguments, made);
+}
 
 }  // namespace emulation

@@ -62,10 +62,8 @@ inline long run(int count, int most_m, int most_n, int most_k, int step_m, int s
   Function::Arguments arguments{};
   give_scalars(arguments);
   std::vector<Tables> made;
-  made.reserve(Function::Inputs::kSize + Function::Outputs::kSize + Function::Reductions::kSize);
-  Listed<Function::Inputs>::point(problems, arguments, made);
-  Listed<Function::Outputs>::point(problems, arguments, made);
-  Listed<Function::Reductions>::point(problems, arguments, made);
+  made.reserve(16);  // which are pointed at
+  point_at_tables(problems, arguments, made);
 
   pycutlass_grouped_call call{};
   std::vector<void*> addresses[4];

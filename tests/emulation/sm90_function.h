@@ -135,10 +135,8 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   point_target(arguments);
 #if EMULATED_GROUP
   std::vector<Tables> made;
-  made.reserve(16);
-  Listed<Function::Inputs>::point(problems, arguments, made);
-  Listed<Function::Outputs>::point(problems, arguments, made);
-  Listed<Function::Reductions>::point(problems, arguments, made);
+  made.reserve(16);  // which are pointed at
+  point_at_tables(problems, arguments, made);
   // What a group has for its reductions: planned twice, as a call is.
   std::vector<int32_t> sizes;
   std::vector<void*> targets;

@@ -8,7 +8,7 @@ import pytest
 from convolutions import UNITY, conv, dgrad, fprop, wgrad
 from descriptions import COLUMN, ROW, native_parts, parts
 from emulator import Emulator
-from epilogue_functions import EVERY, in_other_layouts, tile_sums
+from epilogue_functions import EVERY, gated_tiles, in_other_layouts, tile_sums
 
 from pycutlass import (
     GemmOperationGrouped,
@@ -39,6 +39,11 @@ pytestmark = pytest.mark.compile
         ("gated", "f16", None, (64, 64, 32)),
         ("gated", "f32", None, (128, 64, 16)),
         ("gated", "f16", 2, (64, 128, 32)),
+        ("gated_several", "f16", None, (64, 64, 32)),
+        ("gated_several", "f32", None, (128, 64, 16)),
+        ("gated_several", "f16", 2, (64, 128, 32)),
+        ("gated_reduced", "f16", None, (64, 128, 32)),
+        ("gated_reduced", "f32", None, (64, 64, 16)),
     ],
 )
 def test_all_elements_are_where_they_belong(
@@ -94,6 +99,7 @@ def test_tensors_that_lie_otherwise_than_d(layout_of_d: Any, layout: Any, emulat
         ("residual", "f32", (64, 64, 16)),
         ("of_batch", "f16", (64, 64, 32)),
         ("gated", "f16", (64, 64, 32)),
+        ("gated_reduced", "f16", (64, 64, 32)),
     ],
 )
 def test_where_several_threadblocks_add_up_a_tile(
@@ -135,10 +141,12 @@ def test_reductions_of_partial_sums(name: str, kind: Any, count: int, at_once: i
         ("of_batch", "f16", SchedulerMode.Device),
         ("gated", "f16", SchedulerMode.Device),
         ("gated", "f32", SchedulerMode.Host),
+        ("gated_several", "f16", SchedulerMode.Device),
+        ("gated_reduced", "f16", SchedulerMode.Host),
     ],
 )
 def test_groups(name: str, kind: str, mode: SchedulerMode, emulator: Emulator) -> None:
-    by_columns = mode is SchedulerMode.Device and name != "gated"  # whose pairs lie side by side
+    by_columns = mode is SchedulerMode.Device and not name.startswith("gated")  # whose pairs lie side by side
     layouts = (ROW, COLUMN, COLUMN if by_columns else ROW)
     described = parts(kind, layouts, tile=(64, 64, 32 if kind == "f16" else 16))
     functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
@@ -187,24 +195,75 @@ def test_what_hopper_native_kernels_call(
 
 
 @pytest.mark.parametrize(
-    ("output", "schedule", "tile", "is_group"),
+    ("name", "output", "schedule", "tile", "is_group"),
     [
-        ("f16", "Pingpong", (64, 128, 64), False),
-        ("f32", "Pingpong", (128, 64, 64), False),
-        ("bf16", "Cooperative", (256, 96, 64), False),
-        ("f16", "Cooperative", (128, 48, 64), False),
-        ("f16", "Cooperative", (128, 128, 64), True),
-        ("f32", "Pingpong", (64, 48, 64), True),
+        ("gated", "f16", "Pingpong", (64, 128, 64), False),
+        ("gated", "f32", "Pingpong", (128, 64, 64), False),
+        ("gated", "bf16", "Cooperative", (256, 96, 64), False),
+        ("gated", "f16", "Cooperative", (128, 48, 64), False),
+        ("gated", "f16", "Cooperative", (128, 128, 64), True),
+        ("gated", "f32", "Pingpong", (64, 48, 64), True),
+        ("gated_several", "f16", "Cooperative", (256, 64, 64), False),
+        ("gated_several", "f32", "Pingpong", (64, 48, 64), False),
+        ("gated_several", "f16", "Pingpong", (64, 64, 64), True),
+        ("gated_reduced", "f16", "Cooperative", (256, 64, 64), False),
+        ("gated_reduced", "bf16", "Pingpong", (64, 96, 64), False),
+        ("gated_reduced", "f16", "Cooperative", (128, 64, 64), True),
     ],
 )
 def test_pairs_of_columns_in_hopper_native_kernels(
-    output: str, schedule: str, tile: tuple[int, int, int], is_group: bool, emulator: Emulator
+    name: str, output: str, schedule: str, tile: tuple[int, int, int], is_group: bool, emulator: Emulator
 ) -> None:
     """Subtiles of 32 columns, of which four threads exchange a row, and others."""
     described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule], output=output)
-    functor = EVERY["gated"](described["C"].element, described["C"].alignment, cutlass.float32)
+    functor = EVERY[name](described["C"].element, described["C"].alignment, cutlass.float32)
     kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
     right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+@pytest.mark.parametrize("kernel", ["ampere", "ampere group", "hopper", "hopper group"])
+def test_results_of_tiles_of_pairs(kernel: str, emulator: Emulator) -> None:
+    tile = (64, 128, 32) if kernel.startswith("ampere") else (64, 64, 64)
+    described = parts("f16", tile=tile)
+    if not kernel.startswith("ampere"):
+        described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule.Pingpong)
+    functor = gated_tiles(*tile[:2])(cutlass.float16, 8, cutlass.float32, scales=cutlass.float16)
+    kind: Any = GemmOperationGrouped if kernel.endswith("group") else GemmOperationUniversal
+    operation = kind(**described | {"epilogue_functor": functor})
+    run = {"ampere": emulator.run_function, "ampere group": emulator.run_group}.get(kernel, emulator.run_hopper)
+    right, said = run(operation)
+    assert right, said
+
+
+E4M3, E5M2 = cutlass.float_e4m3, cutlass.float_e5m2
+
+
+@pytest.mark.parametrize("kernel", ["ampere", "hopper"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"T": cutlass.float32, "pre": cutlass.int8, "residual": cutlass.float32, "other": E4M3},
+        {
+            "T": TensorDescription(cutlass.float16, COLUMN, 1),
+            "second": TensorDescription(cutlass.float32, COLUMN, 1),
+            "pre": TensorDescription(cutlass.float16, COLUMN, 1),
+            "other": TensorDescription(cutlass.float16, ROW, 2),
+            "x": TensorDescription(cutlass.float16, ROW, 1),
+        },
+        {"T": cutlass.int8, "pre": E5M2, "shift": cutlass.float32, "other": cutlass.float64},
+    ],
+)
+def test_tensors_beside_pairs_of_other_types_and_layouts(
+    kernel: str, types: dict[str, Any], emulator: Emulator
+) -> None:
+    functor = EVERY["gated_several"](cutlass.float16, 8, cutlass.float32, **types)
+    if kernel == "ampere":
+        operation = GemmOperationUniversal(**parts("f16", tile=(64, 64, 32)) | {"epilogue_functor": functor})
+        right, said = emulator.run_function(operation)
+    else:
+        described = native_parts(tile=(64, 64, 64), cluster=(1, 1), schedule=KernelSchedule.Pingpong)
+        right, said = emulator.run_hopper(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
     assert right, said
 
 

@@ -45,11 +45,14 @@ def drawn(operation: Any, m: int, n: int, k: int, batch: tuple[int, ...] = ()) -
     given["D"] = laid(given["D"], operation.D.layout)
     layouts = {port.name: port.beside(operation.D).layout for port in functor.ports}
     for port in functor.inputs:
-        shape = {"matrix": (m, n), "row": (n,), "column": (m,), "number": () if batch else (1,)}[port.form]
+        across = port.columns(n)
+        shapes = {"matrix": (m, across), "row": (across,), "column": (m,), "number": () if batch else (1,)}
+        shape = shapes[port.form]
         given[port.name] = laid(randn(*shape, kind=port.type.short), layouts[port.name])
     for port in functor.outputs:
-        shape = {"row": (n,), "column": (m,), "scalar": (1,), "row_tiles": (m,), "column_tiles": (n,)}
-        extents = (*batch, *shape.get(port.form, (m, n)))
+        across = port.columns(n)
+        shape = {"row": (across,), "column": (m,), "scalar": (1,), "row_tiles": (m,), "column_tiles": (across,)}
+        extents = (*batch, *shape.get(port.form, (m, across)))
         made = torch.full(extents, float("nan"), device="cuda", dtype=TORCH[port.type.short])
         given[port.name] = laid(made, layouts[port.name])
     return given

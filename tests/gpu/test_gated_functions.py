@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from descriptions import native_parts, parts
-from epilogue_functions import gated
+from epilogue_functions import gated, gated_reduced, gated_several, gated_tiles
 from function_cases import check, drawn, launch
 
 import pycutlass
@@ -15,6 +15,7 @@ from pycutlass import (
     GemmOperationUniversal,
     KernelSchedule,
     SchedulerMode,
+    TensorDescription,
     cutlass,
 )
 from pycutlass.epilogue import fusions
@@ -152,6 +153,101 @@ def check_group(operation: Any, sizes: Any, given: list[dict[str, Any]], memory:
         if m and n:
             check(operation.single, each)
         assert whole[:, n // 2 :].isnan().all()
+
+
+BESIDE = [gated_several, gated_reduced]
+#: Nothing is reduced of no elements.
+WHOLE = [size for size in SIZES if size[0] and size[1]]
+
+
+@pytest.mark.parametrize("size", [(128, 128, 64), (264, 144, 72), (8, 16, 8), (1000, 528, 136)])
+@pytest.mark.parametrize("function", BESIDE, ids=lambda each: each.name)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_tensors_and_reductions_beside_pairs(kernel: str, function: Any, size: tuple[int, int, int]) -> None:
+    operation = make(kernel, function)
+    given, memory = with_room(drawn(operation, *size))
+    first: dict[str, Any] = {}
+    for _ in range(3):
+        launch(operation, given).sync()
+        check(operation, given)
+        assert memory[:, size[1] // 2 :].isnan().all()
+        for name in ("D", *(port.name for port in operation.epilogue_functor.outputs)):
+            assert torch.equal(first.setdefault(name, given[name].clone()), given[name])  # the same bits each time
+            given[name].fill_(float("nan"))
+
+
+@pytest.mark.parametrize("function", BESIDE, ids=lambda each: each.name)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_batches_of_tensors_beside_pairs(kernel: str, function: Any) -> None:
+    operation = make(kernel, function)
+    given, memory = with_room(drawn(operation, 136, 272, 64, (3,)))
+    launch(operation, given).sync()
+    check(operation, given)
+    assert memory[..., 136:].isnan().all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_residual_is_d_itself(kernel: str) -> None:
+    """Threads of Hopper-native kernels write elements that their neighbours have read."""
+    operation = make(kernel, gated_several)
+    for size in ((264, 144, 72), (2000, 1040, 136)):
+        given = drawn(operation, *size)
+        before = given["residual"].clone()
+        in_place = given | {"D": given["residual"]}
+        launch(operation, in_place).sync()
+        check(operation, in_place | {"residual": before})
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative", "hopper pingpong"])
+def test_results_of_tiles_of_pairs(kernel: str) -> None:
+    described = KERNELS[kernel]()
+    rows, columns, _ = described["tile_description"].threadblock_shape
+    functor = gated_tiles(rows, columns)(described["C"].element, described["C"].alignment, cutlass.float32)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    m, n, k = 264, 528, 72
+    given = drawn(operation, m, n, k)
+    given["scales"] = given["scales"].new_empty(m * -(-n // columns))
+    given["column_greatest"] = given["column_greatest"].new_empty(n // 2 * -(-m // rows))
+    launch(operation, given).sync()
+    check(operation, given)
+
+
+@pytest.mark.parametrize("kernel", ["ampere f16", "hopper cooperative", "hopper pingpong"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"T": cutlass.float32, "pre": cutlass.bfloat16, "other": cutlass.float_e4m3},
+        {
+            "T": TensorDescription(cutlass.float16, cutlass.ColumnMajor, 1),
+            "second": TensorDescription(cutlass.float32, cutlass.ColumnMajor, 1),
+            "pre": TensorDescription(cutlass.float16, cutlass.ColumnMajor, 1),
+        },
+    ],
+)
+def test_other_types_and_layouts_beside_pairs(kernel: str, types: dict[str, Any]) -> None:
+    described = KERNELS[kernel]()
+    functor = gated_several(described["C"].element, described["C"].alignment, cutlass.float32, **types)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": functor})
+    pycutlass.compiler.add_module([operation])
+    given = drawn(operation, 264, 144, 72)
+    launch(operation, given).sync()
+    check(operation, given)
+
+
+@pytest.mark.parametrize("function", BESIDE, ids=lambda each: each.name)
+@pytest.mark.parametrize("kernel", GROUPS)
+def test_tensors_and_reductions_beside_pairs_in_groups(kernel: str, function: Any) -> None:
+    operation, sizes = group(kernel, function), WHOLE if function is gated_reduced else SIZES
+    given, memory = drawn_group(operation, sizes)
+    operands, ports = listed(operation, given)
+    arguments = GemmGroupedArguments(operation, sizes, **operands, epilogue=ports)
+    for _ in range(2):
+        operation.run(arguments)
+        arguments.sync()
+        check_group(operation, sizes, given, memory)
+        for each in given:
+            each["D"].fill_(float("nan"))
 
 
 @pytest.mark.parametrize("function", [gated, fusions.swiglu, fusions.bias_geglu], ids=lambda each: each.name)

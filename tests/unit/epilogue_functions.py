@@ -13,6 +13,9 @@ __all__ = [
     "FUNCTIONS",
     "biased",
     "gated",
+    "gated_reduced",
+    "gated_several",
+    "gated_tiles",
     "in_other_layouts",
     "linear",
     "of_batch",
@@ -83,6 +86,48 @@ def gated(accum: Any, bias: Row, left: Column, alpha: Scalar = 0.5) -> Any:
     return where(even > odd, (even - odd) * left, 0.0) + maximum(odd, -3.0) * alpha + even_bias - odd_bias
 
 
+@pycutlass.epilogue_function
+def gated_several(
+    accum: Any, x: Tensor, bias: Row, residual: Tensor, shift: Row, left: Column, second: Tensor, alpha: Scalar = 0.5
+) -> Any:
+    """Tensors of (M, N) before pairs, and of (M, N / 2) behind them: the first of these may be D itself."""
+    t = accum * alpha + bias - x
+    even, odd = epilogue.pairs(t)
+    d = maximum(even, -2.0) * odd + shift * left
+    return {"D": d + residual, "pre": t, "T": d - second, "other": where(residual > second, even, shift)}
+
+
+@pycutlass.epilogue_function
+def gated_reduced(accum: Any, bias: Row, residual: Tensor) -> Any:
+    even, odd = epilogue.pairs(accum + bias)
+    t = where(even > odd, even, 0.5 * odd) + residual
+    return {
+        "D": t,
+        "row_most": epilogue.absmax(t, axis=1),
+        "row_squares": epilogue.sum_of_squares(t * 0.125, axis=1),
+        "column_sum": epilogue.sum(even - odd, axis=0),
+        "most": epilogue.max(odd),
+        "pre": accum,
+    }
+
+
+def gated_tiles(rows: int, columns: int) -> Any:
+    """Return a function that leaves results of each tile, of tiles of `rows` x `columns` of the product."""
+
+    @pycutlass.epilogue_function
+    def of_tiles(accum: Any, bias: Row) -> Any:
+        even, odd = epilogue.pairs(accum)
+        t = even * 0.5 - odd + bias
+        return {
+            "D": t,
+            "scales": epilogue.absmax(t, axis=1, tile=columns // 2),
+            "column_greatest": epilogue.max(t, axis=0, tile=rows),
+            "column_sum": epilogue.sum(t, axis=0),
+        }
+
+    return of_tiles
+
+
 def tile_sums(rows: int, columns: int) -> Any:
     """Return a function that leaves sums of each tile, of tiles of `rows` x `columns`."""
 
@@ -101,4 +146,4 @@ def tile_sums(rows: int, columns: int) -> Any:
 
 FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced, of_batch)}
 #: With those that some families take alone.
-EVERY = FUNCTIONS | {"gated": gated}
+EVERY = FUNCTIONS | {each.name: each for each in (gated, gated_several, gated_reduced)}

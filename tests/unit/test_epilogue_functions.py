@@ -115,11 +115,11 @@ def test_every_node_is_a_function_or_an_operator() -> None:
 def test_numpy_means_the_same_as_the_function_itself(seed: int) -> None:
     function = drawn_function(seed).function
     random = np.random.default_rng(seed)
-    given = {
-        each.name: random.integers(-8, 9, {"row": 6, "column": 5, "number": (), "scalar": ()}.get(each.form, (5, 6)))
-        / 4.0
-        for each in function.graph.inputs[1:]
-    }
+    given = {}
+    for each in function.graph.inputs[1:]:
+        columns = 3 if each.halved else 6
+        shape = {"row": columns, "column": 5, "number": (), "scalar": ()}.get(each.form, (5, columns))
+        given[each.name] = random.integers(-8, 9, shape) / 4.0
     accumulator = random.integers(-256, 257, (5, 6)).astype(np.float64)
     found = function.numpy(accumulator, **given)
     if isinstance(found, dict):

@@ -30,10 +30,14 @@ def drawn(operation: GemmOperationUniversal, count: int = BATCH) -> dict[str, An
     def each(*shape: int, dtype: Any = np.float16) -> list[Any]:
         return [random.integers(-3, 4, shape).astype(dtype) for _ in range(count)]
 
-    shapes = {"matrix": (M, N), "row": (N,), "column": (M,), "scalar": (1,), "number": (1,)}
+    def shape(port: Any) -> tuple[int, ...]:
+        columns = port.columns(N)
+        shapes = {"matrix": (M, columns), "row": (columns,), "column": (M,), "scalar": (1,), "number": (1,)}
+        return shapes[port.form]
+
     given = {"A": each(M, K), "B": [np.asfortranarray(B) for B in each(K, N)], "D": each(M, functor.columns(N))}
     given["C"] = each(M, N) if functor.reads_source else None
-    return given | {port.name: each(*shapes[port.form], dtype=port.type.dtype) for port in functor.ports}
+    return given | {port.name: each(*shape(port), dtype=port.type.dtype) for port in functor.ports}
 
 
 def launch(operation: GemmOperationUniversal, given: dict[str, Any], **options: Any) -> Any:

@@ -122,8 +122,19 @@ def test_it_is_drawn_with_its_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _mixed(accum: Any, bias: Row) -> Any:
-    gate, up = pairs(accum)
+    gate, up = pairs(accum + bias)
     return gate * up + bias
+
+
+def _mixed_later(accum: Any, x: Tensor, y: Row) -> Any:
+    gate, up = pairs(accum)
+    late = gate * up + epilogue.exp(x * y)
+    return {"D": late, "T": accum * y}
+
+
+def _mixed_with_accum(accum: Any) -> Any:
+    gate, up = pairs(accum)
+    return gate * up + accum
 
 
 def _whole(accum: Any) -> Any:
@@ -131,18 +142,8 @@ def _whole(accum: Any) -> Any:
     return {"D": accum, "T": gate * up}
 
 
-def _another(accum: Any) -> Any:
-    gate, up = pairs(accum)
-    return {"D": gate * up, "T": accum}
-
-
 def _of_source(accum: Any, c: Source) -> Any:
     gate, up = pairs(accum + c)
-    return gate * up
-
-
-def _of_tensor(accum: Any, x: Tensor) -> Any:
-    gate, up = pairs(accum + x)
     return gate * up
 
 
@@ -159,11 +160,6 @@ def _of_column(accum: Any, x: Column) -> Any:
 def _of_condition(accum: Any) -> Any:
     gate, up = pairs(accum > 0)
     return epilogue.where(gate, up, up)
-
-
-def _reduced(accum: Any) -> Any:
-    gate, up = pairs(accum)
-    return {"D": gate * up, "total": epilogue.sum(gate * up)}
 
 
 def _reduced_before(accum: Any) -> Any:
@@ -185,17 +181,19 @@ def _half_used(accum: Any) -> Any:
     [
         (
             _mixed,
-            "(return gate * up + bias): add is given a value with all N columns, and one of pairs with N / 2: com",
+            "(return gate * up + bias): add is given a value with all N columns, and one of pairs with N / 2: combine "
+            "what has N columns before pairs(x), as in gate, up = pairs(accum + bias), or take pairs of both. By what "
+            "it is combined with, a Row or Tensor has as many: bias with N",
         ),
+        (_mixed_later, "multiply is given a value with all N columns, and one of pairs with N / 2: "),
+        (_mixed_later, "a Row or Tensor has as many: y with N / 2"),
+        (_mixed_with_accum, "and one of pairs with N / 2: combine"),
         (_whole, "_whole uses pairs, and its D has all N columns"),
-        (_another, "_another uses pairs, and returns T beside D"),
-        (_of_source, "_of_source uses pairs, and takes the matrix c"),
-        (_of_tensor, "_of_tensor uses pairs, and takes the matrix x"),
+        (_of_source, "_of_source uses pairs, and takes C, c: Source, kernels that combine pairs do not read: take it"),
         (_twice, "pairs is given what pairs returned, or was computed from it: columns are paired once"),
         (_of_column, "pairs takes a value with all N columns, such as accum or accum + bias, and is given one that"),
         (_of_condition, "pairs takes numbers, and is given a condition: compare what pairs returns"),
-        (_reduced, "sum is given a value of pairs, with N / 2 columns"),
-        (_reduced_before, "_reduced_before uses pairs, and returns total beside D"),
+        (_reduced_before, "_reduced_before uses pairs, and reduces a value with all N columns to total"),
         (_of_reduction, "what sum returned is used"),
         (_half_used, "the result of pairs for odd columns is unused"),
     ],

@@ -82,56 +82,70 @@ def drawn_function(seed: int, bits: int = 24, deepest: int = 12) -> Drawn:
     draw = random.Random(seed)
     kinds = [draw.choice(_FORMS) for _ in range(draw.randint(0, 4))]
     is_gated = draw.random() < 0.1
-    if is_gated:  # which has no matrices beside the accumulator
-        kinds = [each for each in kinds if each[0] not in ("matrix", "source")]
+    if is_gated:  # which does not read C
+        kinds = [each for each in kinds if each[0] != "source"]
     sources = [kind for kind, _ in kinds].count("source")
     inputs = [Input("accum", "accumulator")]
     for number, (form, _) in enumerate(kinds):
         form = "matrix" if form == "source" and sources > 1 else form
         inputs.append(Input(f"x{number}", form, 0.5 if form == "scalar" else None))
-    builder = _Builder(draw, bits, deepest, is_gated)
+    behind = [is_gated and form in ("row", "matrix") and draw.random() < 0.5 for form, _ in kinds]
+    builder = _Builder(draw, bits, deepest, is_gated, behind)
     graph = traced(builder.build, tuple(inputs), f"drawn{seed}")
     return Drawn(EpilogueFunction(f"drawn{seed}", graph), builder.errors, builder.reductions)
 
 
 class _Builder:
-    def __init__(self, draw: random.Random, bits: int, deepest: int, is_gated: bool) -> None:
+    def __init__(self, draw: random.Random, bits: int, deepest: int, is_gated: bool, behind: list[bool]) -> None:
         self.draw, self.bits, self.deepest, self.is_gated = draw, bits, deepest, is_gated
+        self.behind = behind  # of each parameter, whether it goes with values of pairs
         self.epsilon = 2.0 ** (1 - min(bits, 24))
         self.errors: dict[str, float] = {}
         self.reductions: dict[str, Reduced] = {}
 
     def build(self, accum: Any, *others: Any) -> dict[str, Any]:
-        known = [_Known(accum, ACCUMULATOR, 1.0), *(_Known(other, OTHER, GRAIN) for other in others)]
+        given = [_Known(other, OTHER, GRAIN) for other in others]
+        behind = [each for each, later in zip(given, self.behind, strict=True) if later]
+        known = [_Known(accum, ACCUMULATOR, 1.0), *(each for each in given if not any(each is one for one in behind))]
         if not self.fits(known[0]):
             known[0] = self.limited(known[0])
+        outputs: dict[str, _Known] = {}
+        total = self.combined(known, self.draw.randint(1, self.deepest), outputs)
+        if self.is_gated:
+            if not outputs and self.draw.random() < 0.3:
+                outputs["whole"] = total
+            known = [self.gated(total), *behind]
+            total = self.combined(known, self.draw.randint(0, 3), outputs)
+        outputs = {"D": total, **outputs} if self.draw.random() < 0.5 else {**outputs, "D": total}
+        self.errors.update({name: each.error for name, each in outputs.items()})
+        made = {name: each.value for name, each in outputs.items()}
+        for number in range(self.draw.choice([0, 0, 0, 1, 2, 3])):
+            made[f"r{number}"] = self.reduced(f"r{number}", self.draw.choice(known))
+        return made
+
+    def combined(self, known: list[_Known], nodes: int, outputs: dict[str, _Known]) -> _Known:
+        """Return what all values come to, those known and as many nodes of them; some may become outputs."""
         unused = list(known)
-        for _ in range(self.draw.randint(1, self.deepest)):
+        for _ in range(nodes):
             made, used = self.node(known)
             made = made if made.bound <= 64 else self.limited(made)
             unused = [each for each in unused if not any(each is one for one in used)]
             known.append(made)
             unused.append(made)
-        outputs: dict[str, _Known] = {}
-        while not self.is_gated and len(unused) > 1 and len(outputs) < 2 and self.draw.random() < 0.4:
+        while len(unused) > 1 and len(outputs) < 2 and self.draw.random() < 0.4:
             outputs[f"y{len(outputs)}"] = unused.pop(self.draw.randrange(len(unused)))
         total = unused[0]
         for each in unused[1:]:
             total = self.added(total, each)
-        if self.is_gated:
-            total = self.gated(total)
-        outputs = {"D": total, **outputs} if self.draw.random() < 0.5 else {**outputs, "D": total}
-        self.errors.update({name: each.error for name, each in outputs.items()})
-        made = {name: each.value for name, each in outputs.items()}
-        for number in range(0 if self.is_gated else self.draw.choice([0, 0, 0, 1, 2, 3])):
-            made[f"r{number}"] = self.reduced(f"r{number}", self.draw.choice(known))
-        return made
+        return total
 
     def gated(self, x: _Known) -> _Known:
         """Return what the even and the odd columns of a value come to."""
+        x = x if x.bound <= 64 else self.limited(x)
         even, odd = (replace(x, value=each) for each in epilogue.pairs(x.value))
         way = self.draw.choice([self.multiplied, self.added, self.subtracted, self.between, self.divided])
-        return way(self.smooth(even), self.limited(odd)) if self.draw.random() < 0.7 else way(odd, even)
+        made = way(self.smooth(even), self.limited(odd)) if self.draw.random() < 0.7 else way(odd, even)
+        return made if made.bound <= 64 else self.limited(made)
 
     def reduced(self, output: str, x: _Known) -> Any:
         """Return a reduction of a value along some axis."""

@@ -192,6 +192,11 @@ struct EpilogueSm90 : Collective {
         auto const& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
         if constexpr (WritesTarget<FusionCallbacks>::value) {
           callbacks.visit(sums, 0, i, j);
+          if constexpr (FusionCallbacks::kReducesColumns) {
+            synchronize(mma);
+            callbacks.synchronized(i, j);
+            synchronize(mma);
+          }
         } else {
           auto const computed = callbacks.visit(sums, 0, i, j);
           using Computed = typename decltype(computed)::Element;

@@ -4,8 +4,9 @@
 //   read_scalars(arguments, scalars): scalars of the launch, from the arguments or from device memory, and
 //   compute(scalars, in, out): one element. in[0] is the accumulator, then come C where it is read and the Inputs in
 //   their order; out[0] is D, then come the Outputs.
-// Where kIsGated, D has half as many columns: compute(scalars, even, odd, out) makes one element of it of two
-// neighbouring ones, each given as `in` is; and there are neither Outputs nor Reductions, nor is C read.
+// Where kIsGated, D has half as many columns, as have the HalfInputs, the Outputs and what is reduced: compute(scalars,
+// even, odd, half, out, whole) makes one element of them of two neighbouring ones, each given as `in` is. `half` has
+// the HalfInputs, and whole[0], whole[1] and so on are the two elements of each of the WholeOutputs. C is not read.
 #pragma once
 
 #include "pycutlass/activation.h"
@@ -183,6 +184,11 @@ CUTLASS_HOST_DEVICE Number rounded_to(Number x) {
 
 }  // namespace function
 
+template <typename... Ports>
+struct List {
+  static constexpr int kSize = sizeof...(Ports);
+};
+
 /// What every `Function` has: the type that each result is rounded to, the one that is computed in on the way, and the
 /// one that activations are right to.
 template <typename Compute, typename Number_, typename Activated_ = Number_>
@@ -190,6 +196,8 @@ struct EpilogueFunction {
   using Number = Number_;
   using Activated = Activated_;
   static constexpr bool kIsGated = false;
+  using HalfInputs = List<>;
+  using WholeOutputs = List<>;
 
   CUTLASS_HOST_DEVICE static Number rounded(Number x) {
     if constexpr (cutlass::platform::is_same<Compute, Number>::value) {
@@ -228,11 +236,6 @@ struct Column : PortAt<kMember, kAlignment> {};
 template <auto kMember, int kAlignment>
 struct PerBatch : PortAt<kMember, kAlignment> {};
 
-template <typename... Ports>
-struct List {
-  static constexpr int kSize = sizeof...(Ports);
-};
-
 /// What is done with all ports of a list, as members of the arguments.
 template <typename Port>
 struct EachPort;
@@ -269,7 +272,8 @@ struct EachPort<List<Ports...>> {
   }
 };
 template <typename Function>
-using AllPorts = EachPort<List<typename Function::Inputs, typename Function::Outputs, typename Function::Reductions>>;
+using AllPorts = EachPort<List<typename Function::Inputs, typename Function::HalfInputs, typename Function::Outputs,
+                               typename Function::WholeOutputs, typename Function::Reductions>>;
 
 template <typename Element>
 struct ElementOf;
@@ -545,22 +549,32 @@ struct HalfColumns {
 };
 
 /// Computes what a group of elements comes to where each two neighbours are one element of D.
-template <typename Function, int kVector, typename Accumulator, typename AllReaders>
+template <typename Function, int kVector, typename Accumulator, typename AllReaders, typename HalfReaders, int kMade,
+          int kWhole>
 CUTLASS_HOST_DEVICE void compute_pairs(typename Function::Number const* scalars, Accumulator const* accumulators,
-                                       AllReaders const& readers, int r, int g,
-                                       typename Function::Number (&out)[kVector / 2]) {
+                                       AllReaders const& readers, HalfReaders const& half_readers, int r, int g,
+                                       typename Function::Number (&out)[kMade][kVector / 2],
+                                       typename Function::Number (&whole)[kWhole][kVector]) {
   using Number = typename Function::Number;
   static_assert(kVector % 2 == 0, "both columns of a pair belong to one thread");
-  static_assert(!Function::kReadsSource && Function::Outputs::kSize == 0 && Function::Reductions::kSize == 0);
+  static_assert(!Function::kReadsSource && kMade == 1 + Function::Outputs::kSize + Function::Reductions::kSize);
   CUTLASS_PRAGMA_UNROLL
   for (int v = 0; v < kVector / 2; ++v) {
-    Number in[2][1 + Function::Inputs::kSize];
+    Number in[2][1 + Function::Inputs::kSize], half[1 + Function::HalfInputs::kSize], made[kMade], both[kWhole][2];
     CUTLASS_PRAGMA_UNROLL
     for (int odd = 0; odd < 2; ++odd) {
       in[odd][0] = function::widened<Number>(accumulators[2 * v + odd]);
       readers.values(r, g, 2 * v + odd, in[odd] + 1);
     }
-    Function::compute(scalars, in[0], in[1], &out[v]);
+    half_readers.values(r, g, v, half);
+    Function::compute(scalars, in[0], in[1], half, made, both);
+    CUTLASS_PRAGMA_UNROLL
+    for (int o = 0; o < kMade; ++o) out[o][v] = made[o];
+    CUTLASS_PRAGMA_UNROLL
+    for (int o = 0; o < Function::WholeOutputs::kSize; ++o) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int odd = 0; odd < 2; ++odd) whole[o][2 * v + odd] = both[o][odd];
+    }
   }
 }
 

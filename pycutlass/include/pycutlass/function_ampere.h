@@ -25,7 +25,10 @@ struct FunctionVisitor {
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
   static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
   using Space = ReductionSpace<Function, kTileM, kTileN>;
-  using Storage = ReductionStorage<Function, kWarps, kTileN, 1>;
+  /// Columns of D in a tile, and of a thread's group: half of the product's where these are combined in pairs.
+  static constexpr int kColumnsD = Function::kIsGated ? kTileN / 2 : kTileN;
+  static constexpr int kVectorD = Function::kIsGated ? kVector / 2 : kVector;
+  using Storage = ReductionStorage<Function, kWarps, kColumnsD, 1>;
   /// A warp has whole rows of the tile: of one, or of several that lie side by side in its lanes.
   static_assert(!kReduces || (kLanes * kGroups * kVector == kTileN && 32 % kLanes == 0));
 
@@ -83,12 +86,21 @@ struct FunctionVisitor {
     Number scalars[Function::kScalars + 1];
     Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> readers;
     Readers<Source, Arguments, kRows, kGroups, kVector> source;
-    Reducers<typename Function::Reductions, Number, kRows, kGroups, kVector> reducers;
+    Readers<typename Function::HalfInputs, typename Function::Arguments, kRows, kGroups, kVectorD> half_readers;
+    Reducers<typename Function::Reductions, Number, kRows, kGroups, kVectorD> reducers;
     int last;  // in which lines of tiles this one was counted last, for the first thread
 
     /// Asked for where they are needed, so that they take no registers meanwhile.
     CUTLASS_DEVICE Partials<Number> partials() const {
       return params.group.places ? Space::of(where.rows, where.columns, params.group, matrix) : params.partials;
+    }
+    /// Where the elements of D are, and of all that is like it.
+    CUTLASS_DEVICE auto where_D() const {
+      if constexpr (Function::kIsGated) {
+        return HalfColumns<Where>(where);
+      } else {
+        return where;
+      }
     }
     CUTLASS_DEVICE void begin_epilogue() {
       if constexpr (kReduces) {
@@ -96,6 +108,7 @@ struct FunctionVisitor {
       }
       Function::read_scalars(params.given, scalars);
       readers.load_columns(chosen.given, where);
+      half_readers.load_columns(chosen.given, where_D());
       reducers.begin_columns();
       reducers.begin_whole();
     }
@@ -104,6 +117,7 @@ struct FunctionVisitor {
       where.step = step;
       readers.load_rows(chosen.given, where);
       source.load_rows(chosen, where);
+      half_readers.load_rows(chosen.given, where_D());
     }
     CUTLASS_DEVICE void begin_row(int) {}
     template <typename Accumulator, int kCount>
@@ -111,12 +125,21 @@ struct FunctionVisitor {
       static_assert(kCount == kVector);
       Accumulator const* const sums = reinterpret_cast<Accumulator const*>(&accumulators);
       if constexpr (Function::kIsGated) {
-        Number half[1][kVector / 2];
-        compute_pairs<Function, kVector>(scalars, sums, readers, r, g, half[0]);
-        Writers<Target>::store(chosen, HalfColumns<Where>(where), r, g, half);
+        visit_pairs(r, g, sums);
       } else {
         visit_all(r, g, sums);
       }
+    }
+    template <typename Accumulator>
+    CUTLASS_DEVICE void visit_pairs(int r, int g, Accumulator const* sums) {
+      constexpr int kWhole = Function::WholeOutputs::kSize;
+      Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVectorD];
+      Number whole[kWhole > 0 ? kWhole : 1][kVector];
+      compute_pairs<Function, kVector>(scalars, sums, readers, half_readers, r, g, out, whole);
+      Writers<Target>::store(chosen, where_D(), r, g, out);
+      Writers<typename Function::Outputs>::store(chosen.given, where_D(), r, g, out + 1);
+      Writers<typename Function::WholeOutputs>::store(chosen.given, where, r, g, whole);
+      reduce(r, g, out + 1 + Function::Outputs::kSize);
     }
     template <typename Accumulator>
     CUTLASS_DEVICE void visit_all(int r, int g, Accumulator const* sums) {
@@ -129,9 +152,12 @@ struct FunctionVisitor {
       compute_group<Function, kVector>(scalars, sums, of_source, readers, r, g, out);
       Writers<Target>::store(chosen, where, r, g, out);
       Writers<typename Function::Outputs>::store(chosen.given, where, r, g, out + 1);
+      reduce(r, g, out + 1 + Function::Outputs::kSize);
+    }
+    CUTLASS_DEVICE void reduce(int r, int g, Number const (*given)[kVectorD]) {
       if constexpr (kReduces) {
         if (where.row(r) < where.rows && where.column(g) < where.columns) {
-          reducers.template take<kVector>(r, g, out + 1 + Function::Outputs::kSize);
+          reducers.template take<kVectorD>(r, g, given);
         }
       }
     }
@@ -144,20 +170,20 @@ struct FunctionVisitor {
         Partials<Number> const partials = this->partials();
         int const warp = thread / 32, lane = thread % 32;
         __syncthreads();  // an earlier tile has read what is shared
-        reducers.template share_columns<kLanes>(shared.columns, kWarps * kTileN, warp * kTileN, lane,
-                                                [&](int g) { return where.column(g) - tile_n * kTileN; });
+        reducers.template share_columns<kLanes>(shared.columns, kWarps * kColumnsD, warp * kColumnsD, lane,
+                                                [&](int g) { return where_D().column(g) - tile_n * kColumnsD; });
         reducers.share_whole(shared.wholes, kWarps, warp, lane);
         __syncthreads();
-        for (int column = thread; column < kTileN; column += Threads::kThreads) {
-          reducers.leave_columns(partials, 0, shared.columns, kWarps * kTileN, kWarps, kTileN, tile_n * kTileN,
-                                 where.columns, tile_m, where.batch, column);
+        for (int column = thread; column < kColumnsD; column += Threads::kThreads) {
+          reducers.leave_columns(partials, 0, shared.columns, kWarps * kColumnsD, kWarps, kColumnsD, tile_n * kColumnsD,
+                                 where_D().columns, tile_m, where.batch, column);
         }
         if (thread == 0) {
           reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
         }
         if (thread == 0) shared.done = last;
         __syncthreads();
-        reducers.finish(partials, 0, chosen.given, where, tile_m, tile_n, shared.done, thread, Threads::kThreads);
+        reducers.finish(partials, 0, chosen.given, where_D(), tile_m, tile_n, shared.done, thread, Threads::kThreads);
       }
     }
   };
@@ -174,7 +200,7 @@ struct FunctionVisitor {
     Arguments chosen;
     AllPorts<Function>::choose(chosen.given, params->given, tile.k());
     EachPort<List<Source, Target>>::choose(chosen, *params, tile.k());
-    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}, 0};
+    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}, {}, 0};
   }
 };
 

@@ -135,8 +135,11 @@ struct ReductionSpace {
 #endif
 
  private:
+  /// Where columns are combined in pairs, results are of half as many; there are as many tiles all the same.
+  static constexpr int kColumns = Function::kIsGated ? kTileN / 2 : kTileN;
+
   CUTLASS_HOST_DEVICE static Partials<Number> of_tiles(int m, int n, int64_t batches) {
-    return {(m + kTileM - 1) / kTileM, (n + kTileN - 1) / kTileN, kTileM, kTileN, batches, nullptr, nullptr};
+    return {(m + kTileM - 1) / kTileM, (n + kTileN - 1) / kTileN, kTileM, kColumns, batches, nullptr, nullptr};
   }
   CUTLASS_HOST_DEVICE static int64_t counter_bytes(int64_t counters) {
     return (counters * int64_t(sizeof(unsigned)) + 15) / 16 * 16;

@@ -34,6 +34,85 @@ CUTLASS_DEVICE void transpose(Word (&words)[4], int lane) {
 
 }  // namespace function
 
+/// Writes elements of a matrix like D, of half as many columns, that a thread has in two rows of a subtile: one in each
+/// of `kGroups` groups of 8 columns. Four threads have one row, every fourth element each, which they exchange for four
+/// neighbours where there are as many and the matrix is aligned to them.
+template <int kGroups, int kAlignment>
+struct HalfWriter {
+  template <typename Element, typename Where, typename Number>
+  CUTLASS_DEVICE static void store(Port<Element> const& target, Where const& place, int lane,
+                                   Number const (&made)[2][kGroups]) {
+    constexpr int kNeighbours = kGroups == 4 && kAlignment % 4 == 0 && sizeof(Element) <= 4 ? 4 : 1;
+    constexpr int kRowsOfWord = sizeof(Element) <= 2 ? 2 : 1;
+    using Neighbours = cutlass::AlignedArray<Element, kNeighbours>;
+    union Word {
+      CUTLASS_DEVICE Word() : bits(0) {}
+      Element rows[kRowsOfWord];
+      uint32_t bits;
+    };
+    int const base = place.first_column / 2 - lane;
+    CUTLASS_PRAGMA_UNROLL
+    for (int first = 0; first < 2; first += kRowsOfWord) {
+      Word words[kGroups];
+      CUTLASS_PRAGMA_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kRowsOfWord; ++i) words[g].rows[i] = function::Stored<Element>::of(made[first + i][g]);
+      }
+      if constexpr (kNeighbours == 4) function::transpose(words, lane);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kRowsOfWord; ++i) {
+        int const row = place.row(first + i);
+        auto* const line = target.data + place.batch * target.batch + int64_t(row) * target.stride;
+        CUTLASS_PRAGMA_UNROLL
+        for (int g = 0; g < kGroups; g += kNeighbours) {
+          int const column = base + (kNeighbours == 4 ? 4 * lane : 4 * g + lane);
+          if (row >= place.rows || column >= place.columns / 2) continue;
+          Neighbours neighbours;
+          CUTLASS_PRAGMA_UNROLL
+          for (int c = 0; c < kNeighbours; ++c) neighbours[c] = words[g + c].rows[i];
+          *reinterpret_cast<Neighbours*>(line + column) = neighbours;
+        }
+      }
+    }
+  }
+};
+
+/// The same of all outputs. Elements of a column are adjacent in others, which are written one by one.
+template <int kGroups, typename Ports>
+struct HalfWriters;
+template <int kGroups>
+struct HalfWriters<kGroups, List<>> {
+  template <typename Arguments, typename Where, typename Number>
+  CUTLASS_DEVICE static void store(Arguments const&, Where const&, int, Number const (*)[2][kGroups]) {}
+};
+template <int kGroups, auto kMember, int kAlignment, typename... Others>
+struct HalfWriters<kGroups, List<Matrix<kMember, kAlignment>, Others...>> {
+  template <typename Arguments, typename Where, typename Number>
+  CUTLASS_DEVICE static void store(Arguments const& arguments, Where const& place, int lane,
+                                   Number const (*made)[2][kGroups]) {
+    HalfWriter<kGroups, kAlignment>::store(arguments.*kMember, place, lane, *made);
+    HalfWriters<kGroups, List<Others...>>::store(arguments, place, lane, made + 1);
+  }
+};
+template <int kGroups, auto kMember, int kAlignment, typename... Others>
+struct HalfWriters<kGroups, List<ColumnMajorMatrix<kMember, kAlignment>, Others...>> {
+  template <typename Arguments, typename Where, typename Number>
+  CUTLASS_DEVICE static void store(Arguments const& arguments, Where const& place, int lane,
+                                   Number const (*made)[2][kGroups]) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int g = 0; g < kGroups; ++g) {
+        Number const element[1][1] = {{(*made)[r][g]}};
+        Writers<List<ColumnMajorMatrix<kMember, kAlignment>>>::store(arguments, HalfColumns<Where>(place), r, g,
+                                                                     element);
+      }
+    }
+    HalfWriters<kGroups, List<Others...>>::store(arguments, place, lane, made + 1);
+  }
+};
+
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
 /// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
 /// columns.
@@ -44,21 +123,27 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   struct GroupArguments : Function::Arguments {
     GroupPartials<Number> group;
   };
-  /// Of D with half as many columns.
-  struct GatedArguments : Function::Arguments {
-    Port<ElementD> target;
-  };
   static constexpr bool kReducesGroup = kIsGroup && Function::Reductions::kSize > 0;
   static constexpr bool kIsGated = Function::kIsGated;
-  using Arguments = cute::conditional_t<kReducesGroup, GroupArguments,
-                                        cute::conditional_t<kIsGated, GatedArguments, typename Function::Arguments>>;
+  using WithoutTarget = cute::conditional_t<kReducesGroup, GroupArguments, typename Function::Arguments>;
+  /// Of D with half as many columns.
+  struct GatedArguments : WithoutTarget {
+    Port<ElementD> target;
+  };
+  using Arguments = cute::conditional_t<kIsGated, GatedArguments, WithoutTarget>;
 
   static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
   static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
+  /// Whether `synchronized` has anything to do.
+  static constexpr bool kReducesColumns = Reducers<typename Function::Reductions, Number, 1, 1, 1>::kColumnLines > 0;
   using Space = ReductionSpace<Function, kTileM, kTileN>;
-  using Storage = ReductionStorage<Function, kWarps, kStoredColumns, 1>;
+  /// Columns of D in a stored subtile, and those that a thread has side by side: half of the product's where these are
+  /// combined in pairs.
+  static constexpr int kColumnsD = kIsGated ? kStoredColumns / 2 : kStoredColumns, kVectorD = kIsGated ? 1 : 2;
+  static constexpr int kTileColumnsD = kIsGated ? kTileN / 2 : kTileN;
+  using Storage = ReductionStorage<Function, kWarps, kColumnsD, 1>;
 
   struct NoStorage {};
   using SharedStorage = cute::conditional_t<kReduces, Storage, NoStorage>;
@@ -129,11 +214,12 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   template <int kRows, int kColumns, int kDown, int kSubtiles, typename Source>
   struct TileCallbacks {
     static constexpr int kGroups = kColumns / 8;
-    static constexpr int kLine = 2 * kGroups, kReductions = Function::Reductions::kSize;
+    static constexpr int kLine = kVectorD * kGroups, kReductions = Function::Reductions::kSize;
     static_assert(kColumns == kStoredColumns);
     /// Of a group: the ports of one problem, and its D where threads write that.
     using Given = cute::conditional_t<kIsGated, Arguments, typename Function::Arguments>;
     using AllReaders = Readers<typename Function::Inputs, typename Function::Arguments, 2, kGroups, 2>;
+    using HalfReaders = Readers<typename Function::HalfInputs, typename Function::Arguments, 2, kGroups, 1>;
 
     Params const& params;
     cute::conditional_t<kIsGroup, Given, Given const&> given;
@@ -143,7 +229,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     int thread, tile_m, tile_n, problem;
     Number scalars[Function::kScalars + 1];
     AllReaders readers[kSubtilesAhead + 1];
-    Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, 2> reducers;
+    HalfReaders half_readers[kSubtilesAhead + 1];
+    Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
     int last;  // in which lines of tiles this one was counted last, for the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
@@ -159,11 +246,25 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       place.first_column += subtile / kDown * kColumns;
       return place;
     }
+    /// Where the elements of D are, and of all that is like it.
+    CUTLASS_DEVICE static auto of_D(Where const& place) {
+      if constexpr (kIsGated) {
+        return HalfColumns<Where>(place);
+      } else {
+        return place;
+      }
+    }
     CUTLASS_DEVICE void load(int subtile) {
       if (subtile >= kSubtiles) return;
       AllReaders& each = readers[subtile % (kSubtilesAhead + 1)];
       each.load_columns(given, where(subtile));
       each.load_rows(given, where(subtile));
+      if constexpr (Function::HalfInputs::kSize > 0) {
+        Where const place = where(subtile);
+        HalfReaders& half = half_readers[subtile % (kSubtilesAhead + 1)];
+        half.load_columns(given, of_D(place));
+        half.load_rows(given, of_D(place));
+      }
     }
     CUTLASS_DEVICE void begin() {
       cutlass::arch::wait_on_dependent_grids();  // what this thread itself reads is of kernels before this one
@@ -186,53 +287,43 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE auto visit(cutlass::Array<Accumulator, kFragment> const& sums, int, int i, int j) {
       static_assert(kFragment == 4 * kGroups);
       if constexpr (kIsGated) {
-        write_pairs(sums, j * kDown + i);
+        visit_pairs(sums, i, j);
       } else {
         return visit_all(sums, i, j);
       }
     }
-    /// Writes the elements of D that a subtile comes to, each of two columns that this thread has. Four threads have
-    /// one row of it, every fourth element each, which they exchange for four neighbours where there are as many.
+    /// Writes D and all else that a subtile comes to, of the two columns that this thread has side by side.
     template <typename Accumulator, int kFragment>
-    CUTLASS_DEVICE void write_pairs(cutlass::Array<Accumulator, kFragment> const& sums, int subtile) {
-      constexpr int kNeighbours = kGroups == 4 ? 4 : 1, kRowsOfWord = 4 / sizeof(ElementD);
-      using Neighbours = cutlass::AlignedArray<ElementD, kNeighbours>;
-      union Word {
-        ElementD rows[kRowsOfWord];
-        uint32_t bits;
-      };
-      auto const& target = given.target;
+    CUTLASS_DEVICE void visit_pairs(cutlass::Array<Accumulator, kFragment> const& sums, int i, int j) {
+      constexpr int kMade = 1 + Function::Outputs::kSize + kReductions, kWhole = Function::WholeOutputs::kSize;
+      int const subtile = j * kDown + i, ahead = subtile % (kSubtilesAhead + 1);
       Where const place = where(subtile);
-      int const lane = thread % 4, base = place.first_column / 2 - lane;
+      Number made[kMade][2][kGroups];  // of each row
       CUTLASS_PRAGMA_UNROLL
-      for (int first = 0; first < 2; first += kRowsOfWord) {
-        Word words[kGroups];
+      for (int pair = 0; pair < kFragment / 2; ++pair) {
+        int const r = pair % 2, g = pair / 2;
+        Number out[kMade][1], whole[kWhole > 0 ? kWhole : 1][2];
+        Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
+        compute_pairs<Function, 2>(scalars, of_pair, readers[ahead], half_readers[ahead], r, g, out, whole);
+        Writers<typename Function::WholeOutputs>::store(given, place, r, g, whole);
         CUTLASS_PRAGMA_UNROLL
-        for (int g = 0; g < kGroups; ++g) {
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < kRowsOfWord; ++i) {
-            int const r = first + i, pair = 2 * g + r;
-            Number made[1];
-            Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
-            compute_pairs<Function, 2>(scalars, of_pair, readers[subtile % (kSubtilesAhead + 1)], r, g, made);
-            words[g].rows[i] = function::Stored<ElementD>::of(made[0]);
-          }
-        }
-        if constexpr (kNeighbours == 4) function::transpose(words, lane);
+        for (int o = 0; o < kMade; ++o) made[o][r][g] = out[o][0];
+      }
+      // A matrix that is read may be D, whose elements other threads of the warp write.
+      if constexpr (Function::HalfInputs::kSize > 0) __syncwarp();
+      HalfWriter<kGroups, 4>::store(given.target, place, thread % 4, made[0]);
+      HalfWriters<kGroups, typename Function::Outputs>::store(given, place, thread % 4, made + 1);
+      if constexpr (kReduces) {
+        Number lines[2][kReductions][kLine];
         CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kRowsOfWord; ++i) {
-          int const row = place.row(first + i);
-          auto* const line = target.data + place.batch * target.batch + int64_t(row) * target.stride;
+        for (int r = 0; r < 2; ++r) {
           CUTLASS_PRAGMA_UNROLL
-          for (int g = 0; g < kGroups; g += kNeighbours) {
-            int const column = base + (kNeighbours == 4 ? 4 * lane : 4 * g + lane);
-            if (row >= place.rows || column >= place.columns / 2) continue;
-            Neighbours made;
+          for (int o = 0; o < kReductions; ++o) {
             CUTLASS_PRAGMA_UNROLL
-            for (int c = 0; c < kNeighbours; ++c) made[c] = words[g + c].rows[i];
-            *reinterpret_cast<Neighbours*>(line + column) = made;
+            for (int g = 0; g < kGroups; ++g) lines[r][o][g] = made[1 + Function::Outputs::kSize + o][r][g];
           }
         }
+        reduce(lines, place, i);
       }
     }
     template <typename Accumulator, int kFragment>
@@ -260,29 +351,30 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
           }
         }
       }
-      if constexpr (kReduces) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int r = 0; r < 2; ++r) {
-          if (place.row(r) >= place.rows) continue;
-          reducers.template leave_out<kLine>(lines[r], [&](int c) { return place.column(c / 2) < place.columns; });
-          reducers.template take<kLine>(2 * i + r, 0, lines[r]);
-        }
-      }
-      if constexpr (kReduces) {
-        int const lane = thread % 32;
-        if (i == kDown - 1) {
-          reducers.template share_columns<4>(shared.columns, kWarps * kColumns, thread / 32 * kColumns, lane,
-                                             [&](int g) { return 8 * g + 2 * (lane % 4); });
-        }
-      }
+      if constexpr (kReduces) reduce(lines, place, i);
       return result;
+    }
+    /// Takes what is reduced of both rows of a subtile, and shares columns where it is the last one of them.
+    template <int kLines>
+    CUTLASS_DEVICE void reduce(Number (&lines)[2][kLines][kLine], Where const& place, int i) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        if (place.row(r) >= place.rows) continue;
+        reducers.template leave_out<kLine>(lines[r], [&](int c) { return place.column(c / kVectorD) < place.columns; });
+        reducers.template take<kLine>(2 * i + r, 0, lines[r]);
+      }
+      int const lane = thread % 32;
+      if (i == kDown - 1) {
+        reducers.template share_columns<4>(shared.columns, kWarps * kColumnsD, thread / 32 * kColumnsD, lane,
+                                           [&](int g) { return kVectorD * (4 * g + lane % 4); });
+      }
     }
     /// Between two barriers of the threads that store the tile.
     CUTLASS_DEVICE void synchronized(int i, int j) {
       if constexpr (kReduces) {
         if (i != kDown - 1 || is_outside()) return;
-        reducers.leave_columns(partials(), 0, shared.columns, kWarps * kColumns, kWarps, kColumns,
-                               tile_n * kTileN + j * kColumns, tile.columns, tile_m, tile.batch, thread);
+        reducers.leave_columns(partials(), 0, shared.columns, kWarps * kColumnsD, kWarps, kColumnsD,
+                               tile_n * kTileColumnsD + j * kColumnsD, of_D(tile).columns, tile_m, tile.batch, thread);
       }
     }
     /// Whether the tile belongs to a cluster of which D has less.
@@ -305,7 +397,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         }
         if (thread == 0) shared.done = last;
         synchronize();
-        reducers.finish(partials, 0, given, tile, tile_m, tile_n, shared.done, thread, 32 * kWarps);
+        reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, shared.done, thread, 32 * kWarps);
       }
     }
   };
@@ -323,9 +415,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
       if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
-      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, 0};
+      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, {}, 0};
     } else {
-      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, 0};
+      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, {}, 0};
     }
   }
 };
