@@ -334,8 +334,7 @@ def quantized_expert(accum: Any, bias: Row, inverse: Scalar = 1.0) -> Any:
 def test_it_builds(function: Any, kernel: str, kind: Any) -> None:
     described = parts("f16")
     if kernel != "ampere":
-        columns = 64 if function is gated_several else 128  # whose tensors take registers
-        tile = (64 if kernel == "pingpong" else 128, columns, 64)
+        tile = (64 if kernel == "pingpong" else 128, 128, 64)
         described = native_parts(tile=tile, schedule=KernelSchedule[kernel.capitalize()])
     types = {"q": cutlass.float_e4m3} if function is quantized_expert else {}
     operation = kind(**described | {"epilogue_functor": function(f16, 8, **types)})

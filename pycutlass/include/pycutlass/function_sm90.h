@@ -5,6 +5,7 @@
 
 #include "pycutlass/function_reduction.h"
 #include "pycutlass/gemm_sm90.h"
+#include "pycutlass/pairs_sm90.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp>
@@ -13,105 +14,6 @@ namespace pycutlass {
 
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
-
-namespace function {
-
-/// Has word i of the j-th of four neighbouring threads become word j of the i-th.
-template <typename Word>
-CUTLASS_DEVICE void transpose(Word (&words)[4], int lane) {
-  CUTLASS_PRAGMA_UNROLL
-  for (int step = 1; step < 4; step *= 2) {
-    bool const is_upper = lane & step;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      if (i & step) continue;
-      uint32_t const taken = exchanged(is_upper ? words[i].bits : words[i + step].bits, step);
-      words[i].bits = is_upper ? taken : words[i].bits;
-      words[i + step].bits = is_upper ? words[i + step].bits : taken;
-    }
-  }
-}
-
-}  // namespace function
-
-/// Writes elements of a matrix like D, of half as many columns, that a thread has in two rows of a subtile: one in each
-/// of `kGroups` groups of 8 columns. Four threads have one row, every fourth element each, which they exchange for four
-/// neighbours where there are as many and the matrix is aligned to them.
-template <int kGroups, int kAlignment>
-struct HalfWriter {
-  template <typename Element, typename Where, typename Number>
-  CUTLASS_DEVICE static void store(Port<Element> const& target, Where const& place, int lane,
-                                   Number const (&made)[2][kGroups]) {
-    constexpr int kNeighbours = kGroups == 4 && kAlignment % 4 == 0 && sizeof(Element) <= 4 ? 4 : 1;
-    constexpr int kRowsOfWord = sizeof(Element) <= 2 ? 2 : 1;
-    using Neighbours = cutlass::AlignedArray<Element, kNeighbours>;
-    union Word {
-      CUTLASS_DEVICE Word() : bits(0) {}
-      Element rows[kRowsOfWord];
-      uint32_t bits;
-    };
-    int const base = place.first_column / 2 - lane;
-    CUTLASS_PRAGMA_UNROLL
-    for (int first = 0; first < 2; first += kRowsOfWord) {
-      Word words[kGroups];
-      CUTLASS_PRAGMA_UNROLL
-      for (int g = 0; g < kGroups; ++g) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < kRowsOfWord; ++i) words[g].rows[i] = function::Stored<Element>::of(made[first + i][g]);
-      }
-      if constexpr (kNeighbours == 4) function::transpose(words, lane);
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kRowsOfWord; ++i) {
-        int const row = place.row(first + i);
-        auto* const line = target.data + place.batch * target.batch + int64_t(row) * target.stride;
-        CUTLASS_PRAGMA_UNROLL
-        for (int g = 0; g < kGroups; g += kNeighbours) {
-          int const column = base + (kNeighbours == 4 ? 4 * lane : 4 * g + lane);
-          if (row >= place.rows || column >= place.columns / 2) continue;
-          Neighbours neighbours;
-          CUTLASS_PRAGMA_UNROLL
-          for (int c = 0; c < kNeighbours; ++c) neighbours[c] = words[g + c].rows[i];
-          *reinterpret_cast<Neighbours*>(line + column) = neighbours;
-        }
-      }
-    }
-  }
-};
-
-/// The same of all outputs. Elements of a column are adjacent in others, which are written one by one.
-template <int kGroups, typename Ports>
-struct HalfWriters;
-template <int kGroups>
-struct HalfWriters<kGroups, List<>> {
-  template <typename Arguments, typename Where, typename Number>
-  CUTLASS_DEVICE static void store(Arguments const&, Where const&, int, Number const (*)[2][kGroups]) {}
-};
-template <int kGroups, auto kMember, int kAlignment, typename... Others>
-struct HalfWriters<kGroups, List<Matrix<kMember, kAlignment>, Others...>> {
-  template <typename Arguments, typename Where, typename Number>
-  CUTLASS_DEVICE static void store(Arguments const& arguments, Where const& place, int lane,
-                                   Number const (*made)[2][kGroups]) {
-    HalfWriter<kGroups, kAlignment>::store(arguments.*kMember, place, lane, *made);
-    HalfWriters<kGroups, List<Others...>>::store(arguments, place, lane, made + 1);
-  }
-};
-template <int kGroups, auto kMember, int kAlignment, typename... Others>
-struct HalfWriters<kGroups, List<ColumnMajorMatrix<kMember, kAlignment>, Others...>> {
-  template <typename Arguments, typename Where, typename Number>
-  CUTLASS_DEVICE static void store(Arguments const& arguments, Where const& place, int lane,
-                                   Number const (*made)[2][kGroups]) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int g = 0; g < kGroups; ++g) {
-        Number const element[1][1] = {{(*made)[r][g]}};
-        Writers<List<ColumnMajorMatrix<kMember, kAlignment>>>::store(arguments, HalfColumns<Where>(place), r, g,
-                                                                     element);
-      }
-    }
-    HalfWriters<kGroups, List<Others...>>::store(arguments, place, lane, made + 1);
-  }
-};
 
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
 /// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
@@ -219,7 +121,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     /// Of a group: the ports of one problem, and its D where threads write that.
     using Given = cute::conditional_t<kIsGated, Arguments, typename Function::Arguments>;
     using AllReaders = Readers<typename Function::Inputs, typename Function::Arguments, 2, kGroups, 2>;
-    using HalfReaders = Readers<typename Function::HalfInputs, typename Function::Arguments, 2, kGroups, 1>;
+    using HalfReaders = pycutlass::HalfReaders<typename Function::HalfInputs, typename Function::Arguments, kGroups>;
 
     Params const& params;
     cute::conditional_t<kIsGroup, Given, Given const&> given;
@@ -259,12 +161,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       AllReaders& each = readers[subtile % (kSubtilesAhead + 1)];
       each.load_columns(given, where(subtile));
       each.load_rows(given, where(subtile));
-      if constexpr (Function::HalfInputs::kSize > 0) {
-        Where const place = where(subtile);
-        HalfReaders& half = half_readers[subtile % (kSubtilesAhead + 1)];
-        half.load_columns(given, of_D(place));
-        half.load_rows(given, of_D(place));
-      }
+      half_readers[subtile % (kSubtilesAhead + 1)].load(given, where(subtile), thread % 4);
     }
     CUTLASS_DEVICE void begin() {
       cutlass::arch::wait_on_dependent_grids();  // what this thread itself reads is of kernels before this one
@@ -298,13 +195,14 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       constexpr int kMade = 1 + Function::Outputs::kSize + kReductions, kWhole = Function::WholeOutputs::kSize;
       int const subtile = j * kDown + i, ahead = subtile % (kSubtilesAhead + 1);
       Where const place = where(subtile);
+      auto const halves = half_readers[ahead].turned(thread % 4);
       Number made[kMade][2][kGroups];  // of each row
       CUTLASS_PRAGMA_UNROLL
       for (int pair = 0; pair < kFragment / 2; ++pair) {
         int const r = pair % 2, g = pair / 2;
         Number out[kMade][1], whole[kWhole > 0 ? kWhole : 1][2];
         Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
-        compute_pairs<Function, 2>(scalars, of_pair, readers[ahead], half_readers[ahead], r, g, out, whole);
+        compute_pairs<Function, 2>(scalars, of_pair, readers[ahead], halves, r, g, out, whole);
         Writers<typename Function::WholeOutputs>::store(given, place, r, g, whole);
         CUTLASS_PRAGMA_UNROLL
         for (int o = 0; o < kMade; ++o) made[o][r][g] = out[o][0];
