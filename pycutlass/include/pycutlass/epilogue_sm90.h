@@ -81,8 +81,19 @@ template <typename Callbacks>
 struct WritesTarget<Callbacks, cute::void_t<decltype(Callbacks::kIsGated)>> : cute::bool_constant<Callbacks::kIsGated> {
 };
 
+/// Whether a dispatch policy is that of a group, whose problems have tensor maps of their own, made by the first warp.
+template <typename Policy>
+struct IsOfGroup : cute::false_type {};
+template <int kStagesC, int kStagesD, int kFragment, bool kReuse, bool kDelay, int kGroups>
+struct IsOfGroup<
+    cutlass::epilogue::Sm90PtrArrayTmaWarpSpecialized<kStagesC, kStagesD, kFragment, kReuse, kDelay, kGroups>>
+    : cute::true_type {};
+
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
 /// the default belong to the reductions of stream-K, which these kernels do not have.
+///
+/// Each warp sends its own rows of D by TMA, as soon as it has them: to wait for other warps, twice for each subtile,
+/// took as long as much arithmetic.
 template <typename Collective, bool kIsFunction = false>
 struct EpilogueSm90 : Collective {
   using typename Collective::CtaTileMNK;
@@ -111,8 +122,30 @@ struct EpilogueSm90 : Collective {
   using Buffers = decltype(cute::tile_to_shape(
       Atom{}, cute::make_shape(cute::Int<kRows>{}, cute::Int<kColumns>{}, cute::Int<kStages>{}),
       cute::Step<cute::_1, cute::_2, cute::_3>{}));
+  static constexpr int kBuffersD = kShared ? Policy::StagesC : Policy::StagesD;
   using LayoutC = Buffers<typename Collective::SmemLayoutAtomC, Policy::StagesC>;
-  using LayoutD = Buffers<typename Collective::SmemLayoutAtomD, kShared ? Policy::StagesC : Policy::StagesD>;
+  using LayoutD = Buffers<typename Collective::SmemLayoutAtomD, kBuffersD>;
+  static constexpr bool kByWarps = !IsOfGroup<Policy>::value;
+  static constexpr int kWarpRows = 16;
+
+#if !PYCUTLASS_DEVICE_SIDE
+  /// As the collective has them, but for the tensor map of D, whose box is what a warp sends.
+  template <typename Size>
+  static Params to_underlying_arguments(Size const& size, typename Collective::Arguments const& arguments,
+                                        void* workspace) {
+    Params params = Collective::to_underlying_arguments(size, arguments, workspace);
+    if constexpr (kByWarps) {
+      auto const [m, n, k, batches] = size;
+      auto const whole = cute::make_tensor(cute::make_gmem_ptr(arguments.ptr_D),
+                                           cute::make_layout(cute::make_shape(m, n, batches), arguments.dD));
+      using Box = cute::Shape<cute::Int<kWarpRows>, cute::Int<kColumns>>;
+      auto const of_warp = cute::make_tma_copy_C_sm90(
+          cute::SM90_TMA_STORE{}, whole, cute::tile_to_shape(typename Collective::SmemLayoutAtomD{}, Box{}), Box{});
+      const_cast<cute::TmaDescriptor&>(*params.tma_store_d.get_tma_descriptor()) = *of_warp.get_tma_descriptor();
+    }
+    return params;
+  }
+#endif
 
   CUTLASS_DEVICE EpilogueSm90(Params const& params, TensorStorage& shared)
       : Collective(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
@@ -202,21 +235,44 @@ struct EpilogueSm90 : Collective {
           using Computed = typename decltype(computed)::Element;
           auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
           auto const buffer = stored_from(cute::_, cute::_, stored.index());
+          int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
+          int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
+          if constexpr (kByWarps) {
+            cute::tma_store_wait<kBuffersD - 1>();  // what this warp wrote there before has left
+            __syncwarp();
+          }
           storer.store(result, buffer);
 
           cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
-          synchronize(mma);
-          if constexpr (kIsFunction) callbacks.synchronized(i, j);
-          if (first_warp) {
-            int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
-            int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
-            send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
+          if constexpr (kByWarps) {
+            int const first_row = kWarpRows * storer.warp;
+            __syncwarp();
+            send(&buffer(first_row, 0), map, row + first_row, column, batch);
             stores.producer_commit(stored);
+            if constexpr (shares_columns()) {
+              synchronize(mma);
+              callbacks.synchronized(i, j);
+              synchronize(mma);
+            }
+          } else {
+            synchronize(mma);
+            if constexpr (kIsFunction) callbacks.synchronized(i, j);
+            if (first_warp) {
+              send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
+              stores.producer_commit(stored);
+            }
           }
           ++stored;
           ++issued_;
-          if (first_warp) stores.producer_acquire(stored);
-          synchronize(mma);
+          if constexpr (kByWarps) {
+            if (kShared && has_load) {
+              stores.producer_acquire(stored);
+              __syncwarp();
+            }
+          } else {
+            if (first_warp) stores.producer_acquire(stored);
+            synchronize(mma);
+          }
 
           if constexpr (kShared) {
             if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
@@ -262,6 +318,15 @@ struct EpilogueSm90 : Collective {
     cute::tuple<> const untold{};
     return fusion_.template get_consumer_store_callbacks<true>(cutlass::epilogue::fusion::detail::ConsumerStoreArgs(
         size, CtaTileMNK{}, coord, mma, EpilogueTile{}, untold, untold, untold, untold, untold, source, thread));
+  }
+
+  /// Whether the threads of a tile pass what columns come to through shared memory.
+  CUTLASS_DEVICE static constexpr bool shares_columns() {
+    if constexpr (kIsFunction) {
+      return FusionCallbacks::kReducesColumns;
+    } else {
+      return false;
+    }
   }
 
   template <typename Mma>

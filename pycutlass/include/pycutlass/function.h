@@ -66,6 +66,25 @@ template <typename Number>
 CUTLASS_HOST_DEVICE Number minimum(Number x, Number y) {
   return x < y || x != x ? x : y;
 }
+/// The same in one instruction, in place of three.
+CUTLASS_HOST_DEVICE float maximum(float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+#else
+  return maximum<float>(x, y);
+#endif
+}
+CUTLASS_HOST_DEVICE float minimum(float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  return result;
+#else
+  return minimum<float>(x, y);
+#endif
+}
 
 /// With the sign of the divisor, as Python's % has it, zeros too.
 template <typename Number>
@@ -308,7 +327,7 @@ struct Line {
 
 /// What a thread reads of a tensor for a block of its elements: `kRows` rows with `kGroups` groups of `kVector`
 /// adjacent columns each. `Where` has row(r) and column(g) of the first one in a group, rows, columns and batch: a
-/// group is inside of D or outside as a whole.
+/// group is inside of D or outside as a whole. `kRowBytes` is what the registers hold of these rows alone.
 template <typename Port, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader;
 
@@ -320,6 +339,7 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   struct alignas(16) Group {
     cutlass::Array<Element, kVector> elements;
   };
+  static constexpr int kRowBytes = kRows * kGroups * kVector * int(sizeof(Element));
   Group groups[kRows][kGroups];
 
   template <typename Where>
@@ -351,6 +371,7 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<ColumnMajorMatrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  static constexpr int kRowBytes = kRows * kGroups * kVector * int(sizeof(Element));
   cutlass::Array<Element, kVector> groups[kRows][kGroups];
 
   template <typename Where>
@@ -384,6 +405,7 @@ struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   struct alignas(16) Group {
     cutlass::Array<Element, kVector> elements;
   };
+  static constexpr int kRowBytes = 0;
   Group groups[kGroups];
 
   template <int kAligned, typename Where>
@@ -420,6 +442,7 @@ struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  static constexpr int kRowBytes = kRows * int(sizeof(Element));
   Element elements[kRows];
 
   template <typename Where>
@@ -440,6 +463,7 @@ struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<PerBatch<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
+  static constexpr int kRowBytes = 0;
   Element element;
 
   template <typename Where>
@@ -460,6 +484,7 @@ template <typename Ports, typename Arguments, int kRows, int kGroups, int kVecto
 struct Readers;
 template <typename Arguments, int kRows, int kGroups, int kVector>
 struct Readers<List<>, Arguments, kRows, kGroups, kVector> {
+  static constexpr int kRowBytes = 0;
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
   template <typename Where>
@@ -471,6 +496,7 @@ template <typename First, typename... Others, typename Arguments, int kRows, int
 struct Readers<List<First, Others...>, Arguments, kRows, kGroups, kVector> {
   Reader<First, Arguments, kRows, kGroups, kVector> first;
   Readers<List<Others...>, Arguments, kRows, kGroups, kVector> others;
+  static constexpr int kRowBytes = decltype(first)::kRowBytes + decltype(others)::kRowBytes;
 
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const& arguments, Where const& where) {

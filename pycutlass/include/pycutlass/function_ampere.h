@@ -9,6 +9,12 @@
 
 namespace pycutlass {
 
+/// Whether steps of an epilogue may be begun alone (gemm_visitor.h).
+template <typename Threads, typename = void>
+struct IsAnyStep : cutlass::platform::false_type {};
+template <typename Threads>
+struct IsAnyStep<Threads, cute::void_t<decltype(Threads::kIsAnyStep)>> : cutlass::platform::true_type {};
+
 /// Visits the elements of a tile. `Threads` is the thread map of the epilogue.
 template <typename Function, typename Threads, typename C>
 struct FunctionVisitor {
@@ -18,12 +24,16 @@ struct FunctionVisitor {
   static constexpr int kVector = Threads::kElementsPerAccess;
   static constexpr int kRows = Threads::Iterations::kCluster * Threads::Iterations::kGroup * Threads::Iterations::kRow;
   static constexpr int kGroups = Threads::Iterations::kColumn;
+  static constexpr int kSteps = Threads::Count::kTile;
 
   using Tile = typename Threads::CtaShapeMNL;
   static constexpr int kTileM = cute::size<0>(Tile{}), kTileN = cute::size<1>(Tile{});
   static constexpr int kWarps = Threads::kThreads / 32, kLanes = Threads::Detail::kAccessWidth;
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
   static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
+  using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
+  /// Whether results are of several rows, so that those outside of D must be left out.
+  static constexpr bool kReducesAcross = Counted::kColumnLines > 0 || Counted::kWholes > 0;
   using Space = ReductionSpace<Function, kTileM, kTileN>;
   /// Columns of D in a tile, and of a thread's group: half of the product's where these are combined in pairs.
   static constexpr int kColumnsD = Function::kIsGated ? kTileN / 2 : kTileN;
@@ -45,6 +55,19 @@ struct FunctionVisitor {
   using Source =
       cutlass::platform::conditional_t<Function::kReadsSource, List<Matrix<&Arguments::source, C::kAlignment>>, List<>>;
   using Target = List<Matrix<&Arguments::target, C::kAlignment>>;
+  /// What a thread reads for one step.
+  struct StepReaders {
+    Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> all;
+    Readers<Source, Arguments, kRows, kGroups, kVector> source;
+    Readers<typename Function::HalfInputs, typename Function::Arguments, kRows, kGroups, kVectorD> halves;
+    static constexpr int kRowBytes =
+        decltype(all)::kRowBytes + decltype(source)::kRowBytes + decltype(halves)::kRowBytes;
+  };
+  /// Steps ahead of the present one whose rows are read, so that what the memory takes passes unnoticed; as many as 16
+  /// registers hold.
+  static constexpr int kMostAhead = StepReaders::kRowBytes > 16 ? 64 / StepReaders::kRowBytes : 4;
+  static constexpr bool kReadsAhead = StepReaders::kRowBytes > 0 && !IsAnyStep<Threads>::value;
+  static constexpr int kAhead = !kReadsAhead ? 0 : kMostAhead < 1 ? 1 : kMostAhead;
 
   template <typename Size>
   static Params to_underlying_arguments(Size const&, Arguments const& arguments, void*) {
@@ -77,6 +100,19 @@ struct FunctionVisitor {
     CUTLASS_HOST_DEVICE int column(int g) const { return first_column + g * Threads::Delta::kColumn; }
   };
 
+  /// The rows of a thread in all steps, for reductions.
+  struct RowsOfTile {
+    Where const& where;
+    int rows = where.rows;
+    int64_t batch = where.batch;
+
+    CUTLASS_DEVICE int row(int r) const {
+      Where of_step = where;
+      of_step.step = r / kRows;
+      return of_step.row(r % kRows);
+    }
+  };
+
   struct Callbacks {
     Params const& params;
     Arguments chosen;  // of which there are the ports alone, of one matrix
@@ -84,106 +120,124 @@ struct FunctionVisitor {
     Where where;
     int thread, tile_m, tile_n, matrix;
     Number scalars[Function::kScalars + 1];
-    Readers<typename Function::Inputs, typename Function::Arguments, kRows, kGroups, kVector> readers;
-    Readers<Source, Arguments, kRows, kGroups, kVector> source;
-    Readers<typename Function::HalfInputs, typename Function::Arguments, kRows, kGroups, kVectorD> half_readers;
-    Reducers<typename Function::Reductions, Number, kRows, kGroups, kVectorD> reducers;
-    int last;  // in which lines of tiles this one was counted last, for the first thread
+    StepReaders readers[kAhead + 1];
+    Reducers<typename Function::Reductions, Number, kSteps * kRows, kGroups, kVectorD> reducers;
+    TileCount<kAxes> count;  // of the first thread
 
     /// Asked for where they are needed, so that they take no registers meanwhile.
     CUTLASS_DEVICE Partials<Number> partials() const {
       return params.group.places ? Space::of(where.rows, where.columns, params.group, matrix) : params.partials;
     }
     /// Where the elements of D are, and of all that is like it.
-    CUTLASS_DEVICE auto where_D() const {
+    CUTLASS_DEVICE static auto of_D(Where const& where) {
       if constexpr (Function::kIsGated) {
         return HalfColumns<Where>(where);
       } else {
         return where;
       }
     }
+    CUTLASS_DEVICE auto where_D() const { return of_D(where); }
+    CUTLASS_DEVICE void load(int step) {
+      if (step >= kSteps) return;
+      StepReaders& each = readers[step % (kAhead + 1)];
+      Where place = where;
+      place.step = step;
+      each.all.load_rows(chosen.given, place);
+      each.source.load_rows(chosen, place);
+      each.halves.load_rows(chosen.given, of_D(place));
+    }
     CUTLASS_DEVICE void begin_epilogue() {
       if constexpr (kReduces) {
-        if (thread == 0) last = count_tile<kAxes>(partials(), where.batch, tile_m, tile_n);
+        if (thread == 0) count.ask(partials(), where.batch, tile_m, tile_n);
       }
       Function::read_scalars(params.given, scalars);
-      readers.load_columns(chosen.given, where);
-      half_readers.load_columns(chosen.given, where_D());
+      readers[0].all.load_columns(chosen.given, where);
+      readers[0].halves.load_columns(chosen.given, where_D());
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 1; i <= kAhead; ++i) readers[i] = readers[0];
+      reducers.begin_rows();
       reducers.begin_columns();
       reducers.begin_whole();
     }
     CUTLASS_DEVICE void begin_step(int step) {
-      reducers.begin_rows();
       where.step = step;
-      readers.load_rows(chosen.given, where);
-      source.load_rows(chosen, where);
-      half_readers.load_rows(chosen.given, where_D());
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        if (step == 0) load(i);
+      }
+      load(step + kAhead);
     }
     CUTLASS_DEVICE void begin_row(int) {}
     template <typename Accumulator, int kCount>
-    CUTLASS_DEVICE void visit(int, int r, int g, int, cutlass::Array<Accumulator, kCount> const& accumulators) {
+    CUTLASS_DEVICE void visit(int step, int r, int g, int, cutlass::Array<Accumulator, kCount> const& accumulators) {
       static_assert(kCount == kVector);
       Accumulator const* const sums = reinterpret_cast<Accumulator const*>(&accumulators);
       if constexpr (Function::kIsGated) {
-        visit_pairs(r, g, sums);
+        visit_pairs(step, r, g, sums);
       } else {
-        visit_all(r, g, sums);
+        visit_all(step, r, g, sums);
       }
     }
     template <typename Accumulator>
-    CUTLASS_DEVICE void visit_pairs(int r, int g, Accumulator const* sums) {
+    CUTLASS_DEVICE void visit_pairs(int step, int r, int g, Accumulator const* sums) {
+      StepReaders const& each = readers[step % (kAhead + 1)];
       constexpr int kWhole = Function::WholeOutputs::kSize;
       Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVectorD];
       Number whole[kWhole > 0 ? kWhole : 1][kVector];
-      compute_pairs<Function, kVector>(scalars, sums, readers, half_readers, r, g, out, whole);
+      compute_pairs<Function, kVector>(scalars, sums, each.all, each.halves, r, g, out, whole);
       Writers<Target>::store(chosen, where_D(), r, g, out);
       Writers<typename Function::Outputs>::store(chosen.given, where_D(), r, g, out + 1);
       Writers<typename Function::WholeOutputs>::store(chosen.given, where, r, g, whole);
-      reduce(r, g, out + 1 + Function::Outputs::kSize);
+      reduce(step, r, g, out + 1 + Function::Outputs::kSize);
     }
     template <typename Accumulator>
-    CUTLASS_DEVICE void visit_all(int r, int g, Accumulator const* sums) {
+    CUTLASS_DEVICE void visit_all(int step, int r, int g, Accumulator const* sums) {
+      StepReaders const& each = readers[step % (kAhead + 1)];
       Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVector];
       auto const of_source = [&](int v) {
         Number value;
-        source.values(r, g, v, &value);
+        each.source.values(r, g, v, &value);
         return value;
       };
-      compute_group<Function, kVector>(scalars, sums, of_source, readers, r, g, out);
+      compute_group<Function, kVector>(scalars, sums, of_source, each.all, r, g, out);
       Writers<Target>::store(chosen, where, r, g, out);
       Writers<typename Function::Outputs>::store(chosen.given, where, r, g, out + 1);
-      reduce(r, g, out + 1 + Function::Outputs::kSize);
+      reduce(step, r, g, out + 1 + Function::Outputs::kSize);
     }
-    CUTLASS_DEVICE void reduce(int r, int g, Number const (*given)[kVectorD]) {
+    CUTLASS_DEVICE void reduce(int step, int r, int g, Number const (*given)[kVectorD]) {
       if constexpr (kReduces) {
-        if (where.row(r) < where.rows && where.column(g) < where.columns) {
-          reducers.template take<kVectorD>(r, g, given);
+        bool const is_inside = !kReducesAcross || where.row(r) < where.rows;
+        if (is_inside && where.column(g) < where.columns) {
+          reducers.template take<kVectorD>(step * kRows + r, g, given);
         }
       }
     }
     CUTLASS_DEVICE void end_row(int) {}
-    CUTLASS_DEVICE void end_step(int) {
-      if constexpr (kReduces) reducers.template leave_rows<kLanes>(partials(), 0, where, tile_n, thread % 32);
-    }
+    CUTLASS_DEVICE void end_step(int) {}
     CUTLASS_DEVICE void end_epilogue() {
       if constexpr (kReduces) {
         Partials<Number> const partials = this->partials();
         int const warp = thread / 32, lane = thread % 32;
+        reducers.template join_rows<kLanes>(lane);
+        reducers.template leave_rows<kLanes>(partials, 0, RowsOfTile{where}, tile_n, lane);
         __syncthreads();  // an earlier tile has read what is shared
-        reducers.template share_columns<kLanes>(shared.columns, kWarps * kColumnsD, warp * kColumnsD, lane,
-                                                [&](int g) { return where_D().column(g) - tile_n * kColumnsD; });
-        reducers.share_whole(shared.wholes, kWarps, warp, lane);
-        __syncthreads();
-        for (int column = thread; column < kColumnsD; column += Threads::kThreads) {
-          reducers.leave_columns(partials, 0, shared.columns, kWarps * kColumnsD, kWarps, kColumnsD, tile_n * kColumnsD,
-                                 where_D().columns, tile_m, where.batch, column);
+        if constexpr (kReducesAcross) {
+          reducers.template share_columns<kLanes>(shared.columns, kWarps * kColumnsD, warp * kColumnsD, lane,
+                                                  [&](int g) { return where_D().column(g) - tile_n * kColumnsD; });
+          reducers.share_whole(shared.wholes, kWarps, warp, lane);
+          __syncthreads();
+          for (int column = thread; column < kColumnsD; column += Threads::kThreads) {
+            reducers.leave_columns(partials, 0, shared.columns, kWarps * kColumnsD, kWarps, kColumnsD,
+                                   tile_n * kColumnsD, where_D().columns, tile_m, where.batch, column);
+          }
+          if (thread == 0) {
+            reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
+          }
         }
-        if (thread == 0) {
-          reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
-        }
-        if (thread == 0) shared.done = last;
+        if (thread == 0) shared.done[0] = count.last(partials, where.batch, tile_m, tile_n);
         __syncthreads();
-        reducers.finish(partials, 0, chosen.given, where_D(), tile_m, tile_n, shared.done, thread, Threads::kThreads);
+        reducers.finish(partials, 0, chosen.given, where_D(), tile_m, tile_n, shared.done[0], thread,
+                        Threads::kThreads);
       }
     }
   };
@@ -200,7 +254,7 @@ struct FunctionVisitor {
     Arguments chosen;
     AllPorts<Function>::choose(chosen.given, params->given, tile.k());
     EachPort<List<Source, Target>>::choose(chosen, *params, tile.k());
-    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}, {}, 0};
+    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}};
   }
 };
 

@@ -47,31 +47,46 @@ struct ReductionStorage {
   static constexpr int kColumns = Counted::kColumnLines * kWarps * kSharedColumns;  // of one buffer
   Number columns[kColumns > 0 ? kBuffers * kColumns : 1];
   Number wholes[Counted::kWholes > 0 ? Counted::kWholes * kWarps : 1];
-  int done;
+  int done[2];  // of one tile and of the next, with which some warps may begin before others have read the first
 };
 
-/// Counts a tile whose epilogue begins, in each line of tiles that it belongs to; returns in which of them it is the
-/// last. To be called by one thread.
-template <int kAxes, typename Number>
-CUTLASS_DEVICE int count_tile(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
-  int const places[3] = {tile_m, partials.tiles_m + tile_n, partials.tiles_m + partials.tiles_n};
-  unsigned const tiles[3] = {unsigned(partials.tiles_n), unsigned(partials.tiles_m),
-                             unsigned(partials.tiles_m) * unsigned(partials.tiles_n)};
-  unsigned before[3] = {};
-  CUTLASS_PRAGMA_UNROLL
-  for (int axis = 0; axis < 3; ++axis) {  // none waits for the one before
-    if (kAxes & (1 << axis)) before[axis] = function::count_up(partials.counter(batch, places[axis]));
-  }
-  int last = 0;
-  CUTLASS_PRAGMA_UNROLL
-  for (int axis = 0; axis < 3; ++axis) {
-    if ((kAxes & (1 << axis)) && before[axis] + 1 == tiles[axis]) {
-      *partials.counter(batch, places[axis]) = 0;  // for the next launch
-      last |= 1 << axis;
+/// Counts a tile in each line of tiles that it belongs to. One thread asks when its epilogue begins, and looks at the
+/// answers when it ends, so that no tile waits for the memory.
+template <int kAxes>
+struct TileCount {
+  unsigned before[3];
+
+  template <typename Number>
+  CUTLASS_DEVICE void ask(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int axis = 0; axis < 3; ++axis) {
+      if (kAxes & (1 << axis)) before[axis] = function::count_up(counter(partials, batch, tile_m, tile_n, axis));
     }
   }
-  return last;
-}
+  /// Returns in which lines the tile is the last one, whose counters begin anew.
+  template <typename Number>
+  CUTLASS_DEVICE int last(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) const {
+    unsigned const tiles[3] = {unsigned(partials.tiles_n), unsigned(partials.tiles_m),
+                               unsigned(partials.tiles_m) * unsigned(partials.tiles_n)};
+    int result = 0;
+    CUTLASS_PRAGMA_UNROLL
+    for (int axis = 0; axis < 3; ++axis) {
+      if ((kAxes & (1 << axis)) && before[axis] + 1 == tiles[axis]) {
+        *counter(partials, batch, tile_m, tile_n, axis) = 0;  // for the next launch
+        result |= 1 << axis;
+      }
+    }
+    return result;
+  }
+
+ private:
+  template <typename Number>
+  CUTLASS_DEVICE static unsigned* counter(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n,
+                                          int axis) {
+    int const places[3] = {tile_m, partials.tiles_m + tile_n, partials.tiles_m + partials.tiles_n};
+    return partials.counter(batch, places[axis]);
+  }
+};
 
 /// The workspace of a launch, and where it is.
 template <typename Function, int kTileM, int kTileN>

@@ -15,6 +15,38 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 
+/// Brings vectors that are not long to the L1 cache, where all tiles of a threadblock find them that come after its
+/// first.
+template <typename Ports>
+struct CachedVectors {
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void load(Arguments const&, Where const&, int, int) {}
+};
+template <typename First, typename... Others>
+struct CachedVectors<List<First, Others...>> {
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void load(Arguments const& arguments, Where const& where, int thread, int threads) {
+    load_one(First(), arguments, where, thread, threads);
+    CachedVectors<List<Others...>>::load(arguments, where, thread, threads);
+  }
+
+ private:
+  static constexpr int kMostBytes = 8192;
+
+  template <typename Port, typename Arguments, typename Where>
+  CUTLASS_DEVICE static void load_one(Port, Arguments const&, Where const&, int, int) {}
+  template <auto kMember, int kAlignment, typename Arguments, typename Where>
+  CUTLASS_DEVICE static void load_one(Row<kMember, kAlignment>, Arguments const& arguments, Where const& where,
+                                      int thread, int threads) {
+    auto const& port = arguments.*kMember;
+    constexpr int kLine = 128 / int(sizeof(*port.data));
+    if (where.columns * int(sizeof(*port.data)) > kMostBytes) return;
+    auto const* const first = port.data + where.batch * port.batch;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int i = thread * kLine; i < where.columns; i += threads * kLine) function::cache(first + i);
+  }
+};
+
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
 /// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
 /// columns.
@@ -38,8 +70,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
   static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
-  /// Whether `synchronized` has anything to do.
-  static constexpr bool kReducesColumns = Reducers<typename Function::Reductions, Number, 1, 1, 1>::kColumnLines > 0;
+  using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
+  /// Whether `synchronized` has anything to do; and whether results are of several rows, so that those outside of D
+  /// must be left out.
+  static constexpr bool kReducesColumns = Counted::kColumnLines > 0;
+  static constexpr bool kReducesAcross = kReducesColumns || Counted::kWholes > 0;
   using Space = ReductionSpace<Function, kTileM, kTileN>;
   /// Columns of D in a stored subtile, and those that a thread has side by side: half of the product's where these are
   /// combined in pairs.
@@ -81,6 +116,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
 
   Params const* params;
   SharedStorage* shared;
+  int turn = -1;  // of two tiles, one after the other; -1 before the first
 
   CUTLASS_HOST_DEVICE FunctionCallbacks(Params const& params_, SharedStorage& shared_)
       : params(&params_), shared(&shared_) {}
@@ -128,12 +164,13 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     SharedStorage& shared;
     Source const& source;
     Where tile;
-    int thread, tile_m, tile_n, problem;
+    int thread, tile_m, tile_n, problem, turn;
+    bool is_first;  // tile of these threads
     Number scalars[Function::kScalars + 1];
     AllReaders readers[kSubtilesAhead + 1];
     HalfReaders half_readers[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
-    int last;  // in which lines of tiles this one was counted last, for the first thread
+    TileCount<kAxes> count;  // of the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
       if constexpr (kReducesGroup) {
@@ -164,15 +201,20 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       half_readers[subtile % (kSubtilesAhead + 1)].load(given, where(subtile), thread % 4);
     }
     CUTLASS_DEVICE void begin() {
-      cutlass::arch::wait_on_dependent_grids();  // what this thread itself reads is of kernels before this one
+      // What this thread itself reads is of kernels before this one. To wait empties the L1 cache, each time.
+      if (is_first) cutlass::arch::wait_on_dependent_grids();
       Function::read_scalars(params.given, scalars);
       if constexpr (kReduces) {
-        if (thread == 0 && !is_outside()) last = count_tile<kAxes>(partials(), tile.batch, tile_m, tile_n);
+        if (thread == 0 && !is_outside()) count.ask(partials(), tile.batch, tile_m, tile_n);
       }
       reducers.begin_rows();
       reducers.begin_whole();
       CUTLASS_PRAGMA_UNROLL
       for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load(subtile);
+      if (is_first) {
+        CachedVectors<typename Function::Inputs>::load(given, tile, thread, 32 * kWarps);
+        CachedVectors<typename Function::HalfInputs>::load(given, of_D(tile), thread, 32 * kWarps);
+      }
     }
     CUTLASS_DEVICE void begin_loop(int i, int j) {
       load(j * kDown + i + kSubtilesAhead);
@@ -255,11 +297,17 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     /// Takes what is reduced of both rows of a subtile, and shares columns where it is the last one of them.
     template <int kLines>
     CUTLASS_DEVICE void reduce(Number (&lines)[2][kLines][kLine], Where const& place, int i) {
+      bool const is_cut = place.first_column - 2 * (thread % 4) + kColumns > place.columns;  // at the edge of D
       CUTLASS_PRAGMA_UNROLL
       for (int r = 0; r < 2; ++r) {
-        if (place.row(r) >= place.rows) continue;
-        reducers.template leave_out<kLine>(lines[r], [&](int c) { return place.column(c / kVectorD) < place.columns; });
-        reducers.template take<kLine>(2 * i + r, 0, lines[r]);
+        if (kReducesAcross && place.row(r) >= place.rows) continue;
+        if (!is_cut) {
+          reducers.template take<kLine>(2 * i + r, 0, lines[r]);
+        } else {
+          reducers.template leave_out<kLine>(lines[r],
+                                             [&](int c) { return place.column(c / kVectorD) < place.columns; });
+          reducers.template take<kLine>(2 * i + r, 0, lines[r]);
+        }
       }
       int const lane = thread % 32;
       if (i == kDown - 1) {
@@ -285,6 +333,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         if (is_outside()) return;
         Partials<Number> const partials = this->partials();
         RowsOfTile<kRows> const rows{tile.first_row, tile.rows, tile.batch};
+        reducers.template join_rows<4>(thread % 32);
         reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
         if constexpr (kAxes & 4) {
           reducers.share_whole(shared.wholes, kWarps, thread / 32, thread % 32);
@@ -293,9 +342,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
             reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
           }
         }
-        if (thread == 0) shared.done = last;
+        if (thread == 0) shared.done[turn] = count.last(partials, tile.batch, tile_m, tile_n);
         synchronize();
-        reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, shared.done, thread, 32 * kWarps);
+        reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, shared.done[turn], thread, 32 * kWarps);
       }
     }
   };
@@ -304,6 +353,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   CUTLASS_DEVICE auto tile_callbacks(Size const& size, Coord const& coord, Source const& source, int thread) {
     constexpr int kDown = kTileM / kRows, kSubtiles = kDown * (kTileN / kColumns);
     int const lane = thread % 32, tile_m = cute::get<0>(coord), tile_n = cute::get<1>(coord);
+    bool const is_first = turn < 0;
+    turn = turn != 1;
     int const batch = int(cute::get<3>(coord)), rows = int(cute::get<0>(size)), columns = int(cute::get<1>(size));
     Where const where{tile_m * kTileM + thread / 32 * 16 + lane / 4, tile_n * kTileN + 2 * (lane % 4), rows, columns,
                       kIsGroup ? 0 : batch};
@@ -313,9 +364,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
       if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
-      return Made{*params, chosen, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, {}, 0};
+      return Made{*params, chosen, *shared,  source, where, thread, tile_m, tile_n,
+                  batch,   turn,   is_first, {},     {},    {},     {},     {}};
     } else {
-      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch, {}, {}, {}, {}, 0};
+      return Made{*params, params->given, *shared,  source, where, thread, tile_m, tile_n,
+                  batch,   turn,          is_first, {},     {},    {},     {},     {}};
     }
   }
 };

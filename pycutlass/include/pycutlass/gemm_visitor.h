@@ -184,6 +184,13 @@ struct VisitedGemm : Base {
 template <typename Base, typename Swizzle>
 using Visited = cutlass::platform::conditional_t<IsStreamK<Swizzle>::value, Base, VisitedGemm<Base, Swizzle>>;
 
+/// The thread map of an epilogue whose steps threadblocks take one by one, in any order, as those of stream-K do that
+/// add up the sums of others.
+template <typename Map>
+struct AnyStep : Map {
+  static constexpr bool kIsAnyStep = true;
+};
+
 /// `Fusion` has Tree<Threads, C>::Type, which visits, and on the host Launch<Arguments of the tree>.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename OpClass, typename ArchTag,
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename Fusion,
@@ -197,8 +204,9 @@ struct GemmVisitor {
       typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename C::Layout, kTransposed>;
   static bool const kStreamK = IsStreamK<ThreadblockSwizzle>::value;
 
-  using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
+  using InOrder = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
                                                                          typename C::Element, C::kAlignment, 1>;
+  using Threads = cutlass::platform::conditional_t<kStreamK, AnyStep<InOrder>, InOrder>;
   using Tree = typename Fusion::template Tree<Threads, C>::Type;
   using Base = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
       typename Map::ElementA, typename Map::LayoutA, Map::kTransformA, Map::kAlignmentA, typename Map::ElementB,

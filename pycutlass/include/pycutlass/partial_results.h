@@ -42,6 +42,14 @@ template <typename Word>
 Word passed_word(Word const* address);
 #endif
 
+/// Brings what is at an address to the L1 cache.
+template <typename Element>
+CUTLASS_DEVICE void cache(Element const* address) {
+#if PYCUTLASS_DEVICE_SIDE
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+#endif
+}
+
 /// A partial result as a word that is not 0, in its place in the workspace.
 template <typename Number>
 struct Passed;
@@ -112,6 +120,43 @@ CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& 
       }
     }
   }
+}
+
+/// Joins each of `kCount` results with those of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart. As long as
+/// they are even in number, a lane keeps one half of them and gives the other away, so that few are exchanged.
+template <typename Kind, int kFrom, int kTo, int kCount, typename Number>
+CUTLASS_DEVICE void join_lines(Number* values, int lane) {
+  if constexpr (kFrom < kTo) {
+    constexpr bool kHalves = kCount % 2 == 0;
+    constexpr int kKept = kHalves ? kCount / 2 : kCount;
+    bool const is_upper = lane & kFrom;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kKept; ++i) {
+      Number const upper = values[kHalves ? kKept + i : i];
+      Number const given = is_upper ? values[i] : upper, kept = is_upper ? upper : values[i];
+      values[i] = Kind::join(kept, exchanged(given, kFrom));
+    }
+    join_lines<Kind, 2 * kFrom, kTo, kKept>(values, lane);
+  }
+}
+/// Which results a lane has then: `count` of them, from number `first` on, unless another lane has them as well.
+struct JoinedLines {
+  int first, count;
+  bool is_other;
+};
+template <int kFrom, int kTo, int kCount>
+CUTLASS_DEVICE JoinedLines joined_lines(int lane) {
+  JoinedLines result{0, kCount, false};
+  CUTLASS_PRAGMA_UNROLL
+  for (int lanes = kFrom; lanes < kTo; lanes *= 2) {
+    if (result.count % 2 == 0) {
+      result.count /= 2;
+      if (lane & lanes) result.first += result.count;
+    } else if (lane & lanes) {
+      result.is_other = true;
+    }
+  }
+  return result;
 }
 
 /// Joins the results of lanes that are `kFrom`, 2 `kFrom`, ... below `kTo` apart.

@@ -87,15 +87,21 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
   CUTLASS_DEVICE static int64_t line(Partials<Number> const& partials, int64_t batch, int tile_n) {
     return (batch * partials.tiles_n + tile_n) * partials.tiles_m * partials.tile_m;
   }
-  /// Leaves what rows come to that `kLanes` adjacent lanes share.
+  /// Joins what rows come to that `kLanes` adjacent lanes share, and leaves it.
+  template <int kLanes>
+  CUTLASS_DEVICE void join_rows(int lane) {
+    function::join_lines<Kind, 1, kLanes, kRows>(values, lane);
+  }
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const& partials, int64_t offset, Where const& where, int tile_n,
                                  int lane) {
     Number* const to = partials.numbers(offset + line(partials, where.batch, tile_n));
+    function::JoinedLines const joined = function::joined_lines<1, kLanes, kRows>(lane);
     CUTLASS_PRAGMA_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      Number const value = function::joined<Kind, 1, kLanes>(values[r]);
-      if (lane % kLanes == 0 && where.row(r) < where.rows) function::leave(to + where.row(r), value);
+      if (r >= joined.count) break;
+      int const row = where.row(joined.first + r);
+      if (!joined.is_other && row < where.rows) function::leave(to + row, values[r]);
     }
   }
   template <int kStride, typename Local>
@@ -155,6 +161,8 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
   CUTLASS_DEVICE static int64_t line(Partials<Number> const& partials, int64_t batch, int tile_m) {
     return (batch * partials.tiles_m + tile_m) * partials.tiles_n * partials.tile_n;
   }
+  template <int kLanes>
+  CUTLASS_DEVICE void join_rows(int) {}
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
 
@@ -220,6 +228,8 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const& partials) {
     return partials.batches * partials.tiles_m * partials.tiles_n;
   }
+  template <int kLanes>
+  CUTLASS_DEVICE void join_rows(int) {}
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
   template <int kStride, typename Local>
@@ -301,6 +311,8 @@ struct Reducers<List<>, Number, kRows, kGroups, kVector> {
   CUTLASS_DEVICE void take(int, int, Number const (*)[kCount]) {}
   template <int kCount, typename Inside>
   CUTLASS_DEVICE static void leave_out(Number (*)[kCount], Inside const&) {}
+  template <int kLanes>
+  CUTLASS_DEVICE void join_rows(int) {}
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const&, int64_t, Where const&, int, int) {}
   template <int kStride, typename Local>
@@ -352,6 +364,11 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
       if (!inside(i)) (*given)[i] = Each::Kind::template begin<Number>();
     }
     Rest::template leave_out<kCount>(given + 1, inside);
+  }
+  template <int kLanes>
+  CUTLASS_DEVICE void join_rows(int lane) {
+    first.template join_rows<kLanes>(lane);
+    others.template join_rows<kLanes>(lane);
   }
   template <int kLanes, typename Where>
   CUTLASS_DEVICE void leave_rows(Partials<Number> const& partials, int64_t offset, Where const& where, int tile_n,

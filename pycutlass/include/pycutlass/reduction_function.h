@@ -21,6 +21,7 @@ struct ReduceFunction {
   using Number = typename Function::Number;
   using Space = ReductionSpace<Function, Shape::kRow * kSteps, Shape::kColumn>;
   using AllReducers = Reducers<typename Function::Reductions, Number, 1, 1, kCount>;
+  using Count = TileCount<ReducedAxes<typename Function::Reductions>::kAxes>;
 
   struct Params {
     typename Function::Arguments given;
@@ -54,12 +55,9 @@ struct ReduceFunction {
                   int(blockIdx.y) * Shape::kColumn + int(threadIdx.x) * kCount, params.rows, params.columns, 0};
       if (!kReduces && (where.first_row >= params.rows || where.first_column >= params.columns)) return;
 
-      int last = 0;  // in which lines of tiles this one is counted last, for the first thread
+      Count count{};  // of the first thread
       if constexpr (kReduces) {
-        constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
-        if (threadIdx.x == 0 && threadIdx.y == 0) {
-          last = count_tile<kAxes>(params.partials, 0, int(blockIdx.x), int(blockIdx.y));
-        }
+        if (threadIdx.x == 0 && threadIdx.y == 0) count.ask(params.partials, 0, int(blockIdx.x), int(blockIdx.y));
       }
       Number scalars[Function::kScalars + 1];
       Function::read_scalars(params.given, scalars);
@@ -74,9 +72,10 @@ struct ReduceFunction {
         if (where.first_row < params.rows && where.first_column < params.columns) {
           visit(params, where, scalars, readers, reducers);
         }
+        reducers.template join_rows<32>(threadIdx.x);
         reducers.template leave_rows<32>(params.partials, 0, where, blockIdx.y, threadIdx.x);
       }
-      if constexpr (kReduces) finish(params, shared, where, reducers, last);
+      if constexpr (kReduces) finish(params, shared, where, reducers, count);
     }
 
    private:
@@ -105,7 +104,7 @@ struct ReduceFunction {
     /// Joins what the threads have of a threadblock's tiles, and what all have of a line of them where this was the
     /// last.
     CUTLASS_DEVICE static void finish(Params const& params, SharedStorage& shared, Where const& where,
-                                      AllReducers& reducers, int last) {
+                                      AllReducers& reducers, Count const& count) {
       constexpr int kWarps = Shape::kRow, kTileN = Shape::kColumn;
       Partials<Number> const& partials = params.partials;
       int const tile_m = blockIdx.x, tile_n = blockIdx.y, warp = threadIdx.y, lane = threadIdx.x;
@@ -119,9 +118,9 @@ struct ReduceFunction {
                                where.columns, tile_m, 0, column);
       }
       if (thread == 0) reducers.leave_whole(partials, 0, shared.wholes, kWarps, 0, tile_m * partials.tiles_n + tile_n);
-      if (thread == 0) shared.done = last;
+      if (thread == 0) shared.done[0] = count.last(partials, 0, tile_m, tile_n);
       __syncthreads();
-      reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done, thread, kThreadCount);
+      reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done[0], thread, kThreadCount);
     }
 
     using Source =

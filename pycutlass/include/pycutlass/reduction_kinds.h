@@ -67,6 +67,21 @@ struct AbsMax : Max {
   }
 };
 
+/// What becomes of a result by many values. Every second one goes to a result of its own first, since each step of a
+/// chain waits for the one before.
+template <int kCount, typename Kind, typename Number>
+CUTLASS_HOST_DEVICE Number taken(Kind, Number result, Number const* values) {
+  constexpr int kChains = kCount % 2 == 0 && kCount > 2 ? 2 : 1;
+  Number chains[kChains];
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < kChains; ++i) chains[i] = i == 0 ? result : Kind::template begin<Number>();
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < kCount; ++i) chains[i % kChains] = Kind::take(chains[i % kChains], values[i]);
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 1; i < kChains; ++i) chains[0] = Kind::join(chains[0], chains[i]);
+  return chains[0];
+}
+
 /// exp(x) and log(x). On a GPU in two instructions each, which are right to 2^-21: they are for sums of which the
 /// largest part is 1.
 CUTLASS_HOST_DEVICE float quick_exp(float x) { return activation::normal_exp2(x * 1.4426950408889634f); }
@@ -87,14 +102,12 @@ struct LogSumExp : Max {
   /// Takes many at once: one logarithm for all of them.
   template <int kCount, typename Number>
   CUTLASS_HOST_DEVICE static Number take_all(Number result, Number const* values) {
-    Number shift = result;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kCount; ++i) shift = maximum(shift, values[i]);
+    Number shift = taken<kCount>(Max(), result, values);
     shift = abs(shift) < infinity<Number>() ? shift : Number(0);  // none yet, infinity or NaN: as exp has it
-    Number sum = quick_exp(result - shift);
+    Number parts[kCount];
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < kCount; ++i) sum = sum + quick_exp(values[i] - shift);
-    return shift + quick_log(sum);
+    for (int i = 0; i < kCount; ++i) parts[i] = quick_exp(values[i] - shift);
+    return shift + quick_log(taken<kCount>(Sum(), quick_exp(result - shift), parts));
   }
   template <typename Number>
   CUTLASS_HOST_DEVICE static Number join(Number left, Number right) {
@@ -106,13 +119,7 @@ struct LogSumExp : Max {
   }
 };
 
-/// What becomes of a result by many values.
-template <int kCount, typename Kind, typename Number>
-CUTLASS_HOST_DEVICE Number taken(Kind, Number result, Number const* values) {
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < kCount; ++i) result = Kind::take(result, values[i]);
-  return result;
-}
+/// The same, with one logarithm for all of them.
 template <int kCount, typename Number>
 CUTLASS_HOST_DEVICE Number taken(LogSumExp, Number result, Number const* values) {
   return LogSumExp::take_all<kCount>(result, values);
