@@ -204,6 +204,7 @@ def asked() -> Iterator[Asked]:
     for axis in (1, 0, None):
         for name in REDUCTIONS:
             yield Asked(f"reductions, `axis={axis}`", f"`{name}`", _of_reduction(name, axis))
+    yield Asked("selections", "`top_k`", _named(lambda accum: {"D": accum, "x": epilogue.top_k(accum, 2)[0]}))
     matrix = _named(lambda accum: {"D": accum, "x": accum * 2.0})
     yield Asked("outputs beside D", "a matrix", matrix)
     yield Asked("outputs beside D", "a column-major matrix", matrix, types=by_columns)
@@ -225,6 +226,7 @@ def _beside_pairs() -> Iterator[Asked]:
     for axis in (1, 0, None):
         reduced = _beside(lambda accum, gated, axis=axis: epilogue.absmax(gated, axis=axis))
         yield Asked("beside `pairs`", f"a reduction, `axis={axis}`", reduced)
+    yield Asked("beside `pairs`", "`top_k`", _beside(lambda accum, gated: epilogue.top_k(gated, 2)[0]))
 
 
 def _before_pairs(marker: Any) -> EpilogueFunction:

@@ -184,6 +184,12 @@ def table_problem(
     ArgumentError, ArgumentTypeError
         A table is missing or does not fit.
     """
+    if selected := [port.name for port in operation.epilogue_functor.outputs if port.selected]:
+        raise ArgumentError(
+            f"the epilogue {operation.epilogue_functor!r} selects the largest of each row to {', '.join(selected)}, "
+            f"for which rows must fit a tile, and from_device leaves their sizes to the device: pass sizes and tensors "
+            f"to GemmGroupedArguments, or write D and select in a kernel of its own"
+        )
     if reduced := [port.name for port in operation.epilogue_functor.outputs if port.form != "matrix"]:
         raise ArgumentError(
             f"the epilogue {operation.epilogue_functor!r} reduces D to {', '.join(reduced)}, for which the host "

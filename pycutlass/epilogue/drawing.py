@@ -68,7 +68,7 @@ def as_text(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> 
         if value.node != "constant":
             lines.append(f"  %{number} = {_written(value, graph)}  : {_of(graph, number, kinds, compute)}")
     for output, number in graph.outputs:
-        lines.append(f"  {output} = %{number}  : {_SHAPES[graph.form(number)]} {kinds.get(output, '')}".rstrip())
+        lines.append(f"  {output} = %{number}  : {_shape(graph, number)} {kinds.get(output, '')}".rstrip())
     return "\n".join(lines)
 
 
@@ -82,7 +82,7 @@ def as_dot(name: str, graph: Graph, kinds: Mapping[str, str], compute: str) -> s
         lines += [f'  v{each} -> v{number} [label="{_of(graph, each, kinds, compute)}"];' for each in value.operands]
     for output, number in graph.outputs:
         lines.append(f'  "{output}" [shape=ellipse, style=bold];')
-        text = f"{_SHAPES[graph.form(number)]} {kinds.get(output, '')}".rstrip()
+        text = f"{_shape(graph, number)} {kinds.get(output, '')}".rstrip()
         lines.append(f'  v{number} -> "{output}" [label="{text}"];')
     return "\n".join([*lines, "}"])
 
@@ -93,7 +93,14 @@ def _of(graph: Graph, number: int, kinds: Mapping[str, str], compute: str) -> st
     kind = "bool" if graph.is_truth(number) else compute
     if value.node == "input":
         kind = kinds.get(value.data[0], compute)
-    return f"{_SHAPES[graph.form(number)]} {kind}".rstrip()
+    if value.data[1:] == ("indices",):
+        kind = "int32"
+    return f"{_shape(graph, number)} {kind}".rstrip()
+
+
+def _shape(graph: Graph, number: int) -> str:
+    k = graph.selected(number)
+    return f"(M, {k})" if k else _SHAPES[graph.form(number)]
 
 
 def _label(value: Value) -> str:
@@ -108,6 +115,8 @@ def _label(value: Value) -> str:
     if value.node == "reduce":
         name, axis = value.data
         return f"{name}, axis={axis or None}"
+    if value.node == "top_k":
+        return f"{value.data[1]} of top_k, k={value.data[0]}"
     return _SYMBOLS.get(value.node, value.node)
 
 
@@ -121,6 +130,8 @@ def _written(value: Value, graph: Graph) -> str:
         return f"{_PAIRS[value.data[0]]}({operands[0]})"
     if value.node in _SYMBOLS:
         return f"{operands[0]} {_SYMBOLS[value.node]} {operands[1]}"
+    if value.node == "top_k":
+        return f"{value.data[1]} of top_k({operands[0]}, {value.data[0]})"
     further = [_label(value).partition(" to ")[2]] if value.node == "cast" else []
     if value.node == "reduce":
         return f"{value.data[0]}({operands[0]}, axis={value.data[1] or None})"
@@ -190,6 +201,7 @@ def cost(
     def elements(port: Port) -> int:
         across, tile = port.columns(n), max(port.tile, 1)
         of_tiles = {"row_tiles": m * -(-across // tile), "column_tiles": across * -(-m // tile)}
+        of_tiles["top_k"] = m * port.selected
         return (of_tiles | {"matrix": m * across, "row": across, "column": m, "number": 1, "scalar": 1})[port.form]
 
     def total(ports: Sequence[Port]) -> int:

@@ -17,6 +17,7 @@ from pycutlass.epilogue.graph import Graph
 from pycutlass.epilogue.pairs import check_gated
 from pycutlass.epilogue.parameters import parameters, traced
 from pycutlass.epilogue.places import where_called
+from pycutlass.epilogue.top_k import check_selected
 from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import real
@@ -118,8 +119,9 @@ class EpilogueFunction:
             Type of the accumulator, and the type that is computed in (float16, bfloat16, float32 or float64); by
             default float64 where D is, else float32.
         **types : element type or TensorDescription
-            Of tensors beside C and D by their names: by default that of D, and of reductions that of the accumulator.
-            A description says the layout and the alignment of a matrix as well, which are those of D otherwise.
+            Of tensors beside C and D by their names: by default that of D, and of reductions and what `top_k` selects
+            float32, or float64 where that is computed in. A description says the layout and the alignment of a matrix
+            as well, which are those of D otherwise.
 
         Raises
         ------
@@ -173,8 +175,8 @@ class EpilogueFunction:
             raise ArgumentError(
                 f"the accumulator of {self.name} is a matrix, of shape (..., M, N); got a single number"
             )
-        if self.graph.reductions and not accum.size:
-            reduced = ", ".join(name for name, _ in self.graph.reductions)
+        if self.graph.of_many and not accum.size:
+            reduced = ", ".join(name for name, _ in self.graph.outputs if name in self.graph.of_many)
             raise ArgumentError(
                 f"{self.name} reduces D to {reduced}, and an accumulator of shape {accum.shape} has no elements: leave "
                 f"such problems out"
@@ -184,6 +186,8 @@ class EpilogueFunction:
                 f"{self.name} combines pairs of neighbouring columns, so that the accumulator has an even number of "
                 f"them; got shape {accum.shape}"
             )
+        if accum.shape[-1:]:
+            check_selected(self.name, self.graph, accum.shape[-1] // (1 + self.graph.is_gated))
         dtype = accum.dtype if accum.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         arrays: dict[str, Array] = {first.name: accum}
         for each in others:

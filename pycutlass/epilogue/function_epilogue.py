@@ -131,10 +131,11 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         inputs = {each.name: each.form for each in graph.of_form(*_PORTS)}
         reduced, numbers = dict(graph.reductions), dict(graph.outputs)
         outputs = {
-            name: graph.form(number).removeprefix("half_") if name in reduced else "matrix"
+            name: graph.form(number).removeprefix("half_") if name in graph.of_many else "matrix"
             for name, number in graph.outputs
             if name != "D"
         }
+        indices = {name for each in graph.selections for name in each.indices}
         halved = {name for name, number in graph.outputs if graph.is_halved(number)}
         halved |= {each.name for each in graph.inputs if each.halved}
         named = [*inputs, *outputs]
@@ -149,15 +150,20 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         def port(name: str, form: str) -> Port:
             given = graph.by_name[name].kind if name in graph.by_name else None
             wide = self.compute if self.compute.bits > 16 else element(_core.float32)
-            default = wide if name in reduced else self.output if given is None else element_named(given)
+            default = wide if name in graph.of_many else self.output if given is None else element_named(given)
+            default = element(_core.int32) if name in indices else default
             described = types.get(name, default.tag)
             kind = element(described.element if isinstance(described, TensorDescription) else described)
             if given is not None and kind is not default:
                 raise DescriptionError(f"{self.name} says that {name} is {default}, got {name}={kind}: leave it out")
             tile = graph.tile(numbers[name]) if name in numbers else 0
             function_types.check_port(self.name, name, kind, name in reduced and not tile)
-            half = name in halved and form not in ("column", "scalar")
-            made = Port.usual(name, kind.tag, form, self.epilogue_vector_length, tile, halved=half)
+            if name in indices:
+                function_types.check_indices(self.name, name, kind)
+            half = name in halved and form not in ("column", "scalar", "top_k")
+            selected = graph.selected(numbers[name]) if name in numbers else 0
+            length = self.epilogue_vector_length
+            made = Port.usual(name, kind.tag, form, length, tile, halved=half, selected=selected)
             return function_types.described_as(self.name, made, described)
 
         made_inputs = tuple(port(name, form) for name, form in inputs.items())
@@ -205,8 +211,11 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         return lowering.FAMILIES[family].cpp
 
     def transposed(self) -> FunctionEpilogue | None:
-        """Return the epilogue of the transposed problem, as kernels compute a column-major D; None of pairs."""
-        if self.graph.is_gated:  # whose columns would be rows, which threads do not have side by side
+        """Return the epilogue of the transposed problem, as kernels compute a column-major D.
+
+        None of pairs, and where `top_k` selects from rows.
+        """
+        if self.graph.is_gated or self.graph.selections:  # whose rows would be columns, which no thread has whole
             return None
         function = self.function.transposed()
         types = tuple(

@@ -15,7 +15,15 @@ from pycutlass.errors import DescriptionError
 from pycutlass.library import TensorDescription
 from pycutlass.types import ELEMENTS, Element
 
-__all__ = ["check_constants", "check_names", "check_pairs", "check_port", "check_types", "described_as"]
+__all__ = [
+    "check_constants",
+    "check_indices",
+    "check_names",
+    "check_pairs",
+    "check_port",
+    "check_types",
+    "described_as",
+]
 
 _COMPUTE = ("f16", "bf16", "f32", "f64")
 _STORED = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
@@ -40,6 +48,12 @@ def check_port(name: str, port: str, kind: Element, is_reduced: bool) -> None:
     if kind.short not in known:
         what = "a reduction of" if is_reduced else "a tensor of"
         raise DescriptionError(f"{port}, {what} {name}, can be of {_listed(known)}; got {kind}")
+
+
+def check_indices(name: str, port: str, kind: Element) -> None:
+    """Raise DescriptionError where indices are of another type than int32."""
+    if kind.short != "s32":
+        raise DescriptionError(f"{port}, indices that top_k of {name} returns, are of cutlass.int32; got {kind}")
 
 
 def described_as(name: str, port: Port, given: Any) -> Port:

@@ -15,6 +15,7 @@ from pycutlass.epilogue.graph import Value, reduced_tiles
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.pairs import pairs
 from pycutlass.epilogue.places import where_called
+from pycutlass.epilogue.top_k import top_k
 from pycutlass.epilogue.traced import Reduced, Traced, applied
 from pycutlass.errors import DescriptionError
 from pycutlass.integers import as_int
@@ -43,6 +44,7 @@ __all__ = [
     "sqrt",
     "sum",
     "sum_of_squares",
+    "top_k",
     "where",
 ]
 

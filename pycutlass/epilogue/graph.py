@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pycutlass.epilogue.nodes import NODES, REDUCTIONS
+from pycutlass.epilogue.nodes import NODES, REDUCTIONS, largest
 from pycutlass.types import ELEMENTS, Element
 
-__all__ = ["AXES", "Graph", "Input", "Value", "element_named", "reduced_tiles"]
+__all__ = ["AXES", "Graph", "Input", "Selection", "Value", "element_named", "reduced_tiles"]
 
 Array = NDArray[Any]
 
 #: The axes along which values of a form differ: rows, columns, and of values behind `pairs` half as many columns, "h".
+#: Results of `top_k` have one of their own, "k".
 AXES: dict[str, frozenset[str]] = {
     "accumulator": frozenset("mn"),
     "source": frozenset("mn"),
@@ -28,7 +29,7 @@ AXES: dict[str, frozenset[str]] = {
     "scalar": frozenset(),
 }
 _FORMS = {frozenset("mn"): "matrix", frozenset("n"): "row", frozenset("m"): "column", frozenset(): "scalar"}
-_FORMS |= {frozenset("mh"): "half_matrix", frozenset("h"): "half_row"}
+_FORMS |= {frozenset("mh"): "half_matrix", frozenset("h"): "half_row", frozenset("mk"): "top_k"}
 _BY_SHORT = {row.short: row for row in ELEMENTS}
 
 
@@ -76,14 +77,15 @@ class Value:
     Parameters
     ----------
     node : str
-        A name of the table of nodes, or ``"input"``, ``"constant"``, ``"cast"``, ``"pair"`` or ``"reduce"``.
+        A name of the table of nodes, or ``"input"``, ``"constant"``, ``"cast"``, ``"pair"``, ``"reduce"`` or
+        ``"top_k"``.
     operands : tuple of int
         Numbers of earlier values.
     data : tuple of str
         The name of an input, the digits of a constant (`float.hex`), the short name of the type of a cast, which of two
         neighbouring columns a pair has here (``"0"`` or ``"1"``), or the name of a reduction and its axis (``"0"``,
         ``"1"`` or ``""`` for both); behind these the extent of a tile along it, where each tile has a result of its
-        own.
+        own. Of ``"top_k"``, k and ``"values"`` or ``"indices"``.
     """
 
     node: str
@@ -95,9 +97,31 @@ class Value:
         if self.node == "input":
             return inputs[self.data[0]].axes
         found = frozenset[str]().union(*operands)
+        if self.node == "top_k":
+            return frozenset("mk")
         if self.node == "reduce":
             return {"0": frozenset("h" if "h" in found else "n"), "1": frozenset("m")}.get(self.data[1], frozenset())
         return found - {"n"} | {"h"} if self.node == "pair" else found
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What `top_k` selects of one value, and the outputs that this goes to.
+
+    Parameters
+    ----------
+    operand : int
+        Number of the value.
+    k : int
+        How many elements of each row.
+    values, indices : tuple of str
+        Names of outputs.
+    """
+
+    operand: int
+    k: int
+    values: tuple[str, ...]
+    indices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -139,13 +163,15 @@ class Graph:
     def is_halved(self, number: int) -> bool:
         """Return whether an output has as many columns as D where that has half of them, and so have its reductions."""
         value = self.values[number]
-        return self.is_gated and "n" not in self.axes[value.operands[0] if value.node == "reduce" else number]
+        of_all = value.node in ("reduce", "top_k")
+        return self.is_gated and "n" not in self.axes[value.operands[0] if of_all else number]
 
     def form(self, number: int) -> str:
         """Return what a value is for the accumulator: ``"matrix"``, ``"row"``, ``"column"`` or ``"scalar"``.
 
         Behind `pairs`, with half as many columns, they are ``"half_matrix"`` and ``"half_row"``.
-        Results of tiles are ``"row_tiles"``, one for each row for each tile across, or ``"column_tiles"``.
+        Results of tiles are ``"row_tiles"``, one for each row for each tile across, or ``"column_tiles"``; those of
+        `top_k` are ``"top_k"``.
         """
         if self.tile(number):
             return "row_tiles" if self.values[number].data[1] == "1" else "column_tiles"
@@ -155,6 +181,11 @@ class Graph:
         """Return the extent of the tiles that a reduction has results of; 0 where it has those of all of D."""
         value = self.values[number]
         return int(value.data[2]) if value.node == "reduce" and len(value.data) > 2 else 0
+
+    def selected(self, number: int) -> int:
+        """Return how many elements of each row a result of `top_k` has; 0 of all others."""
+        value = self.values[number]
+        return int(value.data[0]) if value.node == "top_k" else 0
 
     def is_truth(self, number: int) -> bool:
         """Return whether a value is a truth value, and no number."""
@@ -182,6 +213,23 @@ class Graph:
         """Outputs that are reductions, by name."""
         named = ((name, self.values[number]) for name, number in self.outputs)
         return tuple((name, value) for name, value in named if value.node == "reduce")
+
+    @cached_property
+    def selections(self) -> tuple[Selection, ...]:
+        """What `top_k` selects, each of its operands and k once."""
+        found: dict[tuple[int, int], dict[str, list[str]]] = {}
+        for name, number in self.outputs:
+            value = self.values[number]
+            if value.node == "top_k":
+                key = value.operands[0], int(value.data[0])
+                found.setdefault(key, {"values": [], "indices": []})[value.data[1]].append(name)
+        return tuple(Selection(*key, tuple(each["values"]), tuple(each["indices"])) for key, each in found.items())
+
+    @cached_property
+    def of_many(self) -> frozenset[str]:
+        """Names of outputs that are made of many elements of D: reductions, and results of `top_k`."""
+        selected = (name for each in self.selections for name in (*each.values, *each.indices))
+        return frozenset((*(name for name, _ in self.reductions), *selected))
 
     def evaluate(
         self,
@@ -219,6 +267,10 @@ class Graph:
                 elif value.node == "reduce":
                     made.append(self._reduced(value, operands[0], self._shape(value.operands[0], shape)))
                     continue
+                elif value.node == "top_k":
+                    whole = np.broadcast_to(operands[0], self._shape(value.operands[0], shape))
+                    made.append(largest(whole, int(value.data[0]))[value.data[1] == "indices"])
+                    continue
                 else:
                     result = np.asarray(NODES[value.node].numpy(*operands))
                     result = result if result.dtype == np.bool_ else result.astype(dtype)
@@ -226,7 +278,7 @@ class Graph:
                 made.append(result if is_as_given else keep(result))
             return {
                 name: made[number]
-                if self.values[number].node == "reduce"
+                if name in self.of_many
                 else np.broadcast_to(made[number], self._shape(number, shape)).copy()
                 for name, number in self.outputs
             }

@@ -77,6 +77,8 @@ def torch_function(
     elif name in _LIMITS and options.keys() <= {"min", "max"}:
         limits = dict(zip(_LIMITS[name], operands[1:], strict=False)) | options
         return _limited(apply, refuse, operands[0], limits)
+    elif name == "topk":
+        refuse("given to torch's topk", "use pycutlass.epilogue.top_k(x, k), which returns values and indices as well")
     node = NODES.get(_OF_TORCH.get(name, name))
     if options or (node is None and name not in ("relu", "leaky_relu")):
         others = ", ".join(sorted(NODES.keys() - {"add", "gelu_tanh", *_OF_TORCH.values()}))

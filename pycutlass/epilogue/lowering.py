@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pycutlass import _core
 from pycutlass.enums import KernelSchedule
-from pycutlass.epilogue.graph import Graph, Value, element_named
+from pycutlass.epilogue.graph import Graph, Selection, Value, element_named
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.protocol import Family, Port, Scalar
 from pycutlass.families.parts import Tile
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 #: What the forms of tensors are in include/pycutlass/function.h.
-_FORMS = {"matrix": "Matrix", "row": "Row", "column": "Column", "number": "PerBatch"}
+_FORMS = {"matrix": "Matrix", "row": "Row", "column": "Column", "number": "PerBatch", "top_k": "Matrix"}
 #: What TMA brings through the buffers of C.
 _BY_TMA = ("f16", "bf16", "f32")
 #: What a reduction along an axis makes, of all of D and of each tile.
@@ -132,6 +132,13 @@ def why_not(functor: _Typed, family: Family) -> str:
             f"{functor.name} leaves {tiles} of each tile of a kernel, and {family.value} of partial sums have tiles of "
             f"their own: leave out tile=, for results of whole rows and columns"
         )
+    selected = ", ".join(port.name for port in functor.outputs if port.selected)
+    if selected and family is Family.REDUCTION:
+        return (
+            f"{functor.name} has top_k, which selects the largest of each row to {selected} where a tile of a GEMM has "
+            f"whole rows, and {family.value} have tiles of their own: use a GEMM with split_k_slices in Mode.Gemm, or "
+            f"stream-K"
+        )
     return ""
 
 
@@ -170,8 +177,8 @@ def definitions(functor: _Typed, family: Family) -> str:
     read = "".join(f"    read(given.scalar{i}, given.address{i}, scalars[{i}]);\n" for i in range(len(scalars)))
     source = loaded(functor, family)
     read_ports = tuple(port for port in functor.inputs if port is not source and not port.halved)
-    reduced, gated = dict(functor.graph.reductions), functor.graph.is_gated
-    written = tuple(port for port in functor.outputs if port.name not in reduced and port.halved == gated)
+    of_many, gated = functor.graph.of_many, functor.graph.is_gated
+    written = tuple(port for port in functor.outputs if port.name not in of_many and port.halved == gated)
     return (
         f'#include "pycutlass/{FAMILIES[family].header}"\n\n'
         f"struct FunctionArguments {{\n{''.join(fields)}"
@@ -212,7 +219,7 @@ def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:
 def reduced_bytes(functor: _Typed, columns: int, warps: int) -> int:
     """Return the same for `warps` that have `columns` each."""
     axes = [value.data[1] for _, value in functor.graph.reductions]
-    if not axes:
+    if not axes and not functor.graph.selections:
         return 0
     numbers = max(1, axes.count("0") * warps * columns) + max(1, axes.count("") * warps)
     return 16 + numbers * (8 if functor.compute.short == "f64" else 4)
@@ -242,8 +249,7 @@ def _pairs(functor: _Typed, members: dict[str, str]) -> str:
 
 def _whole_outputs(functor: _Typed) -> tuple[Port, ...]:
     """Return the outputs with all columns of a function of pairs."""
-    reduced = dict(functor.graph.reductions)
-    return tuple(port for port in functor.outputs if not port.halved and port.name not in reduced)
+    return tuple(port for port in functor.outputs if not port.halved and port.name not in functor.graph.of_many)
 
 
 def _list(ports: tuple[Port, ...], members: dict[str, str]) -> str:
@@ -256,15 +262,31 @@ def _form(port: Port) -> str:
 
 
 def _reductions(functor: _Typed, members: dict[str, str]) -> str:
+    """Return all that is made of many elements: reductions, and behind them what `top_k` selects."""
+
     def form(value: Value) -> str:
         return (_REDUCED_TILES if value.data[2:] else _REDUCED)[value.data[1]]
 
-    each = (
+    each = [
         f"pycutlass::Reduction<{REDUCTIONS[value.data[0]].cpp}, "
         f"pycutlass::{form(value)}<&FunctionArguments::{members[name]}, 1>>"
         for name, value in functor.graph.reductions
-    )
+    ]
+    each += [_selection(functor, selection, members) for selection in functor.graph.selections]
     return f"pycutlass::List<{', '.join(each)}>"
+
+
+def _selection(functor: _Typed, selection: Selection, members: dict[str, str]) -> str:
+    ports = {port.name: port for port in functor.outputs}
+    values, indices = (
+        _list(tuple(ports[name] for name in names), members) for names in (selection.values, selection.indices)
+    )
+    return f"pycutlass::TopK<{selection.k}, {values}, {indices}>"
+
+
+def _of_many(graph: Graph) -> list[int]:
+    """Return the values that are reduced or selected from, in the order of `_reductions`."""
+    return [*(value.operands[0] for _, value in graph.reductions), *(each.operand for each in graph.selections)]
 
 
 def _places(functor: _Typed, source: Port | None, given: str = "in") -> dict[str, str]:
@@ -284,7 +306,7 @@ def _body_of_pair(functor: _Typed) -> str:
     half = {name: f"half[{place}]" for place, name in enumerate(halves)}
     both = _places(functor, None, "even") | half, _places(functor, None, "odd") | half
     for number, value in enumerate(graph.values):
-        if value.node == "reduce":
+        if value.node in ("reduce", "top_k"):
             continue
         kind = "bool" if graph.is_truth(number) else "Number"
         for column, places in enumerate(both if "n" in graph.axes[number] else both[:1]):
@@ -295,9 +317,9 @@ def _body_of_pair(functor: _Typed) -> str:
                 text = _expression(value, places, names)
             own = f"_{column}" if "n" in graph.axes[number] else ""
             lines.append(f"    {kind} const v{number}{own} = {text};\n")
-    outputs, reduced, wholes = dict(graph.outputs), dict(graph.reductions), _whole_outputs(functor)
-    names = ["D", *(port.name for port in functor.outputs if port.halved and port.name not in reduced)]
-    taken = [*(outputs[name] for name in names), *(value.operands[0] for value in reduced.values())]
+    outputs, wholes = dict(graph.outputs), _whole_outputs(functor)
+    names = ["D", *(port.name for port in functor.outputs if port.halved and port.name not in graph.of_many)]
+    taken = [*(outputs[name] for name in names), *_of_many(graph)]
     lines += [f"    out[{place}] = v{number};\n" for place, number in enumerate(taken)]
     for place, port in enumerate(wholes):
         lines += [f"    whole[{place}][{column}] = v{outputs[port.name]}_{column};\n" for column in (0, 1)]
@@ -308,14 +330,14 @@ def _body(functor: _Typed, source: Port | None) -> str:
     """Return the statements that compute one element: a variable for each value."""
     graph, lines, places = functor.graph, list[str](), _places(functor, source)
     for number, value in enumerate(graph.values):
-        if value.node == "reduce":
+        if value.node in ("reduce", "top_k"):
             continue
         kind = "bool" if graph.is_truth(number) else "Number"
         operands = [f"v{each}" for each in value.operands]
         lines.append(f"    {kind} const v{number} = {_expression(value, places, operands)};\n")
-    outputs, reduced = dict(graph.outputs), dict(graph.reductions)
-    names = ["D", *(port.name for port in functor.outputs if port.name not in reduced)]
-    taken = [*(outputs[name] for name in names), *(value.operands[0] for value in reduced.values())]
+    outputs = dict(graph.outputs)
+    names = ["D", *(port.name for port in functor.outputs if port.name not in graph.of_many)]
+    taken = [*(outputs[name] for name in names), *_of_many(graph)]
     lines += [f"    out[{place}] = v{number};\n" for place, number in enumerate(taken)]
     return "".join(lines)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pycutlass.epilogue import activations
 
-__all__ = ["BY_UFUNC", "NODES", "REDUCTIONS", "Node", "Reduction"]
+__all__ = ["BY_UFUNC", "NODES", "REDUCTIONS", "Node", "Reduction", "largest"]
 
 Array = NDArray[Any]
 
@@ -159,3 +159,14 @@ REDUCTIONS: dict[str, Reduction] = {
         Reduction("sum_of_squares", "pycutlass::function::SumOfSquares", lambda x, axis: np.sum(x * x, axis)),
     )
 }
+
+
+def largest(x: Array, k: int) -> tuple[Array, Array]:
+    """Return the `k` largest elements along the last axis, and their indices as int32: what `top_k` is.
+
+    They come from the largest down, of equal ones that of the lower index first. NaN is the largest.
+    """
+    # A stable sort has NaN last, and equal elements in their order: both are turned round here.
+    order = np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
+    indices = x.shape[-1] - 1 - order[..., :k]
+    return np.take_along_axis(x, indices, -1), indices.astype(np.int32)

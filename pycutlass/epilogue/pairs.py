@@ -95,6 +95,13 @@ def check_gated(name: str, graph: Graph) -> None:
             f"{name} uses pairs, and reduces a value with all N columns to {others}: kernels that combine pairs reduce "
             f"what has N / 2 columns as D has, so reduce what pairs returns, as in absmax(gate)"
         )
+    for each in graph.selections:
+        if "n" in graph.axes[each.operand]:
+            raise DescriptionError(
+                f"{name} uses pairs, and selects the {each.k} largest of a value with all N columns, to "
+                f"{', '.join((*each.values, *each.indices))}: kernels that combine pairs select from what has N / 2 "
+                f"columns as D has, so give top_k what pairs returns, as in top_k(gate, 2)"
+            )
     if others := ", ".join(each.name for each in graph.of_form("source")):
         raise DescriptionError(
             f"{name} uses pairs, and takes C, {others}: Source, kernels that combine pairs do not read: take it as a "

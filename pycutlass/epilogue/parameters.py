@@ -206,6 +206,11 @@ def _outputs(trace: Trace, returned: Any, name: str) -> dict[str, Traced | Reduc
         if key in inputs or (key in _TAKEN and key != "D"):
             whose = "also an input" if key in inputs else _TAKEN[key]
             raise DescriptionError(f"{name} returns an output {key}, which is {whose}: use another name")
+        if isinstance(value, tuple | list) and any(isinstance(each, Traced | Reduced) for each in value):
+            raise DescriptionError(
+                f"{name} returns a {type(value).__name__} as {key}: each output has one value, so give what pairs or "
+                f"top_k returns a name each, as in values, indices = top_k(x, 2)"
+            )
         if not isinstance(value, Traced | Reduced):
             raise DescriptionError(
                 f"{name} returns {shown(value)} as {key}, which is no value of the function: return what was computed "

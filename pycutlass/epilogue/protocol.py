@@ -40,8 +40,8 @@ class Port:
     form : str
         ``"matrix"`` (of the extents of D), ``"row"`` (N elements, for all rows alike) or ``"column"`` (M
         elements). What is read may be a ``"number"`` as well, one for each matrix of a batch. What is written may be a
-        ``"scalar"``, or results of tiles: ``"row_tiles"`` (M elements for each tile across) or ``"column_tiles"`` (N
-        elements for each tile down).
+        ``"scalar"``, results of tiles, ``"row_tiles"`` (M elements for each tile across) or ``"column_tiles"`` (N
+        elements for each tile down), or those of ``"top_k"`` (a matrix of M rows).
     alignment : int
         Of its address and leading dimension, in elements.
     tile : int
@@ -50,6 +50,8 @@ class Port:
         Of a matrix: ``cutlass.RowMajor`` or ``cutlass.ColumnMajor``. Without it, it is that of D.
     halved : bool
         Whether it has half as many columns as the product, as D has where an epilogue combines pairs of them.
+    selected : int
+        Columns of ``"top_k"``, which is k.
     """
 
     name: str
@@ -59,16 +61,21 @@ class Port:
     tile: int = 0
     layout: Any = None
     halved: bool = False
+    selected: int = 0
 
     @classmethod
-    def usual(cls, name: str, tag: Any, form: str, length: int, tile: int = 0, *, halved: bool = False) -> Port:
+    def usual(
+        cls, name: str, tag: Any, form: str, length: int, tile: int = 0, *, halved: bool = False, selected: int = 0
+    ) -> Port:
         """Return what a tensor is beside a D of which `length` elements are aligned, if nothing else is said."""
         alignment = min(length, 128 // element(tag).bits) if form == "matrix" else 1
-        return cls(name, tag, form, alignment, tile, halved=halved)
+        return cls(name, tag, form, alignment, tile, halved=halved, selected=selected)
 
     def is_usual(self, length: int) -> bool:
         """Return whether it is that."""
-        return self == Port.usual(self.name, self.tag, self.form, length, self.tile, halved=self.halved)
+        return self == Port.usual(
+            self.name, self.tag, self.form, length, self.tile, halved=self.halved, selected=self.selected
+        )
 
     def columns(self, n: int) -> int:
         """Return how many columns it stands for, of a product that has `n`."""
@@ -84,6 +91,11 @@ class Port:
         """What a tensor must be, where D is row-major. A vector is a line of the matrix that it stands for."""
         order = _core.ColumnMajor if self.form in ("column", "row_tiles") else self.layout or _core.RowMajor
         return TensorDescription(self.type.tag, order, self.alignment)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is a matrix, of the extents of D or of k columns, and no vector."""
+        return self.form in ("matrix", "top_k")
 
     @property
     def is_by_columns(self) -> bool:

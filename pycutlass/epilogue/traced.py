@@ -85,7 +85,11 @@ class Trace:
                 raise DescriptionError(
                     f"the parameter {parameter.name} is unused: no output depends on it. Leave it out, or use it"
                 )
+        used_values = (self.values[number] for number in order)
+        selected = {(value.operands, value.data[0]) for value in used_values if value.node == "top_k"}
         for number, value in enumerate(self.values):
+            if value.node == "top_k" and (value.operands, value.data[0]) in selected:  # values or indices alone
+                continue
             if number not in order and value.node not in ("input", "constant"):
                 raise DescriptionError(
                     f"{self.lines[number]}the result of {_called(value)} is unused: no output depends on it. Return it "
@@ -173,8 +177,8 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
         return operand
     if isinstance(operand, Reduced):
         raise DescriptionError(
-            f"{where_called()}{node.name} is given what {operand._name} returned: a reduction is complete when all of "
-            f"the kernel is, so that it can only be returned"
+            f"{where_called()}{node.name} is given what {operand._name} returned: {operand._COMPLETE}, so that it can "
+            f"only be returned"
         )
     try:
         number = None if isinstance(operand, bool | np.bool_) else real(operand)
@@ -196,18 +200,22 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
 class Reduced:
     """A reduction of a traced value: all that can be done with it is to return it."""
 
+    _COMPLETE = "a reduction is complete when all of the kernel is"
+    #: How it is returned, with the function's name.
+    _EXAMPLE = "return {{'D': x, 'total': {name}(x, axis=1)}}"
+
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace, self._number, self._name = trace, number, name
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise DescriptionError(
-            f"{where_called()}what {self._name} returned is used: a reduction is complete when all of the kernel is, "
-            f"so that it can only be returned, as in return {{'D': x, 'total': {self._name}(x, axis=1)}}"
+            f"{where_called()}what {self._name} returned is used: {self._COMPLETE}, so that it can only be returned, "
+            f"as in {self._EXAMPLE.format(name=self._name)}"
         )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __pow__ = __rpow__ = __mod__ = __rmod__ = __neg__ = __abs__ = __bool__ = __float__ = __array_ufunc__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = _refuse
     __array__ = _refuse
 
 

@@ -20,6 +20,7 @@ from pycutlass.families.table import (
     check_family,
     check_matrix,
     check_pairs,
+    check_selections,
     check_tiles,
     in_kernel,
     nearest_multiple,
@@ -167,6 +168,7 @@ class _Sm90(KernelFamily):
             )
         if kernel.epilogue_functor.is_tree:
             check_pairs(kernel.epilogue_functor, D)
+            check_selections(kernel.epilogue_functor, D)
         self._check_layouts(kernel)
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
         _check_function(kernel, self.apart)

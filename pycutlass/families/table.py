@@ -26,6 +26,7 @@ __all__ = [
     "check_family",
     "check_matrix",
     "check_pairs",
+    "check_selections",
     "check_tiles",
     "in_kernel",
     "nearest_multiple",
@@ -389,6 +390,16 @@ def check_pairs(functor: Epilogue, D: Tensor) -> None:
         raise DescriptionError(
             f"{functor!r} combines pairs of columns, which a thread has side by side where D is RowMajor; got "
             f"{D.order}: describe D so"
+        )
+
+
+def check_selections(functor: Epilogue, D: Tensor) -> None:
+    """Check that rows that an epilogue selects from lie in the tile as they lie in D."""
+    selected = ", ".join(port.name for port in functor.outputs if port.selected)
+    if selected and D.layout is _core.ColumnMajor:
+        raise DescriptionError(
+            f"{functor!r} selects the largest of each row to {selected}, and a column-major D is computed as the "
+            f"transposed problem, whose tiles have no whole rows of D: describe D as cutlass.RowMajor; got {D.order}"
         )
 
 

@@ -113,12 +113,14 @@ def _made(
     name, description, line = EpilogueName(port.name, written), port.description, _line(port, rows, columns)
     of_nothing, of_matrices, of_vectors = makers
     columns = port.columns(columns)
+    if port.form == "top_k":  # a matrix of its own
+        rows, columns = line
     if 0 in line:
         nothing: Matrix = of_nothing(name, description, given, rows, columns, batch)
         return nothing
     if written or not rows or not columns or port.form == "number":  # which stands for no matrix of lines
         rows, columns = line
-    make = of_matrices if port.form == "matrix" else of_vectors
+    make = of_matrices if port.is_matrix else of_vectors
     made: Matrix = make(name, description, given, rows, columns, batch, written=written)
     return made
 
@@ -126,7 +128,7 @@ def _made(
 def packed_port(port: Port, rows: int, columns: int, batch: int, *, is_batched: bool) -> TensorSpec:
     """Return what a tensor of the epilogue is where it is packed, for `batch` products of `rows` x `columns`."""
     line = _line(port, rows, columns)
-    shape = line if port.form == "matrix" else (math.prod(line),)
+    shape = line if port.is_matrix else (math.prod(line),)
     strides = (1, rows) if port.is_by_columns else None
     if not is_batched:
         return TensorSpec(shape, port.type.tag, strides)
@@ -146,6 +148,7 @@ def _line(port: Port, rows: int, columns: int) -> tuple[int, int]:
         "scalar": (1, 1),
         "row_tiles": (rows * -(-columns // max(port.tile, 1)), 1),
         "column_tiles": (1, columns * -(-rows // max(port.tile, 1))),
+        "top_k": (rows, port.selected),
     }.get(port.form, (rows, columns))
 
 
@@ -164,7 +167,8 @@ def listed_port(
     if not isinstance(tensors, list | tuple):
         taken = taken_apart(port, tensors)
         if taken is None or len(taken) != batch:
-            ld = 0 if port.form != "matrix" else rows if port.is_by_columns else port.columns(columns)
+            _, line = _line(port, rows, columns)
+            ld = 0 if not port.is_matrix else rows if port.is_by_columns else line
             return address_table(port.name, port.description, tensors, batch, ld)
         tensors = taken
     check_listed(port.name, tensors, batch)
@@ -182,7 +186,7 @@ def taken_apart(port: Port, tensor: Any) -> tuple[Any, ...] | None:
     if not hasattr(tensor, "__getitem__"):  # as objects with __dlpack__ may lack
         return None
     if port.form != "number":
-        return items_of(tensor, sys.maxsize - 1) if len(shape) == (3 if port.form == "matrix" else 2) else None
+        return items_of(tensor, sys.maxsize - 1) if len(shape) == (3 if port.is_matrix else 2) else None
     if not shape or math.prod(shape[1:]) != 1 or "int64" in str(attribute(tensor, "dtype")):  # a table of addresses
         return None
     # Elements of (problems,) would be numbers, and no tensors.
@@ -195,7 +199,7 @@ def for_batches(tensor: Any, port: Port, rows: int, columns: int, batch: int, li
     There all are in one piece, of any shape with as many elements: vectors of (batch, 1, N) or (batch, M, 1), say.
     """
     line = _line(port, rows, columns)
-    inner = line if port.form == "matrix" else (math.prod(line),)
+    inner = line if port.is_matrix else (math.prod(line),)
     shape = inner if batch == 1 and not listed else (batch, *inner)
     given = shape_of(tensor)
     if given is None or given in (shape, inner) or math.prod(given) != math.prod(shape):

@@ -15,7 +15,7 @@ from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands.conv_operand import ConvOperand, Extent
 from pycutlass.operands.convolutions import channel_bias_of, conv_tensor_of, is_channel_bias
 from pycutlass.operation.narrower import narrower
-from pycutlass.operation.support import Support
+from pycutlass.operation.support import Support, why_not_selected
 from pycutlass.spec import TensorSpec, view_of
 from pycutlass.tensor import TensorView
 
@@ -101,7 +101,7 @@ def why_never(operation: Described, p: _core.Conv2dProblemSize) -> str:
             f"cutlass.conv.Conv2dProblemSize(N=1, H=8, W=8, C=64, K=64, R=3, S=3), say, or "
             f"pycutlass.conv2d_problem_size(activation, filter)"
         )
-    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _reductions, _sizes)
+    rules = (_extents, _groups, _channels, _algorithm, _strides, _slices, _reductions, _sizes, _selections)
     return next((reason for reason in (rule(operation, p) for rule in rules) if reason), "")
 
 
@@ -332,6 +332,11 @@ def _reductions(operation: Described, p: _core.Conv2dProblemSize) -> str:
     if reduced and 0 in extent_of("D", operation, p):
         return f"D has no elements that could be reduced to {', '.join(reduced)}: leave such problems out"
     return ""
+
+
+def _selections(operation: Described, p: _core.Conv2dProblemSize) -> str:
+    called = {_Operator.fprop: "K", _Operator.dgrad: "C", _Operator.wgrad: "R * S * C"}[operation.conv_kind]
+    return why_not_selected(operation, _core.implicit_gemm_problem_size(operation.conv_kind, p).n(), called)
 
 
 def _sizes(operation: Described, p: _core.Conv2dProblemSize) -> str:

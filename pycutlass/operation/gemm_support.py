@@ -28,7 +28,7 @@ from pycutlass.operands.epilogue import packed_port, port_operand_of
 from pycutlass.operands.pointers import check_no_table, held_matrices
 from pycutlass.operation.narrower import explained
 from pycutlass.operation.problems import GemmProblemSize
-from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums
+from pycutlass.operation.support import GRID_LIMIT, check_grid, check_k, check_serial_sums, why_not_selected
 from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -140,6 +140,12 @@ def _check_ports(operation: Described, size: GemmProblemSize) -> None:
         raise ArgumentError(
             f"the epilogue {epilogue!r} combines pairs of neighbouring columns, so that N must be even; got N={size.n}"
         )
+    selected = ", ".join(port.name for port in epilogue.outputs if port.selected)
+    if selected and mode == _Mode.GemmSplitKParallel:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} selects the largest of each row to {selected}, and parallel split-K leaves the "
+            f"epilogue to a reduction, which has tiles of its own: use split_k_slices in Mode.Gemm, or stream-K"
+        )
     if mode == _Mode.GemmSplitKParallel:  # whose partial sums another kernel makes, without the epilogue
         return
     reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
@@ -148,6 +154,8 @@ def _check_ports(operation: Described, size: GemmProblemSize) -> None:
             f"the epilogue {epilogue!r} reduces D to {reduced}, and D of {size.m} x {size.n} has no elements: leave "
             f"such problems out"
         )
+    if reason := why_not_selected(operation, size.n):
+        raise ArgumentError(reason)
     if mode == _Mode.Array and not epilogue.takes_lists:
         raise ArgumentError(
             f"the epilogue {epilogue!r} reads no tables of addresses, which Mode.Array has: use Mode.Batched, or write "

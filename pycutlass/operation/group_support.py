@@ -17,7 +17,7 @@ from pycutlass.integers import attribute, items_of, several, shape_of
 from pycutlass.operands import LARGEST_EXTENT, check_extents
 from pycutlass.operation.gemm_support import Described, check_matrix
 from pycutlass.operation.problems import GemmProblemSize
-from pycutlass.operation.support import check_k
+from pycutlass.operation.support import check_k, why_not_selected
 from pycutlass.spec import TensorSpec, nowhere, view_of
 from pycutlass.tensor import wrap
 
@@ -77,6 +77,7 @@ def check_sizes(operation: Described, problem_sizes: Any) -> Sizes:
     )
     _check_pairs(operation, sizes)
     _check_reduced(operation, sizes)
+    _check_selected(operation, sizes)
     checked = np.array(sizes, np.int32, order="C")
     if (tiles := count_tiles(operation, checked)) > _MAX_TILES:
         raise ArgumentError(
@@ -108,6 +109,15 @@ def _check_reduced(operation: Described, sizes: Sizes) -> None:
                 f"the epilogue {operation.epilogue_functor!r} reduces D to {', '.join(reduced)}, and D of "
                 f"problem_sizes[{number}], {m} x {n}, has no elements: leave such problems out"
             )
+
+
+def _check_selected(operation: Described, sizes: Sizes) -> None:
+    """Raise ArgumentError where `top_k` cannot select from rows of a problem; one without rows is of any width."""
+    if not any(port.selected for port in operation.epilogue_functor.outputs):
+        return
+    for number, (m, n, _) in enumerate(sizes.tolist()):
+        if m and (reason := why_not_selected(operation, n, where=f" in problem_sizes[{number}]")):
+            raise ArgumentError(reason)
 
 
 def count_tiles(operation: Described, sizes: Sizes) -> int:

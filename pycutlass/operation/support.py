@@ -24,9 +24,11 @@ __all__ = [
     "check_serial_sums",
     "named_operands",
     "supported",
+    "why_not_selected",
 ]
 
 GRID_LIMIT = 65535  # along y and z
+_WIDEST = 256  # columns of a threadblock_shape
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,39 @@ def check_k(functor: Any, k: int) -> None:
             f"{type(functor).__name__} holds for K of at most {functor.max_k} whatever the operands are, got K={k}; "
             f"more are taken where arrays in host memory are small enough: use {for_any_sums(functor)}"
         )
+
+
+def why_not_selected(operation: Any, n: int, called: str = "N", where: str = "") -> str:
+    """Return why `top_k` cannot select from rows of a product with `n` columns; nothing where it can.
+
+    Parameters
+    ----------
+    operation : Operation
+        With a tile and an epilogue.
+    n : int
+        Columns.
+    called, where : str
+        What users call these, and which problem of a group has them.
+    """
+    functor, tile = operation.epilogue_functor, operation.tile_description.threadblock_shape
+    selected = [port for port in functor.outputs if port.selected]
+    if not selected:
+        return ""
+    names, most = ", ".join(port.name for port in selected), max(port.selected for port in selected)
+    if n > tile[1]:
+        wider = f"use a threadblock_shape with {n} columns or more, or " if n <= _WIDEST else ""
+        return (
+            f"the epilogue {functor!r} selects the {most} largest of each row to {names}, for which a row must fit a "
+            f"tile: threadblock_shape {list(tile)} has {tile[1]} columns, got {called}={n}{where}: {wider}write D and "
+            f"select in a kernel of its own"
+        )
+    if functor.columns(n) < most:
+        of_pairs = f", and rows of {functor.columns(n)} elements" if functor.columns(2) < 2 else ""
+        return (
+            f"the epilogue {functor!r} selects the {most} largest of each row to {names}, and a row has fewer, got "
+            f"{called}={n}{where}{of_pairs}: k must be at most that"
+        )
+    return ""
 
 
 def check_serial_sums(operation: Any, slices: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pycutlass
@@ -14,13 +15,16 @@ __all__ = [
     "biased",
     "gated",
     "gated_reduced",
+    "gated_routed",
     "gated_several",
     "gated_tiles",
     "in_other_layouts",
     "linear",
     "of_batch",
     "residual",
+    "routed",
     "scaled",
+    "selecting",
     "several",
     "tile_sums",
 ]
@@ -111,6 +115,43 @@ def gated_reduced(accum: Any, bias: Row, residual: Tensor) -> Any:
     }
 
 
+@pycutlass.epilogue_function
+def routed(accum: Any, bias: Row) -> Any:
+    """Of small integers, many of which are alike: with roots that are NaN, infinities, and zeros of two signs."""
+    logits = accum + bias
+    values, indices = epilogue.top_k(logits, 2)
+    roots, of_roots = epilogue.top_k(where(logits < 0.0, -math.inf, epilogue.sqrt(logits - 4.0)), 8)
+    _, alike = epilogue.top_k(logits * 0.0, 3)
+    return {
+        "D": logits,
+        "values": values,
+        "indices": indices,
+        "roots": roots,
+        "of_roots": of_roots,
+        "alike": alike,
+        "total": epilogue.sum(logits, axis=1),
+    }
+
+
+@pycutlass.epilogue_function
+def gated_routed(accum: Any, bias: Row) -> Any:
+    even, odd = epilogue.pairs(accum + bias)
+    t = maximum(even, odd)
+    values, indices = epilogue.top_k(t, 3)
+    return {"D": t, "values": values, "indices": indices, "most": epilogue.max(t, axis=0)}
+
+
+def selecting(k: int) -> Any:
+    """Return a function that selects the `k` largest of each row."""
+
+    @pycutlass.epilogue_function
+    def of_rows(accum: Any) -> Any:
+        values, indices = epilogue.top_k(accum, k)
+        return {"D": accum, "values": values, "indices": indices}
+
+    return of_rows
+
+
 def gated_tiles(rows: int, columns: int) -> Any:
     """Return a function that leaves results of each tile, of tiles of `rows` x `columns` of the product."""
 
@@ -146,4 +187,4 @@ def tile_sums(rows: int, columns: int) -> Any:
 
 FUNCTIONS = {each.name: each for each in (linear, biased, scaled, residual, several, reduced, of_batch)}
 #: With those that some families take alone.
-EVERY = FUNCTIONS | {each.name: each for each in (gated, gated_several, gated_reduced)}
+EVERY = FUNCTIONS | {each.name: each for each in (gated, gated_several, gated_reduced, routed, gated_routed)}

@@ -33,6 +33,7 @@ def drawn(operation: GemmOperationUniversal, count: int = BATCH) -> dict[str, An
     def shape(port: Any) -> tuple[int, ...]:
         columns = port.columns(N)
         shapes = {"matrix": (M, columns), "row": (columns,), "column": (M,), "scalar": (1,), "number": (1,)}
+        shapes["top_k"] = (M, port.selected)
         return shapes[port.form]
 
     given = {"A": each(M, K), "B": [np.asfortranarray(B) for B in each(K, N)], "D": each(M, functor.columns(N))}

@@ -24,6 +24,7 @@ from pycutlass.families.table import (
     KernelFamily,
     check_family,
     check_pairs,
+    check_selections,
     check_tiles,
     in_kernel,
 )
@@ -155,6 +156,7 @@ class _Ampere(KernelFamily):
         check_family(kernel.epilogue_functor, self.gemm)
         if kernel.epilogue_functor.is_tree:
             check_pairs(kernel.epilogue_functor, C)
+            check_selections(kernel.epilogue_functor, C)
             functor = in_kernel(kernel.epilogue_functor, C)
             check_tiles(functor, kernel.tile_description)
             turns = functor is not kernel.epilogue_functor

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "pycutlass/function_reduction.h"
+#include "pycutlass/top_k.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/gemm_coord.h>
@@ -122,6 +123,7 @@ struct FunctionVisitor {
     Number scalars[Function::kScalars + 1];
     StepReaders readers[kAhead + 1];
     Reducers<typename Function::Reductions, Number, kSteps * kRows, kGroups, kVectorD> reducers;
+    Selectors<typename Function::Reductions, Number, kRows> selectors;
     TileCount<kAxes> count;  // of the first thread
 
     /// Asked for where they are needed, so that they take no registers meanwhile.
@@ -160,6 +162,7 @@ struct FunctionVisitor {
       reducers.begin_whole();
     }
     CUTLASS_DEVICE void begin_step(int step) {
+      selectors.begin_rows();
       where.step = step;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAhead; ++i) {
@@ -209,11 +212,12 @@ struct FunctionVisitor {
         bool const is_inside = !kReducesAcross || where.row(r) < where.rows;
         if (is_inside && where.column(g) < where.columns) {
           reducers.template take<kVectorD>(step * kRows + r, g, given);
+          selectors.template take<kVectorD>(r, given, [&](int v) { return where_D().column(g) + v; });
         }
       }
     }
     CUTLASS_DEVICE void end_row(int) {}
-    CUTLASS_DEVICE void end_step(int) {}
+    CUTLASS_DEVICE void end_step(int) { selectors.template store<kLanes>(chosen.given, where, thread % 32); }
     CUTLASS_DEVICE void end_epilogue() {
       if constexpr (kReduces) {
         Partials<Number> const partials = this->partials();
@@ -254,7 +258,7 @@ struct FunctionVisitor {
     Arguments chosen;
     AllPorts<Function>::choose(chosen.given, params->given, tile.k());
     EachPort<List<Source, Target>>::choose(chosen, *params, tile.k());
-    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}};
+    return {*params, chosen, *shared, where, thread, tile.m(), tile.n(), tile.k(), {}, {}, {}, {}, {}};
   }
 };
 

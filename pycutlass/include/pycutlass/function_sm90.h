@@ -6,6 +6,7 @@
 #include "pycutlass/function_reduction.h"
 #include "pycutlass/gemm_sm90.h"
 #include "pycutlass/pairs_sm90.h"
+#include "pycutlass/top_k.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp>
@@ -170,6 +171,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     AllReaders readers[kSubtilesAhead + 1];
     HalfReaders half_readers[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
+    Selectors<typename Function::Reductions, Number, 2 * kDown> selectors;
     TileCount<kAxes> count;  // of the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
@@ -208,6 +210,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         if (thread == 0 && !is_outside()) count.ask(partials(), tile.batch, tile_m, tile_n);
       }
       reducers.begin_rows();
+      selectors.begin_rows();
       reducers.begin_whole();
       CUTLASS_PRAGMA_UNROLL
       for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load(subtile);
@@ -308,6 +311,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
                                              [&](int c) { return place.column(c / kVectorD) < place.columns; });
           reducers.template take<kLine>(2 * i + r, 0, lines[r]);
         }
+        selectors.template take<kLine>(2 * i + r, lines[r],
+                                       [&](int c) { return of_D(place).column(c / kVectorD) + c % kVectorD; });
       }
       int const lane = thread % 32;
       if (i == kDown - 1) {
@@ -335,6 +340,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         RowsOfTile<kRows> const rows{tile.first_row, tile.rows, tile.batch};
         reducers.template join_rows<4>(thread % 32);
         reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
+        selectors.template store<4>(given, rows, thread % 32);
         if constexpr (kAxes & 4) {
           reducers.share_whole(shared.wholes, kWarps, thread / 32, thread % 32);
           synchronize();
@@ -364,11 +370,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
       if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
-      return Made{*params, chosen, *shared,  source, where, thread, tile_m, tile_n,
-                  batch,   turn,   is_first, {},     {},    {},     {},     {}};
+      return Made{*params, chosen,   *shared, source, where, thread, tile_m, tile_n, batch,
+                  turn,    is_first, {},      {},     {},    {},     {},     {}};
     } else {
-      return Made{*params, params->given, *shared,  source, where, thread, tile_m, tile_n,
-                  batch,   turn,          is_first, {},     {},    {},     {},     {}};
+      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch,
+                  turn,    is_first,      {},      {},     {},    {},     {},     {}};
     }
   }
 };

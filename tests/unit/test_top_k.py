@@ -1,0 +1,498 @@
+"""The k largest elements of each row and their columns, as routers of a mixture of experts select them."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from convolutions import conv, dgrad, fprop, wgrad
+from descriptions import native_parts, parts
+from epilogue_functions import gated_routed, selecting
+
+import pycutlass
+from pycutlass import (
+    Conv2dArguments,
+    GemmArguments,
+    GemmGroupedArguments,
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    GemmProblemSize,
+    KernelSchedule,
+    ReductionOperation,
+    TensorDescription,
+    TensorSpec,
+    conv2d_problem_size,
+    cutlass,
+    epilogue,
+)
+from pycutlass.epilogue import EpilogueFunction, Family, Row, Scalar, pairs, top_k
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+
+f16, f32 = cutlass.float16, cutlass.float32
+M, N, K = 40, 64, 32
+_Mode = cutlass.gemm.Mode
+KERNELS: dict[str, Callable[[], dict[str, Any]]] = {
+    "ampere": lambda: parts("f16", tile=(64, 64, 32)),
+    "ampere, stream-K": lambda: parts("f16") | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK},
+    "hopper": native_parts,
+}
+
+
+@pycutlass.epilogue_function
+def route(accum: Any, bias: Row) -> Any:
+    logits = accum + bias
+    values, experts = top_k(logits, 2)
+    return {"D": logits, "values": values, "experts": experts}
+
+
+def make(function: EpilogueFunction = route, kernel: str = "ampere", **changes: Any) -> GemmOperationUniversal:
+    described = KERNELS[kernel]() | changes
+    functor = function(described["C"].element, described["C"].alignment, f32)
+    return GemmOperationUniversal(**described | {"epilogue_functor": functor})
+
+
+def drawn(*batch: int) -> dict[str, Any]:
+    """Return operands of small integers, whose products have many equal elements."""
+    random = np.random.default_rng(1)
+    A, B, bias = (random.integers(-2, 3, shape) for shape in ((*batch, M, K), (*batch, N, K), (N,)))
+    return {
+        "A": A.astype(np.float16),
+        "B": B.astype(np.float16).swapaxes(-1, -2),
+        "D": np.full((*batch, M, N), np.nan, np.float16),
+        "bias": bias.astype(np.float16),
+        "values": np.full((*batch, M, 2), np.nan, np.float32),
+        "experts": np.full((*batch, M, 2), 99, np.int32),
+    }
+
+
+def launch(operation: Any, given: dict[str, Any], size: Any = (M, N, K), **options: Any) -> None:
+    others = {port.name: given[port.name] for port in operation.epilogue_functor.ports}
+    arguments = GemmArguments(operation, size, given["A"], given["B"], None, given["D"], epilogue=others, **options)
+    operation.run(arguments)
+    arguments.sync()
+
+
+def check(given: dict[str, Any]) -> None:
+    exact = given["A"].astype(float) @ given["B"].astype(float) + given["bias"]
+    columns = np.argsort(-exact, axis=-1, kind="stable")[..., :2]
+    np.testing.assert_array_equal(given["D"], exact)
+    np.testing.assert_array_equal(given["experts"], columns)
+    np.testing.assert_array_equal(given["values"], np.take_along_axis(exact, columns, -1))
+
+
+# What it means
+
+
+@pytest.mark.parametrize("k", range(1, 9))
+@pytest.mark.parametrize("kind", ["integers", "normal", "infinities and NaN"])
+def test_it_is_a_stable_sort_with_nan_first(kind: str, k: int) -> None:
+    random = np.random.default_rng(k)
+    x = random.integers(-2, 3, (3, 5, 9)).astype(float) if kind == "integers" else random.standard_normal((3, 5, 9))
+    if kind.startswith("inf"):
+        x[random.random(x.shape) < 0.3] = np.nan
+        x[random.random(x.shape) < 0.2] = -np.inf
+        x[random.random(x.shape) < 0.2] = np.inf
+    values, indices = top_k(x, k)
+    assert indices.dtype == np.int32 and values.dtype == x.dtype
+    found = selecting(k).numpy(x)
+    np.testing.assert_array_equal(found["values"], values)
+    np.testing.assert_array_equal(found["indices"], indices)
+    for row, line, chosen in zip(x.reshape(-1, 9), values.reshape(-1, k), indices.reshape(-1, k), strict=True):
+        order = sorted(range(9), key=lambda i: (row[i] == row[i], -row[i] if row[i] == row[i] else 0.0, i))
+        assert chosen.tolist() == order[:k]
+        np.testing.assert_array_equal(line, row[chosen])
+    of_torch = torch.from_numpy(x).topk(k).values.numpy()
+    np.testing.assert_array_equal(values, of_torch)
+
+
+def test_zeros_of_two_signs_are_equal() -> None:
+    assert top_k([[-0.0, 0.0, -0.0]], 3)[1].tolist() == [[0, 1, 2]]
+
+
+def test_it_selects_before_d_is_rounded() -> None:
+    operation = make(selecting(2))
+    x = np.float32([[1.0, 1.0 + 2.0**-12, 0.0]])
+    found = operation.epilogue_functor.evaluate(x, None, {}, {})
+    assert found["indices"].tolist() == [[1, 0]] and found["values"].tolist() == [[1.0 + 2.0**-12, 1.0]]
+
+
+def test_a_row_vector_alone_is_selected_from_for_each_row() -> None:
+    @pycutlass.epilogue_function
+    def f(accum: Any, bias: Row) -> Any:
+        return {"D": accum, "experts": top_k(bias, 1)[1]}
+
+    assert f.numpy(np.zeros((2, 3)), bias=[0, 2, 1])["experts"].tolist() == [[1], [1]]
+
+
+def test_equal_functions_are_equal() -> None:
+    def again(accum: Any, bias: Row) -> Any:
+        t = accum + bias
+        found = top_k(t, 2)
+        return {"D": t, "values": found[0], "experts": found[1]}
+
+    def turned(accum: Any, bias: Row) -> Any:
+        t = accum + bias
+        experts, values = top_k(t, 2)
+        return {"D": t, "values": values, "experts": experts}
+
+    def three(accum: Any, bias: Row) -> Any:
+        t = accum + bias
+        values, experts = top_k(t, 3)
+        return {"D": t, "values": values, "experts": experts}
+
+    same, *others = (pycutlass.epilogue_function(each) for each in (again, turned, three))
+    assert same == route == pickle.loads(pickle.dumps(route)) and hash(same) == hash(route)
+    assert make(same).emit() == make().emit()
+    assert route not in others and len({make(each).emit() for each in (route, *others)}) == 3
+
+
+def test_values_or_indices_are_returned_alone() -> None:
+    @pycutlass.epilogue_function
+    def first(accum: Any) -> Any:
+        _, best = top_k(accum, 1)
+        return {"D": accum, "best": best}
+
+    functor = first(f16, 8)
+    (port,) = functor.outputs
+    assert (port.form, port.selected, port.tag) == ("top_k", 1, cutlass.int32)
+    assert "pycutlass::TopK<1, pycutlass::List<>, pycutlass::List<pycutlass::Matrix<" in make(first).emit()
+    assert first.numpy([[1.0, 2.0]])["best"].tolist() == [[1]]
+
+
+def test_it_is_drawn_with_its_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "graphviz", None)
+    lines = route(f16, 8).visualize().splitlines()
+    assert "  %3 = values of top_k(%2, 2)  : (M, 2) float32" in lines
+    assert "  %4 = indices of top_k(%2, 2)  : (M, 2) int32" in lines
+    assert lines[-2:] == ["  values = %3  : (M, 2) float32", "  experts = %4  : (M, 2) int32"]
+    assert "indices of top_k, k=2" in epilogue.drawing.as_dot("route", route.graph, {}, "float32")
+
+
+def test_cost_counts_what_is_selected() -> None:
+    plain = selecting(4)(f16, 8).cost((1000, 64, 32))
+    assert plain.written_bytes == 1000 * 4 * (4 + 4) and plain.read_bytes == 0
+
+
+# What is refused
+
+
+def _condition(accum: Any) -> Any:
+    return {"D": accum, "x": top_k(accum > 0, 2)[0]}
+
+
+def _used(accum: Any) -> Any:
+    values, _ = top_k(accum, 2)
+    return values * 2.0
+
+
+def _used_beside(accum: Any) -> Any:
+    values, _ = top_k(accum, 2)
+    return accum * values
+
+
+def _indexed(accum: Any) -> Any:
+    values, _ = top_k(accum, 2)
+    return {"D": accum, "x": values[:, 0]}
+
+
+def _of_torch(accum: Any) -> Any:
+    return {"D": accum, "x": torch.topk(accum, 2)[0]}
+
+
+def _as_d(accum: Any) -> Any:
+    return top_k(accum, 2)[0]
+
+
+def _both(accum: Any) -> Any:
+    return {"D": accum, "x": top_k(accum, 2)}
+
+
+def _unused(accum: Any) -> Any:
+    top_k(accum, 2)
+    return accum
+
+
+def _other_k_unused(accum: Any) -> Any:
+    top_k(accum, 3)
+    return {"D": accum, "x": top_k(accum, 2)[0]}
+
+
+def _of_a_scalar(accum: Any, alpha: Scalar) -> Any:
+    return {"D": accum, "x": top_k(alpha, 2)[0]}
+
+
+def _of_a_reduction(accum: Any) -> Any:
+    return {"D": accum, "x": top_k(epilogue.sum(accum, axis=1), 2)[0]}
+
+
+def _of_itself(accum: Any) -> Any:
+    return {"D": accum, "x": top_k(top_k(accum, 3)[0], 2)[0]}
+
+
+def _nine(accum: Any) -> Any:
+    return {"D": accum, "x": top_k(accum, 9)[0]}
+
+
+def _a_half(accum: Any) -> Any:
+    return {"D": accum, "x": top_k(accum, 2.5)[0]}  # type: ignore[arg-type]
+
+
+def _before_pairs(accum: Any) -> Any:
+    even, odd = pairs(accum)
+    return {"D": even * odd, "x": top_k(accum, 2)[0]}
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_condition, "line .*: top_k takes numbers, and is given a condition: use where"),
+        (
+            _used,
+            r"line .*: what top_k returned is used: the largest of a row .* only be returned, as in values, indices",
+        ),
+        (_used_beside, "line .*: multiply is given what top_k returned: the largest of a row are known when"),
+        (_indexed, r"line .*: what top_k returned is used: the largest of a row"),
+        (_of_torch, r"line .*given to torch's topk: use pycutlass.epilogue.top_k\(x, k\)"),
+        (_as_d, "returns a reduction as D"),
+        (_both, r"_both returns a tuple as x: .* a name each, as in values, indices = top_k\(x, 2\)"),
+        (_unused, r"line .*: the result of top_k is unused"),
+        (_other_k_unused, r"line .*: the result of top_k is unused"),
+        (_of_a_scalar, "line .*: top_k takes a value that differs from column to column"),
+        (_of_a_reduction, "line .*: what sum returned is used: a reduction is complete"),
+        (_of_itself, "line .*: what top_k returned is used: the largest of a row"),
+        (_nine, r"line .*: top_k takes k from 1 to 8, .* got k=9: for more, write D"),
+        (_a_half, r"line .*: top_k takes k from 1 to 8, .* got k=2.5"),
+        (_before_pairs, "selects the 2 largest of a value with all N columns, to x: .* as in top_k"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(function: Any, said: str) -> None:
+    with pytest.raises(DescriptionError, match=said):
+        pycutlass.epilogue_function(function)
+
+
+def test_arrays_that_have_no_rows_of_k() -> None:
+    with pytest.raises(ArgumentError, match="top_k takes k of at most the columns of x, which are 1; got k=2"):
+        top_k([[1.0]], 2)
+    with pytest.raises(ArgumentTypeError, match="top_k takes a value of an epilogue function, or an array"):
+        top_k(1.0, 1)
+    with pytest.raises(ArgumentError, match=r"route selects the 2 largest of each row to values, experts, .* 1 elem"):
+        route.numpy([[1.0]], bias=[0.0])
+    with pytest.raises(ArgumentError, match=r"route reduces D to values, experts, .* has no elements"):
+        route.numpy(np.ones((0, 4)), bias=np.ones(4))
+
+
+def test_types() -> None:
+    assert [port.type.short for port in route(f16, 8, values=cutlass.bfloat16).outputs] == ["bf16", "s32"]
+    assert [port.type.short for port in route(cutlass.float64, 1).outputs] == ["f64", "s32"]
+    with pytest.raises(DescriptionError, match=r"experts, indices that top_k of route returns, are of cutlass.int32"):
+        route(f16, 8, experts=f32)
+    with pytest.raises(DescriptionError, match="values of route is a top_k, which has no layout: give its type alone"):
+        route(f16, 8, values=TensorDescription(f32, cutlass.ColumnMajor, 1))
+
+
+@pytest.mark.parametrize("family", Family)
+def test_who_takes_it(family: Family) -> None:
+    said = route(f16, 8).why_not(family)
+    assert (said == "") == (family is not Family.REDUCTION)
+    remedy = "use a GEMM with split_k_slices in Mode.Gemm, or stream-K"
+    assert said == "" or (said.startswith("route has top_k, which selects") and said.endswith(remedy))
+
+
+def test_reductions_of_partial_sums_are_refused() -> None:
+    C = TensorDescription(f16, cutlass.RowMajor, 8)
+    with pytest.raises(DescriptionError, match="route has top_k"):
+        ReductionOperation((4, 256), C, f32, None, None, route(f16, 8), 8)
+    size = GemmProblemSize(M, N, K, _Mode.GemmSplitKParallel, split_k_slices=2)
+    assert (
+        "parallel split-K leaves the epilogue to a reduction, which has tiles of its own: use"
+        in make().supports(size).reason
+    )
+
+
+def test_rows_of_a_tile_are_rows_of_d() -> None:
+    column_major = TensorDescription(f16, cutlass.ColumnMajor, 8)
+    for kernel, changes in (
+        ("ampere", {"C": column_major}),
+        ("hopper", {"C": column_major}),
+        ("hopper", {"D": column_major}),
+    ):
+        with pytest.raises(DescriptionError, match=r"describe D as cutlass.RowMajor; got cutlass.ColumnMajor"):
+            make(route, kernel, **changes)
+
+
+# Problems and operands
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_fit_a_tile(kernel: str) -> None:
+    operation = make(route, kernel)
+    columns = operation.tile_description.threadblock_shape[1]
+    made = operation.outputs((M, columns, K))
+    assert made["values"] == TensorSpec((M, 2), "float32") and made["experts"] == TensorSpec((M, 2), "int32")
+    batched = operation.outputs(GemmProblemSize(M, N, K, _Mode.Batched, batch=3))
+    assert batched["experts"] == TensorSpec((3, M, 2), "int32")
+    said = operation.supports((M, columns + 8, K)).reason
+    rule = rf"to values, experts, for which a row must fit a tile: threadblock_shape \[.*\] has {columns} columns, got"
+    assert re.search(f"{rule} N={columns + 8}: ", said)
+    remedy = f"use a threadblock_shape with {columns + 8} columns or more, or "
+    assert (remedy in said) == (columns < 256)
+    assert said.endswith("write D and select in a kernel of its own")
+    if columns < 256:
+        assert make(**parts("f16", tile=(128, 256, 32), alignment=4)).supports((M, columns + 8, K))
+    assert "has no elements: leave such problems out" in operation.supports((M, 0, K)).reason
+    assert make(selecting(8), kernel).supports((M, 8, K))
+
+
+def test_k_is_at_most_n() -> None:
+    operation = make(selecting(8), **parts("f16", tile=(64, 64, 32), alignment=2))
+    assert operation.supports((M, 8, K))
+    said = operation.supports((M, 6, K)).reason
+    assert "selects the 8 largest of each row to values, indices, and a row has fewer, got N=6: k must be at" in said
+    paired = make(gated_routed)
+    assert paired.supports((M, 16, K))
+    gated = make(gated_routed, **parts("f16", tile=(64, 64, 32), alignment=2))
+    assert "got N=4, and rows of 2 elements: k must be at most that" in gated.supports((M, 4, K)).reason
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_it_is_launched(kernel: str, without_gpu: None) -> None:
+    operation, given = make(route, kernel), drawn()
+    launch(operation, given)
+    check(given)
+    memory = np.full((M, 7), 99, np.int32)
+    given |= {"experts": memory[:, 1:3], "values": np.full(M * 2, np.nan, np.float32)}
+    launch(operation, given)
+    check(given | {"values": given["values"].reshape(M, 2)})
+    assert (memory[:, [0, 3, 4, 5, 6]] == 99).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_batches(kernel: str, without_gpu: None) -> None:
+    operation, given = make(route, kernel), drawn(3)
+    launch(operation, given, gemm_mode=_Mode.Batched, batch=3)
+    check(given)
+
+
+def test_lists_of_tensors(without_gpu: None) -> None:
+    operation, given = make(), drawn(3)
+    listed = {name: list(each) if each.ndim == 3 else [each] * 3 for name, each in given.items()}
+    launch(operation, listed, gemm_mode=_Mode.Array, batch=3)
+    check(given)
+
+
+def test_tensors_are_exchanged(without_gpu: None) -> None:
+    operation, given, others = make(), drawn(), drawn()
+    ports = {port.name: given[port.name] for port in operation.epilogue_functor.ports}
+    arguments = GemmArguments(operation, (M, N, K), given["A"], given["B"], None, given["D"], epilogue=ports)
+    others |= {"A": -others["A"], "D": given["D"]}
+    arguments.update(A=others["A"], epilogue={name: others[name] for name in ("values", "experts")})
+    operation.run(arguments)
+    arguments.sync()
+    check(others)
+    with pytest.raises(ArgumentError, match=r"experts must have shape \(40, 2\)"):
+        arguments.update(epilogue={"experts": np.empty((M, 3), np.int32)})
+
+
+def test_slices(without_gpu: None) -> None:
+    operation, given = make(), drawn()
+    launch(operation, given, split_k_slices=2)
+    check(given)
+
+
+def test_what_does_not_fit_is_named(without_gpu: None) -> None:
+    operation = make()
+    wrong = {
+        "experts": [np.empty((M, 3), np.int32), np.empty((M, 2), np.int64), np.empty((2, M), np.int32).T, None],
+        "values": [np.empty((M, 2), np.float16), np.empty(M, np.float32)],
+    }
+    for name, tensors in wrong.items():
+        for tensor in tensors:
+            with pytest.raises((ArgumentError, ArgumentTypeError), match=name):
+                launch(operation, drawn() | {name: tensor})
+            if tensor is not None:
+                assert name in operation.supports((M, N, K), {name: tensor}).reason
+    assert operation.supports((M, N, K), {"experts": np.empty((M, 5), np.int32)[:, :2]})
+    given = drawn()
+    given["experts"] = given["values"].view(np.int32)
+    with pytest.raises(ArgumentError, match="overlaps"):
+        launch(operation, given)
+    given = drawn()
+    given["values"] = given["A"].view(np.float32)[:, :2]
+    with pytest.raises(ArgumentError, match="values overlaps A"):
+        launch(operation, given)
+    with pytest.raises(ArgumentError, match="for which a row must fit a tile"):
+        launch(operation, drawn(), (M, 2 * N, K))
+
+
+def test_pairs_are_selected_from(without_gpu: None) -> None:
+    operation, given = make(gated_routed), drawn()
+    given |= {"D": np.empty((M, N // 2), np.float16), "most": np.empty(N // 2, np.float32)}
+    given |= {"values": np.empty((M, 3), np.float32), "indices": np.empty((M, 3), np.int32)}
+    assert operation.outputs((M, N, K))["indices"].shape == (M, 3)
+    launch(operation, given)
+    exact = gated_routed.numpy(given["A"].astype(float) @ given["B"].astype(float), bias=given["bias"])
+    for name, each in exact.items():
+        np.testing.assert_array_equal(given[name], each)
+
+
+def test_groups(without_gpu: None) -> None:
+    operation = GemmOperationGrouped(**parts("f16", tile=(64, 64, 32)) | {"epilogue_functor": route(f16, 8)})
+    sizes = [(24, 64, 32), (0, 8, 32), (7, 16, 64), (0, 0, 0)]
+    assert operation.supports(sizes)
+    said = operation.supports([(8, 64, 8), (8, 72, 8)]).reason
+    assert "has 64 columns, got N=72 in problem_sizes[1]: use a threadblock_shape with 72 columns or more" in said
+    random = np.random.default_rng(0)
+    A, B = ([random.integers(-2, 3, (size[i], size[2])).astype(np.float16) for size in sizes] for i in (0, 1))
+    bias = [random.integers(-2, 3, n).astype(np.float16) for _, n, _ in sizes]
+    values = [np.full((m, 2), np.nan, np.float32) for m, _, _ in sizes]
+    experts = [np.full((m, 2), 99, np.int32) for m, _, _ in sizes]
+    D = [np.full((m, n), np.nan, np.float16) for m, n, _ in sizes]
+    given = {"bias": bias, "values": values, "experts": experts}
+    arguments = GemmGroupedArguments(operation, sizes, A, [each.T for each in B], None, D, epilogue=given)
+    operation.run(arguments)
+    arguments.sync()
+    for i in (0, 2):
+        check({"A": A[i], "B": B[i].T, "bias": bias[i], "D": D[i], "values": values[i], "experts": experts[i]})
+
+
+@pytest.mark.parametrize("direction", [fprop, dgrad, wgrad])
+def test_pixels_of_convolutions(direction: Any, without_gpu: None) -> None:
+    """The channels of a pixel are a row."""
+    stride = {"stride": pycutlass.StrideSupport.Unity} if direction is dgrad else {}
+    operation = conv(direction, "optimized", shape=(64, 64, 32), functor=lambda *types: selecting(2)(*types), **stride)
+    problem = cutlass.conv.Conv2dProblemSize(2, 5, 6, 32, 64, 1, 1)
+    rows, columns = {fprop: (60, 64), dgrad: (60, 32), wgrad: (64, 32)}[direction]
+    assert operation.supports(problem)
+    called = {fprop: "K", dgrad: "C", wgrad: r"R \* S \* C"}[direction]
+    wide = cutlass.conv.Conv2dProblemSize(2, 5, 6, 32, 128, 1, 1)
+    wide = wide if direction is fprop else cutlass.conv.Conv2dProblemSize(2, 5, 6, 128, 64, 1, 1)
+    assert re.search(rf"has 64 columns, got {called}=128: use", operation.supports(wide).reason)
+    if direction is not fprop:
+        return
+    random = np.random.default_rng(0)
+    x, w = (random.integers(-2, 3, shape).astype(np.float16) for shape in ((2, 5, 6, 32), (64, 1, 1, 32)))
+    y = np.empty((2, 5, 6, 64), np.float16)
+    found = {"values": np.empty((rows, 2), np.float32), "indices": np.empty((rows, 2), np.int32)}
+    arguments = Conv2dArguments(operation, conv2d_problem_size(x, w), x, w, None, y, epilogue=found)
+    operation.run(arguments)
+    arguments.sync()
+    values, indices = top_k(x.reshape(rows, 32).astype(float) @ w.reshape(columns, 32).T.astype(float), 2)
+    np.testing.assert_array_equal(found["values"], values)
+    np.testing.assert_array_equal(found["indices"], indices)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("kernel", ["ampere", "hopper"])
+def test_it_builds(kernel: str) -> None:
+    described = parts("f16")
+    if kernel == "hopper":
+        described = native_parts(tile=(128, 128, 64), schedule=KernelSchedule.Pingpong)
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": route(f16, 8)})
+    pycutlass.compiler.add_module([operation])
+    (artifact,) = operation.artifacts.values()
+    assert artifact.report["stack_bytes"] == 0
