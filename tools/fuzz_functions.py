@@ -103,7 +103,8 @@ def draw(seed: int, index: int) -> Kernel:
             kinds = ["f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"]
             types = {name: TAGS[chance.choice(kinds)] for name in names}
             types |= dict.fromkeys(reduced, TAGS["f64" if wide == "f64" else "f32"])
-            matrices = [name for name in names if name not in reduced and forms.get(name, "matrix") == "matrix"]
+            types |= {name: TAGS["s32"] for each in graph.selections for name in each.indices}
+            matrices = [name for name in names if name not in graph.of_many and forms.get(name, "matrix") == "matrix"]
             types |= {name: other_layout(chance, types[name]) for name in matrices if chance.random() < 0.2}
             fields = {name: getattr(plain, name) for name in plain._FIELDS if name != "epilogue_functor"}
             written = plain.D
@@ -166,12 +167,14 @@ class Problem:
             self.C = padded(self.source.shape, C.alignment, C.type.short, values, C.layout)[0]
         self.written = {}
         self.forms = {port.name: port.form for port in self.functor.outputs}
+        selected = {port.name: port.selected for port in self.functor.outputs}
         for name, kind, step in (
             ("D", self.functor.output, D.alignment),
             *((port.name, port.type, port.alignment) for port in self.functor.outputs),
         ):
             across = self.functor.columns(n) if name == "D" else self.columns(name, n)
             extents = {"row": (across,), "column": (m,), "scalar": (1,)}.get(self.forms.get(name, ""), (m, across))
+            extents = (m, selected[name]) if selected.get(name) else extents
             slack = step * self.chance.randint(0, 2) if len(extents) == 2 else 0
             poison = POISON if kind.is_integer else float("nan")
             self.written[name] = padded(self.shape(*extents), slack, kind.short, poison, self.layouts[name])
@@ -296,7 +299,13 @@ class Case:
         if isinstance(self.operation, ReductionOperation):
             rows, columns = self.operation.shape
             most, steps[2] = (20 * rows + 40, 2 * columns + 40, 9), 1
-        m, n, k = (-(-self.chance.randint(1, each) // step) * step for each, step in zip(most, steps, strict=True))
+        least = 1
+        if selected := max((port.selected for port in operation.epilogue_functor.outputs), default=0):
+            # Rows fit a tile, and have at least as many elements as are selected.
+            most = most[0], tile[1], most[2]
+            least = selected if operation.epilogue_functor.columns(2) == 2 else 2 * selected
+        draws = zip((1, least, 1), most, steps, strict=True)
+        m, n, k = (-(-self.chance.randint(low, high) // step) * step for low, high, step in draws)
         return m, n, k
 
     def run(self) -> str:
@@ -319,7 +328,7 @@ class Case:
             options |= {"split_k_slices": self.chance.randint(1, min(parts, 9))}
         if in_arrays and batch > 1 and self.chance.random() < 0.4:
             forms = {port.name: port.form for port in operation.epilogue_functor.ports}
-            dimensions = {name: 3 if form == "matrix" else 2 for name, form in forms.items()}
+            dimensions = {name: 3 if form in ("matrix", "top_k") else 2 for name, form in forms.items()}
             operands = [self.apart(each, 3) for each in operands]
             ports = {name: self.apart(each, dimensions[name]) for name, each in made.given.items()}
             options |= {"gemm_mode": cutlass.gemm.Mode.Array, "epilogue": ports}

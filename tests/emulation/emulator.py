@@ -240,9 +240,10 @@ class Emulator:
         deeper = 1
         if operation.is_stream_k:  # enough along K for threadblocks of their own that add up the sums of a tile
             modes, deeper = [(mode.Gemm, 1), (mode.Batched, 2), (mode.Gemm, 3)], 6
+        drawn = [(m, _fitting(operation, n), k, seed) for m, n, k, _, _, seed in _problems(operation, seed)]
         problems = (
             (m, n, deeper * k, each.value, count, seed)
-            for number, (m, n, k, _, _, seed) in enumerate(_problems(operation, seed))
+            for number, (m, n, k, seed) in enumerate(drawn)
             for each, count in [modes[number % len(modes)]]
         )
         if operation.is_stream_k:
@@ -250,7 +251,7 @@ class Emulator:
         step = operation.family.slice_step(operation.A, operation.B)
         slices = (
             (m, n, 3 * k, mode.Gemm.value, min(count, -(-3 * k // step)), seed)
-            for (m, n, k, _, _, seed), count in zip(_problems(operation, seed), (2, 3, 4, 7), strict=True)
+            for (m, n, k, seed), count in zip(drawn, (2, 3, 4, 7), strict=True)
         )
         return self._run(operation, "gemm_function.h", itertools.chain(problems, slices))
 
@@ -260,7 +261,8 @@ class Emulator:
         steps = _steps(operation.A, operation.B, operation.C)
         if operation.epilogue_functor.columns(2) == 1:  # of D with half as many columns
             steps = steps[0], 2 * steps[1], steps[2]
-        groups = ((count, 2 * m, 2 * n, 3 * k, *steps, drawn.randint(0, 2**30)) for count in (1, 7, 40))
+        n = _fitting(operation, 2 * n)
+        groups = ((count, 2 * m, n, 3 * k, *steps, drawn.randint(0, 2**30)) for count in (1, 7, 40))
         return self._run(operation, "grouped_function.h", groups)
 
     def run_hopper(self, operation: GemmOperationUniversal | GemmOperationGrouped, seed: int = 0) -> tuple[bool, str]:
@@ -271,7 +273,7 @@ class Emulator:
         m, n, _ = operation.tile_description.threadblock_shape
         sizes = ((2 * m, 2 * n), (m + 8, n + n // 2 + step), (1, step), (m // 2 + 3, 2 * n - step))
         count = 3 if isinstance(operation, GemmOperationGrouped) else 2
-        problems = ((count, *size, step, drawn.randint(0, 2**30)) for size in sizes)
+        problems = ((count, m, _fitting(operation, n), step, drawn.randint(0, 2**30)) for m, n in sizes)
         warps = 4 if operation.tile_description.kernel_schedule is KernelSchedule.Pingpong else 8
         return self._run(operation, "sm90_function.h", problems, f"#define EMULATED_WARPS {warps}\n")
 
@@ -367,6 +369,12 @@ def _problems(operation: GemmOperationUniversal, seed: int) -> Iterator[tuple[in
     for size, scalars in zip(sizes, ((1, 0), (1, 1), (2, -1), (1, 0)), strict=True):
         rounded = (math.ceil(extent / step) * step for extent, step in zip(size, steps, strict=True))
         yield *rounded, *scalars, drawn.randint(0, 2**30)
+
+
+def _fitting(operation: Any, n: int) -> int:
+    """Return N, or less where `top_k` selects from rows, which must fit a tile."""
+    selects = any(port.selected for port in operation.epilogue_functor.outputs)
+    return min(n, int(operation.tile_description.threadblock_shape[1])) if selects else n
 
 
 def _steps(A: TensorDescription, B: TensorDescription, C: TensorDescription) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "launch.h"
+#include "pycutlass/top_k.h"
 
 // What the threads of reductions do together (pycutlass/partial_results.h).
 namespace pycutlass::function {
@@ -146,6 +147,65 @@ struct Reduced<pycutlass::Reduction<Kind, Form<kMember, kAlignment>>> {
       double const made = number(memory(0, i)), most = std::abs(wanted[i]) + 1;
       if (!(std::abs(made - wanted[i]) <= error * most) && ++found == 1) {
         std::printf("reduction [%d] is %g, not %g\n", i, made, wanted[i]);
+      }
+    }
+    return found;
+  }
+};
+
+/// What is selected from rows, and what that must be: by a sort of each row as NumPy does it.
+template <int kCount, typename Values, typename Indices>
+struct Reduced<pycutlass::TopK<kCount, Values, Indices>> {
+  AllGiven<Values> values;
+  AllGiven<Indices> indices;
+  std::vector<std::vector<double>> rows;
+  /// What `FunctionCheck` asks to go over to another matrix.
+  struct Memory {
+    Reduced* owner;
+    void choose(int number) {
+      auto const go = [&](auto& given) { given.memory.choose(number); };
+      owner->values.visit(go), owner->indices.visit(go);
+    }
+  } memory{this};
+
+  explicit Reduced(Sizes const& sizes)
+      : values({sizes.m, kCount, sizes.count, sizes.listed}, kUntouched),
+        indices({sizes.m, kCount, sizes.count, sizes.listed}, kUntouched),
+        rows(sizes.m) {}
+  Reduced(Reduced&& other)
+      : values(std::move(other.values)), indices(std::move(other.indices)), rows(std::move(other.rows)) {}
+
+  void give(Function::Arguments& arguments) {
+    auto const give = [&](auto& given) { given.give(arguments); };
+    values.visit(give), indices.visit(give);
+  }
+  void begin() {
+    for (auto& row : rows) row.clear();
+  }
+  void take(int row, int, double value) { rows[row].push_back(value); }
+  long wrong(int m, int n) {
+    long found = 0;
+    auto const look = [&](auto& given) { found += !given.memory.has_slack(kUntouched); };
+    values.visit(look), indices.visit(look);
+    for (int row = 0; row < m; ++row) {
+      auto const& line = rows[row];
+      std::vector<int> order(n > 0 ? n : 0);
+      for (int i = 0; i < n; ++i) order[i] = i;
+      std::stable_sort(order.begin(), order.end(), [&](int left, int right) {
+        double const x = line[left], y = line[right];
+        return x > y || (x != x && y == y);
+      });
+      for (int i = 0; i < kCount; ++i) {
+        bool right = true;
+        values.visit([&](auto& given) {
+          using Element = typename std::remove_reference_t<decltype(given)>::Element;
+          double const made = number(given.at(row, i));
+          double const wanted =
+              n > 0 ? number(pycutlass::function::Stored<Element>::of(Number(line[order[i]]))) : kUntouched;
+          right &= made == wanted || (made != made && wanted != wanted);
+        });
+        indices.visit([&](auto& given) { right &= number(given.at(row, i)) == (n > 0 ? order[i] : kUntouched); });
+        if (!right && ++found == 1) std::printf("of row %d the place %d is wrong\n", row, i);
       }
     }
     return found;
@@ -339,9 +399,26 @@ struct Tables {
 /// FunctionCheck `check`.
 template <typename Ports>
 struct Listed;
-template <typename... Kinds, template <auto, int> class... Forms, auto... kMembers, int... kAlignments>
-struct Listed<pycutlass::List<pycutlass::Reduction<Kinds, Forms<kMembers, kAlignments>>...>>
-    : Listed<pycutlass::List<Forms<kMembers, kAlignments>...>> {};
+template <typename Kind, typename Port>
+struct Listed<pycutlass::Reduction<Kind, Port>> : Listed<pycutlass::List<Port>> {};
+template <int kCount, typename Values, typename Indices>
+struct Listed<pycutlass::TopK<kCount, Values, Indices>> {
+  template <typename Problems>
+  static void point(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
+    Listed<Values>::point(problems, arguments, made);
+    Listed<Indices>::point(problems, arguments, made);
+  }
+};
+/// Of reductions, and of what is selected.
+template <typename Reductions>
+struct ListedReductions;
+template <typename... Reductions>
+struct ListedReductions<pycutlass::List<Reductions...>> {
+  template <typename Problems>
+  static void point(Problems const& problems, Function::Arguments& arguments, std::vector<Tables>& made) {
+    (Listed<Reductions>::point(problems, arguments, made), ...);
+  }
+};
 template <>
 struct Listed<pycutlass::List<>> {
   template <typename Problems>
@@ -386,7 +463,7 @@ void point_at_tables(Problems const& problems, Function::Arguments& arguments, s
   Listed<Function::HalfInputs>::point(problems, arguments, made);
   Listed<Function::Outputs>::point(problems, arguments, made);
   Listed<Function::WholeOutputs>::point(problems, arguments, made);
-  Listed<Function::Reductions>::point(problems, arguments, made);
+  ListedReductions<Function::Reductions>::point(problems, arguments, made);
 }
 
 }  // namespace emulation

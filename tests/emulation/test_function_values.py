@@ -82,10 +82,11 @@ def check(seeds: list[int], kind: str, emulator: Emulator) -> None:
     found = np.frombuffer(ended.stdout, np.float64)
     for seed, drawn, given in zip(seeds, functions, points, strict=True):
         functor = drawn.function(cutlass.float32, 2, cutlass.float32, compute)
-        further = [port for port in functor.outputs if port.name not in drawn.reductions]
+        further = [port for port in functor.outputs if port.name not in functor.graph.of_many]
+        lines = len(drawn.reductions) + len(functor.graph.selections)  # what these are made of comes last
         wholes = [port.name for port in further if functor.graph.is_gated and not port.halved]
-        names = ["D", *(port.name for port in further if port.name not in wholes), *drawn.reductions]
-        count = 2 * len(wholes) + len(names)
+        names = ["D", *(port.name for port in further if port.name not in wholes)]
+        count = 2 * len(wholes) + len(names) + lines
         made, found = found[: POINTS * count].reshape(POINTS, count), found[POINTS * count :]
         both, made = made[:, : 2 * len(wholes)], made[:, 2 * len(wholes) :]
         scalars = dict.fromkeys(functor.scalar_names, 0.5)
@@ -94,7 +95,7 @@ def check(seeds: list[int], kind: str, emulator: Emulator) -> None:
         source = next((arrays.pop(each.name) for each in functor.graph.of_form("source")), None)
         accumulator = arrays.pop(functor.graph.inputs[0].name)
         exact = functor.evaluate(accumulator, source, scalars, arrays, np.dtype(np.float64))
-        for place, name in enumerate(names[: -len(drawn.reductions) or None]):
+        for place, name in enumerate(names):
             difference = np.abs(made[:, place] - exact[name][:, 0])
             assert difference.max() <= 1.5 * drawn.errors[name], (seed, name, functor.graph)
         for place, name in enumerate(wholes):

@@ -8,7 +8,7 @@ import pytest
 from convolutions import UNITY, conv, dgrad, fprop, wgrad
 from descriptions import COLUMN, ROW, native_parts, parts
 from emulator import Emulator
-from epilogue_functions import EVERY, gated_tiles, in_other_layouts, tile_sums
+from epilogue_functions import EVERY, gated_tiles, in_other_layouts, selecting, tile_sums
 
 from pycutlass import (
     GemmOperationGrouped,
@@ -162,6 +162,65 @@ def test_results_of_tiles(kind: str, tile: tuple[int, int, int], emulator: Emula
     types = {"row_sums": cutlass.float16} if kind == "f16" else {}
     functor = tile_sums(*tile[:2])(C.element, C.alignment, cutlass.float32, **types)
     right, said = emulator.run_function(GemmOperationUniversal(**described | {"epilogue_functor": functor}))
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "alignment", "tile", "kernel"),
+    [
+        ("routed", "f16", None, (64, 64, 32), "gemm"),
+        ("routed", "f32", None, (128, 64, 16), "gemm"),
+        ("routed", "f16", 1, (64, 128, 32), "gemm"),
+        ("routed", "f64", None, (64, 64, 16), "gemm"),
+        ("routed", "f16", None, (64, 64, 32), "stream-K"),
+        ("routed", "f16", None, (64, 64, 32), "group"),
+        ("routed", "f16", None, (64, 64, 32), "convolution"),
+        ("gated_routed", "f16", None, (64, 128, 32), "gemm"),
+        *((k, "f16", None, (64, 64, 32), "gemm") for k in (1, 5)),
+        *(pytest.param(k, "f16", None, (64, 64, 32), "gemm", marks=pytest.mark.thorough) for k in (2, 3, 4, 6, 7, 8)),
+    ],
+)
+def test_top_k(
+    name: str | int, kind: str, alignment: int | None, tile: tuple[int, int, int], kernel: str, emulator: Emulator
+) -> None:
+    """Of many equal values, NaN and infinities, in rows of a whole tile and of less."""
+    function: Any = selecting(name) if isinstance(name, int) else EVERY[name]
+    if kernel == "convolution":
+        operation: Any = conv(fprop, "optimized", shape=tile, functor=lambda *types: function(*types))
+        right, said = emulator.run_convolution(operation)
+        assert right, said
+        return
+    described = parts(kind, tile=tile, alignment=alignment, stages=2 if alignment == 1 else 3)
+    if kernel == "stream-K":
+        described["swizzling_functor"] = cutlass.ThreadblockSwizzleStreamK
+    accumulator = described["tile_description"].math_instruction.accumulator.tag
+    functor = function(described["C"].element, described["C"].alignment, accumulator)
+    operation = (GemmOperationGrouped if kernel == "group" else GemmOperationUniversal)(
+        **described | {"epilogue_functor": functor}
+    )
+    right, said = (emulator.run_group if kernel == "group" else emulator.run_function)(operation)
+    assert right, said
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "tile", "is_group"),
+    [
+        ("routed", "Cooperative", (256, 64, 64), False),
+        ("routed", "Pingpong", (64, 128, 64), False),
+        ("routed", "Pingpong", (128, 48, 64), True),
+        ("gated_routed", "Cooperative", (128, 64, 64), False),
+        (8, "Pingpong", (64, 96, 64), False),
+        *(pytest.param(k, "Pingpong", (64, 64, 64), False, marks=pytest.mark.thorough) for k in range(1, 8)),
+    ],
+)
+def test_top_k_in_hopper_native_kernels(
+    name: str | int, schedule: str, tile: tuple[int, int, int], is_group: bool, emulator: Emulator
+) -> None:
+    described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule])
+    function: Any = selecting(name) if isinstance(name, int) else EVERY[name]
+    functor = function(described["C"].element, described["C"].alignment, cutlass.float32)
+    kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
+    right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
     assert right, said
 
 

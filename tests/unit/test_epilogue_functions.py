@@ -117,15 +117,15 @@ def test_numpy_means_the_same_as_the_function_itself(seed: int) -> None:
     random = np.random.default_rng(seed)
     given = {}
     for each in function.graph.inputs[1:]:
-        columns = 3 if each.halved else 6
+        columns = 8 if each.halved else 16
         shape = {"row": columns, "column": 5, "number": (), "scalar": ()}.get(each.form, (5, columns))
         given[each.name] = random.integers(-8, 9, shape) / 4.0
-    accumulator = random.integers(-256, 257, (5, 6)).astype(np.float64)
+    accumulator = random.integers(-256, 257, (5, 16)).astype(np.float64)
     found = function.numpy(accumulator, **given)
     if isinstance(found, dict):
         assert {*found} == {name for name, _ in function.graph.outputs}
     else:
-        assert found.shape == (5, 3 if function.graph.is_gated else 6)
+        assert found.shape == (5, 8 if function.graph.is_gated else 16)
 
 
 def test_the_reference_runs_where_there_is_no_gpu(without_gpu: None) -> None:

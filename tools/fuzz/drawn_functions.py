@@ -7,6 +7,7 @@ bounded as it grows from node to node.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pycutlass import cutlass, epilogue
 from pycutlass.epilogue import Column, EpilogueFunction, PerBatch, Row, Scalar, Source, Tensor
 from pycutlass.epilogue.graph import Input
 from pycutlass.epilogue.parameters import traced
+from pycutlass.errors import DescriptionError
 
 __all__ = ["Drawn", "drawn_function"]
 
@@ -121,7 +123,7 @@ class _Builder:
         made = {name: each.value for name, each in outputs.items()}
         for number in range(self.draw.choice([0, 0, 0, 1, 2, 3])):
             made[f"r{number}"] = self.reduced(f"r{number}", self.draw.choice(known))
-        return made
+        return made | self.selected([each for each in known if self.fits(each)])
 
     def combined(self, known: list[_Known], nodes: int, outputs: dict[str, _Known]) -> _Known:
         """Return what all values come to, those known and as many nodes of them; some may become outputs."""
@@ -158,6 +160,17 @@ class _Builder:
             grain = 0.0
         self.reductions[output] = Reduced(name, bound, grain, error)
         return getattr(epilogue, name)(x.value, axis=self.draw.choice([0, 1, None]))
+
+    def selected(self, exact: list[_Known]) -> dict[str, Any]:
+        """Return the largest of each row of an exact value, whose order is known; now and then."""
+        if not exact or self.draw.random() > 0.15:
+            return {}
+        value, k = self.draw.choice(exact).value, self.draw.randint(1, 8)
+        with contextlib.suppress(DescriptionError):  # it is the same in all columns
+            values, indices = epilogue.top_k(value, k)
+            made = {"most": values, "places": indices}
+            return {name: made[name] for name in self.draw.choice([("most",), ("places",), ("most", "places")])}
+        return {}
 
     def fits(self, known: _Known) -> bool:
         """Whether a value is exact."""
