@@ -83,6 +83,11 @@ def host(tmp_path_factory: pytest.TempPathFactory, host_compiler: HostCompiler) 
 
 def plan(host: Any, m: int, n: int, k: int, pointers: tuple[int, ...] = ()) -> tuple[int, Result]:
     """Return the status and what is planned; `pointers` are addresses of scalars."""
+    return planned(host, m, n, k, pointers)[:2]
+
+
+def planned(host: Any, m: int, n: int, k: int, pointers: tuple[int, ...] = ()) -> tuple[int, Result, Any]:
+    """Return the same, and the parameters of the kernel."""
     record = Record(mode=0, m=m, n=n, k=k, batch_count=1, max_swizzle=1, raster_order=2)
     record.common.struct_size, record.common.sm_count = ctypes.sizeof(Record), MULTIPROCESSORS
     for operand, ld in zip(record.common.operands, (k, k, n, n), strict=False):
@@ -92,7 +97,7 @@ def plan(host: Any, m: int, n: int, k: int, pointers: tuple[int, ...] = ()) -> t
     assert info.call_bytes == ctypes.sizeof(Record)
     params = ctypes.create_string_buffer(info.params_bytes + 128)
     aligned = (ctypes.addressof(params) + 127) // 128 * 128
-    return host.pycutlass_plan(ctypes.byref(record), ctypes.c_void_p(aligned), ctypes.byref(result)), result
+    return host.pycutlass_plan(ctypes.byref(record), ctypes.c_void_p(aligned), ctypes.byref(result)), result, params
 
 
 @pytest.mark.parametrize(("m", "n", "blocks"), [(128, 128, 1), (136, 264, 6), (1, 8, 1), (8192, 8192, MULTIPROCESSORS)])
@@ -111,3 +116,32 @@ def test_a_kernel_whose_scalars_are_numbers_supports_pdl(host):
 
 def test_what_tma_cannot_reach_is_refused(host):
     assert plan(host, 256, 256, 60)[0] == INVALID_PROBLEM
+
+
+_Box = ctypes.POINTER(ctypes.c_uint32)
+_Any = ctypes.c_void_p
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, _Any, ctypes.c_int, ctypes.c_uint, _Any, _Any, _Any, _Box)
+def encode_box(made: int, kind: int, rank: int, address: int, extents: int, strides: int, box: Any) -> int:
+    """Leave the box in the tensor map; the caller takes further arguments away."""
+    ctypes.memset(made, 0, 128)
+    ctypes.memmove(made, bytes(f"box {list(box[:rank])}", "ascii"), 16)
+    return 0
+
+
+@get_entry_point
+def boxes(symbol: bytes, function: Any, version: int) -> int:
+    function[0] = ctypes.cast(encode_box, ctypes.c_void_p)
+    return 0
+
+
+def test_a_warp_sends_its_own_rows_of_d(host):
+    driver = Driver(device, attribute, boxes)
+    host.pycutlass_bind(ctypes.byref(driver))
+    try:
+        params = bytes(planned(host, 256, 256, 64)[2])
+    finally:
+        host.pycutlass_bind(ctypes.byref(DRIVER))
+    # A and B by tiles, C by subtiles of 128 rows (the kernel is cooperative) and D by 16.
+    assert [params.count(b"box [%d, %d" % box) for box in ((64, 128), (32, 128), (32, 16))] == [2, 1, 1]

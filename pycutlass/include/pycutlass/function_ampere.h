@@ -124,7 +124,7 @@ struct FunctionVisitor {
     StepReaders readers[kAhead + 1];
     Reducers<typename Function::Reductions, Number, kSteps * kRows, kGroups, kVectorD> reducers;
     Selectors<typename Function::Reductions, Number, kRows> selectors;
-    TileCount<kAxes> count;  // of the first thread
+    TileCount count;  // of the first thread
 
     /// Asked for where they are needed, so that they take no registers meanwhile.
     CUTLASS_DEVICE Partials<Number> partials() const {
@@ -150,7 +150,7 @@ struct FunctionVisitor {
     }
     CUTLASS_DEVICE void begin_epilogue() {
       if constexpr (kReduces) {
-        if (thread == 0) count.ask(partials(), where.batch, tile_m, tile_n);
+        if (thread == 0) count.template ask<kAxes>(partials(), where.batch, tile_m, tile_n);
       }
       Function::read_scalars(params.given, scalars);
       readers[0].all.load_columns(chosen.given, where);
@@ -238,8 +238,12 @@ struct FunctionVisitor {
             reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
           }
         }
-        if (thread == 0) shared.done[0] = count.last(partials, where.batch, tile_m, tile_n);
+        if (thread == 0) shared.done[0] = count.template last<kAxes>(partials, where.batch, tile_m, tile_n);
         __syncthreads();
+        auto const rows = [&](auto const& use) {
+          for_all(tile_m * kTileM, kTileM, where.rows, thread, Threads::kThreads, use);
+        };
+        reducers.finish_rows(partials, 0, chosen.given, where_D(), tile_n, shared.done[0], rows);
         reducers.finish(partials, 0, chosen.given, where_D(), tile_m, tile_n, shared.done[0], thread,
                         Threads::kThreads);
       }

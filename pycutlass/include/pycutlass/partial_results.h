@@ -80,21 +80,34 @@ CUTLASS_DEVICE void leave(Number* address, Number number) {
   pass_word(Passed<Number>::at(address), Passed<Number>::word(number));
 }
 
-/// Waits for a partial result, and leaves none in its place.
+/// Whether all lanes of a warp say so. Where lanes wait for different things they wait together: a compiler that cannot
+/// see that they stay together keeps nothing in the registers that they share, in the mainloop neither.
+CUTLASS_DEVICE bool all_agree(bool mine) {
+#if PYCUTLASS_DEVICE_SIDE
+  return __all_sync(0xffffffffu, mine);
+#else
+  int agree = mine;
+  for (int lanes = 1; lanes < 32; lanes *= 2) agree &= exchanged(agree, lanes);
+  return agree;
+#endif
+}
+
+/// Waits for a partial result, and leaves none in its place. To be called by whole warps: `address` is null for lanes
+/// that take none.
 template <typename Number>
 CUTLASS_DEVICE Number take(Number* address) {
   using As = Passed<Number>;
-  typename As::Word word;
+  typename As::Word word = 1;
   do {
-    word = passed_word(As::at(address));
-  } while (word == 0);
-  pass_word(As::at(address), typename As::Word(0));
+    if (address) word = passed_word(As::at(address));
+  } while (!all_agree(word != 0));
+  if (address) pass_word(As::at(address), typename As::Word(0));
   return As::number(word);
 }
 
 /// Waits for partial results, calls `use` with each in their order, and leaves none in their places, which `address`
-/// tells. So many are loaded at once that a line of tiles takes the memory's latency once: who is last with one tile is
-/// late with the next, and last again.
+/// tells: null for those that a lane does not take. To be called by whole warps. So many are loaded at once that a line
+/// of tiles takes the memory's latency once: who is last with one tile is late with the next, and last again.
 template <typename Number, typename Address, typename Use>
 CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& use) {
   using As = Passed<Number>;
@@ -107,15 +120,17 @@ CUTLASS_DEVICE void take_partials(int count, Address const& address, Use const& 
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
         words[i] = 1;
-        if (first + i < count) words[i] = passed_word(As::at(address(first + i)));
+        Number* const from = first + i < count ? address(first + i) : nullptr;
+        if (from) words[i] = passed_word(As::at(from));
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kAtOnce; ++i) complete = complete && words[i] != 0;
-    } while (!complete);
+    } while (!all_agree(complete));
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i < count) {
-        pass_word(As::at(address(first + i)), typename As::Word(0));
+      Number* const from = first + i < count ? address(first + i) : nullptr;
+      if (from) {
+        pass_word(As::at(from), typename As::Word(0));
         use(As::number(words[i]));
       }
     }

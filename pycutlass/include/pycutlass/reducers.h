@@ -23,28 +23,35 @@ struct Reduction;
 template <typename Kind, typename Port>
 struct EachPort<Reduction<Kind, Port>> : EachPort<Port> {};
 
-/// Writes what the threads of a threadblock left of a line, from `first` on, behind `before` elements of a port.
-template <typename Element, typename Number>
-CUTLASS_DEVICE void copy_tile(Port<Element> const& port, Number* from, int64_t before, int first, int end, int step) {
-  for (int i = first; i < end; i += step) {
-    port.data[before + i] = function::Stored<Element>::of(function::take<Number>(from + i));
+/// Calls `use` with `count` numbers from `first` on, shared out among threads, and with whether each is below `end`:
+/// all lanes of a warp as often.
+template <typename Use>
+CUTLASS_DEVICE void for_all(int first, int count, int end, int thread, int threads, Use const& use) {
+  for (int i = 0; i < count; i += threads) {
+    use(first + i + thread, i + thread < count && first + i + thread < end);
   }
 }
 
 /// The partial results of all tiles, in the workspace: for each reduction a line for each tile across its own. And
-/// counters of the tiles that are done.
+/// counters of the tiles that are done: of each line across, of each one down, and of all. Rows of a line across that
+/// `row_parts` warps have for themselves are counted apart.
 template <typename Number>
 struct Partials {
   int tiles_m, tiles_n, tile_m, tile_n;
   int64_t batches;
+  int row_parts;
   unsigned* first_counter;
   Number* first_number;
 
-  CUTLASS_HOST_DEVICE int64_t counters() const { return batches * (tiles_m + tiles_n + 1); }
-  CUTLASS_HOST_DEVICE unsigned* counter(int64_t batch, int place) const {
-    return first_counter + batch * (tiles_m + tiles_n + 1) + place;
+  CUTLASS_HOST_DEVICE int64_t counters() const { return batches * counters_of_batch(); }
+  CUTLASS_HOST_DEVICE unsigned* counter(int axis, int64_t batch, int line_m, int line_n) const {
+    int64_t const places[3] = {line_m, int64_t(tiles_m) * row_parts + line_n, counters_of_batch() - 1};
+    return first_counter + batch * counters_of_batch() + places[axis];
   }
   CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const { return first_number + offset; }
+
+ private:
+  CUTLASS_HOST_DEVICE int64_t counters_of_batch() const { return int64_t(tiles_m) * row_parts + tiles_n + 1; }
 };
 
 /// Where a problem of a group has its counters and its partial results, behind those of the first.
@@ -112,23 +119,27 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  template <typename Arguments, typename Where>
-  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                    Where const& where, int tile_m, int, int done, int thread, int threads) {
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                         Where const& where, int, int done, Rows const& rows) {
     if (!(done & 1)) return;
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    int const end = cutlass::platform::min((tile_m + 1) * partials.tile_m, where.rows);
-    for (int row = tile_m * partials.tile_m + thread; row < end; row += threads) {
+    rows([&](int row, bool is_inside) {
       Number result = Kind::template begin<Number>();
       function::take_partials<Number>(
           partials.tiles_n,
-          [&](int tile) { return partials.numbers(offset + line(partials, where.batch, tile)) + row; },
+          [&](int tile) {
+            return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + row : nullptr;
+          },
           [&](Number partial) { result = Kind::join(result, partial); });
-      port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
-    }
+      if (is_inside) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
+    });
   }
+  template <typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
+                                    int, int) {}
 };
 
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
@@ -192,6 +203,9 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
+                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int tile_n, int done, int thread, int threads) {
@@ -199,15 +213,16 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
     auto const& port = arguments.*kMember;
     using Element =
         typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    int const end = cutlass::platform::min((tile_n + 1) * partials.tile_n, where.columns);
-    for (int column = tile_n * partials.tile_n + thread; column < end; column += threads) {
+    for_all(tile_n * partials.tile_n, partials.tile_n, where.columns, thread, threads, [&](int column, bool is_inside) {
       Number result = Kind::template begin<Number>();
       function::take_partials<Number>(
           partials.tiles_m,
-          [&](int tile) { return partials.numbers(offset + line(partials, where.batch, tile)) + column; },
+          [&](int tile) {
+            return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + column : nullptr;
+          },
           [&](Number partial) { result = Kind::join(result, partial); });
-      port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
-    }
+      if (is_inside) port.data[where.batch * port.batch + column] = function::Stored<Element>::of(result);
+    });
   }
 };
 
@@ -248,6 +263,9 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
     function::leave(partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile), result);
   }
 
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
+                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int, int done, int thread, int) {
@@ -258,7 +276,8 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
     int const tiles = partials.tiles_m * partials.tiles_n;
     Number* const from = partials.numbers(offset + where.batch * tiles + thread);
     Number result = Kind::template begin<Number>();
-    function::take_partials<Number>((tiles - thread + 31) / 32, [&](int i) { return from + 32 * i; },
+    function::take_partials<Number>((tiles + 31) / 32,
+                                    [&](int i) { return 32 * i + thread < tiles ? from + 32 * i : nullptr; },
                                     [&](Number partial) { result = Kind::join(result, partial); });
     result = function::joined<Kind, 1, 32>(result);
     if (thread == 0) port.data[where.batch * port.batch] = function::Stored<Element>::of(result);
@@ -271,13 +290,16 @@ struct Reducer<Reduction<Kind, RowTiles<kMember, kAlignment>>, Number, kRows, kG
     : Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Joined = Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
 
-  template <typename Arguments, typename Where>
-  CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                    Where const& where, int tile_m, int tile_n, int, int thread, int threads) {
-    int const first = tile_m * partials.tile_m, end = cutlass::platform::min(first + partials.tile_m, where.rows);
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                         Where const& where, int tile_n, int, Rows const& rows) {
     auto const port = (arguments.*kMember).of(where.batch);
-    copy_tile(port, partials.numbers(offset + Joined::line(partials, where.batch, tile_n)),
-              int64_t(tile_n) * where.rows, first + thread, end, threads);
+    using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
+    Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_n));
+    rows([&](int row, bool is_inside) {
+      Number const result = function::take<Number>(is_inside ? from + row : nullptr);
+      if (is_inside) port.data[int64_t(tile_n) * where.rows + row] = function::Stored<Element>::of(result);
+    });
   }
 };
 template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
@@ -288,10 +310,13 @@ struct Reducer<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Number, kRows,
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int tile_m, int tile_n, int, int thread, int threads) {
-    int const first = tile_n * partials.tile_n, end = cutlass::platform::min(first + partials.tile_n, where.columns);
     auto const port = (arguments.*kMember).of(where.batch);
-    copy_tile(port, partials.numbers(offset + Joined::line(partials, where.batch, tile_m)),
-              int64_t(tile_m) * where.columns, first + thread, end, threads);
+    using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
+    Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_m));
+    for_all(tile_n * partials.tile_n, partials.tile_n, where.columns, thread, threads, [&](int column, bool is_inside) {
+      Number const result = function::take<Number>(is_inside ? from + column : nullptr);
+      if (is_inside) port.data[int64_t(tile_m) * where.columns + column] = function::Stored<Element>::of(result);
+    });
   }
 };
 
@@ -321,6 +346,9 @@ struct Reducers<List<>, Number, kRows, kGroups, kVector> {
                                            int, int64_t, int) {}
   CUTLASS_DEVICE void share_whole(Number*, int, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
+                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
                                     int, int) {}
@@ -399,7 +427,14 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
     Rest::leave_whole(partials, offset + Each::size(partials), shared + Each::kWholes * warps, warps, batch, tile);
   }
   /// Joins the partial results of the lines of tiles whose last one this is (`done`: 1 a line across, 2 one down, 4
-  /// all), and writes.
+  /// all), and writes: first of rows, of which `rows` calls its argument with each that this thread has, and whether it
+  /// is inside of D. Whole warps call both.
+  template <typename Arguments, typename Where, typename Rows>
+  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                         Where const& where, int tile_n, int done, Rows const& rows) {
+    Each::finish_rows(partials, offset, arguments, where, tile_n, done, rows);
+    Rest::finish_rows(partials, offset + Each::size(partials), arguments, where, tile_n, done, rows);
+  }
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int tile_m, int tile_n, int done, int thread, int threads) {

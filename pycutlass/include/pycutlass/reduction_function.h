@@ -21,7 +21,7 @@ struct ReduceFunction {
   using Number = typename Function::Number;
   using Space = ReductionSpace<Function, Shape::kRow * kSteps, Shape::kColumn>;
   using AllReducers = Reducers<typename Function::Reductions, Number, 1, 1, kCount>;
-  using Count = TileCount<ReducedAxes<typename Function::Reductions>::kAxes>;
+  static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
 
   struct Params {
     typename Function::Arguments given;
@@ -55,9 +55,10 @@ struct ReduceFunction {
                   int(blockIdx.y) * Shape::kColumn + int(threadIdx.x) * kCount, params.rows, params.columns, 0};
       if (!kReduces && (where.first_row >= params.rows || where.first_column >= params.columns)) return;
 
-      Count count{};  // of the first thread
+      TileCount count{};  // of the first thread
       if constexpr (kReduces) {
-        if (threadIdx.x == 0 && threadIdx.y == 0) count.ask(params.partials, 0, int(blockIdx.x), int(blockIdx.y));
+        if (threadIdx.x == 0 && threadIdx.y == 0)
+          count.template ask<kAxes>(params.partials, 0, int(blockIdx.x), int(blockIdx.y));
       }
       Number scalars[Function::kScalars + 1];
       Function::read_scalars(params.given, scalars);
@@ -104,7 +105,7 @@ struct ReduceFunction {
     /// Joins what the threads have of a threadblock's tiles, and what all have of a line of them where this was the
     /// last.
     CUTLASS_DEVICE static void finish(Params const& params, SharedStorage& shared, Where const& where,
-                                      AllReducers& reducers, Count const& count) {
+                                      AllReducers& reducers, TileCount const& count) {
       constexpr int kWarps = Shape::kRow, kTileN = Shape::kColumn;
       Partials<Number> const& partials = params.partials;
       int const tile_m = blockIdx.x, tile_n = blockIdx.y, warp = threadIdx.y, lane = threadIdx.x;
@@ -118,8 +119,12 @@ struct ReduceFunction {
                                where.columns, tile_m, 0, column);
       }
       if (thread == 0) reducers.leave_whole(partials, 0, shared.wholes, kWarps, 0, tile_m * partials.tiles_n + tile_n);
-      if (thread == 0) shared.done[0] = count.last(partials, 0, tile_m, tile_n);
+      if (thread == 0) shared.done[0] = count.template last<kAxes>(partials, 0, tile_m, tile_n);
       __syncthreads();
+      auto const rows = [&](auto const& use) {
+        for_all(tile_m * partials.tile_m, partials.tile_m, where.rows, thread, kThreadCount, use);
+      };
+      reducers.finish_rows(partials, 0, params.given, where, tile_n, shared.done[0], rows);
       reducers.finish(partials, 0, params.given, where, tile_m, tile_n, shared.done[0], thread, kThreadCount);
     }
 

@@ -98,6 +98,8 @@ struct Reducer<TopK<kCount, Values, Indices>, Number, kRows, kGroups, kVector> {
   CUTLASS_DEVICE void join_rows(Given const&...) {}
   template <int, typename... Given>
   CUTLASS_DEVICE void leave_rows(Given const&...) {}
+  template <typename... Given>
+  CUTLASS_DEVICE static void finish_rows(Given const&...) {}
   template <int, typename... Given>
   CUTLASS_DEVICE void share_columns(Given const&...) {}
   template <typename... Given>
