@@ -51,28 +51,27 @@ struct ReductionStorage {
 };
 
 /// Counts a tile in the lines of tiles that it belongs to, along `kAxes`. One thread asks when its epilogue begins, and
-/// looks at the answers when it ends, so that no tile waits for the memory. `line_m` is the tile along M, or a part of
-/// its rows.
+/// looks at the answers when it ends, so that no tile waits for the memory.
 struct TileCount {
   unsigned before[3];
 
   template <int kAxes, typename Number>
-  CUTLASS_DEVICE void ask(Partials<Number> const& partials, int64_t batch, int line_m, int line_n) {
+  CUTLASS_DEVICE void ask(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
-      if (kAxes & (1 << axis)) before[axis] = function::count_up(partials.counter(axis, batch, line_m, line_n));
+      if (kAxes & (1 << axis)) before[axis] = function::count_up(partials.counter(axis, batch, tile_m, tile_n));
     }
   }
   /// Returns in which lines the tile is the last one, whose counters begin anew.
   template <int kAxes, typename Number>
-  CUTLASS_DEVICE int last(Partials<Number> const& partials, int64_t batch, int line_m, int line_n) const {
+  CUTLASS_DEVICE int last(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) const {
     unsigned const tiles[3] = {unsigned(partials.tiles_n), unsigned(partials.tiles_m),
                                unsigned(partials.tiles_m) * unsigned(partials.tiles_n)};
     int result = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
       if ((kAxes & (1 << axis)) && before[axis] + 1 == tiles[axis]) {
-        *partials.counter(axis, batch, line_m, line_n) = 0;  // for the next launch
+        *partials.counter(axis, batch, tile_m, tile_n) = 0;  // for the next launch
         result |= 1 << axis;
       }
     }
@@ -80,8 +79,8 @@ struct TileCount {
   }
 };
 
-/// The workspace of a launch, and where it is. `kRowParts` warps have rows of a tile for themselves.
-template <typename Function, int kTileM, int kTileN, int kRowParts = 1>
+/// The workspace of a launch, and where it is.
+template <typename Function, int kTileM, int kTileN>
 struct ReductionSpace {
   using Number = typename Function::Number;
   using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
@@ -146,8 +145,7 @@ struct ReductionSpace {
   static constexpr int kColumns = Function::kIsGated ? kTileN / 2 : kTileN;
 
   CUTLASS_HOST_DEVICE static Partials<Number> of_tiles(int m, int n, int64_t batches) {
-    int const tiles_m = (m + kTileM - 1) / kTileM, tiles_n = (n + kTileN - 1) / kTileN;
-    return {tiles_m, tiles_n, kTileM, kColumns, batches, kRowParts, nullptr, nullptr};
+    return {(m + kTileM - 1) / kTileM, (n + kTileN - 1) / kTileN, kTileM, kColumns, batches, nullptr, nullptr};
   }
   CUTLASS_HOST_DEVICE static int64_t counter_bytes(int64_t counters) {
     return (counters * int64_t(sizeof(unsigned)) + 15) / 16 * 16;

@@ -76,7 +76,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   /// must be left out.
   static constexpr bool kReducesColumns = Counted::kColumnLines > 0;
   static constexpr bool kReducesAcross = kReducesColumns || Counted::kWholes > 0;
-  using Space = ReductionSpace<Function, kTileM, kTileN, kWarps>;
+  using Space = ReductionSpace<Function, kTileM, kTileN>;
   /// Columns of D in a stored subtile, and those that a thread has side by side: half of the product's where these are
   /// combined in pairs.
   static constexpr int kColumnsD = kIsGated ? kStoredColumns / 2 : kStoredColumns, kVectorD = kIsGated ? 1 : 2;
@@ -172,7 +172,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     HalfReaders half_readers[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
     Selectors<typename Function::Reductions, Number, 2 * kDown> selectors;
-    TileCount count;  // of the first thread of a warp, and of all
+    TileCount count;  // of the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
       if constexpr (kReducesGroup) {
@@ -207,10 +207,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       if (is_first) cutlass::arch::wait_on_dependent_grids();
       Function::read_scalars(params.given, scalars);
       if constexpr (kReduces) {
-        if (thread % 32 == 0 && !is_outside()) {
-          count.template ask<kAxes & 1>(partials(), tile.batch, tile_m * kWarps + thread / 32, tile_n);
-          if (thread == 0) count.template ask<kAxes & 6>(partials(), tile.batch, tile_m, tile_n);
-        }
+        if (thread == 0 && !is_outside()) count.template ask<kAxes>(partials(), tile.batch, tile_m, tile_n);
       }
       reducers.begin_rows();
       selectors.begin_rows();
@@ -340,31 +337,16 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       if constexpr (kReduces) {
         if (is_outside()) return;
         Partials<Number> const partials = this->partials();
-        end_rows(partials);
-        if constexpr (kReducesAcross) end_across(partials);
+        RowsOfTile<kRows> const rows{tile.first_row, tile.rows, tile.batch};
+        reducers.template join_rows<4>(thread % 32);
+        reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
+        selectors.template store<4>(given, rows, thread % 32);
+        if constexpr (Counted::kHasPartials) finish(partials);
       }
     }
-    /// Each warp has rows of its own, and waits for no other.
-    CUTLASS_DEVICE void end_rows(Partials<Number> const& partials) {
-      int const warp = thread / 32, lane = thread % 32;
-      RowsOfTile<kRows> const of_thread{tile.first_row, tile.rows, tile.batch};
-      reducers.template join_rows<4>(lane);
-      reducers.template leave_rows<4>(partials, 0, of_thread, tile_n, lane);
-      selectors.template store<4>(given, of_thread, lane);
-      bool is_last = false;
-      if constexpr (kAxes & 1) {
-        if (lane == 0) is_last = count.template last<1>(partials, tile.batch, tile_m * kWarps + warp, tile_n);
-      }
-      int const done = function::all_agree(lane != 0 || is_last);
-      auto const rows = [&](auto const& use) {
-        for (int first = 0; first < 16 * kDown; first += 32) {
-          int const i = first + lane, row = tile_m * kTileM + i / 16 * kRows + 16 * warp + i % 16;
-          use(row, i < 16 * kDown && row < tile.rows);
-        }
-      };
-      reducers.finish_rows(partials, 0, given, of_D(tile), tile_n, done, rows);
-    }
-    CUTLASS_DEVICE void end_across(Partials<Number> const& partials) {
+    /// Joins what tiles have left. All threads do it in one tile: where each warp did it for rows of its own, it kept
+    /// its neighbours waiting in four tiles.
+    CUTLASS_DEVICE void finish(Partials<Number> const& partials) {
       if constexpr (kAxes & 4) {
         reducers.share_whole(shared.wholes, kWarps, thread / 32, thread % 32);
         synchronize();
@@ -372,9 +354,12 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
           reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
         }
       }
-      if (thread == 0) shared.done[turn] = count.template last<kAxes & 6>(partials, tile.batch, tile_m, tile_n);
+      if (thread == 0) shared.done[turn] = count.template last<kAxes>(partials, tile.batch, tile_m, tile_n);
       synchronize();
-      reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, shared.done[turn], thread, 32 * kWarps);
+      int const done = shared.done[turn];
+      auto const rows = [&](auto const& use) { for_all(tile_m * kTileM, kTileM, tile.rows, thread, 32 * kWarps, use); };
+      reducers.finish_rows(partials, 0, given, of_D(tile), tile_n, done, rows);
+      reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, done, thread, 32 * kWarps);
     }
   };
 

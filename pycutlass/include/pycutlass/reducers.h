@@ -33,25 +33,23 @@ CUTLASS_DEVICE void for_all(int first, int count, int end, int thread, int threa
 }
 
 /// The partial results of all tiles, in the workspace: for each reduction a line for each tile across its own. And
-/// counters of the tiles that are done: of each line across, of each one down, and of all. Rows of a line across that
-/// `row_parts` warps have for themselves are counted apart.
+/// counters of the tiles that are done: of each line across, of each one down, and of all.
 template <typename Number>
 struct Partials {
   int tiles_m, tiles_n, tile_m, tile_n;
   int64_t batches;
-  int row_parts;
   unsigned* first_counter;
   Number* first_number;
 
   CUTLASS_HOST_DEVICE int64_t counters() const { return batches * counters_of_batch(); }
-  CUTLASS_HOST_DEVICE unsigned* counter(int axis, int64_t batch, int line_m, int line_n) const {
-    int64_t const places[3] = {line_m, int64_t(tiles_m) * row_parts + line_n, counters_of_batch() - 1};
+  CUTLASS_HOST_DEVICE unsigned* counter(int axis, int64_t batch, int tile_m, int tile_n) const {
+    int64_t const places[3] = {tile_m, int64_t(tiles_m) + tile_n, counters_of_batch() - 1};
     return first_counter + batch * counters_of_batch() + places[axis];
   }
   CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const { return first_number + offset; }
 
  private:
-  CUTLASS_HOST_DEVICE int64_t counters_of_batch() const { return int64_t(tiles_m) * row_parts + tiles_n + 1; }
+  CUTLASS_HOST_DEVICE int64_t counters_of_batch() const { return int64_t(tiles_m) + tiles_n + 1; }
 };
 
 /// Where a problem of a group has its counters and its partial results, behind those of the first.
@@ -75,6 +73,7 @@ template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRo
 struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
   static constexpr int kColumnLines = 0, kWholes = 0;
+  static constexpr bool kHasPartials = true;
   Number values[kRows];
 
   CUTLASS_DEVICE void begin_rows() {
@@ -146,6 +145,7 @@ template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRo
 struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
   static constexpr int kColumnLines = 1, kWholes = 0;
+  static constexpr bool kHasPartials = true;
   Number values[kGroups][kVector];
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -230,6 +230,7 @@ template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRo
 struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
   static constexpr int kColumnLines = 0, kWholes = 1;
+  static constexpr bool kHasPartials = true;
   Number value;
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -327,6 +328,7 @@ struct Reducers;
 template <typename Number, int kRows, int kGroups, int kVector>
 struct Reducers<List<>, Number, kRows, kGroups, kVector> {
   static constexpr int kColumnLines = 0, kWholes = 0;
+  static constexpr bool kHasPartials = false;
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
   CUTLASS_DEVICE void begin_rows() {}
@@ -359,6 +361,7 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
   using Rest = Reducers<List<Others...>, Number, kRows, kGroups, kVector>;
   static constexpr int kColumnLines = Each::kColumnLines + Rest::kColumnLines;
   static constexpr int kWholes = Each::kWholes + Rest::kWholes;
+  static constexpr bool kHasPartials = Each::kHasPartials || Rest::kHasPartials;
   Each first;
   Rest others;
 
