@@ -22,7 +22,7 @@ _SHOWN = 20  # failures
 
 def keep_runs(out: Path, kept: Path, commit: str = "") -> None:
     """Add the runs that are in the directory `out` to the file `kept`, of which only those of the newest code stay."""
-    fresh = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(out.glob("fuzz-*.json"))]
+    fresh = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(out.glob("fuzz-[0-9]*.json"))]
     for run in fresh:
         if commit and run["environment"]["commit"] == "unknown":
             run["environment"]["commit"] = commit

@@ -5,8 +5,8 @@ Every part leaves its result, with its log and every sample, in the output direc
 in docs/gpu-results/, and the page is written from what is there: parts may be run by separate calls, each bounded in
 time, and a result replaces the one that was there before. A part that fails, is interrupted or cannot be started is
 reported as such. With ``--render`` nothing is run: results that another machine left in the output directory are taken
-in. So are those of `make fuzz-gpu`, which this program does not run. Where matplotlib is installed, the page has
-figures, which are written to images/ beside it.
+in. So are those of `make fuzz-gpu` and of `tools/fuzz_functions.py`, which this program does not run. Where matplotlib
+is installed, the page has figures, which are written to images/ beside it.
 
     python tools/gpu_results.py --out results --only tests,launch --budget 540
     python tools/gpu_results.py --out results --only sanitizer --shards 8
@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a script's own directory is on the path, not the checkout that it belongs to
 
 from benchmarks import common  # noqa: E402
+from tools.gpu_function_fuzz import function_fuzz_outcome, keep_function_runs  # noqa: E402
 from tools.gpu_fuzz import fuzz_outcome, keep_runs, read_runs  # noqa: E402
 from tools.gpu_page import KEPT_LINES, Result, outcome, render  # noqa: E402
 from tools.gpu_plot import SPEEDS, draw  # noqa: E402
@@ -98,11 +99,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = options.page.with_suffix("")  # beside the page
     keep_results(options.out, kept, options.commit)
     keep_runs(options.out, kept / "fuzz.json", options.commit)
+    functions = keep_function_runs(options.out, kept / "fuzz_functions.json", options.commit)
     results, fuzz = read_results(kept), read_runs(kept / "fuzz.json")
     titles = {part.name: part.title for part in PARTS}
-    options.page.write_text(render(results, titles, draw(results, options.page), fuzz), encoding="utf-8")
+    options.page.write_text(render(results, titles, draw(results, options.page), fuzz, functions), encoding="utf-8")
     print(f"== written: {options.page}")
     fuzzed = {"fuzz": fuzz_outcome(fuzz)} if fuzz else {}
+    fuzzed |= {"functions": function_fuzz_outcome(functions)} if functions else {}
     outcomes = outcomes or {name: outcome(result) for name, result in results.items()} | fuzzed
     return 0 if all(outcome == "passed" for outcome in outcomes.values()) else 1
 
