@@ -18,7 +18,14 @@ from dataclasses import dataclass
 
 from pycutlass.errors import CompileError
 
-__all__ = ["constant_bytes", "drop_symbols", "kernel_names", "kernel_parameter_bytes", "unused_variables"]
+__all__ = [
+    "constant_bytes",
+    "drop_symbols",
+    "kernel_names",
+    "kernel_parameter_bytes",
+    "unused_variables",
+    "wgmma_shapes",
+]
 
 _log = logging.getLogger("pycutlass")
 
@@ -71,6 +78,39 @@ def constant_bytes(cubin: bytes, name: str) -> int:
     """
     banks = re.compile(rf"\.nv\.constant\d+\.{re.escape(name)}")
     return sum(section.size for section in _Elf.read(cubin).sections if banks.fullmatch(section.name))
+
+
+def wgmma_shapes(cubin: bytes) -> dict[str, int]:
+    """Return how many of Hopper's asynchronous matrix instructions of each shape MxNxK code for sm_90a has.
+
+    The widest come first.
+
+    A tile whose width no single instruction has is multiplied in narrower pieces, which take many times as many.
+
+    Raises
+    ------
+    CompileError
+        If `cubin` is no cubin.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for section in _Elf.read(cubin).sections:
+        if not section.name.startswith(".text."):
+            continue
+        whole = len(section.data) // _INSTRUCTION.size * _INSTRUCTION.size
+        for word, _ in _INSTRUCTION.iter_unpack(section.data[:whole]):
+            if word & _OPCODE in _WGMMA and word >> 9 & 7 in _WGMMA_FORMS:
+                shape = _wgmma_shape(word)
+                found[shape] = found.get(shape, 0) + 1
+    return {f"64x{n}x{k}": found[n, k] for n, k in sorted(found, reverse=True)}
+
+
+def _wgmma_shape(word: int) -> tuple[int, int]:
+    """Return N and K of the instruction that begins with `word`."""
+    if word & _OPCODE == _IGMMA:  # 8, 16, 24, 32, 48, 64 and so on are 0, 3, 6, ...
+        step = (word >> 53 & 63) // 3
+        return 8 * (step + 1) if step < 3 else 16 * (step - 1), 32
+    is_tf32 = word & _OPCODE == _HGMMA and word >> 58 & 1
+    return 8 * ((word >> 53 & 31) + 1), 8 if is_tf32 else 16 if word & _OPCODE == _HGMMA else 32
 
 
 def unused_variables(ptx: str) -> frozenset[str]:
@@ -136,6 +176,11 @@ _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
+# Machine instructions of sm_90: two words of 64 bits each, of which the first begins with the operation. As nvdisasm
+# shows them; A comes from shared memory or from registers.
+_INSTRUCTION = struct.Struct("<QQ")
+_OPCODE, _WGMMA_FORMS = 0x1FF, frozenset({4, 6})
+_WGMMA = _HGMMA, _IGMMA, _QGMMA = 0x1F0, 0x1F1, 0x1F3
 _LARGEST_ALIGNMENT = 128
 _FIRST_MARK = 0xFFFFFF00
 

@@ -43,6 +43,9 @@ class BuildReport:
         Size of the device code as stored.
     compiler : str
         Device compiler and version.
+    wgmma_shapes : tuple[str, ...]
+        Of a Hopper-native kernel, how many asynchronous matrix instructions it has of each shape, such as
+        ``"16 of 64x128x16"``: a tile whose width no instruction has is multiplied in narrower pieces.
     """
 
     registers: int
@@ -58,6 +61,7 @@ class BuildReport:
     cubin_bytes: int
     compiler: str
     dynamic_shared_bytes: int = 0
+    wgmma_shapes: tuple[str, ...] = ()
 
     @classmethod
     def from_log(
@@ -71,6 +75,7 @@ class BuildReport:
         cubin_bytes: int,
         compiler: str,
         dynamic_shared_bytes: int = 0,
+        wgmma_shapes: Mapping[str, int] | None = None,
     ) -> BuildReport:
         """Read what ptxas says of `kernel` under ``-v`` in the log of nvcc or NVRTC, and take the rest as given.
 
@@ -94,6 +99,7 @@ class BuildReport:
             cubin_bytes=cubin_bytes,
             compiler=compiler,
             dynamic_shared_bytes=dynamic_shared_bytes,
+            wgmma_shapes=tuple(f"{count} of {shape}" for shape, count in (wgmma_shapes or {}).items()),
         )
 
     @classmethod
@@ -118,7 +124,9 @@ class BuildReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as what JSON can carry."""
-        return {**dataclasses.asdict(self), "warnings": list(self.warnings)}
+        return {
+            name: list(each) if isinstance(each, tuple) else each for name, each in dataclasses.asdict(self).items()
+        }
 
     def problems(self, *, is_native: bool = False) -> list[str]:
         """Return one sentence for each thing that makes the kernel slower than it should be; [] for a good one.

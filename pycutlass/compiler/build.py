@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pycutlass.cache import Artifact, make_key
 from pycutlass.compiler.tools import Tools
-from pycutlass.cubin import constant_bytes, kernel_parameter_bytes
+from pycutlass.cubin import constant_bytes, kernel_parameter_bytes, wgmma_shapes
 from pycutlass.errors import CompileError
 from pycutlass.report import BuildReport
 from pycutlass.source import KernelSource
@@ -42,6 +42,7 @@ def build(source: KernelSource, target: str, tools: Tools, processes: Processes)
         seconds_host=host.seconds,
         cubin_bytes=len(device.binary),
         compiler=fields["device_compiler"],
+        wgmma_shapes=wgmma_shapes(device.binary) if target == "sm_90a" else None,
     )
     about = {**report.as_json(), "source": source.text}  # for those who look at the kernel later
     return Artifact(key, source.name, target, fields, device.binary, host.binary, about)
