@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
-from epilogue_functions import biased, gated, linear, tile_sums
+from epilogue_functions import biased, gated, linear, selecting, tile_sums
 from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
@@ -166,6 +166,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         "f16",
         {"C": tensor("f16", COLUMN, 8), "epilogue_functor": gated(TAG["f16"], 8)},
         ["gated", "combines pairs of columns", "where D is RowMajor", "cutlass.ColumnMajor"],
+    ),
+    (
+        "f16",
+        {"C": tensor("f16", COLUMN, 8), "epilogue_functor": selecting(2)(TAG["f16"], 8)},
+        ["selects the largest of each row to values, indices", "column-major D", "cutlass.RowMajor"],
     ),
     # D described apart from C
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
