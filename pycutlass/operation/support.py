@@ -15,6 +15,7 @@ from pycutlass.epilogue.fast_clamp import for_any_sums
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.operation.narrower import explained
+from pycutlass.operation.wider import wider_tile
 
 __all__ = [
     "GRID_LIMIT",
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 GRID_LIMIT = 65535  # along y and z
-_WIDEST = 256  # columns of a threadblock_shape
 
 
 @dataclass(frozen=True)
@@ -126,17 +126,18 @@ def why_not_selected(operation: Any, n: int, called: str = "N", where: str = "")
         return ""
     names, most = ", ".join(port.name for port in selected), max(port.selected for port in selected)
     if n > tile[1]:
-        wider = f"use a threadblock_shape with {n} columns or more, or " if n <= _WIDEST else ""
+        wider = wider_tile(operation, n)
+        remedy = f"use {wider}, or " if wider else ""
         return (
             f"the epilogue {functor!r} selects the {most} largest of each row to {names}, for which a row must fit a "
-            f"tile: threadblock_shape {list(tile)} has {tile[1]} columns, got {called}={n}{where}: {wider}write D and "
-            f"select in a kernel of its own"
+            f"tile: threadblock_shape {list(tile)} has {tile[1]} columns, got {called}={n}{where}: {remedy}write D "
+            f"and select in a kernel of its own"
         )
     if functor.columns(n) < most:
         of_pairs = f", and rows of {functor.columns(n)} elements" if functor.columns(2) < 2 else ""
         return (
-            f"the epilogue {functor!r} selects the {most} largest of each row to {names}, and a row has fewer, got "
-            f"{called}={n}{where}{of_pairs}: k must be at most that"
+            f"the epilogue {functor!r} selects the {most} largest of each row to {names}, and rows have fewer "
+            f"elements: got {called}={n}{where}{of_pairs}; k can be at most {functor.columns(n)}"
         )
     return ""
 
