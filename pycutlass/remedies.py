@@ -75,15 +75,24 @@ def converted(
         return f"A cast would leave out imaginary parts: make {name} in {dtype} from the start"
     if given == "bool" and dtype == "int8" and library in ("torch", "numpy", "cupy"):
         return f"Pass {name}.view({typed(library, dtype)}), which has the same memory: 1 where it holds, else 0"
+    described = _described(name, given)
     if given is not None and _wraps(given, dtype):
-        return f"A cast would change values that {dtype} cannot represent: make {name} in {dtype} from the start"
-    rounds = ", which rounds its values" if given is not None and _rounds(given, dtype) else ""
+        change = described or f"make {name} in {dtype} from the start"
+        return f"A cast would change values that {dtype} cannot represent: {change}"
+    rounds = f", which rounds its values{described and ', or '}{described}" if given and _rounds(given, dtype) else ""
     if module is None:
         return f"Pass a copy in {dtype}{rounds}"
     cast = f"{name}.{'to' if library == 'torch' else 'astype'}({typed(library, dtype)})"
     if copied is None and (given == "uint16" or dtype == "bfloat16") and given in ("uint16", "int16"):
         return f"Pass {name}.view({typed(library, dtype)}) if it has the bits of {dtype}, or {cast} for its values"
     return f"Pass {copied or cast}{rounds}"
+
+
+def _described(name: str, given: str | None) -> str:
+    """Return how the functor of an epilogue function takes operand `name` in the type that it has; "" for others."""
+    if not isinstance(name, EpilogueName) or given not in ("float16", "bfloat16", "float32", "float64"):
+        return ""
+    return f"describe it when the function is given its types, {name.partition('[')[0]}=cutlass.{given}"
 
 
 def typed(library: str, dtype: str) -> str:

@@ -17,6 +17,7 @@ __all__ = ["divided", "near", "with_other_warps", "writable"]
 #: Other tiles that are tried for a message: it should come at once where many tiles are tried for other reasons.
 _TRIED = 40
 _WARP = 32  # threads
+_MOST_ACCUMULATORS = 128  # of a thread, beyond which registers spill
 
 
 def divided(tile: Tile) -> str:
@@ -141,10 +142,18 @@ def _alignments(tile: Tile, C: Tensor, writes: Callable[[Tile, Tensor], bool]) -
 
 
 def with_other_warps(tile: Tile) -> Iterator[Tile]:
-    """Yield the same tile with other warps, as many or fewer, which share A and B as evenly as the present ones."""
+    """Yield the same tile with other warps, as many or fewer, which share A and B as evenly as the present ones.
+
+    Twice as many come first where the threads have more accumulators than fit in registers.
+    """
     total = tile.num_threads // _WARP
     counts = [(m, n, k) for m, n, k in itertools.product(range(1, total + 1), repeat=3) if total % (m * n * k) == 0]
-    for count in sorted(counts, key=lambda count: (-math.prod(count), count[2])):
+    counts.sort(key=lambda count: (-math.prod(count), count[2]))
+    rows, columns, _ = tile.threadblock_shape
+    if rows * columns > _MOST_ACCUMULATORS * tile.num_threads:
+        twice = [(m, 2 * total // m, 1) for m in range(1, 2 * total + 1) if 2 * total % m == 0]
+        counts = [*sorted(twice, key=lambda count: abs(count[0] - count[1])), *counts]
+    for count in counts:
         try:
             yield changed(tile, warp_count=count)
         except DescriptionError:
