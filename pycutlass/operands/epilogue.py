@@ -92,9 +92,12 @@ def port_operand(port: Port, tensor: Any, rows: int, columns: int, batch: int, *
         how = "the list has None there" if of_a_list else f"give epilogue={{{port.name!r}: ...}}"
         raise ArgumentError(f"{name}, a {port.form} of the epilogue, is missing: {how}")
     if port.form == "number" and isinstance(tensor, float | np.floating):
+        listed, _, index = port.name.partition("[")
+        how = f"pass {listed} as a tensor" if index else "pass a tensor"
+        each = "problem" if index else "matrix of a batch"
         raise ArgumentTypeError(
-            f"{name}, a number of the epilogue, lies in memory: pass a tensor of {port.type.dtype_name} with an element"
-            f" for each matrix of a batch, got {type(tensor).__name__} {tensor:g}. What is a number itself is a Scalar"
+            f"{name}, a number of the epilogue, lies in memory: {how} of {port.type.dtype_name} with an element for "
+            f"each {each}, got {type(tensor).__name__} {tensor:g}. What is a number itself is a Scalar"
         )
     made = _made(port, tensor, rows, columns, batch, written, (empty_matrix, matrix, vector))
     if port.form == "number" and batch > 1 and made.view.shape is None:  # an address: one behind the other

@@ -309,16 +309,22 @@ def _batch_overlap(operand: Matrix) -> str:
 
 
 def _column(operand: Matrix) -> str:
-    name = operand.name
+    name, of_function = operand.name, isinstance(operand.name, EpilogueName)
+    for_rows = "annotate the parameter as a Column"
+    if not of_function:
+        for_rows = spread(name, operand.view.library, operand.rows, operand.columns, True)
     return (
-        f"a bias {name} of RowMajor is a row of {operand.line} elements that stands for all rows; got shape "
-        f"{_shape(operand)}, a column, which is as long. Pass {name}.reshape(-1) if it is that row; for one "
-        f"element for each row, {spread(name, operand.view.library, operand.rows, operand.columns, True)}."
+        f"{'operand' if of_function else 'a bias'} {name}{'' if of_function else ' of RowMajor'} is a row of "
+        f"{operand.line} elements that stands for all rows; got shape {_shape(operand)}, a column, which is as long. "
+        f"Pass {name}.reshape(-1) if it is that row; for one element for each row, {for_rows}."
     )
 
 
 def _vector(operand: Matrix) -> str:
     or_many = f", or ({operand.batch}, {operand.line})" if operand.batch > 1 else ""
+    must = f"be a contiguous vector of {operand.line} elements{or_many}"
+    if operand.batch > 1 and is_target(operand.name):  # each matrix has results of its own
+        must = f"have shape ({operand.batch}, {operand.line}), contiguous"
     what = "operand" if isinstance(operand.name, EpilogueName) else "a bias"
     if operand.rows == operand.columns == 1:
         count = f"have {operand.batch} elements, one for each matrix of the batch, or" if operand.batch > 1 else "be of"
@@ -331,10 +337,8 @@ def _vector(operand: Matrix) -> str:
     ):
         code = f"{operand.name}.reshape(-1)"  # of the pixels of a convolution
     remedy = f". Pass {code}." if code else ""
-    return (
-        f"{what} {operand.name} must be a contiguous vector of {operand.line} elements{or_many}, "
-        f"{operand.bias_direction}; got shape {_shape(operand)} with strides {_strides(operand)}{remedy}"
-    )
+    got = f"got shape {_shape(operand)} with strides {_strides(operand)}"
+    return f"{what} {operand.name} must {must}, {operand.bias_direction}; {got}{remedy}"
 
 
 def _line_alignment(operand: Matrix) -> MisalignedError:
