@@ -188,7 +188,6 @@ struct EpilogueSm90 : Collective {
     auto const stored_from = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_D.begin()), LayoutD{});
     Loader const loader(thread);
     Storer const storer(thread);
-    bool const first_warp = thread / 32 == 0;
 
     auto source = cute::make_tensor<ElementC>(cute::Int<kFragment>{});
     auto callbacks = consumer_callbacks(size, coord, mma, source, thread);
@@ -237,43 +236,20 @@ struct EpilogueSm90 : Collective {
           auto const buffer = stored_from(cute::_, cute::_, stored.index());
           int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
           int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
-          if constexpr (kByWarps) {
-            cute::tma_store_wait<kBuffersD - 1>();  // what this warp wrote there before has left
-            __syncwarp();
-          }
-          storer.store(result, buffer);
-
-          cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
-          if constexpr (kByWarps) {
-            int const first_row = kWarpRows * storer.warp;
-            __syncwarp();
-            send(&buffer(first_row, 0), map, row + first_row, column, batch);
-            stores.producer_commit(stored);
-            if constexpr (shares_columns()) {
-              synchronize(mma);
-              callbacks.synchronized(i, j);
-              synchronize(mma);
-            }
-          } else {
-            synchronize(mma);
+          auto const between = [&] {
             if constexpr (kIsFunction) callbacks.synchronized(i, j);
-            if (first_warp) {
-              send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
-              stores.producer_commit(stored);
-            }
-          }
-          ++stored;
-          ++issued_;
+          };
           if constexpr (kByWarps) {
-            if (kShared && has_load) {
+            leave_by_warps(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
+          } else {
+            leave_together(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
+          }
+          if constexpr (kByWarps && kShared) {
+            if (has_load) {
               stores.producer_acquire(stored);
               __syncwarp();
             }
-          } else {
-            if (first_warp) stores.producer_acquire(stored);
-            synchronize(mma);
           }
-
           if constexpr (kShared) {
             if (issued_ > StorePipeline::UnacquiredStages) {  // an earlier store has left its buffer
               if (has_load) loads.consumer_release(loaded);
@@ -287,7 +263,49 @@ struct EpilogueSm90 : Collective {
     return cute::make_tuple(loaded, stored);
   }
 
-  /// Has TMA take a subtile to D, where it begins at (row, column); to be called by a whole warp.
+  /// Writes a subtile to its buffer, from which each warp has TMA take its own rows to D, where the subtile begins at
+  /// (row, column). `between` is called between two barriers of all threads, where it needs them.
+  template <typename Buffer, typename Mma, typename Between>
+  CUTLASS_DEVICE void leave_by_warps(typename Storer::Fragment& result, Storer const& storer, Buffer const& buffer,
+                                     StorePipeline& stores, StorePipelineState& stored, cute::TmaDescriptor const* map,
+                                     int row, int column, int batch, Mma const& mma, Between const& between) {
+    int const first_row = kWarpRows * storer.warp;
+    cute::tma_store_wait<kBuffersD - 1>();  // what this warp wrote there before has left
+    __syncwarp();
+    storer.store(result, buffer);
+    cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
+    __syncwarp();
+    send(&buffer(first_row, 0), map, row + first_row, column, batch);
+    stores.producer_commit(stored);
+    if constexpr (shares_columns()) {
+      synchronize(mma);
+      between();
+      synchronize(mma);
+    }
+    ++stored;
+    ++issued_;
+  }
+
+  /// The same by the first warp for all: that of a group makes the tensor map of a problem.
+  template <typename Buffer, typename Mma, typename Between>
+  CUTLASS_DEVICE void leave_together(typename Storer::Fragment& result, Storer const& storer, Buffer const& buffer,
+                                     StorePipeline& stores, StorePipelineState& stored, cute::TmaDescriptor const* map,
+                                     int row, int column, int batch, Mma const& mma, Between const& between) {
+    storer.store(result, buffer);
+    cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA
+    synchronize(mma);
+    between();
+    if (storer.warp == 0) {
+      send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
+      stores.producer_commit(stored);
+    }
+    ++stored;
+    ++issued_;
+    if (storer.warp == 0) stores.producer_acquire(stored);
+    synchronize(mma);
+  }
+
+  /// Has TMA take rows of a subtile to D, where they begin at (row, column); to be called by a whole warp.
   CUTLASS_DEVICE void send(ElementD const* buffer, cute::TmaDescriptor const* map, int row, int column, int batch) {
     // Only coordinates are asked of this tensor: how many the map has, and in which order. Its shape does not matter.
     auto const whole = params_.tma_store_d.get_tma_tensor(cute::make_shape(1, 1, 1));
