@@ -61,6 +61,7 @@ _CALLED_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "warps": ("warp_count",),
     "cluster": ("cluster_shape",),
     "pdl": ("launch_with_pdl",),
+    "dim": ("axis",),
 }
 
 
@@ -114,10 +115,12 @@ def unknown_keywords(
     known: Iterable[str],
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     legacy: Iterable[str] = (),
+    thing: str = "keyword",
 ) -> ArgumentTypeError:
     """Return the exception for keywords that `who` does not have; `elsewhere` says where some of them belong.
 
-    Those of earlier scripts, `legacy`, are not listed; what is near one of them is told it.
+    Those of earlier scripts, `legacy`, are not listed; what is near one of them is told it. What else than a keyword
+    they are is the `thing`.
     """
     unknown, known = sorted(unknown), list(known)
     hints = "".join(dict.fromkeys(f" {elsewhere[name]}" for name in unknown if name in elsewhere))
@@ -129,7 +132,7 @@ def unknown_keywords(
     near = f"{hints} Did you mean {names}?" if names else hints
     if not known:
         return ArgumentTypeError(f"{who} takes no arguments, got {', '.join(unknown)}: leave it out.{near}")
-    return ArgumentTypeError(f"{who} has no keyword {', '.join(unknown)}; it has {', '.join(known)}.{near}")
+    return ArgumentTypeError(f"{who} has no {thing} {', '.join(unknown)}; it has {', '.join(known)}.{near}")
 
 
 def _keywords_meant(name: str, known: Sequence[str]) -> list[str]:

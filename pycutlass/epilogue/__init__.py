@@ -1,5 +1,9 @@
 """Epilogues: functors, functions written in Python with what they are made of, and the scalars of a launch."""
 
+import importlib as _importlib
+import typing as _typing
+
+from pycutlass.calls import missing as _missing
 from pycutlass.epilogue.activations import (
     Activation,
     gelu,
@@ -59,3 +63,17 @@ __all__ = [
     "silu",
     "tanh",
 ]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Import the ready-made functions when they are first asked for: they are traced then."""
+    if name == "fusions":
+        return _importlib.import_module("pycutlass.epilogue.fusions")
+    if name.startswith("__"):  # Python itself looks for such names
+        raise AttributeError(f"module 'pycutlass.epilogue' has no attribute {name!r}")
+    raise _missing("pycutlass.epilogue", name, __dir__())
+
+
+def __dir__() -> list[str]:
+    """Return the names that are here, or will be where they are asked for."""
+    return sorted({*globals(), "fusions"})

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass.calls import public, shown, suggestion
-from pycutlass.epilogue import drawing
+from pycutlass.epilogue import drawing, function_types
+from pycutlass.epilogue.arrays import numbers, placed
 from pycutlass.epilogue.function_epilogue import FunctionEpilogue
 from pycutlass.epilogue.graph import Graph
 from pycutlass.epilogue.pairs import check_gated
@@ -20,7 +21,6 @@ from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.top_k import check_selected
 from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.integers import real
 
 __all__ = ["EpilogueFunction", "epilogue_function"]
 
@@ -71,6 +71,7 @@ def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
     if not callable(function) or isinstance(function, type):
         raise DescriptionError(f"epilogue_function traces a function, got {shown(function)}")
     graph = traced(function, parameters(function, name), name)
+    function_types.check_names(name, graph)
     check_gated(name, graph)
     return EpilogueFunction(name, graph, inspect.getdoc(function) or "")
 
@@ -101,7 +102,7 @@ class EpilogueFunction:
     @public
     def __call__(
         self,
-        element_output: Any,
+        element_output: Any = None,
         epilogue_vector_length: int | None = None,
         element_accumulator: Any = None,
         element_epilogue: Any = None,
@@ -140,7 +141,7 @@ class EpilogueFunction:
                 f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8), "
                 f"and is given a {type(element_output).__name__}: on arrays it is computed by {self.name}.numpy(...)"
             )
-        if epilogue_vector_length is None:  # has a default for the sake of the message above
+        if element_output is None or epilogue_vector_length is None:  # they have defaults for the sake of messages
             raise ArgumentTypeError(
                 f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8)"
             )
@@ -156,7 +157,13 @@ class EpilogueFunction:
         accum : array
             The accumulator, of (..., M, N). Its type is computed in where it is float32 or float64, else float64.
         **given : array or number
-            The other parameters by name: rows of (..., N), columns of (..., M), numbers of (...).
+            The other parameters by name, each in the shapes in which a kernel takes it: a Row of (N,), a Column of
+            (M,), a Tensor of (M, N) and a PerBatch of (1,), which all matrices share, or with the batch before it.
+
+        Returns
+        -------
+        array, or dict of arrays
+            Each of the shape in which a kernel writes it, but of the type that is computed in.
 
         Raises
         ------
@@ -167,48 +174,42 @@ class EpilogueFunction:
         """
         first, *others = self.graph.inputs
         names = [each.name for each in others]
+        has = f"it has {', '.join(names)}" if names else "it has the accumulator alone"
         for name in given:
             if name not in names:
-                raise ArgumentTypeError(f"{self.name} has no parameter {name}.{suggestion(name, names)}")
-        accum = _numbers(first.name, accum)
-        if not accum.ndim:
-            raise ArgumentError(
-                f"the accumulator of {self.name} is a matrix, of shape (..., M, N); got a single number"
-            )
-        if self.graph.of_many and not accum.size:
-            reduced = ", ".join(name for name, _ in self.graph.outputs if name in self.graph.of_many)
-            raise ArgumentError(
-                f"{self.name} reduces D to {reduced}, and an accumulator of shape {accum.shape} has no elements: leave "
-                f"such problems out"
-            )
-        if self.graph.is_gated and accum.shape[-1:] and accum.shape[-1] % 2:
-            raise ArgumentError(
-                f"{self.name} combines pairs of neighbouring columns, so that the accumulator has an even number of "
-                f"them; got shape {accum.shape}"
-            )
-        if accum.shape[-1:]:
-            check_selected(self.name, self.graph, accum.shape[-1] // (1 + self.graph.is_gated))
+                raise ArgumentTypeError(f"{self.name} has no parameter {name}: {has}.{suggestion(name, names)}")
+        accum = numbers(first.name, accum)
+        self._check_accumulator(accum)
         dtype = accum.dtype if accum.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         arrays: dict[str, Array] = {first.name: accum}
         for each in others:
             if each.name not in given and each.default is None:
                 raise ArgumentTypeError(f"{self.name} takes {', '.join(names)}; {each.name} is missing")
-            array = _numbers(each.name, given.get(each.name, each.default))
-            if each.form == "number":
-                arrays[each.name] = _for_each_matrix(self.name, each.name, array, accum.shape)
-                continue
-            whole = (*accum.shape[:-1], accum.shape[-1] // 2) if each.halved else accum.shape
-            wanted = {"row": whole[-1:], "column": whole[-2:-1], "scalar": ()}.get(each.form, whole[-2:])
-            if array.shape[array.ndim - len(wanted) :] != wanted or (each.form == "scalar" and array.ndim):
-                raise ArgumentError(
-                    f"{each.name} of {self.name} is a {each.form}, of shape {wanted} where the accumulator has "
-                    f"{accum.shape}; got {array.shape}"
-                )
-            if each.form in ("row", "column"):
-                array = array[..., None, :] if each.form == "row" else array[..., None]
-            arrays[each.name] = array
+            array = numbers(each.name, given.get(each.name, each.default))
+            arrays[each.name] = placed(self.name, each, array, accum.shape)
         made = self.graph.evaluate(arrays, dtype)
+        for name, value in self.graph.reductions:
+            if value.data[1] == "":  # one of all of D, which kernels write as a vector
+                made[name] = made[name][..., None]
         return made if len(made) > 1 else made["D"]
+
+    def _check_accumulator(self, accum: Array) -> None:
+        """Raise ArgumentError where an accumulator has no columns and rows, or not those that are needed."""
+        if accum.ndim < 2:
+            got = f"shape {accum.shape}: pass one row as accum[None, :]" if accum.ndim else "a single number"
+            raise ArgumentError(f"the accumulator of {self.name} is a matrix, of shape (..., M, N); got {got}")
+        if self.graph.of_many and not accum.size:
+            made = ", ".join(name for name, _ in self.graph.outputs if name in self.graph.of_many)
+            raise ArgumentError(
+                f"{self.name} makes {made} of many elements of D, and an accumulator of shape {accum.shape} has no "
+                f"elements: leave such problems out"
+            )
+        if self.graph.is_gated and accum.shape[-1] % 2:
+            raise ArgumentError(
+                f"{self.name} combines pairs of neighbouring columns, so that the accumulator has an even number of "
+                f"them; got shape {accum.shape}"
+            )
+        check_selected(self.name, self.graph, accum.shape[-1] // (1 + self.graph.is_gated))
 
     def transposed(self) -> EpilogueFunction:
         """Return the function that computes the transposed outputs of transposed matrices."""
@@ -220,40 +221,3 @@ class EpilogueFunction:
 
     def __repr__(self) -> str:
         return f"<epilogue function {self.name}({', '.join(each.name for each in self.graph.inputs)})>"
-
-
-def _for_each_matrix(function: str, name: str, given: Array, accumulator: tuple[int, ...]) -> Array:
-    """Return numbers of the batch in the shape that they broadcast in: as given, or of (..., 1, 1) already."""
-    batch = accumulator[:-2]
-    if given.size == 1:
-        return given.reshape(1, 1)
-    if given.shape == (*batch, 1, 1):
-        return given
-    if given.shape != batch:
-        wanted = f"of shape {batch}, or a single one" if batch else "a single one"
-        raise ArgumentError(
-            f"{name} of {function} is a number for each matrix of the batch, {wanted} where the accumulator has "
-            f"{accumulator}; got {given.shape}"
-        )
-    return given[..., None, None]
-
-
-def _numbers(name: str, given: Any) -> Array:
-    """Return an array of numbers, which whoever gave it may have in any library that NumPy reads."""
-    if isinstance(given, np.ma.MaskedArray):
-        raise ArgumentTypeError(
-            f"{name} is a masked array, whose mask would be lost: pass {name}.filled(0), for example"
-        )
-    try:
-        array = np.asarray(given)
-        if array.dtype.kind in "fiub":
-            return array
-        if array.dtype.kind == "O":  # integers of any size, and whatever else is a number
-            array = np.array([real(each) for each in array.flat]).reshape(array.shape)
-        if array.dtype.kind not in "cOSUMm":  # of ml_dtypes
-            return array.astype(np.float64)
-        kind, error = f" of {array.dtype}" if array.dtype.kind in "cMm" else "", None
-    except Exception as raised:  # of the array's library, or of NumPy
-        kind, error = "", raised
-    remedy = f": pass {name}.detach().cpu().float()" if type(given).__module__ == "torch" else ""
-    raise ArgumentTypeError(f"{name} must be an array of numbers, got {type(given).__name__}{kind}{remedy}") from error

@@ -86,8 +86,8 @@ def check_names(name: str, graph: Graph) -> None:
     for each in (*(given.name for given in graph.inputs[1:]), *(output for output, _ in graph.outputs)):
         if not each.isascii() or len(each) > _LONGEST_NAME:
             raise DescriptionError(
-                f"{each} of {name} is the name of a parameter or an output: these have at most {_LONGEST_NAME} "
-                f"letters, of ASCII"
+                f"{name} has a parameter or an output {each!r}, of {len(each)} letters: such names have at most "
+                f"{_LONGEST_NAME} letters, of ASCII. Use another one"
             )
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from pycutlass.calls import shown
+from pycutlass.calls import public, shown
+from pycutlass.epilogue.arrays import numbers
 from pycutlass.epilogue.graph import Value, reduced_tiles
 from pycutlass.epilogue.nodes import NODES, REDUCTIONS
 from pycutlass.epilogue.pairs import pairs
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.top_k import top_k
 from pycutlass.epilogue.traced import Reduced, Traced, applied
-from pycutlass.errors import DescriptionError
+from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.integers import as_int
 from pycutlass.types import ELEMENT_OF_TAG, element
 
@@ -58,74 +59,93 @@ def _node(name: str, *operands: Any) -> Any:
         if not any(isinstance(each, Traced) for each in operands):
             next(each for each in operands if isinstance(each, Reduced))._refuse()
         return applied(NODES[name], *operands)
-    return NODES[name].numpy(*(np.asarray(each) for each in operands))
+    return NODES[name].numpy(*(_array(name, each) for each in operands))
 
 
+def _array(function: str, given: Any) -> Any:
+    """Return what a function is given as an array of numbers."""
+    return numbers(f"what {function} is given", given, widens=False)
+
+
+@public
 def abs(x: Any) -> Any:
     """Return the absolute value of `x`."""
     return _node("abs", x)
 
 
+@public
 def floor(x: Any) -> Any:
     """Return the largest integer that is not above `x`."""
     return _node("floor", x)
 
 
+@public
 def ceil(x: Any) -> Any:
     """Return the least integer that is not below `x`."""
     return _node("ceil", x)
 
 
+@public
 def round(x: Any) -> Any:
     """Return the integer that is nearest to `x`, of two the even one."""
     return _node("round", x)
 
 
+@public
 def exp(x: Any) -> Any:
     """Return e to the power of `x`."""
     return _node("exp", x)
 
 
+@public
 def exp2(x: Any) -> Any:
     """Return 2 to the power of `x`."""
     return _node("exp2", x)
 
 
+@public
 def log(x: Any) -> Any:
     """Return the natural logarithm of `x`."""
     return _node("log", x)
 
 
+@public
 def sqrt(x: Any) -> Any:
     """Return the square root of `x`."""
     return _node("sqrt", x)
 
 
+@public
 def rsqrt(x: Any) -> Any:
     """Return 1 / sqrt(x)."""
     return _node("rsqrt", x)
 
 
+@public
 def erf(x: Any) -> Any:
     """Return the error function of `x`."""
     return _node("erf", x)
 
 
+@public
 def softplus(x: Any) -> Any:
     """Return log(1 + exp(x)), without overflow."""
     return _node("softplus", x)
 
 
+@public
 def minimum(x: Any, y: Any) -> Any:
     """Return the lesser of `x` and `y`; NaN where either is."""
     return _node("minimum", x, y)
 
 
+@public
 def maximum(x: Any, y: Any) -> Any:
     """Return the greater of `x` and `y`; NaN where either is."""
     return _node("maximum", x, y)
 
 
+@public
 def clamp(x: Any, low: Any = None, high: Any = None) -> Any:
     """Return `x` limited to `low` and `high`, of which one may be left out; NaN stays."""
     if low is None and high is None:
@@ -135,11 +155,13 @@ def clamp(x: Any, low: Any = None, high: Any = None) -> Any:
     return x if high is None else minimum(x, high)
 
 
+@public
 def where(condition: Any, x: Any, y: Any) -> Any:
     """Return `x` where `condition` holds, else `y`."""
     return _node("where", condition, x, y)
 
 
+@public
 def cast(x: Any, kind: Any) -> Any:
     """Return `x` rounded to an element type, and computed with as before.
 
@@ -178,7 +200,7 @@ def cast(x: Any, kind: Any) -> Any:
     if isinstance(x, Reduced):
         x._refuse()
     if not isinstance(x, Traced):
-        values = np.asarray(x)
+        values = _array("cast", x)
         return element(kind).round(values).astype(values.dtype if values.dtype.kind == "f" else np.float64)
     trace = x._trace
     if trace.is_truth(x._number):
@@ -202,10 +224,8 @@ def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
         )
     if isinstance(x, Reduced):
         x._refuse()
-    if not isinstance(x, Traced) and extent is not None and axis is not None:
-        return reduced_tiles(name, np.asarray(x), axis - 2, extent)
     if not isinstance(x, Traced):
-        return REDUCTIONS[name].numpy(np.asarray(x), (-2, -1) if axis is None else axis - 2)
+        return _reduced_array(name, _array(name, x), axis, extent)
     trace = x._trace
     if trace.is_truth(x._number):
         raise DescriptionError(
@@ -215,6 +235,18 @@ def _reduce(name: str, x: Any, axis: Any, tile: Any = None) -> Any:
     return Reduced(trace, trace.add(Value("reduce", (x._number,), data)), name)
 
 
+def _reduced_array(name: str, x: Any, axis: int | None, tile: int | None) -> Any:
+    if x.ndim < 2:
+        got = f"shape {x.shape}: pass one row as x[None, :]" if x.ndim else "a single number"
+        raise ArgumentError(f"{name} takes a matrix, of shape (..., M, N); got {got}")
+    if not x.size:
+        raise ArgumentError(f"{name} takes an array with elements, and one of shape {x.shape} has none: leave it out")
+    if tile is not None and axis is not None:
+        return reduced_tiles(name, x, axis - 2, tile)
+    return REDUCTIONS[name].numpy(x, (-2, -1) if axis is None else axis - 2)
+
+
+@public
 def sum(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the sum of `x`: of each row (axis=1), each column (axis=0) or all of D, in each batch.
 
@@ -224,26 +256,31 @@ def sum(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     return _reduce("sum", x, axis, tile)
 
 
+@public
 def max(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the greatest of `x`, as `sum` does the sum; NaN where there is one."""
     return _reduce("max", x, axis, tile)
 
 
+@public
 def min(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the least of `x`, as `sum` does the sum; NaN where there is one."""
     return _reduce("min", x, axis, tile)
 
 
+@public
 def absmax(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the greatest absolute value of `x`, as `sum` does the sum; NaN where there is one."""
     return _reduce("absmax", x, axis, tile)
 
 
+@public
 def sum_of_squares(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the sum of the squares of `x`, as `sum` does the sum."""
     return _reduce("sum_of_squares", x, axis, tile)
 
 
+@public
 def logsumexp(x: Any, axis: int | None = None, *, tile: int | None = None) -> Any:
     """Return the logarithm of the sum of exponentials of `x`, as `sum` does the sum, without overflow."""
     return _reduce("logsumexp", x, axis, tile)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pycutlass.epilogue.nodes import BY_UFUNC, NODES
 
-__all__ = ["numpy_function", "numpy_ufunc", "torch_function"]
+__all__ = ["PAIRS", "instead", "numpy_function", "numpy_ufunc", "torch_function"]
 
 #: Applies a node to operands.
 Apply = Callable[..., Any]
@@ -34,6 +34,62 @@ _LIMITS = {
     "clamp_max": ("max",),
 }
 
+#: How neighbouring columns are had.
+PAIRS = (
+    "use gate, up = pycutlass.epilogue.pairs(x), the even and the odd columns of x, and put the columns of both "
+    "weights in turn, where torch's chunk and glu have one behind the other"
+)
+
+
+def _reduced(name: str, more: str = "") -> str:
+    called = f"pycutlass.epilogue.{name}"
+    return (
+        f"use {called}(x, axis=1) for each row, axis=0 for each column or axis=None for all of D{more}. It is returned "
+        f"beside D, as in return {{'D': x, 'result': {called}(x, axis=1)}}"
+    )
+
+
+def _in_two_kernels(first: str, second: str, beside: str) -> str:
+    return (
+        f"it takes other elements of D, which a kernel behind this one reads: return {{'D': x, {first}}} here, and "
+        f"compute {second} there, which an epilogue function does with x: Tensor, {beside}"
+    )
+
+
+_SELECTED = (
+    "use values, indices = pycutlass.epilogue.top_k(x, k), the k largest of each row, up to 8. They are returned "
+    "beside D, as in return {'D': x, 'values': values, 'indices': indices}; more takes a kernel of its own"
+)
+_SOFTMAX = _in_two_kernels("'total': pycutlass.epilogue.logsumexp(x, axis=1)", "exp(x - total)", "total: Column")
+_NORM = _in_two_kernels(
+    "'squares': pycutlass.epilogue.sum_of_squares(x, axis=1)",
+    "x * rsqrt(squares * inverse)",
+    "squares: Column, inverse: Scalar",
+)
+#: What is used in place of functions and methods of NumPy and torch.
+_INSTEAD = {
+    **dict.fromkeys(("sum", "nansum", "add.reduce"), _reduced("sum")),
+    **dict.fromkeys(("mean", "average"), _reduced("sum", "; for a mean reduce x * inverse, with inverse: Scalar")),
+    **dict.fromkeys(
+        ("max", "amax", "nanmax", "maximum.reduce"), _reduced("max", "; the larger of two values is maximum(x, y)")
+    ),
+    **dict.fromkeys(
+        ("min", "amin", "nanmin", "minimum.reduce"), _reduced("min", "; the lesser of two values is minimum(x, y)")
+    ),
+    **dict.fromkeys(("logsumexp", "logaddexp.reduce"), _reduced("logsumexp")),
+    "norm": _reduced("sum_of_squares"),
+    **dict.fromkeys(("topk", "sort", "argsort", "argmax", "partition", "argpartition"), _SELECTED),
+    "softmax": _SOFTMAX,
+    "log_softmax": _SOFTMAX.replace("exp(x - total)", "x - total"),
+    **dict.fromkeys(("rms_norm", "normalize"), _NORM),
+    **dict.fromkeys(("chunk", "split", "tensor_split", "array_split", "hsplit", "glu", "unbind"), PAIRS),
+}
+
+
+def instead(name: str) -> str:
+    """Return what to use in place of a function or a method of NumPy or torch; nothing where all is said elsewhere."""
+    return _INSTEAD.get(name, "")
+
 
 def numpy_ufunc(
     apply: Apply, refuse: Refuse, ufunc: Any, method: str, operands: Sequence[Any], options: Mapping[str, Any]
@@ -43,6 +99,8 @@ def numpy_ufunc(
     if node is None or method != "__call__" or options:
         known = ", ".join(sorted({each.__name__ for each in BY_UFUNC}))
         called = f"numpy.{ufunc.__name__}{'' if method == '__call__' else '.' + method}"
+        if remedy := instead(called.removeprefix("numpy.")):
+            refuse(f"given to {called}", remedy)
         refuse(f"given to {called}", f"NumPy's functions that trace are {known}, clip and where, without options")
     return apply(node.name, *operands)
 
@@ -60,7 +118,8 @@ def numpy_function(
             return _limited(apply, refuse, operands[0], limits)
     refuse(
         f"given to numpy.{function.__name__}",
-        "use a function of pycutlass.epilogue, such as where, minimum, maximum, clamp or cast",
+        instead(function.__name__)
+        or "use a function of pycutlass.epilogue, such as where, minimum, maximum, clamp or cast",
     )
 
 
@@ -77,8 +136,8 @@ def torch_function(
     elif name in _LIMITS and options.keys() <= {"min", "max"}:
         limits = dict(zip(_LIMITS[name], operands[1:], strict=False)) | options
         return _limited(apply, refuse, operands[0], limits)
-    elif name == "topk":
-        refuse("given to torch's topk", "use pycutlass.epilogue.top_k(x, k), which returns values and indices as well")
+    elif remedy := instead(name):
+        refuse(f"given to torch's {name}", remedy)
     node = NODES.get(_OF_TORCH.get(name, name))
     if options or (node is None and name not in ("relu", "leaky_relu")):
         others = ", ".join(sorted(NODES.keys() - {"add", "gelu_tanh", *_OF_TORCH.values()}))

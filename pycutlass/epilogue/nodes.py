@@ -125,7 +125,8 @@ BY_UFUNC: dict[Any, Node] = {node.numpy: node for node in NODES.values() if isin
 def _logsumexp(x: Array, axis: Any) -> Array:
     most = np.max(x, axis, keepdims=True)
     shift = np.where(np.isfinite(most), most, 0)
-    return np.asarray(np.log(np.sum(np.exp(x - shift), axis)) + np.squeeze(shift, axis))
+    with np.errstate(all="ignore"):  # of rows of minus infinity alone the logarithm is minus infinity
+        return np.asarray(np.log(np.sum(np.exp(x - shift), axis)) + np.squeeze(shift, axis))
 
 
 @dataclass(frozen=True)

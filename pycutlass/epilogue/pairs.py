@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from pycutlass.calls import shown
+from pycutlass.calls import public, shown
+from pycutlass.epilogue.arrays import numbers
 from pycutlass.epilogue.graph import Graph, Value
 from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.traced import Reduced, Traced
@@ -15,6 +14,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 __all__ = ["check_gated", "pairs"]
 
 
+@public
 def pairs(x: Any) -> tuple[Any, Any]:
     """Return the even and the odd columns of `x`, of a value or an array: two with half as many columns each.
 
@@ -49,11 +49,10 @@ def pairs(x: Any) -> tuple[Any, Any]:
         x._refuse()
     if isinstance(x, Traced):
         return _traced(x)
-    try:
-        array = np.asarray(x)
-        columns = array.shape[-1]
-    except Exception as error:  # of the array's library, or of NumPy: a number has no columns
-        raise ArgumentTypeError(f"pairs takes a value of an epilogue function, or an array, got {shown(x)}") from error
+    array = numbers("what pairs is given", x, widens=False)
+    if not array.ndim:
+        raise ArgumentTypeError(f"pairs takes a value of an epilogue function, or an array of (..., N), got {shown(x)}")
+    columns = array.shape[-1]
     if columns % 2:
         raise ArgumentError(f"pairs takes an even number of columns, and x has {columns}")
     return array[..., 0::2], array[..., 1::2]
@@ -104,6 +103,6 @@ def check_gated(name: str, graph: Graph) -> None:
             )
     if others := ", ".join(each.name for each in graph.of_form("source")):
         raise DescriptionError(
-            f"{name} uses pairs, and takes C, {others}: Source, kernels that combine pairs do not read: take it as a "
-            f"Tensor, {others}: Tensor, of (M, N) before pairs or of (M, N / 2) behind them"
+            f"{name} uses pairs and has {others}: Source, which is operand C, and kernels that combine pairs do not "
+            f"read C: write {others}: Tensor, of (M, N) before pairs or of (M, N / 2) behind them, and give it by name"
         )

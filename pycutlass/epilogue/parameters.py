@@ -14,7 +14,7 @@ from pycutlass.epilogue.graph import Graph, Input, Value, element_named
 from pycutlass.epilogue.places import names_here, where_raised
 from pycutlass.epilogue.protocol import Scalar
 from pycutlass.epilogue.traced import Reduced, Trace, Traced
-from pycutlass.errors import ArgumentError, DescriptionError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, PyCutlassError
 from pycutlass.integers import real
 from pycutlass.types import element
 
@@ -31,7 +31,35 @@ _TAKEN = {
         ("element_output", "epilogue_vector_length", "element_accumulator", "element_epilogue", "self"),
         "taken: epilogue functions are called with that name for something else",
     ),
-    _ACCUMULATOR: "the accumulator's name, which is the first parameter",
+    _ACCUMULATOR: "the accumulator's name, whatever the first parameter is called",
+}
+
+#: What markers are, by their forms.
+_MEANING = {
+    "row": """A vector with an element for each column, of shape (N,), in a batch also (batch, N).
+
+    The columns are those of what it is combined with: of D, or before `pairs` of the product, while behind `pairs` they
+    are N / 2. ``Row(cutlass.float32)`` says the element type as well, which is else that of D.
+    """,
+    "column": """A vector with an element for each row of D, of shape (M,), in a batch also (batch, M).
+
+    ``Column(cutlass.float32)`` says the element type as well, which is else that of D.
+    """,
+    "matrix": """A matrix as large as what it is combined with, of shape (M, N), in a batch also (batch, M, N).
+
+    That is D, or before `pairs` the product, while behind `pairs` it has N / 2 columns. It lies row by row unless a
+    `TensorDescription` says otherwise, with any leading dimension. ``Tensor(cutlass.float32)`` says the element type as
+    well, which is else that of D.
+    """,
+    "number": """A number in memory for each matrix of a batch or problem of a group, of shape (1,) or (batch,).
+
+    A `Scalar` is one number for all of them. ``PerBatch(cutlass.float32)`` says the element type as well, which is else
+    that of D.
+    """,
+    "source": """Operand C, of the shape and the type of C: (M, N), in a batch also (batch, M, N).
+
+    As C it may be a bias, too, of (N,) where it lies row by row. It is given as ``C``, and in NumPy by its name.
+    """,
 }
 
 
@@ -45,6 +73,9 @@ class Marker:
     name: str
     form: str
     kind: str | None = None
+
+    def __post_init__(self) -> None:
+        self.__dict__["__doc__"] = _MEANING[self.form]  # for help() and notebooks
 
     def __call__(self, *kinds: Any) -> Marker:
         """Return the marker for tensors of an element type."""
@@ -89,6 +120,8 @@ def traced(function: Callable[..., Any], inputs: tuple[Input, ...], name: str) -
     values = [Traced(trace, trace.add(Value("input", (), (each.name,)))) for each in inputs]
     try:
         returned = function(*values)
+    except ArgumentTypeError as error:  # of a call that cannot be made, which has no line
+        raise DescriptionError(f"{where_raised(error)}{error}") from error
     except PyCutlassError:
         raise
     except Exception as error:  # of the user's code
@@ -175,8 +208,9 @@ def _parameter(function: str, parameter: inspect.Parameter) -> Input:
             f"that is computed in, with a default perhaps, as in {name}: Scalar = 1.0"
         )
     if not isinstance(marker, Marker):
-        got = "no annotation" if marker is parameter.empty else f"the annotation {shown(marker)}"
-        example = "Scalar" if isinstance(default, int | float) else "Row"
+        written = marker.__qualname__ if isinstance(marker, type) else shown(marker)
+        got = "no annotation" if marker is parameter.empty else f"the annotation {written}"
+        example = "Scalar" if isinstance(default, int | float) or marker in (int, float) else "Row"
         of_lambdas = "; a lambda has no annotations, so write def" if function == "<lambda>" else ""
         raise DescriptionError(
             f"{function} has a parameter {name} with {got}: say what it is by {_MEANT} of pycutlass.epilogue, as in "
@@ -220,6 +254,9 @@ def _outputs(trace: Trace, returned: Any, name: str) -> dict[str, Traced | Reduc
             raise DescriptionError(f"{name} returns a value of another function as {key}")
         if isinstance(value, Traced) and trace.is_truth(value._number):
             raise DescriptionError(f"{name} returns a condition as {key}: use where(x, 1.0, 0.0)")
-    if isinstance(outputs["D"], Reduced):
-        raise DescriptionError(f"{name} returns a reduction as D: D is the matrix, name the reduction otherwise")
+    if isinstance(D := outputs["D"], Reduced):
+        raise DescriptionError(
+            f"{name} returns {D._WHAT} as D: D is the whole matrix, and goes with it under a name of its own, as in "
+            f"{D._EXAMPLE.format(name=D._name)}"
+        )
     return outputs

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from pycutlass.calls import shown
+from pycutlass.calls import public, shown
+from pycutlass.epilogue.arrays import numbers
 from pycutlass.epilogue.graph import Graph, Value
 from pycutlass.epilogue.nodes import largest
 from pycutlass.epilogue.places import where_called
@@ -20,6 +19,7 @@ __all__ = ["check_selected", "top_k"]
 _MOST = 8
 
 
+@public
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
     """Return the `k` largest elements of each row of `x`, and their columns: of a value or an array.
 
@@ -61,19 +61,21 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     """
     count = as_int(k)
     if count is None or not 1 <= count <= _MOST:
+        remedy = ": k is an integer that is known when the function is traced, as in top_k(x, 2)"
+        if count is not None:
+            remedy = ": for more, write D and select in a kernel of its own" if count > _MOST else ": 1 is the least"
         raise DescriptionError(
-            f"{where_called()}top_k takes k from 1 to {_MOST}, as threads keep so many in registers; got k={shown(k)}: "
-            f"for more, write D and select in a kernel of its own"
+            f"{where_called()}top_k takes k from 1 to {_MOST}, as threads keep so many in registers; got "
+            f"k={shown(k)}{remedy}"
         )
     if isinstance(x, Reduced):
         x._refuse()
     if isinstance(x, Traced):
         return _traced(x, count)
-    try:
-        array = np.asarray(x)
-        columns = array.shape[-1]
-    except Exception as error:  # of the array's library, or of NumPy: a number has no columns
-        raise ArgumentTypeError(f"top_k takes a value of an epilogue function, or an array, got {shown(x)}") from error
+    array = numbers("what top_k selects from", x, widens=False)
+    if not array.ndim:
+        raise ArgumentTypeError(f"top_k takes a value of an epilogue function, or an array of (..., N), got {shown(x)}")
+    columns = array.shape[-1]
     if columns < count:
         raise ArgumentError(f"top_k takes k of at most the columns of x, which are {columns}; got k={count}")
     return largest(array, count)
@@ -98,6 +100,7 @@ def _traced(x: Traced, k: int) -> tuple[Reduced, Reduced]:
 class _Selected(Reduced):
     """A result of `top_k`: as of reductions, all that can be done with it is to return it."""
 
+    _WHAT = "what top_k selects"
     _COMPLETE = "the largest of a row are known when all of its tile is"
     _EXAMPLE = "values, indices = {name}(x, 2); return {{'D': x, 'values': values, 'indices': indices}}"
 
@@ -107,6 +110,7 @@ def check_selected(name: str, graph: Graph, columns: int) -> None:
     for each in graph.selections:
         if columns < each.k:
             raise ArgumentError(
-                f"{name} selects the {each.k} largest of each row to {', '.join((*each.values, *each.indices))}, and "
-                f"rows have {columns} elements: k must be at most that"
+                f"{name} selects the {each.k} largest elements of each row to "
+                f"{', '.join((*each.values, *each.indices))}, and "
+                f"a row has {columns} of them: k must be at most {columns}"
             )

@@ -19,6 +19,9 @@ from pycutlass.integers import real
 
 __all__ = ["Reduced", "Trace", "Traced", "applied", "is_traced"]
 
+#: What conditions are combined with, as it is written.
+_SIGNS = {"logical_and": "&", "logical_or": "|", "logical_not": "~"}
+
 
 class Trace:
     """The values of a function while it is traced, each of which is there once.
@@ -83,7 +86,7 @@ class Trace:
                         "the accumulator, the first parameter, is unused: D and other outputs are computed from it"
                     )
                 raise DescriptionError(
-                    f"the parameter {parameter.name} is unused: no output depends on it. Leave it out, or use it"
+                    f"the parameter {parameter.name!r} is unused: no output depends on it. Leave it out, or use it"
                 )
         used_values = (self.values[number] for number in order)
         selected = {(value.operands, value.data[0]) for value in used_values if value.node == "top_k"}
@@ -146,8 +149,8 @@ def applied(node: Node, *operands: Any) -> Traced:
         if trace.is_truth(each._number) != (kind == "t"):
             wanted, got = ("a condition", "a number") if kind == "t" else ("numbers", "a condition")
             raise DescriptionError(
-                f"{where_called()}{node.name} takes {wanted}, and is given {got}: "
-                f"{'compare it, as in x > 0' if kind == 't' else 'use where(condition, 1.0, 0.0)'}"
+                f"{where_called()}{_SIGNS.get(node.name, node.name)} takes {wanted}, and is given {got}: "
+                f"{_conditions(node) if kind == 't' else 'use where(condition, 1.0, 0.0)'}"
             )
         numbers.append(each._number)
     if not trace.columns.match(numbers):
@@ -160,6 +163,17 @@ def applied(node: Node, *operands: Any) -> Traced:
             f"{beside}"
         )
     return Traced(trace, trace.add(Value(node.name, tuple(numbers))))
+
+
+def _conditions(node: Node) -> str:
+    """Return how a node is given conditions."""
+    sign = _SIGNS.get(node.name, "")
+    if sign not in ("&", "|"):
+        return f"compare it, as in {sign}{'(x > 0)' if sign else 'x > 0'}"
+    return (
+        f"{sign} comes before comparisons in Python, so put these in parentheses, as in (x > 0) {sign} (x < 6), and "
+        f"compare what is a number"
+    )
 
 
 def _named(name: str, *operands: Any) -> Traced:
@@ -200,9 +214,10 @@ def _traced(trace: Trace, node: Node, operand: Any) -> Traced:
 class Reduced:
     """A reduction of a traced value: all that can be done with it is to return it."""
 
+    _WHAT = "a reduction"
     _COMPLETE = "a reduction is complete when all of the kernel is"
     #: How it is returned, with the function's name.
-    _EXAMPLE = "return {{'D': x, 'total': {name}(x, axis=1)}}"
+    _EXAMPLE = "return {{'D': x, 'total': pycutlass.epilogue.{name}(x, axis=1)}}"
 
     def __init__(self, trace: Trace, number: int, name: str) -> None:
         self._trace, self._number, self._name = trace, number, name
@@ -333,6 +348,12 @@ class Traced:
     def __or__(self, other: Any) -> Traced:
         return applied(NODES["logical_or"], self, other)
 
+    def __rand__(self, other: Any) -> Traced:
+        return applied(NODES["logical_and"], other, self)
+
+    def __ror__(self, other: Any) -> Traced:
+        return applied(NODES["logical_or"], other, self)
+
     def __invert__(self) -> Traced:
         return applied(NODES["logical_not"], self)
 
@@ -376,7 +397,11 @@ class Traced:
         self._refuse("taken apart", "it stands for one element of D, and has no items")
 
     def __getitem__(self, key: Any) -> Any:
-        self._refuse("indexed", "it stands for one element of D. For a part of it, index what you give for it")
+        self._refuse(
+            "indexed",
+            f"it stands for one element of D. For a part of a parameter, index what you give for it; for neighbouring "
+            f"columns {libraries.PAIRS}",
+        )
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._refuse("written to", "values never change. Compute another one, as in x = where(condition, 0.0, x)")
@@ -394,7 +419,5 @@ class Traced:
             raise AttributeError(name)
         if name in ("shape", "size", "ndim", "numel"):
             self._refuse(f"asked for .{name}", "sizes are known when a kernel runs. Take such a number as a Scalar")
-        self._refuse(
-            f"asked for .{name}",
-            "it has no methods. Use operators, and the functions of pycutlass.epilogue, such as cast, clamp or sum",
-        )
+        usual = "use operators, and the functions of pycutlass.epilogue, such as cast, clamp or sum"
+        self._refuse(f"asked for .{name}", f"it has no methods: {libraries.instead(name) or usual}")

@@ -69,7 +69,7 @@ def given_ports(epilogue: Epilogue, given: Any) -> dict[str, Any]:
             name: f"{name} is a scalar: give output_op=operation.epilogue_type({name}=...)."
             for name in epilogue.scalar_names
         }
-        raise unknown_keywords(f"the epilogue {_called(epilogue)}", unknown, names, scalars)
+        raise unknown_keywords(f"the epilogue {_called(epilogue)}", unknown, names, scalars, thing="tensor")
     return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
