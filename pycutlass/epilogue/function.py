@@ -201,7 +201,7 @@ class EpilogueFunction:
         if self.graph.of_many and not accum.size:
             made = ", ".join(name for name, _ in self.graph.outputs if name in self.graph.of_many)
             raise ArgumentError(
-                f"{self.name} makes {made} of many elements of D, and an accumulator of shape {accum.shape} has no "
+                f"{self.name} makes {made} of the elements of D, and an accumulator of shape {accum.shape} has no "
                 f"elements: leave such problems out"
             )
         if self.graph.is_gated and accum.shape[-1] % 2:

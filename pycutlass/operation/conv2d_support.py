@@ -330,7 +330,7 @@ def _slices(operation: Described, p: _core.Conv2dProblemSize) -> str:
 def _reductions(operation: Described, p: _core.Conv2dProblemSize) -> str:
     reduced = [port.name for port in operation.epilogue_functor.outputs if port.form != "matrix"]
     if reduced and 0 in extent_of("D", operation, p):
-        return f"D has no elements that could be reduced to {', '.join(reduced)}: leave such problems out"
+        return f"D has no elements that {', '.join(reduced)} could be made of: leave such problems out"
     return ""
 
 

@@ -151,8 +151,8 @@ def _check_ports(operation: Described, size: GemmProblemSize) -> None:
     reduced = ", ".join(port.name for port in epilogue.outputs if port.form != "matrix")
     if reduced and not (size.m and size.n):
         raise ArgumentError(
-            f"the epilogue {epilogue!r} reduces D to {reduced}, and D of {size.m} x {size.n} has no elements: leave "
-            f"such problems out"
+            f"the epilogue {epilogue!r} makes {reduced} of the elements of D, and D of {size.m} x {size.n} has no "
+            f"elements: leave such problems out"
         )
     if reason := why_not_selected(operation, size.n):
         raise ArgumentError(reason)

@@ -177,7 +177,7 @@ def test_the_reference_runs_where_there_is_no_gpu(without_gpu: None) -> None:
         (lambda accum, bias: accum + bias, "no annotation"),
         (lambda accum, *more: accum, "name each parameter"),
         (lambda accum: {"D": accum, "total": epilogue.sum(accum) * 2}, "a reduction is complete when"),
-        (lambda accum: epilogue.sum(accum), "the matrix"),
+        (lambda accum: epilogue.sum(accum), "the whole matrix"),
         (lambda accum: {"D": accum, "total": epilogue.sum(accum, axis=2)}, "axis=1"),
         (lambda accum: epilogue.cast(accum, cutlass.tfloat32), "cast rounds to one of"),
         (lambda accum: epilogue.clamp(accum), "takes low, high or both"),
@@ -234,7 +234,7 @@ def test_what_is_unused_is_refused() -> None:
     def of_the_accumulator(accum: Any, x: Tensor) -> Any:
         return x
 
-    assert "the parameter bias is unused" in refused(of_a_parameter)
+    assert "the parameter 'bias' is unused" in refused(of_a_parameter)
     assert "the result of gelu is unused" in refused(of_a_value)
     assert "the accumulator, the first parameter, is unused" in refused(of_the_accumulator)
 
@@ -327,7 +327,7 @@ def test_hopper_kernels_write_rows_of_wide_types() -> None:
         ({"accum": "text", "bias": [1.0]}, "accum must be an array of numbers, got str"),
         ({"accum": [[1.0]], "bias": object()}, "bias must be an array of numbers, got object"),
         ({"accum": [[1.0]]}, "bias is missing"),
-        ({"accum": [[1.0]], "bias": [1.0], "other": 1}, "has no parameter other"),
+        ({"accum": [[1.0]], "bias": [1.0], "other": 1}, "has no parameter other: it has bias"),
         ({"accum": [[1.0, 2.0]], "bias": [1.0]}, "is a row, of shape"),
     ],
 )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pickle
+import pydoc
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from descriptions import parts
+from descriptions import parts, run_python
 from torch.nn import functional
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, cutlass, epilogue
-from pycutlass.epilogue import Row, Scalar, Tensor, relu
+from pycutlass.epilogue import Column, Row, Scalar, Tensor, relu
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 
@@ -234,7 +236,7 @@ def launched(**given: Any) -> dict[str, Any]:
         ({"mask": torch.ones(M, N, dtype=torch.bool)}, r"Pass mask.view\(torch.int8\), which has the same memory"),
         ({"most": np.ones(2, np.float32)}, r"operand most must be of one element; got shape \(2,\)"),
         ({"Squares": _SHARED, "most": _SHARED[:1]}, "Squares overlaps most .*: two results cannot be in one place"),
-        ({"rwo": np.ones(N, np.float16)}, "the epilogue _named has no keyword rwo; it has .*Did you mean row"),
+        ({"rwo": np.ones(N, np.float16)}, "the epilogue _named has no tensor rwo; it has .*Did you mean row"),
         ({"row": np.ones(2 * N, np.float16)[::2]}, r"with strides \(2,\). Pass np.ascontiguousarray\(row\)."),
         ({"row": np.ones(N, np.float16)[::-1]}, r"with strides \(-1,\). Pass np.ascontiguousarray\(row\)."),
         ({"row": torch.ones(1, dtype=torch.half).expand(N)}, r"with strides \(0,\). Pass row.contiguous\(\)."),
@@ -349,7 +351,7 @@ def test_a_c_that_is_not_read_is_explained() -> None:
     bias = np.ones(N, np.float16)
     with pytest.raises(ArgumentError, match=r"What it reads is given by name: epilogue={'bias': ...}"):
         pycutlass.GemmArguments(operation, (M, N, K), A, B, bias, D)
-    with pytest.raises(ArgumentTypeError, match="the epilogue plain has no keyword 5; it has bias"):
+    with pytest.raises(ArgumentTypeError, match="the epilogue plain has no tensor 5; it has bias"):
         pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, epilogue={5: bias})
     with pytest.raises(ArgumentTypeError, match=r"to an epilogue function by its name, as in epilogue={'bias': ...}"):
         pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, bias=bias)
@@ -398,7 +400,95 @@ def test_integers_of_any_size_are_numbers() -> None:
 
 def test_what_has_no_elements_is_not_reduced() -> None:
     greatest = pycutlass.epilogue_function(lambda accum: {"D": accum, "most": epilogue.max(accum, axis=1)})
-    with pytest.raises(ArgumentError, match=r"reduces D to most, and an accumulator of shape \(3, 0\) has no elements"):
+    with pytest.raises(
+        ArgumentError, match=r"makes most of the elements of D, and an accumulator of shape \(3, 0\) has no elements"
+    ):
         greatest.numpy(np.ones((3, 0)))
     with pytest.raises(ArgumentError, match=r"accumulator of plain is a matrix, of shape \(..., M, N\); got a single"):
         plain.numpy(1.0, bias=1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: np.sum(x), "given to numpy.sum: use pycutlass.epilogue.sum(x, axis=1) for each row"),
+        (lambda x: np.add.reduce(x), "given to numpy.add.reduce: use pycutlass.epilogue.sum(x, axis=1) for each row"),
+        (lambda x: torch.sum(x, dim=1), "given to torch's sum: use pycutlass.epilogue.sum(x, axis=1) for each row"),
+        (lambda x: x.mean(), "for a mean reduce x * inverse, with inverse: Scalar"),
+        (lambda x: torch.max(x), "the larger of two values is maximum(x, y)"),
+        (lambda x: np.argmax(x), "use values, indices = pycutlass.epilogue.top_k(x, k), the k largest of each row"),
+        (lambda x: np.sort(x), "use values, indices = pycutlass.epilogue.top_k(x, k), the k largest of each row"),
+        (lambda x: torch.softmax(x, 1), "return {'D': x, 'total': pycutlass.epilogue.logsumexp(x, axis=1)} here, and"),
+        (lambda x: functional.softmax(x, dim=1), "compute exp(x - total) there, which an epilogue function does with"),
+        (lambda x: x[:, ::2], "for neighbouring columns use gate, up = pycutlass.epilogue.pairs(x)"),
+        (lambda x: torch.chunk(x, 2, 1), "given to torch's chunk: use gate, up = pycutlass.epilogue.pairs(x)"),
+        (lambda x: functional.glu(x), "given to torch's glu: use gate, up = pycutlass.epilogue.pairs(x)"),
+        (lambda x: x.chunk(2), "asked for .chunk: it has no methods: use gate, up = pycutlass.epilogue.pairs(x)"),
+        (lambda x: {"D": x, "s": epilogue.sum(x, dim=1)}, "sum has no keyword dim; it has x, axis, tile. Did you mean"),
+        (lambda x: epilogue.where(x > 0 & x < 6, x, 0.0), "put these in parentheses, as in (x > 0) & (x < 6)"),
+        (lambda x: epilogue.where(x < 0 | x > 6, x, 0.0), "put these in parentheses, as in (x > 0) | (x < 6)"),
+        (
+            lambda x: epilogue.where(~x, x, 0.0),
+            "~ takes a condition, and is given a number: compare it, as in ~(x > 0)",
+        ),
+    ],
+)
+def test_habits_of_other_libraries_are_answered(function: Any, said: str) -> None:
+    message = refused(function)
+    assert message.startswith("<lambda>, line ") and "(lambda x: " in message and said in message
+
+
+def test_what_is_said_instead_of_a_softmax_works() -> None:
+    first = pycutlass.epilogue_function(lambda x: {"D": x, "total": epilogue.logsumexp(x, axis=1)})
+
+    @pycutlass.epilogue_function
+    def second(accum: Any, x: Tensor, total: Column) -> Any:
+        return accum * 0.0 + epilogue.exp(x - total)
+
+    made = first.numpy(np.arange(6.0).reshape(2, 3))
+    found = second.numpy(np.zeros((2, 3)), x=made["D"], total=made["total"])
+    np.testing.assert_allclose(found.sum(axis=1), 1.0)
+
+
+def _typed(accum: Any, x: float) -> Any:
+    return accum * x
+
+
+def _with_a_long_name(accum: Any, a_bias_with_a_name_of_30_lett: Row) -> Any:
+    return accum + a_bias_with_a_name_of_30_lett
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_typed, "_typed has a parameter x with the annotation float: say what it is by Row, .* as in x: Scalar"),
+        (_with_a_long_name, "'a_bias_with_a_name_of_30_lett', of 29 letters: such names have at most 23 letters"),
+        (lambda x: {"D": x, "größer": x * 2.0}, "'größer', of 6 letters: such names have at most 23 letters, of ASCII"),
+    ],
+)
+def test_parameters_are_looked_at_when_a_function_is_decorated(function: Any, said: str) -> None:
+    with pytest.raises(DescriptionError, match=said):
+        pycutlass.epilogue_function(function)
+
+
+def test_a_call_without_types_is_explained() -> None:
+    with pytest.raises(
+        ArgumentTypeError, match=r"^plain is called with the type .*, as in plain\(cutlass.float16, 8\)$"
+    ):
+        plain()
+
+
+def test_what_annotations_are_is_their_help() -> None:
+    shapes = {"Row": "(N,)", "Column": "(M,)", "Tensor": "(M, N)", "PerBatch": "(batch,)", "Source": "(M, N)"}
+    for name, shape in shapes.items():
+        marker = getattr(epilogue, name)
+        assert shape in marker.__doc__.splitlines()[0]
+        assert marker.__doc__.splitlines()[0] in pydoc.plain(pydoc.render_doc(marker))
+        assert pickle.loads(pickle.dumps(marker)) == marker
+
+
+def test_the_ready_made_functions_are_imported_when_they_are_asked_for() -> None:
+    program = "import sys; from pycutlass import epilogue; n = 'pycutlass.epilogue.fusions'; print(n in sys.modules)"
+    assert run_python(f"{program}; epilogue.fusions.bias; print(n in sys.modules)").split() == ["False", "True"]
+    with pytest.raises(AttributeError, match=r"has no attribute 'fusoins'\. Did you mean fusions"):
+        epilogue.fusoins  # noqa: B018

@@ -77,7 +77,9 @@ def test_even_and_odd_columns_of_arrays() -> None:
     with pytest.raises(ArgumentError, match="takes an even number of columns, and x has 3"):
         pairs([1, 2, 3])
     for wrong in (1.0, object()):
-        with pytest.raises(ArgumentTypeError, match="pairs takes a value of an epilogue function, or an array"):
+        with pytest.raises(
+            ArgumentTypeError, match=r"pairs takes a value of|what pairs is given must be an array of numbers"
+        ):
             pairs(wrong)
 
 
@@ -189,7 +191,11 @@ def _half_used(accum: Any) -> Any:
         (_mixed_later, "a Row or Tensor has as many: y with N / 2"),
         (_mixed_with_accum, "and one of pairs with N / 2: combine"),
         (_whole, "_whole uses pairs, and its D has all N columns"),
-        (_of_source, "_of_source uses pairs, and takes C, c: Source, kernels that combine pairs do not read: take it"),
+        (
+            _of_source,
+            "_of_source uses pairs and has c: Source, which is operand C, and kernels that combine pairs do not read "
+            "C: write c: Tensor, of (M, N) before pairs",
+        ),
         (_twice, "pairs is given what pairs returned, or was computed from it: columns are paired once"),
         (_of_column, "pairs takes a value with all N columns, such as accum or accum + bias, and is given one that"),
         (_of_condition, "pairs takes numbers, and is given a condition: compare what pairs returns"),

@@ -202,12 +202,12 @@ def test_an_address_is_that_of_all_numbers() -> None:
 
 def test_numpy_takes_them_as_a_batch_has_them() -> None:
     x, bias = np.arange(24.0).reshape(3, 2, 4), np.arange(4.0)
-    for scale in (SCALES, SCALES[:, None, None], list(SCALES)):
+    for scale in (SCALES, SCALES[:, None], SCALES[:, None, None], list(SCALES)):
         np.testing.assert_array_equal(dequantized.numpy(x, scale=scale, bias=bias), x * SCALES[:, None, None] + bias)
     for single in (2.0, [2.0], [[[2.0]]]):
         np.testing.assert_array_equal(dequantized.numpy(x, scale=single, bias=bias), 2 * x + bias)
         np.testing.assert_array_equal(dequantized.numpy(x[0], scale=single, bias=bias), 2 * x[0] + bias)
-    for wrong in (SCALES[:2], SCALES[:, None]):
+    for wrong in (SCALES[:2], np.ones((3, 2))):
         with pytest.raises(ArgumentError, match=r"a number for each matrix of the batch, of shape \(3,\), or a single"):
             dequantized.numpy(x, scale=wrong, bias=bias)
     with pytest.raises(ArgumentError, match=r"a single one where the accumulator has \(2, 4\); got \(3,\)"):

@@ -259,16 +259,19 @@ def _before_pairs(accum: Any) -> Any:
         ),
         (_used_beside, "line .*: multiply is given what top_k returned: the largest of a row are known when"),
         (_indexed, r"line .*: what top_k returned is used: the largest of a row"),
-        (_of_torch, r"line .*given to torch's topk: use pycutlass.epilogue.top_k\(x, k\)"),
-        (_as_d, "returns a reduction as D"),
+        (_of_torch, r"line .*given to torch's topk: use values, indices = pycutlass.epilogue.top_k\(x, k\)"),
+        (_as_d, "returns what top_k selects as D: D is the whole matrix, .* as in values, indices = top_k"),
+        (lambda accum: epilogue.sum(accum, axis=1), "returns a reduction as D: .* as in return {'D': x, 'total': py"),
         (_both, r"_both returns a tuple as x: .* a name each, as in values, indices = top_k\(x, 2\)"),
         (_unused, r"line .*: the result of top_k is unused"),
         (_other_k_unused, r"line .*: the result of top_k is unused"),
         (_of_a_scalar, "line .*: top_k takes a value that differs from column to column"),
         (_of_a_reduction, "line .*: what sum returned is used: a reduction is complete"),
         (_of_itself, "line .*: what top_k returned is used: the largest of a row"),
+        (lambda accum: top_k(accum, 0), "from 1 to 8, .* got k=0: 1 is the least"),
+        (lambda accum: top_k(accum, True), "from 1 to 8, .* got k=True: k is an integer that is known when"),
         (_nine, r"line .*: top_k takes k from 1 to 8, .* got k=9: for more, write D"),
-        (_a_half, r"line .*: top_k takes k from 1 to 8, .* got k=2.5"),
+        (_a_half, r"line .*: top_k takes k from 1 to 8, .* got k=2.5: k is an integer that is known when"),
         (_before_pairs, "selects the 2 largest of a value with all N columns, to x: .* as in top_k"),
     ],
 )
@@ -282,9 +285,11 @@ def test_arrays_that_have_no_rows_of_k() -> None:
         top_k([[1.0]], 2)
     with pytest.raises(ArgumentTypeError, match="top_k takes a value of an epilogue function, or an array"):
         top_k(1.0, 1)
-    with pytest.raises(ArgumentError, match=r"route selects the 2 largest of each row to values, experts, .* 1 elem"):
+    with pytest.raises(
+        ArgumentError, match=r"route selects the 2 largest elements of each row to values, experts, .* at most 1$"
+    ):
         route.numpy([[1.0]], bias=[0.0])
-    with pytest.raises(ArgumentError, match=r"route reduces D to values, experts, .* has no elements"):
+    with pytest.raises(ArgumentError, match=r"route makes values, experts of the elements of D, .* has no elements"):
         route.numpy(np.ones((0, 4)), bias=np.ones(4))
 
 
