@@ -208,7 +208,9 @@ def _parameter(function: str, parameter: inspect.Parameter) -> Input:
             f"that is computed in, with a default perhaps, as in {name}: Scalar = 1.0"
         )
     if not isinstance(marker, Marker):
-        written = marker.__qualname__ if isinstance(marker, type) else shown(marker)
+        written = shown(marker).removeprefix("the class ")
+        if written.startswith("<class "):
+            written = f"{marker.__module__}.{marker.__qualname__}"
         got = "no annotation" if marker is parameter.empty else f"the annotation {written}"
         example = "Scalar" if isinstance(default, int | float) or marker in (int, float) else "Row"
         of_lambdas = "; a lambda has no annotations, so write def" if function == "<lambda>" else ""

@@ -454,6 +454,10 @@ def _typed(accum: Any, x: float) -> Any:
     return accum * x
 
 
+def _of_torch(accum: Any, x: torch.Tensor) -> Any:
+    return accum * x
+
+
 def _with_a_long_name(accum: Any, a_bias_with_a_name_of_30_lett: Row) -> Any:
     return accum + a_bias_with_a_name_of_30_lett
 
@@ -462,6 +466,10 @@ def _with_a_long_name(accum: Any, a_bias_with_a_name_of_30_lett: Row) -> Any:
     ("function", "said"),
     [
         (_typed, "_typed has a parameter x with the annotation float: say what it is by Row, .* as in x: Scalar"),
+        (
+            _of_torch,
+            "_of_torch has a parameter x with the annotation torch.Tensor: say what it is by Row, .* as in x: Row",
+        ),
         (_with_a_long_name, "'a_bias_with_a_name_of_30_lett', of 29 letters: such names have at most 23 letters"),
         (lambda x: {"D": x, "größer": x * 2.0}, "'größer', of 6 letters: such names have at most 23 letters, of ASCII"),
     ],
