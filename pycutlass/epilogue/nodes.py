@@ -165,9 +165,13 @@ REDUCTIONS: dict[str, Reduction] = {
 def largest(x: Array, k: int) -> tuple[Array, Array]:
     """Return the `k` largest elements along the last axis, and their indices as int32: what `top_k` is.
 
-    They come from the largest down, of equal ones that of the lower index first. NaN is the largest.
+    They come from the largest down, of equal ones that of the lower index first. NaN is the largest. Zeros lose their
+    sign, as in kernels.
     """
-    # A stable sort has NaN last, and equal elements in their order: both are turned round here.
-    order = np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
+    x = x + np.zeros((), x.dtype)
+    # A stable sort has NaN last, and equal elements in their order: both are turned round here. Types of ml_dtypes are
+    # sorted as float32, since their own order of NaN is another.
+    sorted_as = x if x.dtype.kind in "fiub" else x.astype(np.float32)
+    order = np.flip(np.argsort(np.flip(sorted_as, -1), axis=-1, kind="stable"), -1)
     indices = x.shape[-1] - 1 - order[..., :k]
     return np.take_along_axis(x, indices, -1), indices.astype(np.int32)

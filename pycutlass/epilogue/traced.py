@@ -230,8 +230,12 @@ class Reduced:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __pow__ = __rpow__ = __mod__ = __rmod__ = __neg__ = __abs__ = __bool__ = __float__ = __array_ufunc__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = _refuse
-    __array__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = __len__ = __contains__ = _refuse
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = __pos__ = __invert__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __round__ = __int__ = __index__ = __array__ = _refuse
+    # Python's own would compare objects, and the function would silently go one way.
+    __eq__ = __ne__ = _refuse
+    __hash__ = object.__hash__
 
 
 class Traced:

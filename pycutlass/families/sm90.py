@@ -363,7 +363,7 @@ SM90 = _Sm90(
         for operand in ("f16", "bf16")
     ),
     computed={"f32": ("f32", "f16")},
-    written={"f32": ("f32", "f16", "bf16", "s8")},
+    written={"f32": ("f32", "f16", "bf16")},
     apart=("f16", "bf16", "f32"),
     swizzles=(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
     modes=(_Mode.Gemm, _Mode.Batched),

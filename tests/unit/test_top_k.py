@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -507,3 +508,22 @@ def test_it_builds(kernel: str) -> None:
     pycutlass.compiler.add_module([operation])
     (artifact,) = operation.artifacts.values()
     assert artifact.report["stack_bytes"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "float32"])
+def test_arrays_of_any_float_have_nan_first_and_zeros_without_a_sign(dtype: str) -> None:
+    x = np.array([1, np.nan, 2, -0.0, 0.0, 4], np.float32).astype(np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    values, indices = top_k(x[None], 5)
+    assert indices.tolist() == [[1, 5, 2, 0, 3]] and values.dtype == x.dtype
+    assert np.isnan(values[0, 0].astype(np.float32)) and values[0, 1:].astype(np.float32).tolist() == [4, 2, 1, 0]
+    assert not np.signbit(values[0, 4].astype(np.float32))
+
+
+@pytest.mark.parametrize("use", [lambda i: i == 0, lambda i: i != 0, lambda i: i // 2, lambda i: 0 == i, len, int])
+def test_what_is_selected_is_compared_with_nothing(use: Any) -> None:
+    def function(accum: Any) -> Any:
+        values, indices = top_k(accum, 1)
+        return {"D": accum if use(indices) else 2 * accum, "values": values}
+
+    with pytest.raises(DescriptionError, match="can only be returned"):
+        pycutlass.epilogue_function(function)

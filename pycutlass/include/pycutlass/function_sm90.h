@@ -41,7 +41,7 @@ struct CachedVectors<List<First, Others...>> {
                                       int thread, int threads) {
     auto const& port = arguments.*kMember;
     constexpr int kLine = 128 / int(sizeof(*port.data));
-    if (where.columns * int(sizeof(*port.data)) > kMostBytes) return;
+    if (where.columns > kMostBytes / int(sizeof(*port.data))) return;
     auto const* const first = port.data + where.batch * port.batch;
     CUTLASS_PRAGMA_NO_UNROLL
     for (int i = thread * kLine; i < where.columns; i += threads * kLine) function::cache(first + i);
@@ -367,9 +367,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   CUTLASS_DEVICE auto tile_callbacks(Size const& size, Coord const& coord, Source const& source, int thread) {
     constexpr int kDown = kTileM / kRows, kSubtiles = kDown * (kTileN / kColumns);
     int const lane = thread % 32, tile_m = cute::get<0>(coord), tile_n = cute::get<1>(coord);
-    bool const is_first = turn < 0;
-    turn = turn != 1;
     int const batch = int(cute::get<3>(coord)), rows = int(cute::get<0>(size)), columns = int(cute::get<1>(size));
+    bool const is_first = turn < 0, is_outside = tile_m * kTileM >= rows || tile_n * kTileN >= columns;
+    if (is_first || !is_outside) turn = turn != 1;  // tiles outside of D have no barrier, and take no turn
     Where const where{tile_m * kTileM + thread / 32 * 16 + lane / 4, tile_n * kTileN + 2 * (lane % 4), rows, columns,
                       kIsGroup ? 0 : batch};
     using Made = TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>;
