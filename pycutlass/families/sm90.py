@@ -171,7 +171,7 @@ class _Sm90(KernelFamily):
             check_selections(kernel.epilogue_functor, D)
         self._check_layouts(kernel)
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
-        _check_function(kernel, self.apart)
+        _check_function(kernel)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
         _warn_of_spills(tile, D)
@@ -301,19 +301,12 @@ def _loaded(functor: Epilogue, family: Family, C: Tensor, D: Tensor) -> Tensor:
     return loaded
 
 
-def _check_function(kernel: Gemm, types: tuple[str, ...]) -> None:
-    """Check that an epilogue function has a D, and a C where it reads one, that our own `store` moves."""
+def _check_function(kernel: Gemm) -> None:
+    """Check that an epilogue function has a tile of the kernel's, and a C that lies as D does where it reads one."""
     functor = kernel.epilogue_functor
     if functor.reads_source is None:
         return
     check_tiles(in_kernel(functor, kernel.D), kernel.tile_description)
-    for name, operand in (("D", kernel.D), *([("C", kernel.C)] if functor.reads_source else [])):
-        if operand.order.rank != 2 or operand.order.interleave > 1 or operand.type.short not in types:
-            raise DescriptionError(
-                f"Hopper-native kernels with the epilogue function {functor!r} have a RowMajor or ColumnMajor {name} "
-                f"of {', '.join(types)}; got {operand.order} of {operand.type}: describe {name} so"
-                f"{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
-            )
     if functor.reads_source and kernel.C.layout is not kernel.D.layout:
         raise DescriptionError(
             f"the epilogue function {functor!r} reads C and writes D in the same order; got C of {kernel.C.order} and "
