@@ -155,16 +155,8 @@ REFUSED: dict[str, tuple[Parts, int]] = {
         ampere(C=operand(s8, ROW, 16), epilogue_functor=LinearCombinationGeneric(relu(), s8, 16, f32, f32)),
         2,
     ),
-    "native relu to int8": (
-        native(C=operand(s8, ROW, 16), epilogue_functor=LinearCombinationGeneric(relu(), s8, 16, f32, f32)),
-        1,
-    ),
     # One family or the other
     "native clamp": (native(epilogue_functor=LinearCombinationClamp(f16, 8, f32, f32)), 3),
-    "native clamp to int8": (
-        native(C=operand(s8, ROW, 16), epilogue_functor=LinearCombinationClamp(s8, 16, f32, f32)),
-        2,
-    ),
     "native stream-K": (native(swizzling_functor=cutlass.ThreadblockSwizzleStreamK), 1),
     "native on 80": (native(compute_capability=80), 1),
     "native, A by columns": (native(A=operand(f16, COLUMN)), 2),
