@@ -351,7 +351,6 @@ def main() -> None:
             if time.monotonic() > deadline:
                 break
             tally["kernels"] += 1
-            functions.append(hashlib.sha256(repr(kernel.drawn.function.graph).encode()).hexdigest()[:12])
             tally[kernel.kind] += 1
             tally[type(kernel.operation).__name__] += 1
             nodes.update(value.node for value in kernel.drawn.function.graph.values)
@@ -369,6 +368,7 @@ def main() -> None:
                 if wrong:
                     tally["wrong"] += 1
                     failures.append(f"{options.seed}:{kernel.index}:{number}: {case.size} x {case.batch}: {wrong}")
+            functions.append(hashlib.sha256(repr(kernel.drawn.function.graph).encode()).hexdigest()[:12])  # it ran
     if options.out:
         report = made_report(options.seed, time.monotonic() - begun, tally, nodes, functions, failures)
         common.write_json(options.out / f"fuzz-functions-{options.seed}.json", report)

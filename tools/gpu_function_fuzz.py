@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import common
 from tools.fuzz.tally import code_digest
+from tools.gpu_fuzz import part_row
 
 __all__ = [
     "TITLE",
@@ -77,11 +78,7 @@ def function_fuzz_outcome(runs: list[Run]) -> str:
 
 def function_fuzz_row(runs: list[Run]) -> tuple[str, ...]:
     """Return the line of the table of parts."""
-    if not runs:
-        return TITLE, "not run", "", "", ""
-    ended, environment = function_fuzz_outcome(runs), runs[-1]["environment"]
-    seconds = f"{sum(run['seconds'] for run in runs):.0f}"
-    return TITLE, ended if ended == "passed" else f"**{ended}**", seconds, environment["date"], environment["commit"]
+    return part_row(TITLE, runs, function_fuzz_outcome)
 
 
 def function_fuzz_section(runs: list[Run]) -> list[str]:

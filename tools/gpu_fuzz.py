@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import common
 
-__all__ = ["TITLE", "fuzz_outcome", "fuzz_row", "fuzz_section", "keep_runs", "read_runs"]
+__all__ = ["TITLE", "fuzz_outcome", "fuzz_row", "fuzz_section", "keep_runs", "part_row", "read_runs"]
 
 Run = dict[str, Any]
 
@@ -55,11 +55,16 @@ def fuzz_outcome(runs: list[Run]) -> str:
 
 def fuzz_row(runs: list[Run]) -> tuple[str, ...]:
     """Return the line of the table of parts."""
+    return part_row(TITLE, runs, fuzz_outcome)
+
+
+def part_row(title: str, runs: list[Run], outcome: Callable[[list[Run]], str]) -> tuple[str, ...]:
+    """Return the line of the table of parts of any runs that are summed."""
     if not runs:
-        return TITLE, "not run", "", "", ""
-    ended, environment = fuzz_outcome(runs), runs[-1]["environment"]
+        return title, "not run", "", "", ""
+    ended, environment = outcome(runs), runs[-1]["environment"]
     seconds = f"{sum(run['seconds'] for run in runs):.0f}"
-    return TITLE, ended if ended == "passed" else f"**{ended}**", seconds, environment["date"], environment["commit"]
+    return title, ended if ended == "passed" else f"**{ended}**", seconds, environment["date"], environment["commit"]
 
 
 def fuzz_section(runs: list[Run]) -> list[str]:

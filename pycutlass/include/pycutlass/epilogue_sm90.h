@@ -92,8 +92,8 @@ struct IsOfGroup<
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
 /// the default belong to the reductions of stream-K, which these kernels do not have.
 ///
-/// Each warp sends its own rows of D by TMA, as soon as it has them: to wait for other warps, twice for each subtile,
-/// took as long as much arithmetic.
+/// Each warp sends its own rows of D by TMA, as soon as it has them: waiting for the other warps, twice for each
+/// subtile, took as long as an activation does.
 template <typename Collective, bool kIsFunction = false>
 struct EpilogueSm90 : Collective {
   using typename Collective::CtaTileMNK;

@@ -69,9 +69,7 @@ CUTLASS_HOST_DEVICE Number minimum(Number x, Number y) {
 /// The same in one instruction, in place of three.
 CUTLASS_HOST_DEVICE float maximum(float x, float y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
-  return result;
+  return activation::at_least(y, x);
 #else
   return maximum<float>(x, y);
 #endif

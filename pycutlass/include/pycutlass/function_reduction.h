@@ -3,9 +3,9 @@
 // them, always in the same order: results do not depend on who comes when.
 //
 // No fence is needed for that, which would wait for all that TMA brings meanwhile, for microseconds. A tile is counted
-// when its epilogue begins, so that the answer is there when it ends. The last one that was counted waits for each
-// number until it is there, and puts back what means that there is none: 0, with which the workspace begins. Tiles that
-// were counted are in their epilogues, which wait for nothing.
+// when its epilogue begins, and the answer, which is there when it ends, is looked at then. The last one that was
+// counted waits for each number until it is there, and puts back what means that there is none: 0, with which the
+// workspace begins. Tiles that were counted are in their epilogues, which wait for nothing.
 #pragma once
 
 #include "pycutlass/reducers.h"
