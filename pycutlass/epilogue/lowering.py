@@ -35,6 +35,7 @@ _REDUCED = {"0": "Row", "1": "Column", "": "Whole"}
 _REDUCED_TILES = {"0": "ColumnTiles", "1": "RowTiles"}
 #: Types of results for which activations are right to fewer digits (include/pycutlass/activation.h).
 _NARROW = {"f16", "bf16", "e4m3", "e5m2"}
+_BFLOAT = _NARROW - {"f16"}
 #: Families whose D may have half as many columns as the product.
 _GATED = (Family.AMPERE_GEMM, Family.AMPERE_GROUP, Family.SM90_GEMM, Family.SM90_GROUP)
 
@@ -201,9 +202,11 @@ def definitions(functor: _Typed, family: Family) -> str:
 
 
 def _activated(functor: _Typed) -> str:
-    """Return what activations are right to, where that is less than they are computed in: results of 16 bits alone."""
+    """Return what activations are right to, where results of 16 bits or fewer are computed in more."""
     kinds = {functor.output.short, *(port.type.short for port in functor.outputs)}
-    return ", pycutlass::activation::Narrow" if kinds <= _NARROW and functor.compute.short != "f64" else ""
+    if not kinds <= _NARROW or functor.compute.short == "f64":
+        return ""
+    return f", pycutlass::activation::{'Bfloat' if kinds <= _BFLOAT else 'Narrow'}"
 
 
 def shared_bytes(functor: _Typed, family: Family, tile: Tile) -> int:

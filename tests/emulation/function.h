@@ -16,7 +16,9 @@ Number exchanged(Number value, int lanes) {
   emulation::wait_for_warp();
   return result;
 }
-unsigned count_up(unsigned* counter) { return (*counter)++; }
+unsigned count_up(unsigned* counter, unsigned last) {
+  return std::exchange(*counter, *counter < last ? *counter + 1 : 0);
+}
 template <typename Word>
 void pass_word(Word* address, Word word) {
   if ((*address != 0) == (word != 0))

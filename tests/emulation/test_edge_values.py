@@ -57,6 +57,7 @@ def function_of(node: str, data: tuple[str, ...] = ()) -> EpilogueFunction:
     [
         (cutlass.float32, cutlass.float32, 1e-6),
         (cutlass.float32, cutlass.float16, 6e-5),  # for which activations are right to less
+        (cutlass.float32, cutlass.bfloat16, 2.0**-11),
         (cutlass.float64, cutlass.float64, 1e-14),
         (cutlass.float16, cutlass.float32, 2.0**-9),
         (cutlass.bfloat16, cutlass.float32, 2.0**-6),

@@ -74,8 +74,10 @@ def test_nodes(names: tuple[str, ...]) -> None:
     check(*computed(names, described), right_to=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "right_to"), [("f16", 6e-5 + 2.0**-10), ("bf16", 2.0**-11 + 2.0**-7)])
 @pytest.mark.parametrize("kernel", ["ampere", "hopper"])
-def test_activations_of_narrow_results(kernel: str) -> None:
-    described = parts("f16", tile=(64, 64, 32)) if kernel == "ampere" else native_parts(tile=(64, 64, 64))
+def test_activations_of_narrow_results(kernel: str, kind: str, right_to: float) -> None:
+    native = {"operand": kind, "output": kind}
+    described = parts(kind, tile=(64, 64, 32)) if kernel == "ampere" else native_parts((64, 64, 64), **native)
     f32 = cutlass.float32
-    check(*computed(ACTIVATIONS, described, x=f32, y=f32, z=f32), right_to=6e-5 + 2.0**-10)
+    check(*computed(ACTIVATIONS, described, x=f32, y=f32, z=f32), right_to)

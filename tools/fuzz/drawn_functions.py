@@ -79,7 +79,7 @@ class Drawn:
     reductions: dict[str, Reduced]
 
 
-def drawn_function(seed: int, bits: int = 24, deepest: int = 12) -> Drawn:
+def drawn_function(seed: int, bits: int = 24, deepest: int = 12, right_to: float = 0.0) -> Drawn:
     """Return a random function for a seed, of up to about 20 nodes, for a type of `bits` significant bits."""
     draw = random.Random(seed)
     kinds = [draw.choice(_FORMS) for _ in range(draw.randint(0, 4))]
@@ -92,16 +92,19 @@ def drawn_function(seed: int, bits: int = 24, deepest: int = 12) -> Drawn:
         form = "matrix" if form == "source" and sources > 1 else form
         inputs.append(Input(f"x{number}", form, 0.5 if form == "scalar" else None))
     behind = [is_gated and form in ("row", "matrix") and draw.random() < 0.5 for form, _ in kinds]
-    builder = _Builder(draw, bits, deepest, is_gated, behind)
+    builder = _Builder(draw, bits, deepest, is_gated, behind, right_to)
     graph = traced(builder.build, tuple(inputs), f"drawn{seed}")
     return Drawn(EpilogueFunction(f"drawn{seed}", graph), builder.errors, builder.reductions)
 
 
 class _Builder:
-    def __init__(self, draw: random.Random, bits: int, deepest: int, is_gated: bool, behind: list[bool]) -> None:
+    def __init__(
+        self, draw: random.Random, bits: int, deepest: int, is_gated: bool, behind: list[bool], right_to: float
+    ) -> None:
         self.draw, self.bits, self.deepest, self.is_gated = draw, bits, deepest, is_gated
         self.behind = behind  # of each parameter, whether it goes with values of pairs
         self.epsilon = 2.0 ** (1 - min(bits, 24))
+        self.of_activations = max(8 * self.epsilon, right_to)
         self.errors: dict[str, float] = {}
         self.reductions: dict[str, Reduced] = {}
 
@@ -230,7 +233,7 @@ class _Builder:
         return _Known(function(x.value, y.value), max(x.bound, y.bound), grain, max(x.error, y.error))
 
     def smooth(self, x: _Known) -> _Known:
-        """Apply a function whose slope is at most 2, and which is right to 8 epsilons."""
+        """Apply a function whose slope is at most 2, and which is right to 8 epsilons, or to what was told."""
         x = self.limited(x)
         name = self.draw.choice(
             [
@@ -251,7 +254,7 @@ class _Builder:
         if name in ("relu", "abs") and self.fits(x):
             return _Known(value, x.bound, x.grain)
         bound = x.bound + 1
-        return _Known(value, bound, 0.0, 2 * x.error + 8 * self.epsilon * bound)
+        return _Known(value, bound, 0.0, 2 * x.error + self.of_activations * bound)
 
     def positive(self, x: _Known) -> _Known:
         """Apply a function of positive numbers, whose slope is known between 1/4 and 4."""

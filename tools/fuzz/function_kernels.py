@@ -61,7 +61,8 @@ def draw(seed: int, index: int) -> Kernel:
             plain = getattr(gemm_kernels, kind)(chance)
             accumulator = plain.accumulator_type()
             wide = "f64" if accumulator.short == "f64" else chance.choice(["f32", "f32", "f32", "f16", "bf16"])
-            drawn = drawn_function(chance.randrange(10**9), COMPUTE[wide])
+            number = chance.randrange(10**9)
+            drawn = drawn_function(number, COMPUTE[wide])
             graph = drawn.function.graph
             forms = {each.name: each.form for each in graph.of_form("matrix", "row", "column", "number")}
             names = [*forms]
@@ -83,10 +84,19 @@ def draw(seed: int, index: int) -> Kernel:
                 turned = {name: replace(each, layout=COLUMN) for name in "CD" if (each := fields.get(name))}
                 written, fields = turned.get("D") or turned["C"], fields | turned
             functor = drawn.function(written.element, written.alignment, accumulator.tag, TAGS[wide], **types)
+            drawn = drawn_function(number, COMPUTE[wide], right_to=activations_right_to(functor))
             alone = GemmOperationUniversal(**fields, epilogue_functor=functor)
             return Kernel(index, kind, drawn, alone, described(chance, alone, fields))
         except DescriptionError:
             continue
+
+
+def activations_right_to(functor: Any) -> float:
+    """Return what activations are right to, of their results: less than they are computed in where all is narrow."""
+    kinds = {functor.output.short, *(port.type.short for port in functor.outputs)}
+    if functor.compute.short == "f64" or not kinds <= {"f16", "bf16", "e4m3", "e5m2"}:
+        return 0.0
+    return 6e-5 if "f16" in kinds else 2.0**-11
 
 
 def other_layout(chance: random.Random, tag: Any) -> TensorDescription:

@@ -39,6 +39,12 @@ template <>
 struct WideOf<Narrow> {
   using type = float;
 };
+/// f32 whose results are rounded to bfloat16 or to 8 bits: activations are right to 2^-11.
+struct Bfloat {};
+template <>
+struct WideOf<Bfloat> {
+  using type = float;
+};
 template <typename T>
 using Wide = typename WideOf<T>::type;
 
@@ -111,6 +117,17 @@ CUTLASS_HOST_DEVICE float narrow_tanh(float x) {
   return ::fabsf(x) < 0x1p-9f ? x : large;
 }
 
+/// The same in one instruction, right to 2^-11 (PTX ISA, tanh.approx).
+CUTLASS_HOST_DEVICE float approximate_tanh(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return ::tanhf(x);
+#endif
+}
+
 /// 1 / (1 + exp(-x)). Where exp is infinite, that is 0.
 CUTLASS_HOST_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
 CUTLASS_HOST_DEVICE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
@@ -147,6 +164,16 @@ CUTLASS_HOST_DEVICE float narrow_gelu(float x) {
   p = p * t - 0x1.2685e2p+0f;
   return gelu_of_exponent(x, t, p * t - 1.0f);
 }
+/// Right to 4.3e-4 of the result down to -6.
+CUTLASS_HOST_DEVICE float approximate_gelu(float x) {
+  float const t = ::fminf(::fabsf(x), 14.0f);
+  float p = -0x1.b746e0p-13f;
+  p = p * t + 0x1.2d10f0p-8f;
+  p = p * t - 0x1.64f68cp-5f;
+  p = p * t - 0x1.e23256p-2f;
+  p = p * t - 0x1.257636p+0f;
+  return gelu_of_exponent(x, t, p * t - 1.0f);
+}
 /// Of less than -40 the power is 0, and infinity times 0 is none.
 CUTLASS_HOST_DEVICE double gelu(double x) {
   double const least = x < -40 ? -40 : x;
@@ -166,6 +193,12 @@ struct Formulas<Narrow> {
   CUTLASS_HOST_DEVICE static float tanh(float x) { return narrow_tanh(x); }
   CUTLASS_HOST_DEVICE static float sigmoid(float x) { return narrow_sigmoid(x); }
   CUTLASS_HOST_DEVICE static float gelu(float x) { return narrow_gelu(x); }
+};
+template <>
+struct Formulas<Bfloat> {
+  CUTLASS_HOST_DEVICE static float tanh(float x) { return approximate_tanh(x); }
+  CUTLASS_HOST_DEVICE static float sigmoid(float x) { return narrow_sigmoid(x); }
+  CUTLASS_HOST_DEVICE static float gelu(float x) { return approximate_gelu(x); }
 };
 
 /// What CUTLASS calls: an activation of one number, or of each in an array.

@@ -81,6 +81,13 @@ template <typename Callbacks>
 struct WritesTarget<Callbacks, cute::void_t<decltype(Callbacks::kIsGated)>> : cute::bool_constant<Callbacks::kIsGated> {
 };
 
+/// Whether the callbacks are those of an epilogue function that leaves D to TMA and has nothing brought by it.
+template <typename Callbacks, typename = void>
+struct OnlyStores : cute::false_type {};
+template <typename Callbacks>
+struct OnlyStores<Callbacks, cute::void_t<decltype(Callbacks::kReadsSource)>>
+    : cute::bool_constant<!Callbacks::kReadsSource && !Callbacks::kIsGated> {};
+
 /// Whether a dispatch policy is that of a group, whose problems have tensor maps of their own, made by the first warp.
 template <typename Policy>
 struct IsOfGroup : cute::false_type {};
@@ -127,6 +134,9 @@ struct EpilogueSm90 : Collective {
   using LayoutD = Buffers<typename Collective::SmemLayoutAtomD, kBuffersD>;
   static constexpr bool kByWarps = !IsOfGroup<Policy>::value;
   static constexpr int kWarpRows = 16;
+  /// Whether each of two warp groups that take turns has half of the buffers: one that has stored a tile does not wait
+  /// for TMA then, which keeps the other waiting, but when it stores the next.
+  static constexpr bool kHalves = kByWarps && kShared && OnlyStores<FusionCallbacks>::value && kBuffersD % 2 == 0;
 
 #if !PYCUTLASS_DEVICE_SIDE
   /// As the collective has them, but for the tensor map of D, whose box is what a warp sends.
@@ -149,6 +159,9 @@ struct EpilogueSm90 : Collective {
 
   CUTLASS_DEVICE EpilogueSm90(Params const& params, TensorStorage& shared)
       : Collective(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
+  CUTLASS_DEVICE ~EpilogueSm90() {
+    if constexpr (kHalves) cute::tma_store_wait<0>();  // shared memory is there until TMA has read it
+  }
 
   /// Stores the tile `coord` of a GEMM, or of a batch of them.
   template <typename Size, typename Tile, typename Coord, typename Accumulators, typename Mma>
@@ -171,7 +184,11 @@ struct EpilogueSm90 : Collective {
   CUTLASS_DEVICE auto store_tail(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,
                                  StorePipelineState stored) {
     issued_ = 0;
-    return Collective::store_tail(loads, loaded, stores, stored);
+    if constexpr (kHalves) {
+      return cute::make_tuple(loaded, stored);
+    } else {
+      return Collective::store_tail(loads, loaded, stores, stored);
+    }
   }
 
  private:
@@ -197,6 +214,10 @@ struct EpilogueSm90 : Collective {
       waited = stored;
       waited.phase_ ^= 1;
     }
+
+    constexpr int kBuffers = kHalves && cute::size(Mma{}) == 128 ? kBuffersD / 2 : kBuffersD;
+    int const first_buffer = kBuffers < kBuffersD ? cutlass::canonical_warp_group_idx() % 2 * kBuffers : 0;
+    if constexpr (kHalves) cute::tma_store_wait<0>();
 
     callbacks.begin();
     CUTLASS_PRAGMA_UNROLL
@@ -233,14 +254,15 @@ struct EpilogueSm90 : Collective {
           auto const computed = callbacks.visit(sums, 0, i, j);
           using Computed = typename decltype(computed)::Element;
           auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
-          auto const buffer = stored_from(cute::_, cute::_, stored.index());
+          int const turn = kHalves ? first_buffer + (j * (tile_rows / kRows) + i) % kBuffers : stored.index();
+          auto const buffer = stored_from(cute::_, cute::_, turn);
           int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
           int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
           auto const between = [&] {
             if constexpr (kIsFunction) callbacks.synchronized(i, j);
           };
           if constexpr (kByWarps) {
-            leave_by_warps(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
+            leave_by_warps<kBuffers>(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
           } else {
             leave_together(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
           }
@@ -265,12 +287,12 @@ struct EpilogueSm90 : Collective {
 
   /// Writes a subtile to its buffer, from which each warp has TMA take its own rows to D, where the subtile begins at
   /// (row, column). `between` is called between two barriers of all threads, where it needs them.
-  template <typename Buffer, typename Mma, typename Between>
+  template <int kBuffers, typename Buffer, typename Mma, typename Between>
   CUTLASS_DEVICE void leave_by_warps(typename Storer::Fragment& result, Storer const& storer, Buffer const& buffer,
                                      StorePipeline& stores, StorePipelineState& stored, cute::TmaDescriptor const* map,
                                      int row, int column, int batch, Mma const& mma, Between const& between) {
     int const first_row = kWarpRows * storer.warp;
-    cute::tma_store_wait<kBuffersD - 1>();  // what this warp wrote there before has left
+    cute::tma_store_wait<kBuffers - 1>();  // what this warp wrote there before has left
     __syncwarp();
     storer.store(result, buffer);
     cutlass::arch::fence_view_async_shared();  // what was written is seen by TMA

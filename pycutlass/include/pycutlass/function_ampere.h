@@ -238,7 +238,7 @@ struct FunctionVisitor {
             reducers.leave_whole(partials, 0, shared.wholes, kWarps, where.batch, tile_m * partials.tiles_n + tile_n);
           }
         }
-        if (thread == 0) shared.done[0] = count.template last<kAxes>(partials, where.batch, tile_m, tile_n);
+        if (thread == 0) shared.done[0] = count.template last<kAxes>(partials);
         __syncthreads();
         auto const rows = [&](auto const& use) {
           for_all(tile_m * kTileM, kTileM, where.rows, thread, Threads::kThreads, use);

@@ -55,25 +55,23 @@ struct ReductionStorage {
 struct TileCount {
   unsigned before[3];
 
+  /// Counts of a line whose last tile this is begin anew, for the next launch.
   template <int kAxes, typename Number>
   CUTLASS_DEVICE void ask(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) {
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
-      if (kAxes & (1 << axis)) before[axis] = function::count_up(partials.counter(axis, batch, tile_m, tile_n));
+      if (!(kAxes & (1 << axis))) continue;
+      unsigned* const counter = partials.counter(axis, batch, tile_m, tile_n);
+      before[axis] = function::count_up(counter, partials.tiles_of_line(axis) - 1);
     }
   }
-  /// Returns in which lines the tile is the last one, whose counters begin anew.
+  /// Returns in which lines the tile is the last one.
   template <int kAxes, typename Number>
-  CUTLASS_DEVICE int last(Partials<Number> const& partials, int64_t batch, int tile_m, int tile_n) const {
-    unsigned const tiles[3] = {unsigned(partials.tiles_n), unsigned(partials.tiles_m),
-                               unsigned(partials.tiles_m) * unsigned(partials.tiles_n)};
+  CUTLASS_DEVICE int last(Partials<Number> const& partials) const {
     int result = 0;
     CUTLASS_PRAGMA_UNROLL
     for (int axis = 0; axis < 3; ++axis) {
-      if ((kAxes & (1 << axis)) && before[axis] + 1 == tiles[axis]) {
-        *partials.counter(axis, batch, tile_m, tile_n) = 0;  // for the next launch
-        result |= 1 << axis;
-      }
+      if ((kAxes & (1 << axis)) && before[axis] + 1 == partials.tiles_of_line(axis)) result |= 1 << axis;
     }
     return result;
   }

@@ -40,11 +40,11 @@ struct CachedVectors<List<First, Others...>> {
   CUTLASS_DEVICE static void load_one(Row<kMember, kAlignment>, Arguments const& arguments, Where const& where,
                                       int thread, int threads) {
     auto const& port = arguments.*kMember;
-    constexpr int kLine = 128 / int(sizeof(*port.data));
+    constexpr int kSector = 32 / int(sizeof(*port.data));  // which is what a miss brings
     if (where.columns > kMostBytes / int(sizeof(*port.data))) return;
     auto const* const first = port.data + where.batch * port.batch;
     CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = thread * kLine; i < where.columns; i += threads * kLine) function::cache(first + i);
+    for (int i = thread * kSector; i < where.columns; i += threads * kSector) function::cache(first + i);
   }
 };
 
@@ -70,6 +70,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   static constexpr int kTileM = cute::size<0>(TileShape{}), kTileN = cute::size<1>(TileShape{});
   static constexpr int kStoredColumns = cute::gcd(32, kTileN);
   static constexpr bool kReduces = Function::Reductions::kSize > 0;
+  static constexpr bool kReadsSource = Function::kReadsSource;
   static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
   using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
   /// Whether `synchronized` has anything to do; and whether results are of several rows, so that those outside of D
@@ -205,10 +206,10 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void begin() {
       // What this thread itself reads is of kernels before this one. To wait empties the L1 cache, each time.
       if (is_first) cutlass::arch::wait_on_dependent_grids();
-      Function::read_scalars(params.given, scalars);
       if constexpr (kReduces) {
         if (thread == 0 && !is_outside()) count.template ask<kAxes>(partials(), tile.batch, tile_m, tile_n);
       }
+      Function::read_scalars(params.given, scalars);
       reducers.begin_rows();
       selectors.begin_rows();
       reducers.begin_whole();
@@ -301,16 +302,17 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     template <int kLines>
     CUTLASS_DEVICE void reduce(Number (&lines)[2][kLines][kLine], Where const& place, int i) {
       bool const is_cut = place.first_column - 2 * (thread % 4) + kColumns > place.columns;  // at the edge of D
+      if (is_cut) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          reducers.template leave_out<kLine>(lines[r],
+                                             [&](int c) { return place.column(c / kVectorD) < place.columns; });
+        }
+      }
       CUTLASS_PRAGMA_UNROLL
       for (int r = 0; r < 2; ++r) {
         if (kReducesAcross && place.row(r) >= place.rows) continue;
-        if (!is_cut) {
-          reducers.template take<kLine>(2 * i + r, 0, lines[r]);
-        } else {
-          reducers.template leave_out<kLine>(lines[r],
-                                             [&](int c) { return place.column(c / kVectorD) < place.columns; });
-          reducers.template take<kLine>(2 * i + r, 0, lines[r]);
-        }
+        reducers.template take<kLine>(2 * i + r, 0, lines[r]);
         selectors.template take<kLine>(2 * i + r, lines[r],
                                        [&](int c) { return of_D(place).column(c / kVectorD) + c % kVectorD; });
       }
@@ -354,7 +356,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
           reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
         }
       }
-      if (thread == 0) shared.done[turn] = count.template last<kAxes>(partials, tile.batch, tile_m, tile_n);
+      if (thread == 0) shared.done[turn] = count.template last<kAxes>(partials);
       synchronize();
       int const done = shared.done[turn];
       auto const rows = [&](auto const& use) { for_all(tile_m * kTileM, kTileM, tile.rows, thread, 32 * kWarps, use); };

@@ -14,7 +14,13 @@ template <typename Number>
 CUTLASS_DEVICE Number exchanged(Number value, int lanes) {
   return __shfl_xor_sync(0xffffffffu, value, lanes);
 }
-CUTLASS_DEVICE unsigned count_up(unsigned* counter) { return atomicAdd(counter, 1u); }
+/// Counts up to `last` and then from 0 again, and returns what was before. Of an addition a compiler would make one for
+/// all threads of a warp that are there, and wait for its answer at once.
+CUTLASS_DEVICE unsigned count_up(unsigned* counter, unsigned last) {
+  unsigned before;
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+  return before;
+}
 /// Words that threadblocks pass to each other, each for itself.
 CUTLASS_DEVICE void pass_word(uint32_t* address, uint32_t word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(word) : "memory");
@@ -35,18 +41,19 @@ CUTLASS_DEVICE uint64_t passed_word(uint64_t const* address) {
 #else
 template <typename Number>
 Number exchanged(Number value, int lanes);
-unsigned count_up(unsigned* counter);
+unsigned count_up(unsigned* counter, unsigned last);
 template <typename Word>
 void pass_word(Word* address, Word word);
 template <typename Word>
 Word passed_word(Word const* address);
 #endif
 
-/// Brings what is at an address to the L1 cache.
+/// Brings what is at an address to the L1 cache, where it is to stay.
 template <typename Element>
 CUTLASS_DEVICE void cache(Element const* address) {
 #if PYCUTLASS_DEVICE_SIDE
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+  uint32_t unused;
+  asm volatile("ld.global.L1::evict_last.u8 %0, [%1];" : "=r"(unused) : "l"(address));
 #endif
 }
 

@@ -46,6 +46,11 @@ struct Partials {
     int64_t const places[3] = {tile_m, int64_t(tiles_m) + tile_n, counters_of_batch() - 1};
     return first_counter + batch * counters_of_batch() + places[axis];
   }
+  /// Tiles of a line across, of one down, or of all.
+  CUTLASS_HOST_DEVICE unsigned tiles_of_line(int axis) const {
+    unsigned const across = tiles_n, down = tiles_m;
+    return axis == 0 ? across : axis == 1 ? down : across * down;
+  }
   CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const { return first_number + offset; }
 
  private:

@@ -119,7 +119,7 @@ struct ReduceFunction {
                                where.columns, tile_m, 0, column);
       }
       if (thread == 0) reducers.leave_whole(partials, 0, shared.wholes, kWarps, 0, tile_m * partials.tiles_n + tile_n);
-      if (thread == 0) shared.done[0] = count.template last<kAxes>(partials, 0, tile_m, tile_n);
+      if (thread == 0) shared.done[0] = count.template last<kAxes>(partials);
       __syncthreads();
       auto const rows = [&](auto const& use) {
         for_all(tile_m * partials.tile_m, partials.tile_m, where.rows, thread, kThreadCount, use);
