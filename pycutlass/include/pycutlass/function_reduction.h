@@ -3,9 +3,9 @@
 // them, always in the same order: results do not depend on who comes when.
 //
 // No fence is needed for that, which would wait for all that TMA brings meanwhile, for microseconds. A tile is counted
-// when its epilogue begins, and the answer, which is there when it ends, is looked at then. The last one that was
-// counted waits for each number until it is there, and puts back what means that there is none: 0, with which the
-// workspace begins. Tiles that were counted are in their epilogues, which wait for nothing.
+// before its epilogue ends. The last one that was counted waits for each number until it is there, and puts back what
+// means that there is none: 0, with which the workspace begins. Tiles that were counted wait for nothing before they
+// have left their numbers.
 #pragma once
 
 #include "pycutlass/reducers.h"
@@ -50,8 +50,8 @@ struct ReductionStorage {
   int done[2];  // of one tile and of the next, with which some warps may begin before others have read the first
 };
 
-/// Counts a tile in the lines of tiles that it belongs to, along `kAxes`. One thread asks when its epilogue begins, and
-/// looks at the answers when it ends, so that no tile waits for the memory.
+/// Counts a tile in the lines of tiles that it belongs to, along `kAxes`. One thread asks, and looks at the answers
+/// when it needs them: until then it does not wait for the memory.
 struct TileCount {
   unsigned before[3];
 

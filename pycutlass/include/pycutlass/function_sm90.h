@@ -173,7 +173,6 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     HalfReaders half_readers[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
     Selectors<typename Function::Reductions, Number, 2 * kDown> selectors;
-    TileCount count;  // of the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
       if constexpr (kReducesGroup) {
@@ -206,9 +205,6 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void begin() {
       // What this thread itself reads is of kernels before this one. To wait empties the L1 cache, each time.
       if (is_first) cutlass::arch::wait_on_dependent_grids();
-      if constexpr (kReduces) {
-        if (thread == 0 && !is_outside()) count.template ask<kAxes>(partials(), tile.batch, tile_m, tile_n);
-      }
       Function::read_scalars(params.given, scalars);
       reducers.begin_rows();
       selectors.begin_rows();
@@ -356,7 +352,12 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
           reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
         }
       }
-      if (thread == 0) shared.done[turn] = count.template last<kAxes>(partials);
+      // Not earlier: who is counted last waits for what others have not left yet, and its neighbours for it.
+      TileCount count;
+      if (thread == 0) {
+        count.template ask<kAxes>(partials, tile.batch, tile_m, tile_n);
+        shared.done[turn] = count.template last<kAxes>(partials);
+      }
       synchronize();
       int const done = shared.done[turn];
       auto const rows = [&](auto const& use) { for_all(tile_m * kTileM, kTileM, tile.rows, thread, 32 * kWarps, use); };
@@ -380,11 +381,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
       if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
-      return Made{*params, chosen,   *shared, source, where, thread, tile_m, tile_n, batch,
-                  turn,    is_first, {},      {},     {},    {},     {},     {}};
+      return Made{*params, chosen, *shared,  source, where, thread, tile_m, tile_n,
+                  batch,   turn,   is_first, {},     {},    {},     {},     {}};
     } else {
-      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch,
-                  turn,    is_first,      {},      {},     {},    {},     {},     {}};
+      return Made{*params, params->given, *shared,  source, where, thread, tile_m, tile_n,
+                  batch,   turn,          is_first, {},     {},    {},     {},     {}};
     }
   }
 };
