@@ -208,6 +208,9 @@ ELEMENT_OF_TAG = {row.tag: row for row in ELEMENTS}
 LAYOUT_OF_TAG = {row.tag: row for row in LAYOUTS}
 
 
+_OF_BOOL = ". A tensor of booleans is read as one of cutlass.int8: mask.view(int8) of its library, which copies nothing"
+
+
 def element(tag: Any) -> Element:
     """Return the row of element type `tag`: a class of ``cutlass``, or a dtype of torch, NumPy or ml_dtypes.
 
@@ -223,6 +226,7 @@ def element(tag: Any) -> Element:
         raise DescriptionError(
             f"an element type must be one of {known}, or a dtype of torch or NumPy with one of these names; got "
             f"{shown(tag)}{meant(tag, {alias: str(row) for row in ELEMENTS for alias in (row.short, row.name)})}"
+            f"{_OF_BOOL if tag is bool or _dtype_name(tag).startswith('bool') else ''}"
         )
     return row
 

@@ -120,9 +120,9 @@ class EpilogueFunction:
             Type of the accumulator, and the type that is computed in (float16, bfloat16, float32 or float64); by
             default float64 where D is, else float32.
         **types : element type or TensorDescription
-            Of tensors beside C and D by their names: by default that of D, and of reductions and what `top_k` selects
-            float32, or float64 where that is computed in. A description says the layout and the alignment of a matrix
-            as well, which are those of D otherwise.
+            Of tensors beside C and D by their names: by default that of D, and float32, or float64 where that is
+            computed in, of reductions, of what `top_k` selects, and of vectors where D has 8 bits. A description says
+            the layout and the alignment of a matrix as well, which are those of D otherwise.
 
         Raises
         ------

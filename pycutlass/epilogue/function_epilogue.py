@@ -28,6 +28,8 @@ __all__ = ["FunctionEpilogue"]
 Array = NDArray[Any]
 
 _PORTS = ("matrix", "row", "column", "number")
+#: Inputs whose type is that of D by default, unless it has 8 bits: scales and biases have more.
+_VECTORS = ("row", "column", "number")
 
 
 class _Function(Protocol):
@@ -150,7 +152,8 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         def port(name: str, form: str) -> Port:
             given = graph.by_name[name].kind if name in graph.by_name else None
             wide = self.compute if self.compute.bits > 16 else element(_core.float32)
-            default = wide if name in graph.of_many else self.output if given is None else element_named(given)
+            usual = wide if form in _VECTORS and self.output.bits == 8 else self.output
+            default = wide if name in graph.of_many else usual if given is None else element_named(given)
             default = element(_core.int32) if name in indices else default
             described = types.get(name, default.tag)
             kind = element(described.element if isinstance(described, TensorDescription) else described)
@@ -169,8 +172,8 @@ class FunctionEpilogue(FrozenValue, Epilogue):
         made_inputs = tuple(port(name, form) for name, form in inputs.items())
         made_outputs = tuple(port(name, form) for name, form in outputs.items())
         made = made_inputs + made_outputs
-        usual = self.epilogue_vector_length
-        kinds = tuple((each.name, each.tag if each.is_usual(usual) else each.description) for each in made)
+        length = self.epilogue_vector_length
+        kinds = tuple((each.name, each.tag if each.is_usual(length) else each.description) for each in made)
         self.__dict__.update(inputs=made_inputs, outputs=made_outputs, ports=made, types=kinds)
 
     @property

@@ -15,6 +15,7 @@ from pycutlass.calls import counted, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, items_of, several, shape_of
 from pycutlass.operands import LARGEST_EXTENT, check_extents
+from pycutlass.operands.epilogue import packed_port
 from pycutlass.operation.gemm_support import Described, check_matrix
 from pycutlass.operation.problems import GemmProblemSize
 from pycutlass.operation.support import check_k, why_not_selected
@@ -29,6 +30,7 @@ __all__ = [
     "check_operands",
     "check_sizes",
     "count_tiles",
+    "epilogue_outputs",
     "extents_of",
     "outputs",
     "shared",
@@ -159,6 +161,14 @@ def outputs(operation: Described, sizes: Sizes) -> list[TensorSpec]:
     if order.interleave > 1:
         return [TensorSpec((m * n,), dtype) for m, n in extents]
     return [TensorSpec((m, n), dtype, (n, 1) if order.is_row_major else (1, m)) for m, n in extents]
+
+
+def epilogue_outputs(operation: Described, sizes: Sizes) -> dict[str, list[TensorSpec]]:
+    """Return what the epilogue writes beside D for each problem, packed, by name."""
+    return {
+        port.name: [packed_port(port.beside(operation.C), m, n, 1, is_batched=False) for m, n, _ in sizes.tolist()]
+        for port in operation.epilogue_functor.outputs
+    }
 
 
 def extents_of(operation: Described, name: str, sizes: Sizes) -> Sizes:

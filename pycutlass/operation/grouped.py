@@ -16,7 +16,7 @@ from pycutlass.families.table import check_family, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.base import EARLIER, Operation
 from pycutlass.operation.gemm import GemmOperationUniversal
-from pycutlass.operation.group_support import check_operands, check_sizes, outputs
+from pycutlass.operation.group_support import check_operands, check_sizes, epilogue_outputs, outputs
 from pycutlass.operation.support import Support, named_operands, supported
 from pycutlass.spec import TensorSpec
 from pycutlass.types import Element
@@ -158,6 +158,19 @@ class GemmOperationGrouped(Operation):
         """
         self.supports(problem_sizes).require()
         return outputs(self.single, check_sizes(self.single, problem_sizes))
+
+    def epilogue_outputs(self, problem_sizes: Any) -> dict[str, list[TensorSpec]]:
+        """Return the same of all that an epilogue function writes beside D: a list by name, empty for other functors.
+
+        Raises
+        ------
+        ArgumentError
+            `supports` refuses the problems; the message is its reason.
+        ArgumentTypeError
+            `problem_sizes` is something else.
+        """
+        self.supports(problem_sizes).require()
+        return epilogue_outputs(self.single, check_sizes(self.single, problem_sizes))
 
     def accumulator_type(self) -> Element:
         """Return the accumulator's element type."""

@@ -168,11 +168,14 @@ def test_results_of_problems_without_elements(without_gpu: None) -> None:
     described = parts("f16", tile=(64, 64, 32))
     operation = GemmOperationGrouped(**described | {"epilogue_functor": squares(cutlass.float16, 8)})
     sizes = [(0, 8, 8), (8, 16, 0), (24, 8, 16)]
+    assert [each.shape for each in operation.epilogue_outputs(sizes)["squares"]] == [(0,), (8,), (24,)]
     given = drawn(operation.epilogue_functor, sizes)
     launch(operation, given, sizes)
     products = [A.astype(np.float32) @ B.astype(np.float32) for A, B in zip(given["A"], given["B"], strict=True)]
     for found, product in zip(given["squares"], products, strict=True):
         np.testing.assert_array_equal(found, (product**2).sum(axis=1))
+    with pytest.raises(ArgumentError, match="has no elements"):
+        operation.epilogue_outputs([(8, 8, 8), (8, 0, 8)])
     refused = operation.supports([(8, 8, 8), (8, 0, 8)]).reason
     assert "D to squares, and D of problem_sizes[1], 8 x 0, has no elements: leave such problems out" in refused
     several = make("reduced")

@@ -102,3 +102,15 @@ def test_kernels_of_both_families_take_it(name: str) -> None:
         described = parts("f16") | INT8
         functor = fusions.ALL[name](described["C"].element, described["C"].alignment, cutlass.int32)
         assert GemmOperationUniversal(**described | {"epilogue_functor": functor}).supports((128, 64, 32))
+
+
+def test_scales_and_biases_of_a_d_of_8_bits_are_floats() -> None:
+    for kind in (cutlass.int8, cutlass.float_e4m3):
+        functor = fusions.requantize(kind, 16, cutlass.int32 if kind is cutlass.int8 else cutlass.float32)
+        assert {port.name: port.tag for port in functor.ports} == dict.fromkeys(
+            ("row_scale", "column_scale", "bias"), cutlass.float32
+        )
+    named = fusions.requantize(cutlass.int8, 16, cutlass.int32, bias=cutlass.int32)
+    assert {port.name: port.tag for port in named.ports}["bias"] is cutlass.int32
+    residual = fusions.residual_relu(cutlass.int8, 16, cutlass.int32)
+    assert residual.ports[0].tag is cutlass.int8  # a matrix is like D

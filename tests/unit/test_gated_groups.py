@@ -106,6 +106,7 @@ def test_what_is_supported(kernel: str) -> None:
     operation = make(kernel)
     assert [each.shape for each in operation.outputs(SIZES)] == [(m, n // 2) for m, n, _ in SIZES]
     assert operation.outputs(SIZES)[0].strides == (24, 1)
+    assert not operation.epilogue_outputs(SIZES)
     odd = operation.supports([(8, 16, 8), (8, 33, 8)]).reason
     assert "so that N must be even; got N=33 in problem_sizes[1]" in odd
     assert "alignment 8" in operation.supports([(8, 24, 8)]).reason  # D has 12 columns

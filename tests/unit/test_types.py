@@ -201,3 +201,9 @@ def test_rounding_leaves_its_input_and_its_shape(row):
     before = values.copy()
     assert row.round(values).shape == (3, 1, 5)
     assert np.array_equal(values, before)
+
+
+@pytest.mark.parametrize("tag", [bool, np.bool_, np.dtype(bool)])
+def test_booleans_are_read_as_int8(tag: Any) -> None:
+    with pytest.raises(DescriptionError, match=r"read as one of cutlass.int8: mask.view\(int8\)"):
+        element(tag)
