@@ -271,7 +271,7 @@ class Emulator:
         if operation.epilogue_functor.columns(2) == 1:  # of D with half as many columns
             step *= 2
         m, n, _ = operation.tile_description.threadblock_shape
-        sizes = ((2 * m, 2 * n), (m + 8, n + n // 2 + step), (1, step), (m // 2 + 3, 2 * n - step))
+        sizes = ((2 * m, 2 * n), (m + 8, 2 * n + step), (1, step), (m // 2 + 3, 2 * n - step))
         count = 3 if isinstance(operation, GemmOperationGrouped) else 2
         problems = ((count, m, _fitting(operation, n), step, drawn.randint(0, 2**30)) for m, n in sizes)
         warps = 4 if operation.tile_description.kernel_schedule is KernelSchedule.Pingpong else 8

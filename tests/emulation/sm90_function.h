@@ -58,60 +58,74 @@ inline std::pair<int, int> place(int thread, int i) {
   return {row, i / 4 * 8 + lane % 4 * 2 + i % 2};
 }
 
-/// Runs the threads of one tile.
-inline void run_tile(Callbacks::Params const& params, Problem& problem, int tile_m, int tile_n, int batch) {
-  alignas(128) static typename Callbacks::SharedStorage shared;
-  std::memset(&shared, 0x7f, sizeof(shared));
-  problem.choose();
-  run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
-    int const thread = threadIdx.x;
-    Callbacks fusion(params, shared);
-    auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
-    auto const coord = cute::make_coord(tile_m, tile_n, cute::_, batch);
-    auto source = cute::make_tensor<Element>(cute::Int<kFragment>{});
-    auto callbacks = fusion.template tile_callbacks<kRows, kColumns>(size, coord, source, thread);
-    callbacks.begin();
-    for (int j = 0; j < kAcross; ++j) {
-      for (int i = 0; i < kDown; ++i) {
-        auto const of = [&](int element) {
-          auto const [row, column] = place(thread, element);
-          return std::pair(tile_m * kTileM + i * kRows + row, tile_n * kTileN + j * kColumns + column);
-        };
-        cutlass::Array<float, kFragment> sums;
-        for (int e = 0; e < kFragment; ++e) {
-          auto const [row, column] = of(e);
-          bool const inside = row < problem.m && column < problem.n;
-          sums[e] = inside ? float(problem.sums[row * problem.n + column]) : 0;
-          source(e) = inside ? problem.C(row, column) : Element(0);
-        }
-        callbacks.begin_loop(i, j);
-        callbacks.previsit(i, j, 0, true);
-        auto const store = [&](auto const& visit) {
-          if constexpr (Callbacks::kIsGated) {
-            visit();  // which writes D by itself
-          } else {
-            auto const computed = visit();
-            for (int e = 0; e < kFragment; ++e) {
-              auto const [row, column] = of(e);
-              if (row < problem.m && column < problem.n) {
-                problem.D(row, column) = pycutlass::function::Stored<Element>::of(computed[e]);
-              }
+/// Stores one tile as one thread.
+inline void run_tile(Callbacks& fusion, Problem& problem, int tile_m, int tile_n, int batch) {
+  int const thread = threadIdx.x;
+  auto const size = cute::make_shape(problem.m, problem.n, 64, 1);
+  auto const coord = cute::make_coord(tile_m, tile_n, cute::_, batch);
+  auto source = cute::make_tensor<Element>(cute::Int<kFragment>{});
+  auto callbacks = fusion.template tile_callbacks<kRows, kColumns>(size, coord, source, thread);
+  callbacks.begin();
+  for (int j = 0; j < kAcross; ++j) {
+    for (int i = 0; i < kDown; ++i) {
+      auto const of = [&](int element) {
+        auto const [row, column] = place(thread, element);
+        return std::pair(tile_m * kTileM + i * kRows + row, tile_n * kTileN + j * kColumns + column);
+      };
+      cutlass::Array<float, kFragment> sums;
+      for (int e = 0; e < kFragment; ++e) {
+        auto const [row, column] = of(e);
+        bool const inside = row < problem.m && column < problem.n;
+        sums[e] = inside ? float(problem.sums[row * problem.n + column]) : 0;
+        source(e) = inside ? problem.C(row, column) : Element(0);
+      }
+      callbacks.begin_loop(i, j);
+      callbacks.previsit(i, j, 0, true);
+      auto const store = [&](auto const& visit) {
+        if constexpr (Callbacks::kIsGated) {
+          visit();  // which writes D by itself
+        } else {
+          auto const computed = visit();
+          for (int e = 0; e < kFragment; ++e) {
+            auto const [row, column] = of(e);
+            if (row < problem.m && column < problem.n) {
+              problem.D(row, column) = pycutlass::function::Stored<Element>::of(computed[e]);
             }
           }
-        };
-        store([&] { return callbacks.visit(sums, 0, i, j); });
+        }
+      };
+      store([&] { return callbacks.visit(sums, 0, i, j); });
+      if constexpr (EMULATED_GROUP || Callbacks::kReducesColumns) {
         wait_for_block();
         callbacks.synchronized(i, j);
         wait_for_block();
       }
     }
-    callbacks.end();
+  }
+  callbacks.end();
+}
+
+/// Runs a threadblock that stores all tiles of a problem, one after the other, and those of the last clusters that are
+/// outside of D.
+inline void run_tiles(Callbacks::Params const& params, Problem& problem, int batch) {
+  alignas(128) static typename Callbacks::SharedStorage shared;
+  std::memset(&shared, 0x7f, sizeof(shared));
+  problem.choose();
+  constexpr int kCluster = 2;  // along both
+  auto const tiles = [](int extent, int tile) { return (extent + kCluster * tile - 1) / (kCluster * tile) * kCluster; };
+  run_block({0, 0, 0}, 32 * EMULATED_WARPS, [&] {
+    Callbacks fusion(params, shared);
+    for (int tile_m = 0; tile_m < tiles(problem.m, kTileM); ++tile_m) {
+      for (int tile_n = 0; tile_n < tiles(problem.n, kTileN); ++tile_n)
+        run_tile(fusion, problem, tile_m, tile_n, batch);
+    }
   });
 }
 
 /// Problems of at most `most_m` x `most_n`, multiples of `step`: a batch, or a group of which each has other extents.
 inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   std::mt19937 random(seed);
+  be_late(seed);
   std::vector<std::unique_ptr<Problem>> problems;
   for (int i = 0; i < count; ++i) {
     int const m = EMULATED_GROUP ? int(random() % most_m) + 1 : most_m;
@@ -173,9 +187,7 @@ inline long run(int count, int most_m, int most_n, int step, unsigned seed) {
   auto const params = Callbacks::to_underlying_arguments(size, arguments, workspace.data());
   for (int batch = 0; batch < count; ++batch) {
     Problem& problem = *problems[batch];
-    for (int tile_m = 0; tile_m * kTileM < problem.m; ++tile_m) {
-      for (int tile_n = 0; tile_n * kTileN < problem.n; ++tile_n) run_tile(params, problem, tile_m, tile_n, batch);
-    }
+    run_tiles(params, problem, batch);
   }
   // Partial results and counters are as the next launch needs them.
   if (std::count(workspace.begin(), workspace.end(), 0) != long(workspace.size())) fail("the workspace is not clear");

@@ -18,6 +18,8 @@ from pycutlass import (
     SchedulerMode,
     TensorDescription,
     cutlass,
+    epilogue,
+    epilogue_function,
 )
 
 pytestmark = pytest.mark.compile
@@ -251,6 +253,23 @@ def test_what_hopper_native_kernels_call(
     kind: Any = GemmOperationGrouped if is_group else GemmOperationUniversal
     right, said = emulator.run_hopper(kind(**described | {"epilogue_functor": functor}))
     assert right, said
+
+
+@pytest.mark.parametrize(("schedule", "tile"), [("Pingpong", (64, 32, 64)), ("Cooperative", (128, 32, 64))])
+def test_rows_whose_tiles_have_no_barrier_but_the_last(
+    schedule: str, tile: tuple[int, int, int], emulator: Emulator
+) -> None:
+    """Warps that are late read what they should of a tile, though others are in the next one inside of D by then."""
+
+    @epilogue_function
+    def rows(accum: Any) -> Any:
+        return {"D": accum, "sums": epilogue.sum(accum, axis=1)}
+
+    described = native_parts(tile=tile, cluster=(1, 1), schedule=KernelSchedule[schedule])
+    operation = GemmOperationUniversal(**described | {"epilogue_functor": rows(cutlass.float16, 8, cutlass.float32)})
+    for seed in range(4):
+        right, said = emulator.run_hopper(operation, seed)
+        assert right, (seed, said)
 
 
 @pytest.mark.parametrize(

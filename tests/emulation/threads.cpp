@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,8 @@ Barrier block_barrier;
 std::function<void()> work;
 ucontext_t scheduler;
 int current, width;
+std::optional<std::mt19937> lateness;
+int late_warp, late_turns;
 
 void yield() { swapcontext(&threads[current].context, &scheduler); }
 
@@ -60,9 +64,11 @@ bool step() {
   for (current = 0; current < static_cast<int>(threads.size()); ++current) {
     if (threads[current].ended) continue;
     running = true;
+    if (late_turns > 0 && current / kWarp == late_warp) continue;
     threadIdx = {static_cast<unsigned>(current % width), static_cast<unsigned>(current / width), 0};
     swapcontext(&scheduler, &threads[current].context);
   }
+  if (late_turns > 0) --late_turns;
   return running;
 }
 
@@ -71,7 +77,15 @@ bool step() {
 int lane() { return current % kWarp; }
 char* slot(int lane) { return &slots[(current / kWarp * kWarp + lane) * kSlotBytes]; }
 void wait_for_warp() { wait(warps[current / kWarp], kWarp); }
-void wait_for_block() { wait(block_barrier, static_cast<int>(threads.size())); }
+void wait_for_block() {
+  long const round = block_barrier.round;
+  wait(block_barrier, static_cast<int>(threads.size()));
+  // The last one, who finds the next round begun, draws for all.
+  if (!lateness || block_barrier.round != round + 1 || block_barrier.waiting || late_turns > 0) return;
+  late_warp = (*lateness)() % warps.size();
+  late_turns = (*lateness)() % 2 ? (*lateness)() % 200 : 0;
+}
+void be_late(unsigned seed) { lateness.emplace(seed); }
 
 void run_block(uint3 block, int count, std::function<void()> body, int side_by_side, unsigned const* grid) {
   blockIdx = block;
@@ -82,6 +96,7 @@ void run_block(uint3 block, int count, std::function<void()> body, int side_by_s
   warps.assign(count / kWarp, {});
   slots.assign(count * kSlotBytes, 0);
   block_barrier = {};
+  late_turns = 0;
   for (Thread& thread : threads) {
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = thread.stack.data();
