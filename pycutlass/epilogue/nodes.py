@@ -48,7 +48,7 @@ class Node:
 
 
 def _function(name: str, numpy: Callable[..., Any], operands: int = 1) -> Node:
-    """Return a node whose C++ is a function of the same name in include/pycutlass/function.h."""
+    """Return a node whose C++ is a function of the same name in include/pycutlass/node_functions.h."""
     arguments = ", ".join(f"{{{number}}}" for number in range(operands))
     return Node(name, f"pycutlass::function::{name}({arguments})", numpy, "n" * operands)
 

@@ -119,6 +119,8 @@ class _Builder:
         if self.is_gated:
             if not outputs and self.draw.random() < 0.3:
                 outputs["whole"] = total
+            if not total.value._trace.columns.of(total.value._number):  # which `pairs` does not take
+                total = self.added(total, known[0])
             known = [self.gated(total), *behind]
             total = self.combined(known, self.draw.randint(0, 3), outputs)
         outputs = {"D": total, **outputs} if self.draw.random() < 0.5 else {**outputs, "D": total}

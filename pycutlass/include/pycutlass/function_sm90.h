@@ -3,6 +3,7 @@
 // at a time.
 #pragma once
 
+#include "pycutlass/cached_vectors.h"
 #include "pycutlass/function_reduction.h"
 #include "pycutlass/gemm_sm90.h"
 #include "pycutlass/pairs_sm90.h"
@@ -15,38 +16,6 @@ namespace pycutlass {
 
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
-
-/// Brings vectors that are not long to the L1 cache, where all tiles of a threadblock find them that come after its
-/// first.
-template <typename Ports>
-struct CachedVectors {
-  template <typename Arguments, typename Where>
-  CUTLASS_DEVICE static void load(Arguments const&, Where const&, int, int) {}
-};
-template <typename First, typename... Others>
-struct CachedVectors<List<First, Others...>> {
-  template <typename Arguments, typename Where>
-  CUTLASS_DEVICE static void load(Arguments const& arguments, Where const& where, int thread, int threads) {
-    load_one(First(), arguments, where, thread, threads);
-    CachedVectors<List<Others...>>::load(arguments, where, thread, threads);
-  }
-
- private:
-  static constexpr int kMostBytes = 8192;
-
-  template <typename Port, typename Arguments, typename Where>
-  CUTLASS_DEVICE static void load_one(Port, Arguments const&, Where const&, int, int) {}
-  template <auto kMember, int kAlignment, typename Arguments, typename Where>
-  CUTLASS_DEVICE static void load_one(Row<kMember, kAlignment>, Arguments const& arguments, Where const& where,
-                                      int thread, int threads) {
-    auto const& port = arguments.*kMember;
-    constexpr int kSector = 32 / int(sizeof(*port.data));  // which is what a miss brings
-    if (where.columns > kMostBytes / int(sizeof(*port.data))) return;
-    auto const* const first = port.data + where.batch * port.batch;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (int i = thread * kSector; i < where.columns; i += threads * kSector) function::cache(first + i);
-  }
-};
 
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
 /// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many

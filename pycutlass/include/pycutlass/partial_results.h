@@ -6,6 +6,44 @@
 
 namespace pycutlass {
 
+/// The partial results of all tiles, in the workspace: for each reduction a line for each tile across its own. And
+/// counters of the tiles that are done: of each line across, of each one down, and of all.
+template <typename Number>
+struct Partials {
+  int tiles_m, tiles_n, tile_m, tile_n;
+  int64_t batches;
+  unsigned* first_counter;
+  Number* first_number;
+
+  CUTLASS_HOST_DEVICE int64_t counters() const { return batches * counters_of_batch(); }
+  CUTLASS_HOST_DEVICE unsigned* counter(int axis, int64_t batch, int tile_m, int tile_n) const {
+    int64_t const places[3] = {tile_m, int64_t(tiles_m) + tile_n, counters_of_batch() - 1};
+    return first_counter + batch * counters_of_batch() + places[axis];
+  }
+  /// Tiles of a line across, of one down, or of all.
+  CUTLASS_HOST_DEVICE unsigned tiles_of_line(int axis) const {
+    unsigned const across = tiles_n, down = tiles_m;
+    return axis == 0 ? across : axis == 1 ? down : across * down;
+  }
+  CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const { return first_number + offset; }
+
+ private:
+  CUTLASS_HOST_DEVICE int64_t counters_of_batch() const { return int64_t(tiles_m) + tiles_n + 1; }
+};
+
+/// Where a problem of a group has its counters and its partial results, behind those of the first.
+struct ReductionPlace {
+  int64_t counters, numbers;
+};
+
+/// Those of all problems of a group, and a table of their places; null elsewhere.
+template <typename Number>
+struct GroupPartials {
+  ReductionPlace const* places;
+  unsigned* first_counter;
+  Number* first_number;
+};
+
 namespace function {
 
 // What threads do together. On the host nobody calls these but tests, which define them.
@@ -47,15 +85,6 @@ void pass_word(Word* address, Word word);
 template <typename Word>
 Word passed_word(Word const* address);
 #endif
-
-/// Brings what is at an address to the L1 cache, where it is to stay.
-template <typename Element>
-CUTLASS_DEVICE void cache(Element const* address) {
-#if PYCUTLASS_DEVICE_SIDE
-  uint32_t unused;
-  asm volatile("ld.global.L1::evict_last.u8 %0, [%1];" : "=r"(unused) : "l"(address));
-#endif
-}
 
 /// A partial result as a word that is not 0, in its place in the workspace.
 template <typename Number>

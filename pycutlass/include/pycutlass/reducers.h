@@ -32,44 +32,6 @@ CUTLASS_DEVICE void for_all(int first, int count, int end, int thread, int threa
   }
 }
 
-/// The partial results of all tiles, in the workspace: for each reduction a line for each tile across its own. And
-/// counters of the tiles that are done: of each line across, of each one down, and of all.
-template <typename Number>
-struct Partials {
-  int tiles_m, tiles_n, tile_m, tile_n;
-  int64_t batches;
-  unsigned* first_counter;
-  Number* first_number;
-
-  CUTLASS_HOST_DEVICE int64_t counters() const { return batches * counters_of_batch(); }
-  CUTLASS_HOST_DEVICE unsigned* counter(int axis, int64_t batch, int tile_m, int tile_n) const {
-    int64_t const places[3] = {tile_m, int64_t(tiles_m) + tile_n, counters_of_batch() - 1};
-    return first_counter + batch * counters_of_batch() + places[axis];
-  }
-  /// Tiles of a line across, of one down, or of all.
-  CUTLASS_HOST_DEVICE unsigned tiles_of_line(int axis) const {
-    unsigned const across = tiles_n, down = tiles_m;
-    return axis == 0 ? across : axis == 1 ? down : across * down;
-  }
-  CUTLASS_HOST_DEVICE Number* numbers(int64_t offset) const { return first_number + offset; }
-
- private:
-  CUTLASS_HOST_DEVICE int64_t counters_of_batch() const { return int64_t(tiles_m) + tiles_n + 1; }
-};
-
-/// Where a problem of a group has its counters and its partial results, behind those of the first.
-struct ReductionPlace {
-  int64_t counters, numbers;
-};
-
-/// Those of all problems of a group, and a table of their places; null elsewhere.
-template <typename Number>
-struct GroupPartials {
-  ReductionPlace const* places;
-  unsigned* first_counter;
-  Number* first_number;
-};
-
 /// What a thread has of one reduction, for `kRows` rows and `kGroups` groups of `kVector` columns.
 template <typename Reduction, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer;
