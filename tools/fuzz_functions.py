@@ -2,6 +2,11 @@
 
     python3 -m tools.fuzz_functions --seed 1 --minutes 5 --out results
 
+Compiling takes most of the time, which a machine without a GPU can do before:
+
+    python3 -m tools.fuzz_functions --seed 1 --kernels 1000 --build kernels.zip
+    python3 -m tools.fuzz_functions --seed 1 --kernels 1000 --bundle kernels.zip --out results
+
 Kernels are drawn as `tools.fuzz` draws them, with another epilogue. All that is multiplied are small integers, whose
 sums are exact. Outputs are poisoned, and lie in memory with room between their lines that must stay as it is.
 """
@@ -33,6 +38,7 @@ from pycutlass import (
     device,
 )
 from pycutlass.types import element
+from tools.fuzz import bundles
 from tools.fuzz.drawn_functions import ACCUMULATOR, GRAIN
 from tools.fuzz.function_kernels import COLUMN, Kernel, draw
 from tools.gpu_function_fuzz import made_report
@@ -322,9 +328,16 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=4)
     parser.add_argument("--case", help="seed:kernel:problem, to run one again")
     parser.add_argument("--dry", action="store_true", help="without a GPU: the host's reference is what is run")
+    parser.add_argument("--build", type=Path, metavar="FILE", help="only compile, and write the kernels to a bundle")
+    parser.add_argument("--bundle", type=Path, metavar="FILE", help="take kernels from a bundle, and compile none")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     assert ACCUMULATOR >= 160, "K is at most 160 here"
+    if options.build:
+        drawn = (draw(options.seed, index).operation for index in range(options.kernels))
+        raise SystemExit("\n".join(bundles.build([*drawn], options.build)) or 0)
+    if options.bundle:
+        bundles.take(options.bundle)
     if not options.dry:
         device.require()
     if options.case:
