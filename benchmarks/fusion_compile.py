@@ -75,18 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         report.result["environment"] = earlier["environment"]
     repeats = 1 if chosen.quick else chosen.repeats
     for family in chosen.only:
+        wanted = chosen.functions.split(",") if chosen.functions else list(functors(family))
+        names = [each for each in functors(family) if each in wanted]
+        if not names:
+            continue
         with report.part(FAMILIES[family]):
             samples: list[Sample] = earlier["raw"].get(family, []) if earlier else []
             if not earlier:
-                wanted = chosen.functions.split(",") if chosen.functions else list(functors(family))
-                measure(
-                    report,
-                    samples,
-                    family,
-                    [each for each in functors(family) if each in wanted],
-                    repeats,
-                    chosen.between,
-                )
+                measure(report, samples, family, names, repeats, chosen.between)
             report.raw(family, samples)
             compare(report, family, samples)
     return report.finish()
