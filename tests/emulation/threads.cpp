@@ -80,7 +80,7 @@ void wait_for_warp() { wait(warps[current / kWarp], kWarp); }
 void wait_for_block() {
   long const round = block_barrier.round;
   wait(block_barrier, static_cast<int>(threads.size()));
-  // The last one, who finds the next round begun, draws for all.
+  // Whoever finds the next round begun and nobody late draws, until somebody is.
   if (!lateness || block_barrier.round != round + 1 || block_barrier.waiting || late_turns > 0) return;
   late_warp = (*lateness)() % warps.size();
   late_turns = (*lateness)() % 2 ? (*lateness)() % 200 : 0;
