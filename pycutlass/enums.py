@@ -68,7 +68,11 @@ class Choice(enum.Enum, metaclass=_ChoiceType):
 
 
 class MathOperation(Choice):
-    """What one multiply-add does. The fast variants take f32 operands and split or round them.
+    """What one multiply-add does.
+
+    ``multiply_add_fast_f16``, ``_bf16`` and ``_f32`` take f32 operands and round or split them.
+    ``multiply_add_fast_accum`` leaves the sums of 8-bit floats to Hopper's tensor cores, which keep about 14 bits of
+    them; ``multiply_add`` adds each few of these up in f32, which costs time and registers.
 
     Examples
     --------
@@ -84,6 +88,7 @@ MathOperation.multiply_add_fast_f32)
     multiply_add_fast_f16 = "multiply_add_fast_f16"
     multiply_add_fast_bf16 = "multiply_add_fast_bf16"
     multiply_add_fast_f32 = "multiply_add_fast_f32"
+    multiply_add_fast_accum = "multiply_add_fast_accum"
 
     def __repr__(self) -> str:
         return f"MathOperation.{self.name}"

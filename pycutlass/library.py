@@ -15,7 +15,8 @@ from pycutlass.calls import meant, public, shown
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.errors import DescriptionError
 from pycutlass.families import AMPERE, SM90, KernelFamily, Product
-from pycutlass.families.sm90 import SM90_THREADS, accumulator_registers
+from pycutlass.families.sm90 import SM90_THREADS
+from pycutlass.families.sm90_products import accumulator_registers
 from pycutlass.integers import as_int, items_of, several
 from pycutlass.log import say_once
 from pycutlass.types import Element, Layout, element, layout
@@ -28,12 +29,14 @@ _OPERATION_CPP = {
     MathOperation.multiply_add_fast_f16: "cutlass::arch::OpMultiplyAddFastF16",
     MathOperation.multiply_add_fast_bf16: "cutlass::arch::OpMultiplyAddFastBF16",
     MathOperation.multiply_add_fast_f32: "cutlass::arch::OpMultiplyAddFastF32",
+    MathOperation.multiply_add_fast_accum: "cutlass::arch::OpMultiplyAddFastAccum",
 }
 
 _OPERATION_TAGS = {
     MathOperation.multiply_add_fast_f16: "f16",
     MathOperation.multiply_add_fast_bf16: "bf16",
     MathOperation.multiply_add_fast_f32: "3xtf32",
+    MathOperation.multiply_add_fast_accum: "fastaccum",
 }
 
 #: What an extent is not counted beyond without a second look: Python prints no integer of any size.
@@ -66,11 +69,13 @@ class MathInstruction(Value):
     instruction_shape : sequence of 3 int, or None
         M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
     element_a, element_b, element_accumulator : element types of ``cutlass``
-        Types of the operands and of the accumulator. No kernel multiplies operands of two types.
+        Types of the operands and of the accumulator. Operands of two types are e4m3 and e5m2, which Hopper-native
+        kernels multiply.
     opcode_class : cutlass.OpClass
         TensorOp or Simt.
     math_operation : MathOperation
-        What one multiply-add does. Tensor cores saturate int8, also where it is called ``multiply_add``.
+        What one multiply-add does. Tensor cores saturate int8 in Ampere-style kernels, also where it is called
+        ``multiply_add``, and wrap around in Hopper-native ones.
 
     Raises
     ------
@@ -122,8 +127,9 @@ MathOperation.multiply_add)
             is_tensor_op=of_tensor_cores,
             family=SM90 if self.instruction_shape is None else AMPERE,
         )
-        if of_tensor_cores and a.is_integer and self.math_operation is MathOperation.multiply_add:
-            # Tensor cores have one way to add up integers; the original's scripts call it by either name.
+        adds = self.math_operation is MathOperation.multiply_add
+        if of_tensor_cores and a.is_integer and adds and self.instruction_shape is not None:
+            # mma.sync has one way to add up integers; the original's scripts call it by either name.
             object.__setattr__(self, "math_operation", MathOperation.multiply_add_saturate)
         self.__dict__["operator_cpp"] = _OPERATION_CPP[self.math_operation]
         object.__setattr__(self, "product", self.family.product_of(self))

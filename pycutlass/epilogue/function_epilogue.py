@@ -89,6 +89,8 @@ class FunctionEpilogue(FrozenValue, Epilogue):
     element_accumulator: Any = None
     element_epilogue: Any = None
     types: tuple[tuple[str, Any], ...] = ()
+    #: Whether a kernel stores columns of D; `by_columns` says so, and no user.
+    stores_columns: bool = field(default=False, repr=False)
 
     #: What follows from the fields.
     output: Element = field(init=False, repr=False, compare=False, default=None)  # type: ignore[assignment]
@@ -226,6 +228,21 @@ class FunctionEpilogue(FrozenValue, Epilogue):
             for port, layout in ((port, port.transposed().layout) for port in self.ports)
         )
         return replace(self, function=function, types=types)
+
+    def by_columns(self) -> FunctionEpilogue | None:
+        """Return the epilogue of a kernel that stores columns of D, as tensors without a layout of their own lie.
+
+        None of pairs, which a thread has side by side, and where `top_k` selects from rows.
+        """
+        if self.graph.is_gated or self.graph.selections:
+            return None
+        D = TensorDescription(self.output.tag, _core.ColumnMajor, self.epilogue_vector_length)
+        described = [
+            TensorDescription(port.tag, port.beside(D).layout, port.alignment) if port.form == "matrix" else kind
+            for port, (_, kind) in zip(self.ports, self.types, strict=True)
+        ]
+        types = tuple((port.name, kind) for port, kind in zip(self.ports, described, strict=True))
+        return replace(self, types=types, stores_columns=True)
 
     def definitions(self, family: Family) -> str:
         """Return the C++ that comes before the kernel."""

@@ -86,6 +86,10 @@ class _Typed(Protocol):
     def reads_source(self) -> bool:
         """Whether C is read."""
 
+    @property
+    def stores_columns(self) -> bool:
+        """Whether the kernel stores columns of D."""
+
 
 @dataclass(frozen=True)
 class _Target:
@@ -150,12 +154,12 @@ def loaded(functor: _Typed, family: Family) -> Port | None:
     """
     if not family.is_sm90 or functor.reads_source or functor.graph.is_gated:
         return None
-    return next((port for port in functor.inputs if _is_for_tma(port)), None)
+    return next((port for port in functor.inputs if _is_for_tma(port, functor.stores_columns)), None)
 
 
-def _is_for_tma(port: Port) -> bool:
-    is_by_rows = port.form == "matrix" and not port.is_by_columns
-    return is_by_rows and port.type.short in _BY_TMA and port.alignment * port.type.bits == 128
+def _is_for_tma(port: Port, by_columns: bool) -> bool:
+    lies_as_D = port.form == "matrix" and port.is_by_columns is by_columns
+    return lies_as_D and port.type.short in _BY_TMA and port.alignment * port.type.bits == 128
 
 
 def definitions(functor: _Typed, family: Family) -> str:

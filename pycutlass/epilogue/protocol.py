@@ -242,6 +242,10 @@ class Epilogue(ABC):
         """Return the epilogue of the transposed problem, of which a column-major D is a row-major one; or None."""
         return None
 
+    def by_columns(self) -> Epilogue | None:
+        """Return the epilogue of a kernel that stores columns of D, beside which its tensors lie; or None."""
+        return None
+
     def definitions(self, family: Family) -> str:
         """Return C++ that comes before the kernel, for a tree: a type that is none of CUTLASS's."""
         return ""

@@ -170,7 +170,7 @@ T=cutlass.float16)
             self.element_accumulator,
             self.element_compute,
             tuple((output, self.element_output) for output in reduced),
-            main,
+            main=main,
         )
 
     @property

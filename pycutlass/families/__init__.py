@@ -2,7 +2,7 @@
 
 from pycutlass.families.ampere import AMPERE
 from pycutlass.families.parts import Product
-from pycutlass.families.sm90 import CLEAN_ACCUMULATORS, SM90
+from pycutlass.families.sm90 import SM90
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily
 
-__all__ = ["AMPERE", "CLEAN_ACCUMULATORS", "SHARED_MEMORY_LIMIT", "SM90", "Family", "KernelFamily", "Product"]
+__all__ = ["AMPERE", "SHARED_MEMORY_LIMIT", "SM90", "Family", "KernelFamily", "Product"]

@@ -74,6 +74,8 @@ def _ampere_tiles(tile: Tile) -> Iterator[Tile]:
     """Yield Ampere-style tiles in place of `tile`, those first that are most like it."""
     math = tile.math_instruction
     instruction = math.instruction_shape or ampere_shape(math)
+    if instruction is None:
+        return
     choices = itertools.product(
         (tile.threadblock_shape, *_TILES),
         [tile.warp_count] if tile.warp_count else _WARPS,

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.types import Element, Layout
 
-__all__ = ["Epilogue", "Gemm", "Kernel", "Math", "Product", "Shape", "Tensor", "Tile", "changed"]
+__all__ = ["Epilogue", "Gemm", "Kernel", "Math", "Parts", "Product", "Shape", "Tensor", "Tile", "changed"]
 
 Shape = tuple[int, int, int]
 _Part = TypeVar("_Part")
@@ -228,6 +228,9 @@ class Epilogue(Protocol):
     def transposed(self) -> Any:
         """Return the epilogue of the transposed problem; None where it has none."""
 
+    def by_columns(self) -> Any:
+        """Return the epilogue of a kernel that stores columns of D; None where it has none."""
+
     def definitions(self, family: Any) -> str:
         """Return the C++ that comes before the kernel, where it is a tree of visitors."""
 
@@ -262,9 +265,23 @@ class Kernel(Protocol):
 class Gemm(Kernel, Protocol):
     """What is read of a GEMM."""
 
+    #: Whether the kernel computes the transposed problem.
+    swap_ab: bool
+
     @property
     def D(self) -> Tensor:
         """The result."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The epilogue and the operands of a kernel as its C++ has them."""
+
+    epilogue: Epilogue
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor
 
 
 def changed(part: _Part, **fields: Any) -> _Part:

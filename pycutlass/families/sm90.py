@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pycutlass import _core
 from pycutlass.calls import member_meant, shown
@@ -11,8 +11,18 @@ from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import check_alignments
 from pycutlass.families.other_family import ampere_shape, as_ampere, as_native, listed
-from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Shape, Tensor, Tile, changed
-from pycutlass.families.sm90_memory import chosen_stages, kernel_bytes, stages_of
+from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor, Tile, changed
+from pycutlass.families.sm90_group import check_grouped
+from pycutlass.families.sm90_memory import chosen_stages, kernel_bytes, lies_in_shared_memory, stages_of
+from pycutlass.families.sm90_products import (
+    PRODUCTS,
+    accumulator_registers,
+    clean_registers,
+    is_fast,
+    is_one_instruction,
+    most_registers,
+)
+from pycutlass.families.sm90_swap import check_swap, parts_in_kernel
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
     Family,
@@ -28,18 +38,14 @@ from pycutlass.families.table import (
 from pycutlass.log import say_once
 
 __all__ = [
-    "CLEAN_ACCUMULATORS",
     "SM90",
     "SM90_THREADS",
-    "accumulator_registers",
 ]
 
-#: Registers of the 240 of a Hopper-native kernel's thread that sums can have, and those with which ptxas spills none.
-#: Built with CUDA 13.0 for C of 16 bits, 192 were clean, 208 spilled a few bytes, and from 216 on ptxas made each wgmma
-#: wait for the one before. C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled.
-_MAX_ACCUMULATORS, CLEAN_ACCUMULATORS = 224, 192
 #: What the TMA copies is aligned to, and what an instruction takes along K, in bytes.
 _TMA_BYTES, _WGMMA_DEPTH = 16, 32
+#: Threadblocks that a cluster can have on every GPU.
+_MOST_OF_CLUSTER = 8
 #: Threads of a threadblock: one producer warp group and two consumers, under either schedule.
 SM90_THREADS = 384
 _Mode = _core.GemmMode
@@ -50,13 +56,15 @@ class _Sm90(KernelFamily):
     """Kernels of which each tile is computed by warp groups, and that run on compute capability 90 alone."""
 
     _beside = ", those of the epilogue included,"
+    _written_by_trees = ()
 
     def _why_not(self, math: Math) -> str:
         if reason := super()._why_not(math):
             return reason
         kinds: dict[str, list[str]] = {}
         for row in self.products:
-            kinds.setdefault(row.accumulator, []).append(row.a if row.a == row.b else f"{row.a} x {row.b}")
+            if row.a == row.b:
+                kinds.setdefault(row.accumulator, []).append(row.a)
         multiplied = ", or ".join(f"{' or '.join(types)} and accumulate in {sums}" for sums, types in kinds.items())
         return (
             f"{self.name} kernels, whose instruction_shape is None, multiply {multiplied}, by OpClass.TensorOp and "
@@ -80,9 +88,10 @@ class _Sm90(KernelFamily):
         """Raise DescriptionError where warp groups cannot have the tile."""
         instruction = tile.math_instruction
         m, n, k = tile.cluster_shape or (1, 1, 1)
-        if k != 1 or m not in (1, 2) or n not in (1, 2):
+        if k != 1 or not {m, n} <= {1, 2, 4, 8} or m * n > _MOST_OF_CLUSTER:
             raise DescriptionError(
-                f"cluster_shape must be 1 or 2 along M and N, such as cluster_shape=[2, 1]; got {[m, n, k]}"
+                f"cluster_shape must be 1, 2, 4 or 8 along M and N, such as cluster_shape=[2, 1], of at most "
+                f"{_MOST_OF_CLUSTER} threadblocks; got {[m, n, k]}"
             )
         given = {"instruction_shape": instruction.instruction_shape, "warp_count": tile.warp_count}
         if unlike := {name: value for name, value in given.items() if value is not None}:
@@ -102,6 +111,11 @@ class _Sm90(KernelFamily):
         self._check_extents(tile, schedule)
         if tile.stages is not None and (type(tile.stages) is not int or tile.stages < 2):
             raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {shown(tile.stages)}")
+        if tile.stages is not None and not lies_in_shared_memory(tile, tile.stages):
+            raise DescriptionError(
+                f"CuTe cannot lay out {tile.stages} stages of tiles of B as small as "
+                f"{list(tile.threadblock_shape)[1:]}: use stages=None, or a multiple of 4"
+            )
 
     def _check_extents(self, tile: Tile, schedule: KernelSchedule) -> None:
         m, n, k = tile.threadblock_shape
@@ -115,21 +129,28 @@ class _Sm90(KernelFamily):
         step, registers = _WGMMA_DEPTH * 8 // widest.bits, accumulator_registers(tile)
         wrong: list[tuple[str, str]] = []  # each with its own remedy
         columns, depth = n, k
-        if n % 16 or not 16 <= n <= 256:
-            columns = min(256, max(16, nearest_multiple(n, 16)))
-            rule = f"threadblock_shape N={n} must be a multiple of 16 from 16 to 256 (the epilogue stores 16 at once)"
+        if n != 8 and (n % 16 or not 16 <= n <= 256):
+            columns = min(256, nearest_multiple(n, 16))
+            rule = f"threadblock_shape N={n} must be 8, or a multiple of 16 up to 256 (the epilogue stores 16 at once)"
             wrong.append((rule, f"; the nearest is {columns}"))
-        if registers * columns > _MAX_ACCUMULATORS * n:
-            columns = CLEAN_ACCUMULATORS * n // registers // 16 * 16
+        if registers * columns > most_registers() * n:
+            columns = clean_registers() * n // registers // 16 * 16  # a usual number
             rule = (
                 f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
-                f"{_MAX_ACCUMULATORS} to give at most, and {CLEAN_ACCUMULATORS} without spills"
+                f"{most_registers()} to give at most, and {clean_registers()} without spills"
             )
             wrong.append((rule, f": use at most {columns} columns"))
         if k % step:
             depth = nearest_multiple(k, step)
             rule = f"threadblock_shape K={k} must be a multiple of {step} for {widest}"
             wrong.append((rule, f"; the nearest is {depth}"))
+        if not wrong and not lies_in_shared_memory(tile):
+            columns = -(-n // 32) * 32
+            rule = (
+                f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: their "
+                f"lines of 128 bytes or less are no whole periods of a swizzle"
+            )
+            wrong.append((rule, f"; use threadblock_shape {[m, columns, 1024 // widest.bits]}"))
         if wrong:
             remedy = wrong[0][1] if len(wrong) == 1 else f": use threadblock_shape {[m, columns, depth]}"
             raise DescriptionError("; ".join(rule for rule, _ in wrong) + remedy)
@@ -170,38 +191,40 @@ class _Sm90(KernelFamily):
             check_pairs(kernel.epilogue_functor, D)
             check_selections(kernel.epilogue_functor, D)
         self._check_layouts(kernel)
+        check_swap(kernel)
+        if _is_stream_k(kernel) and tile.kernel_schedule is not KernelSchedule.Cooperative:
+            raise DescriptionError(
+                f"stream-K divides the tiles of KernelSchedule.Cooperative alone, got {tile.kernel_schedule!r}: use a "
+                f"tile of 128 or 256 rows with that, or swizzling_functor=cutlass.IdentitySwizzle1"
+            )
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
         _check_function(kernel)
+        _check_columns(kernel)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
         _warn_of_spills(tile, D)
 
     def _check_layouts(self, kernel: Gemm) -> None:
-        A, B, C = kernel.A, kernel.B, kernel.C
-        (of_A, of_B), *_ = kernel.tile_description.math_instruction.product.layouts
-        follows = C == kernel.D and in_kernel(kernel.epilogue_functor, C) is kernel.epilogue_functor
-        wanted = [("A", A, of_A), ("B", B, of_B), *([("C", C, _core.RowMajor)] if follows else [])]
-        wrong = [(name, operand, layout) for name, operand, layout in wanted if operand.layout is not layout]
+        math, C = kernel.tile_description.math_instruction, kernel.C
+        taken = math.product.layouts
+        wrong = [("C", C, _core.RowMajor)] if C.order.interleave > 1 else []
+        if (kernel.A.layout, kernel.B.layout) not in taken:
+            needed = (("A", kernel.A, taken[0][0]), ("B", kernel.B, taken[0][1]))
+            wrong = [each for each in needed if each[1].layout is not each[2]] + wrong
         if not wrong:
             return
+        along_k = "" if len(taken) > 1 else f" of {math.a} whose elements lie along K, A RowMajor and B ColumnMajor"
         got = listed(f"{name} of cutlass.{operand.layout.__name__}" for name, operand, _ in wrong)
         remedy = "describe " + listed(f"{name} as cutlass.{layout.__name__}" for name, _, layout in wrong)
-        if wrong[-1][0] == "C" and C.order.interleave == 1 and C.type.short in self.apart:
-            by_rows, by_columns = (
-                f"D=TensorDescription({C.type}, cutlass.{order}, {C.alignment})"
-                for order in ("RowMajor", "ColumnMajor")
-            )
-            others = listed([f"{name} as cutlass.{layout.__name__}" for name, _, layout in wrong[:-1]] or [""])
-            remedy = f"describe {f'{others}, and ' if others else ''}D apart, {by_rows} for such a C, or C as "
-            remedy += f"cutlass.RowMajor and {by_columns} for such a D"
         raise DescriptionError(
-            f"Hopper-native kernels take A RowMajor, B ColumnMajor and C RowMajor where D is like it; got {got}: "
-            f"{remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
+            f"Hopper-native kernels take operands{along_k or ' by rows or by columns, which are not interleaved'}; got "
+            f"{got}: {remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
         )
 
     def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
         """Check that a group leaves it to the kernel who takes which tile, and when."""
         swizzle = kernel.swizzling_functor
+        check_grouped(kernel)
         if kernel.epilogue_functor.is_tree and not kernel.D.is_row_major:
             raise DescriptionError(
                 f"Hopper-native groups with an epilogue function have a RowMajor D: the sizes that their kernels read "
@@ -232,8 +255,7 @@ class _Sm90(KernelFamily):
         """Return the bytes of shared memory; of a kernel that has 2 stages where fewer than that would fit."""
         beside = 0
         if epilogue is not None:
-            epilogue, C, D = _in_kernel(epilogue, C, D or C)
-            beside, C = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D)
+            beside, C = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D or C)
         stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
@@ -245,51 +267,58 @@ class _Sm90(KernelFamily):
 
     def gemm_text(self, kernel: Gemm) -> str:
         """Return the C++ of a GEMM, without the line that names the kernel."""
-        return self._text(kernel, kernel.tile_description.stages, "gemm_sm90.h", "GemmSm90")
+        return self._text(kernel, self._stages(kernel), "gemm_sm90.h", "GemmSm90")
 
     def group_text(self, kernel: Gemm, mode: SchedulerMode) -> str:
         """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
-        # CUTLASS may choose one stage too many for a group.
-        tile, C = kernel.tile_description, _loaded(kernel.epilogue_functor, self.gemm, kernel.C, kernel.D)
-        stages = stages_of(tile, C, grouped=True, D=kernel.D)
-        chosen = tile.stages is None and stages == chosen_stages(tile, C, grouped=True, D=kernel.D)
-        return self._text(kernel, None if chosen else stages, "gemm_grouped_sm90.h", "GemmGroupedSm90")
+        return self._text(kernel, self._stages(kernel, grouped=True), "gemm_grouped_sm90.h", "GemmGroupedSm90")
+
+    def _stages(self, kernel: Gemm, *, grouped: bool = False) -> int | None:
+        """Return how many stages a kernel has; None where CUTLASS chooses as many by itself."""
+        tile, parts = kernel.tile_description, self.parts_of(kernel)
+        C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
+        stages = stages_of(tile, C, grouped=grouped, D=parts.D)
+        if tile.stages is None and stages == chosen_stages(tile, C, grouped=grouped, D=parts.D):
+            return None
+        return None if parts.epilogue.shared_bytes(self.gemm, tile) and not tile.stages and not grouped else stages
 
     def _text(self, kernel: Gemm, stages: int | None, header: str, template: str) -> str:
         """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
-        tile, A, B = kernel.tile_description, kernel.A, kernel.B
-        schedule = tile.kernel_schedule or KernelSchedule.Cooperative
-        functor, C, D = _in_kernel(kernel.epilogue_functor, kernel.C, kernel.D)
-        C, is_transposed = _loaded(functor, self.gemm, C, D), functor is not kernel.epilogue_functor
-        if is_transposed:
-            A, B = _transposed(B), _transposed(A)
-        written = "" if D == C else f",\n    {D.cpp}"
+        tile, parts = kernel.tile_description, self.parts_of(kernel)
+        schedule = (tile.kernel_schedule or KernelSchedule.Cooperative).name + "FastAccumulation" * is_fast(tile)
+        functor, D = parts.epilogue, parts.D
+        C = _loaded(functor, self.gemm, parts.C, D)
+        scheduler = ",\n    pycutlass::StreamK" if _is_stream_k(kernel) else ""
+        written = f",\n    {D.cpp}" if D != C or scheduler else ""
+        wide = (
+            "" if is_one_instruction(tile.threadblock_shape[1]) else "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED\n"
+        )
         return (
-            f'#include "pycutlass/{header}"\n\n'
+            f'{wide}#include "pycutlass/{header}"\n\n'
             f"{functor.definitions(self.gemm) if functor.is_tree else ''}"
-            f"using {'Transposed' if is_transposed else 'Operation'} = pycutlass::{template}<\n"
-            f"    {A.cpp},\n"
-            f"    {B.cpp},\n"
+            f"using {'Transposed' if kernel.swap_ab else 'Operation'} = pycutlass::{template}<\n"
+            f"    {parts.A.cpp},\n"
+            f"    {parts.B.cpp},\n"
             f"    {C.cpp},\n"
             f"    {tile.math_instruction.accumulator.cpp}, {_static_shape(tile.threadblock_shape)},\n"
             f"    {_static_shape(tile.cluster_shape or (1, 1, 1))},\n"
             f"    {functor.cpp(self.gemm, C.type)},\n"
-            f"    pycutlass::{schedule.name}, {stages or 0}{written}>;\n"
-            f"{'using Operation = pycutlass::TransposedSm90<Transposed>;' + chr(10) if is_transposed else ''}"
+            f"    pycutlass::{schedule}, {stages or 0}{written}{scheduler}>;\n"
+            f"{'using Operation = pycutlass::TransposedSm90<Transposed>;' + chr(10) if kernel.swap_ab else ''}"
         )
 
+    def swaps(self, functor: Epilogue, D: Tensor) -> bool:
+        """Return whether a kernel computes the transposed problem even if that is not asked for."""
+        return in_kernel(functor, D) is not functor
 
-def _in_kernel(functor: Epilogue, C: Tensor, D: Tensor) -> tuple[Epilogue, Tensor, Tensor]:
-    """Return the epilogue, C and D of a kernel: with a function and a column-major D, of the transposed problem."""
-    transposed = in_kernel(functor, D)
-    return (functor, C, D) if transposed is functor else (transposed, _transposed(C), _transposed(D))
+    def parts_of(self, kernel: Gemm) -> Parts:
+        """Return the epilogue and the operands as the C++ has them."""
+        return parts_in_kernel(kernel)
 
 
-def _transposed(operand: Tensor) -> Tensor:
-    """Return what describes the transposed matrix."""
-    layout = _core.ColumnMajor if operand.is_row_major else _core.RowMajor
-    transposed: Tensor = replace(operand, layout=layout)  # type: ignore[type-var]
-    return transposed
+def _is_stream_k(kernel: Gemm) -> bool:
+    """Return whether a kernel schedules by stream-K."""
+    return kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK
 
 
 def _loaded(functor: Epilogue, family: Family, C: Tensor, D: Tensor) -> Tensor:
@@ -306,12 +335,29 @@ def _check_function(kernel: Gemm) -> None:
     functor = kernel.epilogue_functor
     if functor.reads_source is None:
         return
-    check_tiles(in_kernel(functor, kernel.D), kernel.tile_description)
+    check_tiles(parts_in_kernel(kernel).epilogue, kernel.tile_description)
     if functor.reads_source and kernel.C.layout is not kernel.D.layout:
         raise DescriptionError(
             f"the epilogue function {functor!r} reads C and writes D in the same order; got C of {kernel.C.order} and "
             f"D of {kernel.D.order}: describe both alike, or give C as a Tensor of the function with the other layout"
         )
+
+
+def _check_columns(kernel: Gemm) -> None:
+    """Check that the epilogue stores tiles of so many columns."""
+    parts, (m, n, k) = parts_in_kernel(kernel), kernel.tile_description.threadblock_shape
+    if n != 8:
+        return
+    bits = min([parts.D.type.bits] + [parts.C.type.bits] * (parts.epilogue.reads_source is not False))
+    if parts.epilogue.is_tree:
+        reason = f"the epilogue function {parts.epilogue!r} computes 16 columns at once"
+    elif parts.C.layout is not parts.D.layout:
+        reason = f"a C of {kernel.C.order} beside a D of {kernel.D.order} is stored 16 columns at once"
+    elif bits == 8 and parts.D.is_row_major:
+        reason = "TMA moves at least 16 bytes of a row, which are 16 columns of 8 bits"
+    else:
+        return
+    raise DescriptionError(f"{reason}, got threadblock_shape N=8: use threadblock_shape {[m, 16, k]}")
 
 
 def _static_shape(shape: Shape) -> str:
@@ -330,16 +376,10 @@ def _or_ampere(kernel: Gemm, first: str) -> str:
     return f"{first}{changes}" if changes else ""
 
 
-def accumulator_registers(tile: Tile) -> int:
-    """Return the registers of a thread that hold sums, of the 128 threads of each warp group."""
-    m, n, _ = tile.threadblock_shape
-    return m * n // (256 if tile.kernel_schedule is KernelSchedule.Cooperative else 128)
-
-
 def _warn_of_spills(tile: Tile, D: Tensor) -> None:
     """Log a warning where a tile leaves the epilogue too few registers."""
     registers = accumulator_registers(tile)
-    clean = CLEAN_ACCUMULATORS - (24 if D.type.bits > 16 else 0)
+    clean = clean_registers(D)
     if registers > clean:
         m, n, _ = tile.threadblock_shape
         say_once(
@@ -351,14 +391,18 @@ def _warn_of_spills(tile: Tile, D: Tensor) -> None:
 
 SM90 = _Sm90(
     name="Hopper-native",
-    products=tuple(
-        Product(_core.OpClass.TensorOp, operand, operand, "f32", None, ((_core.RowMajor, _core.ColumnMajor),))
-        for operand in ("f16", "bf16")
+    products=PRODUCTS,
+    computed={"f32": ("f32", "f16"), "f16": ("f16", "f32"), "s32": ("f32", "s32")},
+    written={
+        "f32": ("f32", "f16", "bf16", "s8", "e4m3", "e5m2"),
+        "f16": ("f16", "f32", "bf16"),
+        "s32": ("s32", "s8", "f32", "f16", "bf16"),
+    },
+    apart=("f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"),
+    swizzles=(
+        *(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
+        _core.ThreadblockSwizzleStreamK,
     ),
-    computed={"f32": ("f32", "f16")},
-    written={"f32": ("f32", "f16", "bf16")},
-    apart=("f16", "bf16", "f32"),
-    swizzles=(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
     modes=(_Mode.Gemm, _Mode.Batched),
     splits_k=False,
     is_persistent=True,

@@ -8,7 +8,7 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.families.parts import Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT
 
-__all__ = ["chosen_stages", "kernel_bytes", "stages_of"]
+__all__ = ["chosen_stages", "kernel_bytes", "lies_in_shared_memory", "stages_of"]
 
 #: Bytes of the barriers of a pipeline's stage (one that it is full, one that it is empty), and of a tensor map.
 _BARRIERS, _TENSOR_MAP = 16, 128
@@ -33,15 +33,37 @@ def kernel_bytes(tile: Tile, C: Tensor, stages: int, *, grouped: bool, D: Tensor
     return _up(_up(shared, _TENSOR_MAP) + 5 * _TENSOR_MAP, alignment)  # A and B, C, and D of each warp group
 
 
+def lies_in_shared_memory(tile: Tile, stages: int | None = None) -> bool:
+    """Return whether CuTe can lay out tiles of B, and so many stages of them, in shared memory.
+
+    A swizzled layout consists of atoms of 8 lines, one for each of the widest spans of 128, 64 or 32 bytes that divide
+    the depth of a tile; then of tiles. CuTe takes one of these out of the others only where their strides, in elements,
+    are multiples of a swizzle's period or divide it evenly (cute/layout.hpp, composition). Tiles of A always do.
+    """
+    _, n, k = tile.threadblock_shape
+    size = tile.math_instruction.b.bits // 8
+    span = next((span for span in (128, 64, 32) if k * size % span == 0), 0)
+    if not span:
+        return True
+    period, stride = 8 * span, n * span // size
+    for count in (k * size // span, stages or 1):
+        steps = period // stride if period % stride == 0 else 1
+        if stride % period and (period % stride or (count % steps and steps % count)):
+            return False
+        stride *= count
+    return True
+
+
 def stages_of(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None) -> int:
     """Return how many stages a Hopper-native tile has: what CUTLASS gives to one that names none, if that fits.
 
-    CUTLASS leaves out the scheduler of a group, and may give it one too many.
+    CUTLASS leaves out the scheduler of a group, and may give it one too many, or more than it can lay out.
     """
-    stages = tile.stages or chosen_stages(tile, C, grouped=grouped, D=D)
-    if tile.stages is None and kernel_bytes(tile, C, stages, grouped=grouped, D=D) > _LIMIT:
-        return stages - 1
-    return stages
+    if tile.stages is not None:
+        return tile.stages
+    stages = chosen_stages(tile, C, grouped=grouped, D=D)
+    stages -= kernel_bytes(tile, C, stages, grouped=grouped, D=D) > _LIMIT
+    return next((fewer for fewer in range(stages, 1, -1) if lies_in_shared_memory(tile, fewer)), stages)
 
 
 def chosen_stages(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None) -> int:
@@ -56,7 +78,7 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
     """Return the bytes of an epilogue's tensors, their alignment, and how many buffers C has.
 
     C comes, and D leaves, in subtiles of up to 32 columns (epilogue/collective/builders/sm90_builder.inl). Where their
-    elements have one size, D leaves from the buffers that C has come into.
+    elements have one size, of more than 8 bits, D leaves from the buffers that C has come into.
     """
     m, n, _ = tile.threadblock_shape
     rows = 64 if tile.kernel_schedule is KernelSchedule.Pingpong else 128
@@ -65,7 +87,7 @@ def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:
     of_C, of_D = (operand.type.bytes_of(rows * columns) for operand in (C, D))
     aligned_C, aligned_D = (_swizzle_bytes(operand, rows, columns) for operand in (C, D))
     alignment = max(aligned_C, aligned_D)
-    if C.type.bits == D.type.bits:
+    if C.type.bits == D.type.bits > 8:
         buffers = max(min(subtiles, 4), min(subtiles, 2) + 1)
         tensors = buffers * of_C
     else:

@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pycutlass import _core
 from pycutlass.calls import meant, shown
 from pycutlass.enums import KernelSchedule, SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import mended, or_instruction, retyped
-from pycutlass.families.parts import Epilogue, Gemm, Math, Product, Tensor, Tile, changed
+from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Product, Tensor, Tile, changed
 from pycutlass.types import ELEMENTS, Element
 
 __all__ = [
@@ -39,8 +39,6 @@ SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10,
 
 #: What trees of visitors compute in, by the accumulator: in more types than CUTLASS's functors.
 _TREES_COMPUTE = dict.fromkeys(("f16", "f32", "s32"), ("f32", "f16", "bf16"))
-#: What trees of visitors write alone.
-_OF_TREES = ("e4m3", "e5m2")
 
 
 class Family(enum.Enum):
@@ -87,6 +85,9 @@ class KernelFamily(ABC):
     gemm, group : Family
         What epilogues know it as.
     """
+
+    #: What trees of visitors write alone, and no functor of CUTLASS's.
+    _written_by_trees: ClassVar[tuple[str, ...]] = ("e4m3", "e5m2")
 
     name: str
     products: tuple[Product, ...]
@@ -155,7 +156,10 @@ class KernelFamily(ABC):
                 f"{self.with_swizzle(kernel)}"
             )
         self.check_parts(kernel)
-        self.check_shared_memory(kernel.compute_capability, tile, A, B, C, D, epilogue=kernel.epilogue_functor)
+        parts = self.parts_of(kernel)
+        self.check_shared_memory(
+            *(kernel.compute_capability, tile, parts.A, parts.B, parts.C, parts.D), epilogue=parts.epilogue
+        )
 
     def check_operands(self, math: Math, A: Tensor, B: Tensor) -> None:
         """Check that the operands are what the instruction multiplies."""
@@ -201,7 +205,7 @@ class KernelFamily(ABC):
         if functor.is_tree:
             computed = _TREES_COMPUTE.get(accumulator.short, computed)
         else:
-            written = tuple(short for short in written if short not in _OF_TREES)
+            written = tuple(short for short in written if short not in self._written_by_trees)
         if C.type.short not in written:
             traced = (
                 " or write an epilogue function, which can" if C.type.short in self.written[accumulator.short] else ""
@@ -246,6 +250,14 @@ class KernelFamily(ABC):
     @abstractmethod
     def check_parts(self, kernel: Gemm) -> None:
         """Check what this family alone asks of a GEMM."""
+
+    def swaps(self, functor: Epilogue, D: Tensor) -> bool:
+        """Return whether a kernel computes the transposed problem even if that is not asked for."""
+        return False
+
+    def parts_of(self, kernel: Gemm) -> Parts:
+        """Return the epilogue and the operands that shared memory is counted of."""
+        return Parts(kernel.epilogue_functor, kernel.A, kernel.B, kernel.C, kernel.D)
 
     @abstractmethod
     def gemm_text(self, kernel: Gemm) -> str:

@@ -63,6 +63,10 @@ class GemmOperationUniversal(Operation):
         The result, where it is described apart from C: by default it shares everything with C. Hopper-native kernels
         take a C and a D of different types (f16, bf16, f32) and layouts; `epilogue_functor` writes D.
         The guide's scripts have `visitor` in this place: False is taken as that, and as a D like C.
+    swap_ab : bool
+        Whether a Hopper-native kernel computes the transposed problem, D^T = B^T x A^T, with the epilogue transposed as
+        well: its tiles have rows along N and columns along M, so that a problem with few rows takes tiles with few
+        columns. Arguments are the same. A column-major D of an epilogue function is always computed so.
     visitor : bool
         Whether `epilogue_functor` is an `EpilogueVisitTree`, which scripts of the original say; it is seen anyway.
     direct_store, element_epilogue : optional
@@ -100,6 +104,7 @@ class GemmOperationUniversal(Operation):
         "epilogue_functor",
         "swizzling_functor",
         "D",
+        "swap_ab",
     )
     _FURTHER: ClassVar[tuple[str, ...]] = ("family", "is_apart")
     _LEGACY: ClassVar[tuple[str, ...]] = ("arch", "visitor", "direct_store", "element_epilogue")
@@ -119,6 +124,7 @@ class GemmOperationUniversal(Operation):
         epilogue_functor: Epilogue | EpilogueVisitTree,
         swizzling_functor: Any = _core.IdentitySwizzle1,
         D: TensorDescription | bool | None = None,
+        swap_ab: bool = False,
         *,
         visitor: bool = False,
         direct_store: bool = False,
@@ -153,6 +159,7 @@ class GemmOperationUniversal(Operation):
         kept = plain or isinstance(swizzling_functor, type | str)
         self.swizzling_functor: Any = swizzling_functor if kept else type(swizzling_functor)
         self.family, self.is_apart = tile.family, self.D != self.C
+        self.swap_ab = expect("swap_ab", swap_ab, bool) or tile.family.swaps(self.epilogue_functor, self.D)
         tile.family.check_gemm(self)
 
     # What users ask of a description
@@ -322,4 +329,4 @@ class GemmOperationUniversal(Operation):
 
     def _value(self) -> tuple[Any, ...]:
         value = super()._value()
-        return value if self.is_apart else value[:-1]  # as it was before D could be described
+        return value[: len(value) if self.swap_ab else -1 if self.is_apart else -2]  # without what has its default

@@ -61,6 +61,7 @@ class Described(Protocol):
     tile_description: TileDescription
     epilogue_functor: Any
     swizzling_functor: Any
+    swap_ab: bool
 
     @property
     def family(self) -> KernelFamily:
@@ -176,10 +177,11 @@ def _check_stand_in(C: TensorDescription, D: TensorDescription, m: int, n: int) 
 
 def check_slices(operation: Described, k: int, slices: int) -> None:
     """Raise ArgumentError where K cannot be divided into `slices` slices."""
-    if not operation.family.splits_k:
+    if not (operation.family.splits_k or operation.is_stream_k):
         changes = as_ampere(operation.tile_description, operation)
         raise ArgumentError(
-            f"{operation.family.name} kernels do not split K; got split_k_slices={slices}: leave out split_k_slices"
+            f"{operation.family.name} kernels split K by stream-K alone; got split_k_slices={slices}: leave out "
+            f"split_k_slices, or describe swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
             f"{f', or for an Ampere-style kernel {changes}' if changes else ''}"
         )
     if slices > 1 and operation.A.order.interleave > 1:

@@ -80,7 +80,10 @@ class GemmOperationGrouped(Operation):
     """
 
     _FURTHER = ("single",)
-    _FIELDS: ClassVar[tuple[str, ...]] = (*GemmOperationUniversal._FIELDS[:-1], "precompute_mode")  # without D
+    _FIELDS: ClassVar[tuple[str, ...]] = (
+        *GemmOperationUniversal._FIELDS[:-2],
+        "precompute_mode",
+    )  # without D and swap_ab
 
     def __init__(
         self,

@@ -31,6 +31,8 @@ def encode(made: int, kind: int, rank: int, address: int, extents: Any, strides:
 
 @get_entry_point
 def entry_point(symbol: bytes, function: Any, version: int) -> int:
+    if symbol != b"cuTensorMapEncodeTiled":
+        return 1
     function[0] = ctypes.cast(encode, ctypes.c_void_p)
     return 0
 

@@ -54,7 +54,9 @@ _SIMT = {"instruction": (1, 1, 1), "warps": (4, 2, 1), "opcode": SIMT}
 
 def grouped(single: GemmOperationUniversal, mode: SchedulerMode) -> GemmOperationGrouped:
     """Return the grouped operation whose problems are `single`."""
-    return GemmOperationGrouped(*(getattr(single, field) for field in single._FIELDS if field != "D"), mode)
+    return GemmOperationGrouped(
+        *(getattr(single, field) for field in single._FIELDS if field not in ("D", "swap_ab")), mode
+    )
 
 
 def _generic(activation: Any) -> Any:

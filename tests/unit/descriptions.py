@@ -107,8 +107,8 @@ def native_parts(
     return {
         "compute_capability": 90,
         "tile_description": pycutlass.TileDescription(tile, stages, None, instruction, cluster, schedule),
-        "A": pycutlass.TensorDescription(tag, ROW, 8),
-        "B": pycutlass.TensorDescription(tag, COLUMN, 8),
+        "A": pycutlass.TensorDescription(tag, ROW, 128 // element(tag).bits),
+        "B": pycutlass.TensorDescription(tag, COLUMN, 128 // element(tag).bits),
         "C": C,
         "epilogue_functor": pycutlass.LinearCombination(out, C.alignment, cutlass.float32, cutlass.float32),
         "swizzling_functor": swizzle,

@@ -10,6 +10,7 @@ from epilogue_functions import biased, gated, linear, selecting, tile_sums
 from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
+    KernelSchedule,
     LinearCombination,
     LinearCombinationClamp,
     LinearCombinationGeneric,
@@ -95,6 +96,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "turing int8": int8(capability=75, instruction=(8, 8, 16), stages=2),
     "turing simt": parts("f32_simt", capability=75, stages=2),
     "hopper": native_parts(),
+    "hopper e4m3": native_parts((128, 128, 128), operand="e4m3"),
 }
 
 
@@ -154,8 +156,8 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     # Epilogue functions
     (
         "hopper",
-        {"C": tensor("s8", ROW, 16), "epilogue_functor": biased(TAG["s8"], 16)},
-        ["can write f32, f16, bf16", "cutlass.int8"],
+        {"C": tensor("s32", ROW, 4), "epilogue_functor": biased(TAG["s32"], 4)},
+        ["can write f32, f16, bf16, s8, e4m3, e5m2", "cutlass.int32"],
     ),
     (
         "hopper",
@@ -174,14 +176,42 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     # D described apart from C
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
-    ("hopper", {"D": tensor("s32", ROW, 4)}, ["both are RowMajor or ColumnMajor", "D", "int32"]),
+    ("hopper", {"D": tensor("f64", ROW, 2)}, ["both are RowMajor or ColumnMajor", "D", "float64"]),
     ("hopper", {"D": tensor("f16", COLUMN, 4)}, ["16-byte alignment", "operand D", "alignment 8"]),
     ("hopper", {"D": tensor("f32", ROW, 4)}, ["writes cutlass.float16", "operand D is cutlass.float32"]),
     # Hopper-native kernels
     ("hopper", {"epilogue_functor": functor("f16", 8, kind=LinearCombinationClamp)}, ["no Hopper-native counterpart"]),
     ("hopper", {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
-    ("hopper", {"A": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
-    ("hopper", {"C": tensor("f16", COLUMN, 8)}, ["A RowMajor, B ColumnMajor and C RowMajor", "cutlass.ColumnMajor"]),
+    (
+        "hopper",
+        {"C": tensor("f16", cutlass.RowMajorInterleaved32, 8)},
+        ["not interleaved", "got C of cutlass.RowMajorInterleaved32", "describe C as cutlass.RowMajor"],
+    ),
+    (
+        "hopper e4m3",
+        {"A": tensor("e4m3", COLUMN, 16)},
+        [
+            "operands of cutlass.float_e4m3 whose elements lie along K",
+            "got A of cutlass.ColumnMajor",
+            "A as cutlass.RowM",
+        ],
+    ),
+    (
+        "hopper",
+        {"swap_ab": True, "epilogue_functor": gated(TAG["f16"], 8)},
+        ["swap_ab=True", "gated", "cannot be transposed", "use swap_ab=False"],
+    ),
+    (
+        "hopper",
+        tile("hopper", threadblock_shape=(64, 128, 64), kernel_schedule=KernelSchedule.Pingpong)
+        | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK},
+        ["stream-K", "KernelSchedule.Cooperative alone", "got KernelSchedule.Pingpong"],
+    ),
+    (
+        "hopper",
+        tile("hopper", threadblock_shape=(128, 8, 64)) | {"epilogue_functor": biased(TAG["f16"], 8)},
+        ["biased", "computes 16 columns at once", "N=8", "[128, 16, 64]"],
+    ),
     ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4"]),
     # Turing
     ("turing", parts("f16", capability=75, stages=2), ["Turing", "[16, 8, 8]", "[8, 8, 16]", "[16, 8, 16]"]),

@@ -98,6 +98,9 @@ def test_text():
 
 @given(functors(), functors())
 def test_different_functors_have_different_text(left, right):
+    """But for a linear combination that is written to int8, which is a clamped one."""
+    to_int8 = [type(each) is LinearCombination and each.output.short == "s8" for each in (left, right)]
+    left, right = (each._clamped if clamped else each for each, clamped in zip((left, right), to_int8, strict=True))
     assert (left == right) == (left.emit() == right.emit())
 
 

@@ -305,10 +305,10 @@ def test_hopper_kernels_write_rows_of_wide_types() -> None:
         ({"C": by_columns, "D": described["C"], "epilogue_functor": linear}, "writes D in the same order; got C of"),
         (
             {
-                "C": pycutlass.TensorDescription(cutlass.int8, cutlass.RowMajor, 16),
-                "epilogue_functor": biased(cutlass.int8, 16, bias=cutlass.float32),
+                "C": pycutlass.TensorDescription(cutlass.int32, cutlass.RowMajor, 4),
+                "epilogue_functor": biased(cutlass.int32, 4, bias=cutlass.float32),
             },
-            r"can write f32, f16, bf16; got cutlass\.int8",
+            r"can write f32, f16, bf16, s8, e4m3, e5m2; got cutlass\.int32",
         ),
     )
     for changes, said in cases:
@@ -453,8 +453,10 @@ def test_functors_write_no_floats_of_8_bits() -> None:
     functor = pycutlass.LinearCombination(C.element, 16, cutlass.float32, cutlass.float32)
     with pytest.raises(DescriptionError, match="or write an epilogue function, which can"):
         GemmOperationUniversal(**parts("f16") | {"C": C, "epilogue_functor": functor})
-    with pytest.raises(DescriptionError, match=r"can write f32, f16, bf16; got cutlass\.float_e4m3"):
-        GemmOperationUniversal(**native_parts() | {"C": C, "epilogue_functor": biased(C.element, 16)})
+    for each in (functor, biased(C.element, 16)):
+        assert GemmOperationUniversal(**native_parts() | {"C": C, "epilogue_functor": each})
+        with pytest.raises(DescriptionError, match="Hopper-native groups write f16, bf16, f32"):
+            pycutlass.GemmOperationGrouped(**native_parts() | {"C": C, "epilogue_functor": each})
     with pytest.raises(DescriptionError):
         pycutlass.MathInstruction([16, 8, 32], C.element, C.element, cutlass.float32, cutlass.OpClass.TensorOp)
     with pytest.raises(DescriptionError, match=r"multiplies cutlass\.float16"):

@@ -49,7 +49,7 @@ LAUNCH = {"grouped": launch_group, "conv": launch_conv, "gemm": launch_gemm}
 def launched(family: str, **wanted: Any) -> tuple[list[Any], dict[str, Any]]:
     """Return Ds and operands after a launch on the host, of a problem whose attributes are as wanted."""
     for index in range(400):
-        kernel = draw_kernel(7, index, family)
+        kernel = draw_kernel(7, index, [family])
         case = draw_case(kernel, 0, small=True)
         if all(getattr(case.problem, name, None) in values for name, values in wanted.items()):
             kind = "grouped" if "grouped" in family else "conv" if "prop" in family or "grad" in family else "gemm"
@@ -134,7 +134,7 @@ def test_what_is_always_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_reference_computes_what_torch_does(family: str) -> None:
     for index in range(2):
         for number in range(3):
-            ended = run_case(draw_case(draw_kernel(5, index, family), number, small=True), "cpu")
+            ended = run_case(draw_case(draw_kernel(5, index, [family]), number, small=True), "cpu")
             assert ended.verdict in ("right", "refused"), ended
 
 
@@ -187,7 +187,7 @@ def test_a_guard_zone_that_is_written_is_found(family: str) -> None:
 
 def test_a_guard_zone_between_the_rows_of_D_is_found() -> None:
     for index in range(200):
-        case = draw_case(draw_kernel(2, index, "gemm simt"), 0, small=True)
+        case = draw_case(draw_kernel(2, index, ["gemm simt"]), 0, small=True)
         if case.mode != "gemm":
             continue
         launch, targets, places = launch_gemm(case.problem, case.kernel.operation, None, "cpu")
@@ -219,7 +219,7 @@ def test_sums_of_integers_are_compared_to_the_bit() -> None:
     """One unit in the last place of f16 is found."""
     targets, places = launched("gemm f16 bf16", mode=("gemm",), source=("none",))
     for index in range(300):
-        case = draw_case(draw_kernel(7, index, "gemm f16 bf16"), 1, small=True)
+        case = draw_case(draw_kernel(7, index, ["gemm f16 bf16"]), 1, small=True)
         functor = case.kernel.operation.epilogue_functor
         if not case.problem.numbers.integers or case.mode != "gemm" or functor.activation is not None:
             continue
@@ -239,7 +239,7 @@ def test_sums_of_integers_are_compared_to_the_bit() -> None:
 def test_bounds_are_far_below_the_results() -> None:
     """A bound by which a wrong element could pass would be as large as what sums usually are."""
     for index in range(60):
-        case = draw_case(draw_kernel(9, index, "gemm f16 bf16"), 0)
+        case = draw_case(draw_kernel(9, index, ["gemm f16 bf16"]), 0)
         if case.mode != "gemm" or case.problem.numbers.scalars[0] == 0:
             continue
         _, targets, _ = launch_gemm(case.problem, case.kernel.operation, case.kernel.reduction, "cpu")

@@ -27,7 +27,7 @@ from pycutlass import (
 )
 from pycutlass.enums import SchedulerMode, StrideSupport
 from pycutlass.errors import DescriptionError
-from pycutlass.families import CLEAN_ACCUMULATORS
+from pycutlass.families.sm90_products import clean_registers
 
 FAST = [MathOperation.multiply_add_fast_f16, MathOperation.multiply_add_fast_bf16, MathOperation.multiply_add_fast_f32]
 SHAPES = [(8, 8, 4), (16, 8, 8), (16, 8, 16), (16, 8, 32), (1, 1, 1), (1, 1, 4), (8, 8, 16), (8, 8, 8), (16, 16, 16)]
@@ -281,7 +281,7 @@ def test_the_remedy_for_too_many_accumulators_works(m, schedule):
     except DescriptionError as error:
         most = int(re.search(r"at most (\d+) columns", str(error)).group(1))
         assert tile(most).threadblock_shape[1] == most
-        assert tile(most).accumulator_registers <= CLEAN_ACCUMULATORS < tile(most + 16).accumulator_registers
+        assert tile(most).accumulator_registers <= clean_registers() < tile(most + 16).accumulator_registers
     else:
         assert m == 128
         assert schedule is KernelSchedule.Cooperative

@@ -100,7 +100,7 @@ def test_a_c_that_is_not_read_still_has_its_alignment() -> None:
     ("change", "message"),
     [
         (lambda: GemmOperationUniversal(**parts("f16") | {"D": tensor("f32", ROW)}), "writes D as it reads C"),
-        (lambda: apart(("f16", ROW), ("s32", ROW)), "both are RowMajor or ColumnMajor"),
+        (lambda: apart(("f16", ROW), ("f64", ROW)), "both are RowMajor or ColumnMajor"),
         (lambda: GemmOperationUniversal(**native_parts() | {"D": "f32"}), "D must be a TensorDescription"),
         (lambda: GemmOperationUniversal(**native_parts() | {"D": tensor("f32", ROW)}), "writes .*float16, operand D"),
         (

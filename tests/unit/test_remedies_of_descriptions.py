@@ -157,12 +157,15 @@ REFUSED: dict[str, tuple[Parts, int]] = {
     ),
     # One family or the other
     "native clamp": (native(epilogue_functor=LinearCombinationClamp(f16, 8, f32, f32)), 3),
-    "native stream-K": (native(swizzling_functor=cutlass.ThreadblockSwizzleStreamK), 1),
     "native on 80": (native(compute_capability=80), 1),
-    "native, A by columns": (native(A=operand(f16, COLUMN)), 2),
-    "native, B by rows": (native(B=operand(f16, ROW)), 2),
-    "native, C by columns": (native(C=operand(f16, COLUMN)), 3),
-    "native, all by the other": (native(A=operand(f16, COLUMN), B=operand(f16, ROW), C=operand(f16, COLUMN)), 3),
+    "native, int8 by columns": (
+        native(
+            **{"element_a": s8, "element_b": s8, "element_accumulator": s32, "threadblock_shape": (128, 128, 64)},
+            **{"A": operand(s8, COLUMN, 16), "B": operand(s8, COLUMN, 16), "C": operand(s32, ROW, 4)},
+            epilogue_functor=LinearCombination(s32, 4, s32, s32),
+        ),
+        1,
+    ),
     "instruction and warps": (ampere(cluster_shape=[2, 1], compute_capability=90), 2),
     "instruction": (native(instruction_shape=[16, 8, 16], threadblock_shape=(128, 128, 64)), 2),
     "warps": (native(warp_count=[2, 2, 1], threadblock_shape=(128, 128, 64)), 2),

@@ -215,8 +215,10 @@ def test_a_hopper_native_kernel_is_told_how_to_do_without_slices() -> None:
     operation = hopper()
     A, B, D = np.ones((8, 64), np.float16), np.ones((8, 64), np.float16).T, np.zeros((8, 8), np.float16)
     message = said(lambda: GemmArguments(operation, (8, 8, 64), A, B, None, D, split_k_slices=2))
-    assert "leave out split_k_slices, or for an Ampere-style kernel leave out cluster_shape" in message
-    for each, slices in ((operation, 1), (ampere("f16"), 2)):
+    assert "leave out split_k_slices, or describe swizzling_functor=cutlass.ThreadblockSwizzleStreamK" in message
+    assert ", or for an Ampere-style kernel leave out cluster_shape" in message
+    stream_k = hopper(swizzle=cutlass.ThreadblockSwizzleStreamK)
+    for each, slices in ((operation, 1), (stream_k, 2), (ampere("f16"), 2)):
         D[:] = 0
         each.run(GemmArguments(each, (8, 8, 64), A, B, None, D, split_k_slices=slices))
         assert (D == 64).all()

@@ -72,7 +72,11 @@ def test_every_rule_is_broken_by_a_case(module):
             replace(value, **change)
         errors.append(caught.value)
     by_columns = {"C": tensor("f16", COLUMN, 8), "epilogue_functor": biased(TAG["f16"], 8)}
+    wide = {"C": tensor("e4m3", ROW, 16), "epilogue_functor": functor("e4m3", 16)}
+    clustered = replace(BASELINES["hopper"]["tile_description"], cluster_shape=(4, 1))
     for change in (
+        wide,
+        {"tile_description": clustered},
         {"swizzling_functor": cutlass.IdentitySwizzle2},
         {"precompute_mode": SchedulerMode.Host},
         by_columns,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pycutlass import compiler, device
-from tools.fuzz.kernels import draw_kernel
+from tools.fuzz.kernels import FAMILIES, draw_kernel
 from tools.fuzz.processes import run_number
 from tools.fuzz.session import Options, Session
 
@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gpus = [] if given.dry else _gpus()
     options = Options(
         seed=given.seed,
+        families=tuple(given.family or ()),
         seconds=60 * given.minutes,
         problems=given.problems,
         gpus=gpus,
@@ -58,6 +59,7 @@ def _options() -> argparse.ArgumentParser:
         "tools.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--family", action="append", choices=list(FAMILIES), help="this alone, or these (all)")
     parser.add_argument("--minutes", type=float, default=6, help="of wall time, in all (%(default)s)")
     parser.add_argument("--out", type=Path, help="directory of the JSON file")
     parser.add_argument("--case", metavar="SEED:KERNEL[:PROBLEM]", help="run this again, and nothing else")
@@ -81,7 +83,7 @@ def _gpus() -> list[str]:
 
 def _run_again(given: argparse.Namespace) -> int:
     seed, index, *problem = map(int, given.case.split(":"))
-    kernel = draw_kernel(seed, index)
+    kernel = draw_kernel(seed, index, tuple(given.family or ()))
     print(kernel.family, kernel.operation, *([kernel.reduction] if kernel.reduction else []), sep="\n")
     on_gpu = not given.dry and device.available()
     if on_gpu or not given.no_compile:

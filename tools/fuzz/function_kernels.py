@@ -42,7 +42,7 @@ def described(chance: random.Random, alone: Any, fields: dict[str, Any]) -> Any:
     """Return the operation: a GEMM as it is, a group of such, or a reduction of its partial sums."""
     way, functor = chance.choices(["gemm", "group", "sums"], [6, 2, 1])[0], alone.epilogue_functor
     if way == "group":
-        parts = {name: each for name, each in fields.items() if name != "D"}
+        parts = {name: each for name, each in fields.items() if name not in ("D", "swap_ab")}
         schedule = SchedulerMode.Device if alone.is_sm90 else chance.choice([*SchedulerMode])
         return GemmOperationGrouped(**parts, epilogue_functor=functor, precompute_mode=schedule)
     if way == "sums" and alone.splits_in_parallel:

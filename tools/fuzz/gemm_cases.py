@@ -84,7 +84,8 @@ def draw_gemm(random: Random, operation: Any, functor: Any, modes: list[str], *,
         else random.randint(2, 6)
     )
     math = operation.tile_description.math_instruction
-    numbers = draw_numbers(random, math.accumulator, math.a, functor, size[2])
+    is_fast = math.math_operation is pycutlass.MathOperation.multiply_add_fast_accum
+    numbers = draw_numbers(random, math.accumulator, math.a, functor, size[2], is_fast)
     batched = mode in ("batched", "array") and operation.A.order.interleave == 1
     options: dict[str, Any] = {}
     if operation.is_sm90:
@@ -101,9 +102,10 @@ def sources(operation: Any, numbers: Numbers, *, shared: bool = False) -> list[s
     """Return what C may be."""
     plain = operation.A.order.interleave == 1
     biases = (["bias"] + (["shared", "biases"] if shared else [])) if plain else []
+    in_place = [] if getattr(operation, "is_apart", False) else [" in place"]
     if numbers.scalars[1] == 0:
-        return ["none", "nan", "nan", "nan in place"]
-    return ["matrix", "matrix", "in place", *biases]
+        return ["none", "nan", "nan", *(f"nan{each}" for each in in_place)]
+    return ["matrix", "matrix", *(each.strip() for each in in_place), *biases]
 
 
 def scalars_on_device(random: Random, source: str) -> tuple[bool, bool]:
@@ -113,9 +115,9 @@ def scalars_on_device(random: Random, source: str) -> tuple[bool, bool]:
 
 def extents(random: Random, operation: Any, *, small: bool) -> tuple[int, int, int]:
     """Return M, N and K that suit the alignments."""
-    A, B, C = operation.A, operation.B, operation.C
-    unit_m = max(A.alignment if not A.is_row_major else 1, C.alignment if not C.is_row_major else 1)
-    unit_n = max(B.alignment if B.is_row_major else 1, C.alignment if C.is_row_major else 1)
+    A, B, written = operation.A, operation.B, {operation.C, getattr(operation, "D", operation.C)}
+    unit_m = max((each.alignment for each in (A, *written) if not each.is_row_major), default=1)
+    unit_n = max((each.alignment for each in (B, *written) if each.is_row_major), default=1)
     unit_k = max(A.alignment if A.is_row_major else 1, B.alignment if not B.is_row_major else 1)
     if A.order.interleave > 1:
         unit_m, unit_n, unit_k = 1, 32, 32
@@ -212,8 +214,9 @@ class _Built:
         if self._C.order.interleave > 1:
             place = flat_place(self._random, self._device, self._C, m * n * (self._batch or 1))
             return self._packed_views(place.view, m * n), place
-        place = matrix_place(self._random, self._device, self._C, m, n, self._batch)
-        return self._listed(self._C, place.view), place
+        D = getattr(operation, "D", self._C)
+        place = matrix_place(self._random, self._device, D, m, n, self._batch)
+        return self._listed(D, place.view), place
 
     def _packed_views(self, flat: torch.Tensor, elements: int) -> Any:
         return list(flat.split(elements)) if self._problem.mode == "array" else flat

@@ -37,6 +37,7 @@ _ROW, _COLUMN = cutlass.RowMajor, cutlass.ColumnMajor
 _TENSOR_OP, _SIMT = cutlass.OpClass.TensorOp, cutlass.OpClass.Simt
 _F16, _BF16, _TF32, _F32, _F64 = cutlass.float16, cutlass.bfloat16, cutlass.tfloat32, cutlass.float32, cutlass.float64
 _S8, _S32 = cutlass.int8, cutlass.int32
+_E4M3, _E5M2 = cutlass.float_e4m3, cutlass.float_e5m2
 
 INTERLEAVED = (cutlass.ColumnMajorInterleaved32, cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32)
 ACTIVATIONS = tuple(each for each in Activation.__subclasses__() if each.__module__.startswith("pycutlass."))
@@ -52,6 +53,11 @@ _OUTPUTS = {
     _S32: (_S32, _S8, _F32, _F16, _BF16),
 }
 _COMPUTED = {_F64: (_F64,), _F32: (_F32, _F32, _F32, _F16), _F16: (_F16, _F32), _S32: (_F32, _F32, _S32)}
+#: What Hopper-native kernels multiply: 8-bit floats in any mix.
+_HOPPER_PRODUCTS = (
+    *((_F16, _F16, _F32), (_BF16, _BF16, _F32), (_F16, _F16, _F16), (_TF32, _TF32, _F32), (_S8, _S8, _S32)),
+    *((a, b, _F32) for a in (_E4M3, _E5M2) for b in (_E4M3, _E5M2)),
+)
 #: Accumulators of one thread beyond which few kernels are drawn: they spill, and take minutes to compile.
 _MANY_ACCUMULATORS = 128
 
@@ -111,14 +117,27 @@ def stream_k(random: Random) -> Any:
 
 
 def hopper(random: Random) -> Any:
-    """Return a Hopper-native GEMM."""
-    return pycutlass.GemmOperationUniversal(*_hopper_parts(random), random.choice(_IDENTITY))
+    """Return a Hopper-native GEMM of any type, layout and schedule, or of the transposed problem."""
+    a, b, accumulator = random.choice(_HOPPER_PRODUCTS)
+    fast = element(a).is_float8 and random.random() < 0.5
+    operation = MathOperation.multiply_add_fast_accum if fast else MathOperation.multiply_add
+    math = pycutlass.MathInstruction(None, a, b, accumulator, _TENSOR_OP, operation)
+    along_k = element(a).bits != 16
+    layouts = (_ROW, _COLUMN) if along_k else (random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN)))
+    A, B = (_of_tma(operand, layout) for operand, layout in zip((a, b), layouts, strict=True))
+    outputs = (*_OUTPUTS[accumulator], *((_E4M3, _E5M2) if accumulator is _F32 else ()))
+    D = _of_tma(random.choice(outputs), random.choice((_ROW, _ROW, _COLUMN)))
+    C = D if random.random() < 0.7 else _of_tma(random.choice(outputs), random.choice((D.layout, _ROW, _COLUMN)))
+    tile = _hopper_tile(random, math, random.choice((8, *(16 * each for each in range(1, 17)))))
+    functor = drawn_functor(random, accumulator, D.element, D.alignment)
+    swizzle = random.choice((*_IDENTITY, cutlass.ThreadblockSwizzleStreamK))
+    return pycutlass.GemmOperationUniversal(90, tile, A, B, C, functor, swizzle, D, random.random() < 0.3)
 
 
 def grouped(random: Random) -> Any:
     """Return a group of any Ampere-style kernel, scheduled by the device or by the host."""
     single = random.choice((half, half, half, tf32, f32, f64, int8, interleaved, simt, dp4a, turing))(random)
-    parts = [getattr(single, field) for field in single._FIELDS if field not in ("swizzling_functor", "D")]
+    parts = [getattr(single, field) for field in single._FIELDS if field not in ("swizzling_functor", "D", "swap_ab")]
     mode = random.choice(list(pycutlass.SchedulerMode))
     return pycutlass.GemmOperationGrouped(*parts, random.choice(_GROUP_SWIZZLES), mode)
 
@@ -157,7 +176,8 @@ def drawn_math(random: Random, kind: str) -> pycutlass.MathInstruction:
     if kind == "turing":
         return pycutlass.MathInstruction((8, 8, 16), _S8, _S8, _S32, _TENSOR_OP, saturate)
     if kind == "f32":
-        fast = [operation for operation in MathOperation if operation is not saturate]
+        no_fast_f32 = (saturate, MathOperation.multiply_add_fast_accum)
+        fast = [operation for operation in MathOperation if operation not in no_fast_f32]
         return pycutlass.MathInstruction((16, 8, 8), _F32, _F32, _F32, _TENSOR_OP, random.choice(fast))
     if kind == "simt":
         operand = random.choice((_F32, _F32, _F64))
@@ -248,18 +268,22 @@ def _gemm(
 def _hopper_parts(random: Random) -> tuple[Any, ...]:
     operand, output = random.choice((_F16, _BF16)), random.choice((_F16, _BF16, _F32))
     math = pycutlass.MathInstruction(None, operand, operand, _F32, _TENSOR_OP)
-    tile = pycutlass.TileDescription(
-        (
-            random.choice((64, 128, 128, 192, 256)),
-            16 * random.randint(1, 16),
-            random.choice((64, 64, 64, 32, 128, 16, 96)),
-        ),
+    tile = _hopper_tile(random, math, 16 * random.randint(1, 16))
+    A, B, C = _of_tma(operand, _ROW), _of_tma(operand, _COLUMN), _of_tma(output, _ROW)
+    return 90, tile, A, B, C, drawn_functor(random, _F32, output, C.alignment)
+
+
+def _hopper_tile(random: Random, math: pycutlass.MathInstruction, columns: int) -> pycutlass.TileDescription:
+    depth = random.choice((64, 64, 64, 32, 128, 16, 96)) * 16 // math.a.bits
+    return pycutlass.TileDescription(
+        (random.choice((64, 128, 128, 192, 256)), columns, depth),
         random.choice((None, None, 2, 3, 4, 5, 6, 8)),
         None,
         math,
-        (random.choice((1, 2)), random.choice((1, 2))),
+        (random.choice((1, 1, 2, 2, 4)), random.choice((1, 1, 2, 2, 4))),
         random.choice((None, *pycutlass.KernelSchedule)),
     )
-    A, B = TensorDescription(operand, _ROW, 8), TensorDescription(operand, _COLUMN, 8)
-    C = TensorDescription(output, _ROW, 128 // element(output).bits)
-    return 90, tile, A, B, C, drawn_functor(random, _F32, output, C.alignment)
+
+
+def _of_tma(operand: Any, layout: Any) -> TensorDescription:
+    return TensorDescription(operand, layout, 128 // element(operand).bits)

@@ -5,7 +5,7 @@ Drawn through the public constructors: what they refuse is drawn again, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -79,8 +79,8 @@ class Kernel:
         return "+".join(operation.procedural_name() for operation in self.operations)
 
 
-def draw_kernel(seed: int, index: int, family: str | None = None) -> Kernel:
-    """Return kernel `index` of `seed`: the same one always, as long as the rules are.
+def draw_kernel(seed: int, index: int, families: Sequence[str] = ()) -> Kernel:
+    """Return kernel `index` of `seed`: the same one always, as long as the rules are; of some `families` alone.
 
     Raises
     ------
@@ -88,8 +88,8 @@ def draw_kernel(seed: int, index: int, family: str | None = None) -> Kernel:
         All descriptions were refused.
     """
     random = Random(f"{seed}:{index}")
-    drawn = random.choices(list(FAMILIES), [weight for weight, _ in FAMILIES.values()])[0]
-    family = family or drawn
+    names = families or list(FAMILIES)
+    (family,) = random.choices(names, [FAMILIES[name][0] for name in names])
     _, draw = FAMILIES[family]
     for refused in range(_MOST_DRAWS):
         try:

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class Pool:
 # What builders do
 
 
-def build(link: Any, seed: int, target: str | None, directory: str) -> None:
+def build(link: Any, seed: int, families: Sequence[str], target: str | None, directory: str) -> None:
     """Compile the kernels whose numbers arrive, in a cache of this process's own, and send back what was made."""
     logging.getLogger("pycutlass").setLevel(logging.ERROR)  # spills of tiles that nobody would choose
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "PYCUTLASS_JOBS": "1", "PYCUTLASS_CACHE_DIR": directory}
@@ -110,7 +110,7 @@ def build(link: Any, seed: int, target: str | None, directory: str) -> None:
         while True:
             index = link.recv()
             try:
-                kernel = draw_kernel(seed, index)
+                kernel = draw_kernel(seed, index, families)
                 link.send((index, _built(kernel, target), ""))
             except Exception:
                 link.send((index, [], traceback.format_exc()))
@@ -140,7 +140,7 @@ def give_artifacts(kernel: Kernel, artifacts: Iterable[Any]) -> None:
 # What runners do
 
 
-def run(link: Any, seed: int, gpu: str | None, problems: int) -> None:
+def run(link: Any, seed: int, families: Sequence[str], gpu: str | None, problems: int) -> None:
     """Run the cases of the kernels that arrive; `gpu` is None for the host."""
     logging.getLogger("pycutlass").setLevel(logging.ERROR)
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu or ""
@@ -149,7 +149,7 @@ def run(link: Any, seed: int, gpu: str | None, problems: int) -> None:
         link.send(("ready",))
         while True:
             index, artifacts, first = link.recv()
-            kernel = draw_kernel(seed, index)
+            kernel = draw_kernel(seed, index, families)
             give_artifacts(kernel, artifacts)
             for number in range(first, problems):
                 link.send(("begun", index, number))

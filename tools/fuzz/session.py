@@ -40,6 +40,7 @@ class Options:
     builders: int
     runners: int
     most_kernels: int | None = None
+    families: tuple[str, ...] = ()
 
 
 @dataclass
@@ -69,11 +70,13 @@ class Session:
         options = self.options
         with tempfile.TemporaryDirectory(prefix="pycutlass-fuzz-", ignore_cleanup_errors=True) as directory:
             count = options.builders if options.compiles else 0
-            each = ((options.seed, options.target, str(Path(directory) / str(n))) for n in range(count))
+            each = (
+                (options.seed, options.families, options.target, str(Path(directory) / str(n))) for n in range(count)
+            )
             places: list[str | None] = [gpu for gpu in options.gpus for _ in range(options.runners)]
             places = places or [None] * options.runners
             self._builders = Pool(build, each)
-            self._runners = Pool(run, ((options.seed, place, options.problems) for place in places))
+            self._runners = Pool(run, ((options.seed, options.families, place, options.problems) for place in places))
             for runner in self._runners.members:
                 runner.task = "starting"
             try:
@@ -135,7 +138,7 @@ class Session:
         """Return the next kernel that there has not been."""
         index, self._index = self._index, self._index + 1
         try:
-            kernel = draw_kernel(self.options.seed, index)
+            kernel = draw_kernel(self.options.seed, index, self.options.families)
         except ExhaustedError as error:
             print(f"== {error}", flush=True)
             self.tally.failures.append({"case": f"{self.options.seed}:{index}", "kind": "failed", "reason": str(error)})

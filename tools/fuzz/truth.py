@@ -66,7 +66,9 @@ class Truth:
     output: Element
 
     def rounded(self) -> Tensor:
-        """Return the value in D's type, to nearest even; integers saturate."""
+        """Return the value in D's type, to nearest even; integers and 8-bit floats saturate."""
+        if self.output.is_float8:
+            return self.value.clamp(*self.output.limits).to(getattr(torch, self.output.dtype_name))
         if not self.output.is_integer:
             return self.value.to(getattr(torch, self.output.dtype_name))
         return self.value.round().clamp(*self.output.limits).to(getattr(torch, self.output.dtype_name))
@@ -133,8 +135,11 @@ def compare(truth: Truth, actual: Tensor) -> str:
         off = (found - value.clamp(least, most)).abs()
         right = torch.where(error == 0, found == rounded, off <= 0.5 + error)
     else:
-        # Half an epsilon of the result, and of float64, in which the truth itself is rounded; the least number of f16.
-        room = (truth.output.epsilon / 2 + _F64_EPSILON) * (value.abs() + error) + error + 2.0**-25
+        # Half an epsilon of the result, and of float64, in which the truth itself is rounded; half the least number.
+        if truth.output.is_float8:
+            value = value.clamp(*truth.output.limits)
+        least = {"e4m3": 2.0**-10, "e5m2": 2.0**-17}.get(truth.output.short, 2.0**-25)
+        room = (truth.output.epsilon / 2 + _F64_EPSILON) * (value.abs() + error) + error + least
         right = torch.where(error == 0, found == rounded, (found - value).abs() <= room)
         error = torch.where(error == 0, error, room)
     wrong = (~right).nonzero()

@@ -5,74 +5,12 @@
 #pragma once
 
 #include "pycutlass/prelude.h"
+#include "pycutlass/subtile_sm90.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 
 namespace pycutlass {
-
-/// How the threads of a warp group share a subtile of `kRows` x `kColumns` elements, each with a fragment in registers,
-/// and how a fragment goes to shared memory and comes from there.
-///
-/// Warp w of the group has rows 16 w to 16 w + 15. Of each 8 columns, thread 4 r + c of the warp has elements 2 c and
-/// 2 c + 1 of row r, then those of row r + 8: PTX ISA, "Register fragments and shared memory matrix layouts" of wgmma.
-template <typename Element, int kRows, int kColumns, int kFragment>
-struct Subtile {
-  using Fragment = cutlass::Array<Element, kFragment>;
-  /// ldmatrix and stmatrix move 16 x 16 elements of 16 bits for a warp.
-  static constexpr bool kMovesMatrices = sizeof(Element) == 2;
-  static_assert(sizeof(Element) <= 4 && kColumns % 16 == 0);
-
-  int warp;
-  int lane;
-
-  CUTLASS_DEVICE explicit Subtile(int thread) : warp(thread / 32), lane(thread % 32) {}
-
-  template <typename Shared>
-  CUTLASS_DEVICE void load(Shared const& shared, Fragment& fragment) const {
-    each_part(shared, fragment, [](auto* memory, auto* registers) {
-      if constexpr (kMovesMatrices) {
-        cute::SM75_U32x4_LDSM_N::copy(*memory, registers[0], registers[1], registers[2], registers[3]);
-      } else {
-        *registers = *memory;
-      }
-    });
-  }
-
-  template <typename Shared>
-  CUTLASS_DEVICE void store(Fragment& fragment, Shared const& shared) const {
-    each_part(shared, fragment, [](auto* memory, auto* registers) {
-      if constexpr (kMovesMatrices) {
-        cute::SM90_U32x4_STSM_N::copy(registers[0], registers[1], registers[2], registers[3], *memory);
-      } else {
-        *memory = *registers;
-      }
-    });
-  }
-
- private:
-  /// Calls `move` with every address in shared memory that this thread has to name, and the registers that belong to
-  /// it.
-  template <typename Shared, typename Move>
-  CUTLASS_DEVICE void each_part(Shared const& shared, Fragment& fragment, Move move) const {
-    if constexpr (kMovesMatrices) {
-      auto* registers = reinterpret_cast<uint32_t*>(&fragment);
-      CUTLASS_PRAGMA_UNROLL
-      for (int part = 0; part < kColumns / 16; ++part) {
-        Element* row = &shared(16 * warp + lane % 16, 16 * part + 8 * (lane / 16));
-        move(reinterpret_cast<cute::uint128_t*>(row), registers + 4 * part);
-      }
-    } else {
-      using Pair = cutlass::AlignedArray<Element, 2>;
-      auto* registers = reinterpret_cast<Pair*>(&fragment);
-      CUTLASS_PRAGMA_UNROLL
-      for (int part = 0; part < kFragment / 2; ++part) {
-        Element* pair = &shared(16 * warp + lane / 4 + 8 * (part % 2), 8 * (part / 2) + 2 * (lane % 4));
-        move(reinterpret_cast<Pair*>(pair), registers + part);
-      }
-    }
-  }
-};
 
 /// Whether the callbacks of a fusion write D themselves, so that nothing leaves by TMA.
 template <typename Callbacks, typename = void>
@@ -119,39 +57,50 @@ struct EpilogueSm90 : Collective {
   static constexpr int kRows = cute::size<0>(EpilogueTile{});
   static constexpr int kColumns = cute::size<1>(EpilogueTile{});
   static constexpr int kFragment = Policy::FragmentSize;
-  using Loader = Subtile<ElementC, kRows, kColumns, kFragment>;
-  using Storer = Subtile<ElementD, kRows, kColumns, kFragment>;
+  static constexpr bool kByColumns = cutlass::gemm::detail::is_major<0>(typename Collective::StrideD{});
+  using Loader = Subtile<ElementC, kRows, kColumns, kFragment, kByColumns>;
+  using Storer = Subtile<ElementD, kRows, kColumns, kFragment, kByColumns>;
 
-  /// C and D of one size, row by row, share their buffers; others have buffers of their own.
+  /// C and D, which lie in one order, share their buffers where CUTLASS says so: of one size, and more than 8 bits.
   static constexpr bool kShared = Policy::ReuseSmemC;
-  static_assert(kShared == (sizeof(ElementC) == sizeof(ElementD)) && !Policy::DelayTmaStore);
+  static_assert(kByColumns == cutlass::gemm::detail::is_major<0>(typename Collective::StrideC{}));
+  static_assert(kShared == (sizeof(ElementC) == sizeof(ElementD) && sizeof(ElementD) > 1) && !Policy::DelayTmaStore);
+  using BoxOrder = cute::conditional_t<kByColumns, cute::Step<cute::_2, cute::_1>, cute::Step<cute::_1, cute::_2>>;
+  using Order = cute::conditional_t<kByColumns, cute::Step<cute::_2, cute::_1, cute::_3>,
+                                    cute::Step<cute::_1, cute::_2, cute::_3>>;
   template <typename Atom, int kStages>
   using Buffers = decltype(cute::tile_to_shape(
-      Atom{}, cute::make_shape(cute::Int<kRows>{}, cute::Int<kColumns>{}, cute::Int<kStages>{}),
-      cute::Step<cute::_1, cute::_2, cute::_3>{}));
+      Atom{}, cute::make_shape(cute::Int<kRows>{}, cute::Int<kColumns>{}, cute::Int<kStages>{}), Order{}));
   static constexpr int kBuffersD = kShared ? Policy::StagesC : Policy::StagesD;
   using LayoutC = Buffers<typename Collective::SmemLayoutAtomC, Policy::StagesC>;
   using LayoutD = Buffers<typename Collective::SmemLayoutAtomD, kBuffersD>;
-  static constexpr bool kByWarps = !IsOfGroup<Policy>::value;
+  /// Whether each warp has TMA take its own rows, which is possible where D lies row by row, and how many rows TMA
+  /// takes at a time: column by column those that lie side by side in shared memory.
+  static constexpr bool kOfGroup = IsOfGroup<Policy>::value, kByWarps = !kOfGroup && !kByColumns;
   static constexpr int kWarpRows = 16;
+  static constexpr int kRowsAtOnce = kByWarps     ? kWarpRows
+                                     : kByColumns ? int(cute::size<0>(typename Collective::SmemLayoutAtomD{}))
+                                                  : kRows;
+  static_assert(!(kOfGroup && kByColumns));
   /// Whether each of two warp groups that take turns has half of the buffers: one that has stored a tile does not wait
   /// for TMA then, which keeps the other waiting, but when it stores the next.
   static constexpr bool kHalves = kByWarps && kShared && OnlyStores<FusionCallbacks>::value && kBuffersD % 2 == 0;
 
 #if !PYCUTLASS_DEVICE_SIDE
-  /// As the collective has them, but for the tensor map of D, whose box is what a warp sends.
+  /// As the collective has them, but for the tensor map of D, whose box is what is sent at a time.
   template <typename Size>
   static Params to_underlying_arguments(Size const& size, typename Collective::Arguments const& arguments,
                                         void* workspace) {
     Params params = Collective::to_underlying_arguments(size, arguments, workspace);
-    if constexpr (kByWarps) {
+    if constexpr (!kOfGroup) {
       auto const [m, n, k, batches] = size;
       auto const whole = cute::make_tensor(cute::make_gmem_ptr(arguments.ptr_D),
                                            cute::make_layout(cute::make_shape(m, n, batches), arguments.dD));
-      using Box = cute::Shape<cute::Int<kWarpRows>, cute::Int<kColumns>>;
-      auto const of_warp = cute::make_tma_copy_C_sm90(
-          cute::SM90_TMA_STORE{}, whole, cute::tile_to_shape(typename Collective::SmemLayoutAtomD{}, Box{}), Box{});
-      const_cast<cute::TmaDescriptor&>(*params.tma_store_d.get_tma_descriptor()) = *of_warp.get_tma_descriptor();
+      using Box = cute::Shape<cute::Int<kRowsAtOnce>, cute::Int<kColumns>>;
+      auto const of_box = cute::make_tma_copy_C_sm90(
+          cute::SM90_TMA_STORE{}, whole, cute::tile_to_shape(typename Collective::SmemLayoutAtomD{}, Box{}, BoxOrder{}),
+          Box{});
+      const_cast<cute::TmaDescriptor&>(*params.tma_store_d.get_tma_descriptor()) = *of_box.get_tma_descriptor();
     }
     return params;
   }
@@ -308,7 +257,8 @@ struct EpilogueSm90 : Collective {
     ++issued_;
   }
 
-  /// The same by the first warp for all: that of a group makes the tensor map of a problem.
+  /// The same by the first warp for all: in a group it makes the tensor map of a problem, and where columns are stored
+  /// the rows of several warps lie side by side.
   template <typename Buffer, typename Mma, typename Between>
   CUTLASS_DEVICE void leave_together(typename Storer::Fragment& result, Storer const& storer, Buffer const& buffer,
                                      StorePipeline& stores, StorePipelineState& stored, cute::TmaDescriptor const* map,
@@ -318,7 +268,10 @@ struct EpilogueSm90 : Collective {
     synchronize(mma);
     between();
     if (storer.warp == 0) {
-      send(cute::raw_pointer_cast(buffer.data()), map, row, column, batch);
+      CUTLASS_PRAGMA_UNROLL
+      for (int first = 0; first < kRows; first += kRowsAtOnce) {
+        send(&buffer(first, 0), map, row + first, column, batch);
+      }
       stores.producer_commit(stored);
     }
     ++stored;

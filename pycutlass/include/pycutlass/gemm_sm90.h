@@ -23,14 +23,55 @@
 
 namespace pycutlass {
 
-/// The two kernel schedules, each with the epilogue schedule that belongs to it.
+/// Tag of the scheduler that divides tiles among threadblocks along K (stream-K, or split-K).
+struct StreamK {};
+/// CUTLASS's, whose `is_last_tile` does not compile. It says when the kernel behind this one may start: not before this
+/// one's end then.
+template <typename TileShape, typename ClusterShape>
+struct StreamKScheduler : cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamK<TileShape, ClusterShape> {
+  using Base = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamK<TileShape, ClusterShape>;
+  using Base::Base;
+
+  CUTLASS_DEVICE bool is_last_tile(typename Base::WorkTileInfo const&, uint32_t = 1) const { return false; }
+};
+
+}  // namespace pycutlass
+
+template <typename TileShape, typename ClusterShape, uint32_t kStages>
+struct cutlass::gemm::kernel::detail::TileSchedulerSelector<pycutlass::StreamK, cutlass::arch::Sm90, TileShape,
+                                                            ClusterShape, kStages> {
+  using Scheduler = pycutlass::StreamKScheduler<TileShape, ClusterShape>;
+};
+
+namespace pycutlass {
+
+/// The kernel schedules, each with the epilogue schedule that belongs to it, and the rows that an epilogue stores at
+/// once. Fast accumulation leaves sums of 8-bit floats to the tensor cores, which keep fewer bits of them.
 struct Pingpong {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
+  static constexpr int kStoredRows = 64;
+};
+struct PingpongFastAccumulation : Pingpong {
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpongFP8FastAccum;
 };
 struct Cooperative {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
+  static constexpr int kStoredRows = 128;
+};
+struct CooperativeFastAccumulation : Cooperative {
+  using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum;
+};
+
+/// What the mainloop is told of an operand's type: of f32 TMA makes tf32, rounded and not cut off.
+template <typename Element>
+struct LoadedAs {
+  using Type = Element;
+};
+template <>
+struct LoadedAs<cutlass::tfloat32_t> {
+  using Type = float;
 };
 
 /// Number of mainloop stages: as many as fit beside the epilogue where `Stages` is 0.
@@ -72,42 +113,46 @@ struct FusionOf<Fusion, TileShape, C, D, Schedule,
 #endif
 };
 
-/// The epilogue of a kernel: with a `store` of our own where D is like C, row by row, and nothing else is read or
-/// written, or where it is a function; else as CUTLASS has it.
+/// The epilogue of a kernel: with a `store` of our own where D lies as C does and nothing else is read or written, or
+/// where it is a function; else as CUTLASS has it.
 template <typename Collective, typename C, typename D, bool kIsTree, bool kIsFunction>
 struct EpilogueOf {
-  using Type = Collective;
-};
-template <typename Collective, typename C>
-struct EpilogueOf<Collective, C, C, false, false> {
-  using Type = EpilogueSm90<Collective>;
-};
-template <typename Collective, typename C, typename D>
-struct EpilogueOf<Collective, C, D, true, true> {
-  using Type = EpilogueSm90<Collective, true>;
+  static constexpr bool kAlike = cutlass::platform::is_same<typename C::Layout, typename D::Layout>::value;
+  static_assert(kAlike || !kIsFunction);
+  using Type =
+      cute::conditional_t<(kAlike && !kIsTree) || kIsFunction, EpilogueSm90<Collective, kIsFunction>, Collective>;
 };
 
-/// D may be described apart from C.
+/// D may be described apart from C. The scheduler is CUTLASS's for whole tiles, or for stream-K.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
-          typename Fusion, typename Schedule, int Stages, typename D = C>
+          typename Fusion, typename Schedule, int Stages, typename D = C,
+          typename Scheduler = cutlass::gemm::PersistentScheduler>
 struct GemmSm90 {
+  static constexpr bool kIsStreamK = cutlass::platform::is_same<Scheduler, StreamK>::value;
   using Fused = FusionOf<Fusion, TileShape, C, D, typename Schedule::Epilogue>;
+  static constexpr int kTileN = cute::size<1>(TileShape{});
+  /// What is stored at once: as CUTLASS chooses it, but 32 columns of 8-bit elements as well.
+  using EpilogueTile =
+      cute::conditional_t<kTileN % 16 == 0,
+                          cute::Shape<cute::Int<Schedule::kStoredRows>, cute::Int<cute::gcd(32, kTileN)>>,
+                          cutlass::epilogue::collective::EpilogueTileAuto>;
 
-  using CollectiveEpilogue = typename EpilogueOf<
-      typename cutlass::epilogue::collective::CollectiveBuilder<
-          cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-          cutlass::epilogue::collective::EpilogueTileAuto, ElementAccumulator, typename Fusion::ElementCompute,
-          typename C::Element, typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout,
-          D::kAlignment, typename Schedule::Epilogue, typename Fused::Type>::CollectiveOp,
-      C, D, Fused::kIsTree, Fused::kIsFunction>::Type;
+  using CollectiveEpilogue =
+      typename EpilogueOf<typename cutlass::epilogue::collective::CollectiveBuilder<
+                              cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
+                              EpilogueTile, ElementAccumulator, typename Fusion::ElementCompute, typename C::Element,
+                              typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout, D::kAlignment,
+                              typename Schedule::Epilogue, typename Fused::Type>::CollectiveOp,
+                          C, D, Fused::kIsTree, Fused::kIsFunction>::Type;
 
   using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename A::Element, typename A::Layout, A::kAlignment,
-      typename B::Element, typename B::Layout, B::kAlignment, ElementAccumulator, TileShape, ClusterShape,
-      typename StageCount<Stages, CollectiveEpilogue>::Type, typename Schedule::Mainloop>::CollectiveOp;
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename LoadedAs<typename A::Element>::Type,
+      typename A::Layout, A::kAlignment, typename LoadedAs<typename B::Element>::Type, typename B::Layout,
+      B::kAlignment, ElementAccumulator, TileShape, ClusterShape, typename StageCount<Stages, CollectiveEpilogue>::Type,
+      typename Schedule::Mainloop>::CollectiveOp;
 
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
-                                                      CollectiveEpilogue, cutlass::gemm::PersistentScheduler>;
+                                                      CollectiveEpilogue, Scheduler>;
 
   using Params = typename Kernel::Params;
   using Call = pycutlass_gemm_call;
@@ -162,8 +207,8 @@ struct GemmSm90 {
   }
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
-    using EA = typename A::Element;
-    using EB = typename B::Element;
+    using EA = typename LoadedAs<typename A::Element>::Type;
+    using EB = typename LoadedAs<typename B::Element>::Type;
     using EC = typename C::Element;
     pycutlass_operand const &a = operand(call.common, PYCUTLASS_A), &b = operand(call.common, PYCUTLASS_B);
     pycutlass_operand target = operand(call.common, PYCUTLASS_D);
@@ -177,7 +222,8 @@ struct GemmSm90 {
 
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
-    arguments.problem_shape = {call.m, call.n, call.k, call.batch_count};
+    bool const is_split = kIsStreamK && arguments.mode == cutlass::gemm::GemmUniversalMode::kGemm;
+    arguments.problem_shape = {call.m, call.n, call.k, is_split ? 1 : call.batch_count};
     arguments.mainloop.ptr_A = static_cast<EA const*>(a.data);
     arguments.mainloop.dA = stride<typename Kernel::StrideA>(a);
     arguments.mainloop.ptr_B = static_cast<EB const*>(b.data);
@@ -194,6 +240,11 @@ struct GemmSm90 {
     arguments.scheduler.raster_order = call.raster_order == 0   ? RasterOrder::AlongM
                                        : call.raster_order == 1 ? RasterOrder::AlongN
                                                                 : RasterOrder::Heuristic;
+    if constexpr (kIsStreamK) {
+      using Decomposition = decltype(arguments.scheduler.decomposition_mode);
+      arguments.scheduler.splits = is_split ? call.batch_count : 1;
+      if (arguments.scheduler.splits > 1) arguments.scheduler.decomposition_mode = Decomposition::SplitK;
+    }
 
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;
 
@@ -201,6 +252,11 @@ struct GemmSm90 {
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
     result.supports_pdl = !Epilogue::reads_ahead(call.common);
+    if (kIsStreamK && call.common.workspace) {  // barriers, which every launch leaves as they came to be
+      cutlass::Status const status = Kernel::initialize_workspace(arguments, call.common.workspace);
+      note_clear(call.common.workspace, result);
+      return status;
+    }
     return cutlass::Status::kSuccess;
   }
 

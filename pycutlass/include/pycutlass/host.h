@@ -7,9 +7,13 @@
 
 #if !PYCUTLASS_DEVICE_SIDE
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cutlass/bfloat16.h>
 #include <cutlass/half.h>
 #include <cutlass/tfloat32.h>
+
+#include <cstring>
 
 #define PYCUTLASS_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -91,6 +95,54 @@ inline pycutlass_operand const& source_or_target(pycutlass_call const& call) {
   return call.operands[operand(call, PYCUTLASS_C).data ? PYCUTLASS_C : PYCUTLASS_D];
 }
 
+/// What the driver has for tensor maps, asked once after it was bound: its function, and its version of CUDA, such as
+/// 13010 for 13.1; 0 where it does not say, and -1 where it was not asked.
+inline PFN_cuTensorMapEncodeTiled_v12000 driver_encode_tiled = nullptr;
+inline int driver_version = -1;
+
+inline int ask_version() {
+  void* function = nullptr;
+  int version = 0;
+  if (driver.get_entry_point("cuDriverGetVersion", &function, 2020) != 0) return 0;
+  return reinterpret_cast<PFN_cuDriverGetVersion_v2020>(function)(&version) == CUDA_SUCCESS ? version : 0;
+}
+
+/// Bytes of an element of a tensor map.
+inline uint64_t bytes_of(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
+      return 1;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+/// Makes a tensor map. Drivers up to CUDA 13.1 set a bit in that of a tensor of less than 128 KiB that must not be set:
+/// CUTLASS clears it since 4.4 (cute/atom/copy_traits_sm90_tma.hpp).
+inline CUresult CUDAAPI encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                     cuuint64_t const* extents, cuuint64_t const* strides, cuuint32_t const* box,
+                                     cuuint32_t const* steps, CUtensorMapInterleave interleave,
+                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                     CUtensorMapFloatOOBfill fill) {
+  CUresult const result = driver_encode_tiled(map, type, rank, address, extents, strides, box, steps, interleave,
+                                              swizzle, promotion, fill);
+  if (driver_version < 0) driver_version = ask_version();
+  uint64_t bytes = extents[0] * bytes_of(type);
+  for (cuuint32_t i = 1; i < rank; ++i) bytes += (extents[i] - 1) * strides[i - 1];
+  if (result == CUDA_SUCCESS && bytes < (128 << 10) && driver_version <= 13010) {
+    reinterpret_cast<uint64_t*>(map)[1] &= ~(uint64_t(1) << 21);
+  }
+  return result;
+}
+
 }  // namespace pycutlass
 
 extern "C" {
@@ -109,6 +161,10 @@ cudaGetDriverEntryPointByVersion(char const* symbol, void** function, unsigned i
                                  cudaDriverEntryPointQueryResult* status) {
   bool found =
       pycutlass::driver.get_entry_point && pycutlass::driver.get_entry_point(symbol, function, cuda_version) == 0;
+  if (found && std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
+    pycutlass::driver_encode_tiled = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(*function);
+    *function = reinterpret_cast<void*>(&pycutlass::encode_tiled);
+  }
   if (status) *status = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return found ? cudaSuccess : cudaErrorInsufficientDriver;
 }
@@ -121,6 +177,9 @@ extern "C" __attribute__((visibility("hidden"))) cudaError_t cudaMemsetAsync(voi
   return cudaSuccess;
 }
 
-PYCUTLASS_EXPORT void pycutlass_bind(pycutlass_driver const* driver) { pycutlass::driver = *driver; }
+PYCUTLASS_EXPORT void pycutlass_bind(pycutlass_driver const* driver) {
+  pycutlass::driver = *driver;
+  pycutlass::driver_version = -1;
+}
 
 #endif

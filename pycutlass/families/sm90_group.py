@@ -1,0 +1,51 @@
+"""What Hopper-native groups lack of what a single GEMM takes."""
+
+from __future__ import annotations
+
+from pycutlass import _core
+from pycutlass.errors import DescriptionError
+from pycutlass.families.parts import Gemm
+
+__all__ = ["check_grouped"]
+
+_OPERANDS, _WRITTEN = ("f16", "bf16"), ("f16", "bf16", "f32")
+
+
+def check_grouped(kernel: Gemm) -> None:
+    """Raise DescriptionError where the GEMM is none that the problems of a group can be."""
+    tile, math = kernel.tile_description, kernel.tile_description.math_instruction
+    m, n, _ = tile.cluster_shape or (1, 1, 1)
+    for lacks, rule, remedy in (
+        (
+            math.a.short not in _OPERANDS or math.accumulator.short != "f32",
+            f"multiply f16 or bf16 and accumulate in f32, got {math.a} and {math.accumulator}",
+            "describe a GEMM for each problem",
+        ),
+        (
+            (kernel.A.layout, kernel.B.layout) != (_core.RowMajor, _core.ColumnMajor),
+            f"take A RowMajor and B ColumnMajor, got A of {kernel.A.order} and B of {kernel.B.order}",
+            "describe A as cutlass.RowMajor and B as cutlass.ColumnMajor",
+        ),
+        (
+            not kernel.epilogue_functor.is_tree and not kernel.D.is_row_major,
+            f"write D RowMajor, got {kernel.D.order}",
+            "describe C, which D follows, as cutlass.RowMajor",
+        ),
+        (
+            kernel.D.type.short not in _WRITTEN,
+            f"write {', '.join(_WRITTEN)}, got {kernel.D.type}",
+            "describe C, which D follows, and the functor's output, with one of these",
+        ),
+        (
+            max(m, n) > 2,
+            f"have 1 or 2 threadblocks along M and N in a cluster, got {[m, n]}",
+            "use cluster_shape=[2, 1]",
+        ),
+        (
+            tile.threadblock_shape[1] == 8,
+            "have at least 16 columns in a tile, got threadblock_shape N=8",
+            "use threadblock_shape N=16",
+        ),
+    ):
+        if lacks:
+            raise DescriptionError(f"Hopper-native groups {rule}: {remedy}")

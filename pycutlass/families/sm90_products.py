@@ -1,0 +1,76 @@
+"""What Hopper-native kernels multiply: the wgmma instructions, with the layouts and registers that they take."""
+
+from __future__ import annotations
+
+import itertools
+
+from pycutlass import _core
+from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.families.parts import Product, Tensor, Tile
+
+__all__ = [
+    "PRODUCTS",
+    "accumulator_registers",
+    "clean_registers",
+    "is_fast",
+    "is_one_instruction",
+    "most_registers",
+]
+
+_TENSOR_OP = _core.OpClass.TensorOp
+_ROW, _COLUMN = _core.RowMajor, _core.ColumnMajor
+#: wgmma reads operands of 16 bits from shared memory in either order, others only where their elements lie along K.
+_ALONG_K = ((_ROW, _COLUMN),)
+_ANY = (*_ALONG_K, (_ROW, _ROW), (_COLUMN, _ROW), (_COLUMN, _COLUMN))
+_FAST = MathOperation.multiply_add_fast_accum
+_EITHER = (MathOperation.multiply_add, _FAST)
+
+PRODUCTS = (
+    Product(_TENSOR_OP, "f16", "f16", "f32", None, _ANY),
+    Product(_TENSOR_OP, "bf16", "bf16", "f32", None, _ANY),
+    Product(_TENSOR_OP, "f16", "f16", "f16", None, _ANY),
+    Product(_TENSOR_OP, "tf32", "tf32", "f32", None, _ALONG_K),
+    Product(_TENSOR_OP, "s8", "s8", "s32", None, _ALONG_K),
+    *(
+        Product(_TENSOR_OP, a, b, "f32", None, _ALONG_K, operations=_EITHER)
+        for a, b in itertools.product(("e4m3", "e5m2"), repeat=2)
+    ),
+)
+
+#: Columns of a wgmma that CUTLASS takes unless it is told to take others as well (cute/arch/mma_sm90.hpp).
+_USUAL_COLUMNS = (8, 16, 32, 64, 96, 128, 192, 256)
+#: Registers of the 240 of a thread that sums can have, and those with which ptxas spills none. Built with CUDA 13.0 for
+#: C of 16 bits, 192 were clean, 208 spilled a few bytes, and from 216 on ptxas made each wgmma wait for the one before.
+#: C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled.
+_MOST, _CLEAN, _OF_WIDE = 224, 192, 24
+
+
+def is_fast(tile: Tile) -> bool:
+    """Return whether tensor cores alone sum up products of 8-bit floats."""
+    return tile.math_instruction.math_operation is _FAST
+
+
+def is_one_instruction(columns: int) -> bool:
+    """Return whether CUTLASS multiplies a tile of so many columns by one instruction without being told to."""
+    return columns in _USUAL_COLUMNS
+
+
+def accumulator_registers(tile: Tile) -> int:
+    """Return the registers of a thread that hold sums, of the 128 threads of each warp group.
+
+    Sums of 8-bit floats are there twice: those of the last few products, which have few bits, are added to the others.
+    """
+    m, n, _ = tile.threadblock_shape
+    elements = m * n // (256 if tile.kernel_schedule is KernelSchedule.Cooperative else 128)
+    math = tile.math_instruction
+    return elements * math.accumulator.bits // 32 * (2 if math.a.is_float8 and not is_fast(tile) else 1)
+
+
+def most_registers() -> int:
+    """Return how many registers of a thread sums can have."""
+    return _MOST
+
+
+def clean_registers(D: Tensor | None = None) -> int:
+    """Return with how many of them nothing spills, of a kernel that writes D."""
+    return _CLEAN - (_OF_WIDE if D is not None and D.type.bits > 16 else 0)

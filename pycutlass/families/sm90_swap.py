@@ -1,0 +1,48 @@
+"""Hopper-native kernels of the transposed problem: D^T = B^T x A^T, with the epilogue transposed as well.
+
+The tile has rows of the transposed D then, so that a problem with few rows takes tiles with few columns. Nothing is
+copied: the transposed matrix of a row-major one is column-major, at the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pycutlass import _core
+from pycutlass.errors import DescriptionError
+from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor
+
+__all__ = ["check_swap", "parts_in_kernel"]
+
+
+def check_swap(kernel: Gemm) -> None:
+    """Check that the epilogue of a transposed problem can be transposed."""
+    functor = kernel.epilogue_functor
+    if kernel.swap_ab and functor.is_tree and functor.transposed() is None:
+        raise DescriptionError(
+            f"swap_ab=True computes the transposed problem, and {functor!r} cannot be transposed: an epilogue that "
+            f"combines pairs of columns, or selects from rows, has them side by side in the tile; use swap_ab=False"
+        )
+
+
+def parts_in_kernel(kernel: Gemm) -> Parts:
+    """Return the epilogue and the operands as the C++ of a kernel has them."""
+    functor, A, B, C, D = kernel.epilogue_functor, kernel.A, kernel.B, kernel.C, kernel.D
+    if kernel.swap_ab:
+        functor = _transposed_epilogue(functor)
+        A, B, C, D = _transposed(B), _transposed(A), _transposed(C), _transposed(D)
+    if functor.is_tree and not D.is_row_major:
+        functor = functor.by_columns() or functor
+    return Parts(functor, A, B, C, D)
+
+
+def _transposed_epilogue(functor: Epilogue) -> Epilogue:
+    transposed: Epilogue | None = functor.transposed() if functor.is_tree else None
+    return transposed or functor
+
+
+def _transposed(operand: Tensor) -> Tensor:
+    """Return what describes the transposed matrix."""
+    layout = {_core.RowMajor: _core.ColumnMajor, _core.ColumnMajor: _core.RowMajor}.get(operand.layout, operand.layout)
+    transposed: Tensor = replace(operand, layout=layout)  # type: ignore[type-var]
+    return transposed

@@ -1,0 +1,109 @@
+"""Every class of Hopper-native GEMMs against sums that are exact, on problems that tiles do not divide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hopper_classes import CLASSES
+
+import pycutlass
+from pycutlass import GemmArguments, GemmOperationUniversal, cutlass
+
+TORCH = {
+    **{"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "tf32": torch.float32},
+    **{"s8": torch.int8, "s32": torch.int32, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2},
+}
+SIZES = [(16, 16, 16), (128, 128, 128), (272, 144, 80), (64, 528, 400), (1040, 272, 1024)]
+
+
+def matrix(description: Any, values: torch.Tensor) -> torch.Tensor:
+    """Return a matrix in its layout, with room behind each line."""
+    lines = values if description.is_row_major else values.mT
+    memory = torch.zeros((*lines.shape[:-1], lines.shape[-1] + 16), device="cuda").to(TORCH[description.type.short])
+    inside = memory[..., : lines.shape[-1]]
+    inside.copy_(lines)
+    return inside if description.is_row_major else inside.mT
+
+
+def integers(*shape: int, most: int = 1) -> torch.Tensor:
+    return torch.randint(-most, most + 1, shape, device="cuda").double()
+
+
+def launch(operation: GemmOperationUniversal, size: tuple[int, int, int], batch: int | None, **options: Any) -> None:
+    """Launch with poisoned memory, and compare every element with what it must be."""
+    (m, n, k), before = size, () if batch is None else (batch,)
+    a, b, c = integers(*before, m, k), integers(*before, k, n), integers(*before, m, n, most=2)
+    is_function = operation.epilogue_functor.is_tree
+    poison = torch.full((*before, m, n), 99.0, device="cuda")
+    D = matrix(operation.D, poison)
+    if is_function:
+        bias = integers(n, most=2)
+        given = {"epilogue": {"bias": bias.to(TORCH[operation.epilogue_functor.ports[0].type.short])}}
+        exact, C, output_op = a @ b + bias, None, None
+    else:
+        given, C = {}, matrix(operation.C, c)
+        exact, output_op = a @ b - c, operation.epilogue_type(1.0, -1.0)
+        if operation.epilogue_functor.activation is not None:
+            exact = exact.relu()
+    if batch is not None:
+        options |= {"gemm_mode": cutlass.gemm.Mode.Batched, "batch": batch}
+    arguments = GemmArguments(
+        *(operation, size, matrix(operation.A, a), matrix(operation.B, b), C, D),
+        output_op=output_op,
+        **given,
+        **options,
+    )
+    operation.run(arguments)
+    arguments.sync()
+    low, high = operation.D.type.limits
+    assert torch.equal(D.double(), exact.clamp(low, high).to(TORCH[operation.D.type.short]).double())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_element_is_exact(name: str, size: tuple[int, int, int]) -> None:
+    pycutlass.compiler.add_module([CLASSES[name]])
+    launch(CLASSES[name], size, None)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_batch_is_exact(name: str) -> None:
+    pycutlass.compiler.add_module([CLASSES[name]])
+    launch(CLASSES[name], (144, 80, 96), 3)
+
+
+@pytest.mark.parametrize("slices", [2, 3, 7, 16])
+@pytest.mark.parametrize("name", [name for name in CLASSES if name.startswith("stream-K")])
+def test_split_sums_are_exact(name: str, slices: int) -> None:
+    pycutlass.compiler.add_module([CLASSES[name]])
+    for size in ((128, 128, 1024), (272, 144, 2064), (16, 16, 16384)):
+        launch(CLASSES[name], size, None, split_k_slices=slices)
+
+
+def test_two_streams_of_stream_k_never_wait_for_each_other() -> None:
+    operation = CLASSES["stream-K"]
+    pycutlass.compiler.add_module([operation])
+    m, n, k = 1040, 1152, 4096
+    a, b = integers(m, k).half(), integers(k, n).half().mT.contiguous().mT
+    results = [torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in results]
+    calls = [GemmArguments(operation, (m, n, k), a, b, None, D) for D in results]
+    torch.cuda.synchronize()
+    for _ in range(500):
+        for stream, call in zip(streams, calls, strict=True):
+            with torch.cuda.stream(stream):
+                operation.run(call)
+    torch.cuda.synchronize()
+    exact = (a.double() @ b.double()).half()
+    assert all(torch.equal(D, exact) for D in results)
+    graph = torch.cuda.CUDAGraph()
+    results[0].fill_(float("nan"))
+    with torch.cuda.graph(graph):
+        operation.run(calls[0])
+        operation.run(calls[0])
+    for _ in range(20):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(results[0], exact)

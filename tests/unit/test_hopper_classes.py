@@ -1,0 +1,173 @@
+"""Hopper-native GEMMs of all types, layouts and schedules: what is described, what text is made, what the host does."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from descriptions import COLUMN, ROW, TAG
+from epilogue_functions import biased
+from hopper_classes import described, of_tma
+
+import pycutlass
+from pycutlass import (
+    GemmArguments,
+    KernelSchedule,
+    LinearCombination,
+    MathOperation,
+    cutlass,
+)
+from pycutlass.errors import ArgumentError, DescriptionError
+from pycutlass.families.sm90_memory import lies_in_shared_memory
+from pycutlass.types import element
+
+F16, F32 = cutlass.float16, cutlass.float32
+
+
+ANY = list(itertools.product((ROW, COLUMN), repeat=2))
+
+
+@pytest.mark.parametrize("layouts", ANY)
+@pytest.mark.parametrize(("operand", "accumulator"), [("f16", "f32"), ("bf16", "f32"), ("f16", "f16")])
+def test_operands_of_16_bits_lie_as_they_like(operand: str, accumulator: str, layouts: Any) -> None:
+    for C, D in itertools.product((ROW, COLUMN), repeat=2):
+        operation = described(operand, None, accumulator, layouts, C=of_tma("f16", C), D=of_tma("f32", D))
+        assert operation.supports((128, 64, 32))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "accumulator"),
+    [
+        ("tf32", "tf32", "f32"),
+        ("s8", "s8", "s32"),
+        *((a, b, "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
+    ],
+)
+def test_others_lie_along_k(a: str, b: str, accumulator: str) -> None:
+    for layouts in ANY:
+        if layouts == (ROW, COLUMN):
+            assert described(a, b, accumulator, layouts).supports((128, 64, 64))
+            continue
+        with pytest.raises(DescriptionError, match="whose elements lie along K, A RowMajor and B ColumnMajor"):
+            described(a, b, accumulator, layouts)
+
+
+def test_fast_accumulation_is_of_floats_of_8_bits() -> None:
+    fast = described("e4m3", operation=MathOperation.multiply_add_fast_accum)
+    assert "CooperativeFastAccumulation" in fast.body() and "FastAccumulation" not in described("e4m3").body()
+    assert fast.tile_description.accumulator_registers * 2 == described("e4m3").tile_description.accumulator_registers
+    with pytest.raises(DescriptionError, match="multiply"):
+        described("f16", operation=MathOperation.multiply_add_fast_accum)
+
+
+def test_sums_of_8_bit_floats_are_there_twice() -> None:
+    with pytest.raises(DescriptionError, match="256 accumulator registers"):
+        described("e4m3", shape=(128, 256, 128))
+    assert described("e4m3", shape=(128, 256, 128), operation=MathOperation.multiply_add_fast_accum)
+
+
+def test_swapped_operands_make_the_transposed_problem() -> None:
+    C = of_tma("f16")
+    plain, swapped = (described(C=C, shape=(64, 8, 64), swap_ab=swap_ab) for swap_ab in (False, True))
+    assert plain != swapped and plain.procedural_name() != swapped.procedural_name()
+    assert "TransposedSm90<Transposed>" in swapped.body() and "TransposedSm90" not in plain.body()
+    assert swapped.body().count("cutlass::layout::ColumnMajor") == 2  # B^T of B, which lies along K, and D^T
+    for copy in (pickle.loads(pickle.dumps(swapped)), eval(repr(swapped), vars(pycutlass) | {"cutlass": cutlass})):
+        assert copy == swapped and copy.procedural_name() == swapped.procedural_name()
+    assert swapped.output((3, 64, 64)).strides == (64, 1)
+
+
+def test_a_function_with_a_column_major_d_is_swapped_anyhow() -> None:
+    C, functor = of_tma("f16", COLUMN), biased(F16, 8)
+    one, other = (described(C=C, functor=functor, swap_ab=swap_ab) for swap_ab in (False, True))
+    assert one == other and one.swap_ab
+    with pytest.raises(DescriptionError, match="swap_ab must be a bool"):
+        described(C=C, functor=functor, swap_ab=1)  # type: ignore[arg-type]
+
+
+def test_a_vector_of_a_swapped_function_is_that_of_the_other_axis() -> None:
+    rows = described(C=of_tma("f16"), functor=biased(F16, 8), swap_ab=True)
+    assert "pycutlass::ColumnVector" in rows.body() or "Column<" in rows.body()
+    given = {"bias": pycutlass.TensorSpec((64,), "float16")}
+    assert rows.supports((128, 64, 64), given)
+
+
+@pytest.mark.parametrize("columns", [8, 16, 48, 144, 160, 208, 224])
+def test_every_number_of_columns_is_one_instruction(columns: int) -> None:
+    text = described(C=of_tma("f16"), shape=(128, columns, 64), schedule=KernelSchedule.Cooperative).body()
+    assert ("CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED" in text) == (columns not in (8, 16))
+
+
+@pytest.mark.parametrize("cluster", [(4, 1), (1, 4), (2, 4), (4, 2), (8, 1), (1, 8)])
+def test_clusters_have_up_to_8_threadblocks(cluster: tuple[int, int]) -> None:
+    assert f"_{cluster[0]}x{cluster[1]}_" in described(cluster=cluster).procedural_name()
+
+
+def test_stream_k_splits_k() -> None:
+    operation = described(C=of_tma("f16"), swizzle=cutlass.ThreadblockSwizzleStreamK)
+    assert operation.is_stream_k and "pycutlass::StreamK>" in operation.body()
+    size = pycutlass.GemmProblemSize(128, 128, 4096, split_k_slices=7)
+    assert operation.supports(size)
+    answer = described(C=of_tma("f16")).supports(size)
+    assert "split K by stream-K alone" in answer.reason and "ThreadblockSwizzleStreamK" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("shape", "stages", "fits"),
+    [
+        ((128, 160, 32), None, True),
+        ((128, 48, 32), None, False),
+        ((128, 112, 64), None, False),
+        ((128, 8, 32), 4, True),
+        ((128, 8, 32), 2, True),
+        ((128, 8, 32), 3, False),
+        ((128, 8, 48), None, False),
+    ],
+)
+def test_what_cute_lays_out(shape: tuple[int, int, int], stages: int | None, fits: bool) -> None:
+    """As nvcc says of tf32."""
+    if fits:
+        tile = described("tf32", shape=shape, stages=stages).tile_description
+        assert lies_in_shared_memory(tile, stages)
+        return
+    with pytest.raises(DescriptionError, match="CuTe cannot lay out"):
+        described("tf32", shape=shape, stages=stages)
+
+
+@pytest.mark.parametrize("operand", ["f16", "bf16", "tf32", "s8", "e4m3", "e5m2"])
+@pytest.mark.parametrize("swap_ab", [False, True])
+def test_the_host_multiplies_them(operand: str, swap_ab: bool, without_gpu: None) -> None:
+    accumulator = "s32" if operand == "s8" else "f32"
+    operation = described(
+        operand, None, accumulator, shape=(128, 64, 1024 // element(TAG[operand]).bits), swap_ab=swap_ab
+    )
+    m, n, k = 24, 32, 48
+    chance = np.random.default_rng(5)
+    dtype = element(TAG[operand]).dtype
+    a, b = (chance.integers(-3, 4, shape).astype(dtype) for shape in ((m, k), (n, k)))
+    d = np.full((m, n), 99, element(TAG[accumulator]).dtype)
+    arguments = GemmArguments(operation, (m, n, k), a, b.T, None, d)
+    operation.run(arguments)
+    arguments.sync()
+    assert np.array_equal(d, a.astype(float) @ b.astype(float).T)
+
+
+def test_int8_wraps_around_where_tensor_cores_do(without_gpu: None) -> None:
+    operation = described("s8", None, "s32", functor=LinearCombination(cutlass.int32, 4, cutlass.int32, cutlass.int32))
+    k = 2**17 + 16
+    a, b, d = np.full((1, k), -128, np.int8), np.full((4, k), -128, np.int8), np.empty((1, 4), np.int32)
+    arguments = GemmArguments(operation, (1, 4, k), a, b.T, None, d)
+    operation.run(arguments)
+    arguments.sync()
+    assert np.all(d == k * 2**14 - 2**32)
+
+
+def test_operands_that_tma_cannot_move_are_named() -> None:
+    operation = described("e4m3")
+    reason = operation.supports((128, 64, 24)).reason
+    assert "TMA needs 16-byte alignment" in reason and "operand A" in reason
+    with pytest.raises(ArgumentError, match="operand A"):
+        GemmArguments(operation, (4, 4, 24), *(np.zeros((4, 24), element(TAG["e4m3"]).dtype),) * 2)
