@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,18 @@ TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
 )
 SWIZZLES = (1, 2, 4, 8)
+#: Tiles and clusters of cooperative kernels that divide K, where whole tiles leave multiprocessors without work.
+SPLIT_TILES: tuple[tuple[Size, tuple[int, int]], ...] = (
+    ((128, 128, 64), (1, 1)),
+    ((128, 256, 64), (2, 1)),
+    ((256, 128, 64), (1, 2)),
+    ((128, 192, 64), (2, 1)),
+)
+_MULTIPROCESSORS = 132
+_MORE = (
+    "Where tiles are fewer than twice the multiprocessors, stream-K and split-K of cooperative tiles as well; with up "
+    "to 128 rows the transposed problem (swap_ab), in tiles of as few columns, whole and divided along K."
+)
 _NO_PDL = "the same, launch_with_pdl=False"
 AMPERE_SWIZZLES = (1, 4, 8)
 
@@ -61,17 +73,28 @@ class Choice:
     cluster: tuple[int, int]
     swizzle: int
     raster: RasterOrder
+    slices: int = 0
+    swap_ab: bool = False
 
     @property
     def name(self) -> str:
         """How the tables call it."""
         shape, cluster = "x".join(map(str, self.tile)), "x".join(map(str, self.cluster))
-        return f"{self.schedule.name} {shape}, {cluster}, swizzle {self.swizzle}, {self.raster.name}"
+        swapped = "swapped " if self.swap_ab else ""
+        split = f"split-K {self.slices}" if self.slices > 1 else "stream-K"
+        walk = split if self.slices else f"swizzle {self.swizzle}"
+        return f"{swapped}{self.schedule.name} {shape}, {cluster}, {walk}, {self.raster.name}"
 
     @property
     def operation(self) -> GemmOperationUniversal:
         """The kernel; the swizzle is no part of its code, so choices that differ in it alone share that."""
-        return hopper(self.tile, self.cluster, self.schedule, self.swizzle)
+        parts = (self.tile, self.cluster, self.schedule, self.swizzle)
+        return hopper(*parts, stream_k=self.slices > 0, swap_ab=self.swap_ab)
+
+    def loop(self, problem: Problem, *, launch_with_pdl: bool = True) -> Loop:
+        """Return a loop over the kernel."""
+        slices = max(1, self.slices)
+        return problem.pycutlass(self.operation, self.raster, launch_with_pdl=launch_with_pdl, slices=slices)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     operations = _operations(chosen.only)
     if chosen.dry:
         print("\n".join(dict.fromkeys(operation.procedural_name() for operation in operations)))
-        print(f"{len(shape_choices())} choices for each of {len(SHAPES)} shapes")
+        print(f"{[len(shape_choices(size)) for size in SHAPES]} choices for {len(SHAPES)} shapes")
         return 0
     about = (
         "f16 operands and result, f32 accumulation, A row-major, B column-major, random normal inputs that do not stay "
@@ -168,13 +191,13 @@ def shapes(report: Report, seconds: float) -> None:
         columns = ("M x N x K", "torch.mm us", "TFLOP/s", "PyCUTLASS us", "TFLOP/s", "speed of cuBLAS's")
         tiles = "; ".join(f"{s.name} {_shape(t)} with cluster {c[0]}x{c[1]}" for s, t, c in TILES)
         swizzles = ", ".join(map(str, SWIZZLES))
-        note = f"Best of {len(shape_choices())}: {tiles}; each with swizzle {swizzles}, and raster along M and along N."
+        note = f"Best of {tiles}; each with swizzle {swizzles}, and raster along M and along N. {_MORE}"
         report.table("Hopper kernels against cuBLAS", (*columns, "round by round", "best"), rows, note)
         report.save()
 
 
 def _shape_row(report: Report, problem: Problem, seconds: float) -> Sequence[str]:
-    found = contest(problem, shape_choices(), seconds)
+    found = contest(problem, shape_choices(problem.size), seconds)
     report.raw(f"shape {_shape(problem.size)}", {"screened us": found.screened, "best": found.best, **found.times})
     mm, ours = found.torch.median, found.ours.median
     times = (number(mm), f"{problem.rate(mm):.1f}", number(ours), f"{problem.rate(ours):.1f}")
@@ -196,14 +219,42 @@ def pingpong_choices() -> list[Choice]:
     ]
 
 
-def shape_choices() -> list[Choice]:
+def shape_choices(size: Size) -> list[Choice]:
     """Return all that is tried for a shape."""
     return [
         Choice(schedule, tile, cluster, swizzle, raster)
         for schedule, tile, cluster in TILES
         for swizzle in SWIZZLES
         for raster in (RasterOrder.AlongM, RasterOrder.AlongN)
-    ]
+    ] + [*_split_choices(size), *_swapped_choices(size)]
+
+
+def _split_choices(size: Size) -> Iterator[Choice]:
+    """Yield kernels that divide tiles along K, where whole tiles leave multiprocessors without work."""
+    m, n, k = size
+    for tile, cluster in SPLIT_TILES:
+        tiles = -(-m // tile[0]) * -(-n // tile[1])
+        if tiles > 2 * _MULTIPROCESSORS:
+            continue
+        most = max(1, min(k // 256, 2 * _MULTIPROCESSORS // tiles))
+        for slices in sorted({1, *(count for count in (2, 3, 4, 6, 8, 16, 32) if count <= most)}):
+            yield Choice(KernelSchedule.Cooperative, tile, cluster, 1, RasterOrder.Heuristic, slices)
+
+
+def _swapped_choices(size: Size) -> Iterator[Choice]:
+    """Yield kernels of the transposed problem, whose tiles have as few columns as the problem has rows."""
+    m, n, k = size
+    columns = next((columns for columns in (8, 16, 32, 64, 128) if m <= columns), None)
+    if columns is None:
+        return
+    for rows, depth in ((64, 64), (64, 128), (128, 64), (128, 128)):
+        yield Choice(KernelSchedule.Pingpong, (rows, columns, depth), (1, 1), 1, RasterOrder.AlongM, 0, swap_ab=True)
+    for depth in (64, 128):
+        tiles = -(-n // 128)
+        most = max(1, min(k // 256, 4 * _MULTIPROCESSORS // tiles))
+        for slices in (0, 1, *(count for count in (2, 3, 4, 8, 16) if count <= most)):
+            tile = (128, columns, depth)
+            yield Choice(KernelSchedule.Cooperative, tile, (1, 1), 1, RasterOrder.AlongM, slices, swap_ab=True)
 
 
 # Choosing and comparing
@@ -245,11 +296,11 @@ def contest(
     compiled = [choice for choice in choices if choice.operation.artifacts]
     if not compiled:
         raise BenchmarkError(f"no kernel for {problem.size} could be compiled")
-    loops = {choice.name: problem.pycutlass(choice.operation, choice.raster) for choice in compiled}
+    loops = {choice.name: choice.loop(problem) for choice in compiled}
     screened = device_times(loops, seconds=seconds, batch_seconds=0.002)
     medians = {name: summarize(series).median for name, series in screened.items()}
     best = min(compiled, key=lambda choice: medians[choice.name])
-    alone = problem.pycutlass(best.operation, best.raster, launch_with_pdl=False)
+    alone = best.loop(problem, launch_with_pdl=False)
     finalists = {"torch.mm": problem.torch_mm(), "PyCUTLASS": loops[best.name], _NO_PDL: alone, **(others or {})}
     return Contest(best.name, medians, device_times(finalists, seconds=len(finalists) / 2 * seconds))
 
@@ -290,8 +341,10 @@ def _shape(size: Size) -> str:
 def _operations(parts: Sequence[str]) -> list[GemmOperationUniversal]:
     """Return every kernel that the parts need."""
     wanted = [ampere(swizzle=swizzle) for swizzle in AMPERE_SWIZZLES] if "ampere" in parts else []
-    choices = {"cooperative": cooperative_choices, "pingpong": pingpong_choices, "shapes": shape_choices}
-    return wanted + [choice.operation for part in parts if part in choices for choice in choices[part]()]
+    choices = {"cooperative": cooperative_choices, "pingpong": pingpong_choices}
+    chosen = [choice for part in parts if part in choices for choice in choices[part]()]
+    chosen += [choice for size in SHAPES for choice in shape_choices(size) if "shapes" in parts]
+    return wanted + list(dict.fromkeys(choice.operation for choice in chosen))
 
 
 class _Builds:

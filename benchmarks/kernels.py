@@ -30,19 +30,25 @@ def plain(tile: Triple, stages: int, warps: Triple, swizzle: int) -> GemmOperati
         (16, 8, 16), cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
     )
     described = pycutlass.TileDescription(tile, stages, warps, instruction)
-    return _operation(80, described, swizzle)
+    return _operation(80, described, f"IdentitySwizzle{swizzle}")
 
 
 @functools.cache
 def hopper(
-    tile: Triple, cluster: tuple[int, int], schedule: KernelSchedule, swizzle: int = 1
+    tile: Triple,
+    cluster: tuple[int, int],
+    schedule: KernelSchedule,
+    swizzle: int = 1,
+    *,
+    stream_k: bool = False,
+    swap_ab: bool = False,
 ) -> GemmOperationUniversal:
-    """Return the same GEMM as a Hopper-native kernel."""
+    """Return the same GEMM as a Hopper-native kernel, of the transposed problem where A and B are swapped."""
     instruction = pycutlass.MathInstruction(
         None, cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.TensorOp
     )
     described = pycutlass.TileDescription(tile, None, None, instruction, (*cluster, 1), schedule)
-    return _operation(90, described, swizzle)
+    return _operation(90, described, "ThreadblockSwizzleStreamK" if stream_k else f"IdentitySwizzle{swizzle}", swap_ab)
 
 
 def small_ampere() -> GemmOperationUniversal:
@@ -55,12 +61,14 @@ def small_hopper() -> GemmOperationUniversal:
     return hopper((128, 128, 64), (2, 1), KernelSchedule.Pingpong)
 
 
-def _operation(capability: int, tile: pycutlass.TileDescription, swizzle: int) -> GemmOperationUniversal:
+def _operation(
+    capability: int, tile: pycutlass.TileDescription, swizzle: str, swap_ab: bool = False
+) -> GemmOperationUniversal:
     row = pycutlass.TensorDescription(cutlass.float16, cutlass.RowMajor, 8)
     column = pycutlass.TensorDescription(cutlass.float16, cutlass.ColumnMajor, 8)
     functor = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
-    swizzling = getattr(cutlass, f"IdentitySwizzle{swizzle}")
-    return GemmOperationUniversal(capability, tile, row, column, row, functor, swizzling)
+    swizzling = getattr(cutlass, swizzle)
+    return GemmOperationUniversal(capability, tile, row, column, row, functor, swizzling, row, swap_ab)
 
 
 #: Fifty small kernels, for `plain`.

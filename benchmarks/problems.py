@@ -74,9 +74,11 @@ class Problem:
         raster_order: RasterOrder = RasterOrder.Heuristic,
         *,
         launch_with_pdl: bool = True,
+        slices: int = 1,
     ) -> Loop:
         """Return a loop over an operation of PyCUTLASS."""
         options: dict[str, Any] = {"raster_order": raster_order, "launch_with_pdl": launch_with_pdl}
+        options |= {"split_k_slices": slices} if slices > 1 else {}
         calls = []
         for a, b, d in self.sets:
             arguments = GemmArguments(operation, self.size, a, b, None, d, **options)

@@ -132,8 +132,8 @@ inline CUresult CUDAAPI encode_tiled(CUtensorMap* map, CUtensorMapDataType type,
                                      cuuint32_t const* steps, CUtensorMapInterleave interleave,
                                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                      CUtensorMapFloatOOBfill fill) {
-  CUresult const result = driver_encode_tiled(map, type, rank, address, extents, strides, box, steps, interleave,
-                                              swizzle, promotion, fill);
+  CUresult const result =
+      driver_encode_tiled(map, type, rank, address, extents, strides, box, steps, interleave, swizzle, promotion, fill);
   if (driver_version < 0) driver_version = ask_version();
   uint64_t bytes = extents[0] * bytes_of(type);
   for (cuuint32_t i = 1; i < rank; ++i) bytes += (extents[i] - 1) * strides[i - 1];
