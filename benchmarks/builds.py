@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.common import BenchmarkError, Report
-from pycutlass import GemmOperationGrouped, GemmOperationUniversal, PyCutlassError, compiler, device, toolkit
+from pycutlass import (
+    GemmOperationGrouped,
+    GemmOperationUniversal,
+    PyCutlassError,
+    ReductionOperation,
+    compiler,
+    device,
+    toolkit,
+)
 from pycutlass.errors import ToolkitError
 from pycutlass.families.ampere.family import shape_text
 
@@ -225,7 +233,7 @@ def build_same(operation: GemmOperation, output: Path) -> Path:
     return output
 
 
-def compile_all(report: Report, operations: Sequence[GemmOperation]) -> None:
+def compile_all(report: Report, operations: Sequence[GemmOperation | ReductionOperation]) -> None:
     """Compile all at once; where one cannot be compiled, say which, and have the others."""
     try:
         compiler.add_module(operations)

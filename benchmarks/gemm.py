@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.builds import NativeGemm, build_native, compile_all
 from benchmarks.common import BenchmarkError, Report, number, options
-from benchmarks.kernels import ampere, hopper
+from benchmarks.kernels import ampere, hopper, summing
 from benchmarks.problems import Problem
 from benchmarks.timing import Loop, Summary, device_times, median_ratio, summarize
 from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder, device
@@ -43,7 +43,10 @@ TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Pingpong, (64, 128, 64), (2, 1)),
     (KernelSchedule.Pingpong, (64, 128, 128), (1, 1)),
     (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (128, 160, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 192, 64), (2, 1)),
+    (KernelSchedule.Pingpong, (192, 96, 64), (1, 1)),
+    (KernelSchedule.Pingpong, (128, 160, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
 )
@@ -55,10 +58,18 @@ SPLIT_TILES: tuple[tuple[Size, tuple[int, int]], ...] = (
     ((256, 128, 64), (1, 2)),
     ((128, 192, 64), (2, 1)),
 )
+#: Those whose partial sums another kernel adds up.
+PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
+    (KernelSchedule.Pingpong, (64, 128, 64), (1, 1)),
+    (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
+    (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
+)
 _MULTIPROCESSORS = 132
 _MORE = (
-    "Where tiles are fewer than twice the multiprocessors, stream-K and split-K of cooperative tiles as well; with up "
-    "to 128 rows the transposed problem (swap_ab), in tiles of as few columns, whole and divided along K."
+    "Where tiles are fewer than twice the multiprocessors, stream-K and split-K of cooperative tiles as well, and "
+    "parallel split-K, with the time of the kernel that adds up; with up to 128 rows the transposed problem (swap_ab), "
+    "in tiles of as few columns, whole and divided along K."
 )
 _NO_PDL = "the same, launch_with_pdl=False"
 AMPERE_SWIZZLES = (1, 4, 8)
@@ -75,13 +86,14 @@ class Choice:
     raster: RasterOrder
     slices: int = 0
     swap_ab: bool = False
+    parallel: bool = False
 
     @property
     def name(self) -> str:
         """How the tables call it."""
         shape, cluster = "x".join(map(str, self.tile)), "x".join(map(str, self.cluster))
         swapped = "swapped " if self.swap_ab else ""
-        split = f"split-K {self.slices}" if self.slices > 1 else "stream-K"
+        split = f"{'parallel ' if self.parallel else ''}split-K {self.slices}" if self.slices > 1 else "stream-K"
         walk = split if self.slices else f"swizzle {self.swizzle}"
         return f"{swapped}{self.schedule.name} {shape}, {cluster}, {walk}, {self.raster.name}"
 
@@ -89,7 +101,12 @@ class Choice:
     def operation(self) -> GemmOperationUniversal:
         """The kernel; the swizzle is no part of its code, so choices that differ in it alone share that."""
         parts = (self.tile, self.cluster, self.schedule, self.swizzle)
-        return hopper(*parts, stream_k=self.slices > 0, swap_ab=self.swap_ab)
+        return hopper(*parts, stream_k=self.slices > 0 and not self.parallel, swap_ab=self.swap_ab)
+
+    @property
+    def launched(self) -> GemmOperationUniversal:
+        """The kernel that is compiled: of parallel split-K that of the partial sums."""
+        return self.operation.partial if self.parallel else self.operation
 
     def loop(self, problem: Problem, *, launch_with_pdl: bool = True) -> Loop:
         """Return a loop over the kernel."""
@@ -122,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not report.result["failures"]:
             with report.part("compile the kernels"):
                 compile_all(report, operations)
+                compile_all(report, [summing()])  # beside others it would want partial sums of them all
             builds.join()
             _measure(report, chosen.only, builds, seconds)
     return report.finish()
@@ -239,6 +257,11 @@ def _split_choices(size: Size) -> Iterator[Choice]:
         most = max(1, min(k // 256, 2 * _MULTIPROCESSORS // tiles))
         for slices in sorted({1, *(count for count in (2, 3, 4, 6, 8, 16, 32) if count <= most)}):
             yield Choice(KernelSchedule.Cooperative, tile, cluster, 1, RasterOrder.Heuristic, slices)
+    for schedule, tile, cluster in PARALLEL_TILES:
+        tiles = -(-m // tile[0]) * -(-n // tile[1])
+        most = min(k // 512, 2 * _MULTIPROCESSORS // tiles)
+        for slices in (count for count in (2, 3, 4, 6, 8, 16, 32) if count <= most and k % (8 * count) == 0):
+            yield Choice(schedule, tile, cluster, 1, RasterOrder.AlongM, slices, parallel=True)
 
 
 def _swapped_choices(size: Size) -> Iterator[Choice]:
@@ -293,7 +316,7 @@ def contest(
     problem: Problem, choices: Sequence[Choice], seconds: float, others: Mapping[str, Loop] | None = None
 ) -> Contest:
     """Find the fastest of `choices`, then measure it, `others` and torch.mm in turns."""
-    compiled = [choice for choice in choices if choice.operation.artifacts]
+    compiled = [choice for choice in choices if choice.launched.artifacts]
     if not compiled:
         raise BenchmarkError(f"no kernel for {problem.size} could be compiled")
     loops = {choice.name: choice.loop(problem) for choice in compiled}
@@ -344,7 +367,7 @@ def _operations(parts: Sequence[str]) -> list[GemmOperationUniversal]:
     choices = {"cooperative": cooperative_choices, "pingpong": pingpong_choices}
     chosen = [choice for part in parts if part in choices for choice in choices[part]()]
     chosen += [choice for size in SHAPES for choice in shape_choices(size) if "shapes" in parts]
-    return wanted + list(dict.fromkeys(choice.operation for choice in chosen))
+    return wanted + list(dict.fromkeys(choice.launched for choice in chosen))
 
 
 class _Builds:

@@ -9,9 +9,9 @@ import functools
 from collections.abc import Callable, Mapping
 
 import pycutlass
-from pycutlass import GemmOperationUniversal, KernelSchedule, cutlass
+from pycutlass import GemmOperationUniversal, KernelSchedule, ReductionOperation, cutlass
 
-__all__ = ["COMPILED", "KINDS", "ampere", "hopper", "plain", "small_ampere", "small_hopper"]
+__all__ = ["COMPILED", "KINDS", "ampere", "hopper", "plain", "small_ampere", "small_hopper", "summing"]
 
 Triple = tuple[int, int, int]
 
@@ -49,6 +49,15 @@ def hopper(
     )
     described = pycutlass.TileDescription(tile, None, None, instruction, (*cluster, 1), schedule)
     return _operation(90, described, "ThreadblockSwizzleStreamK" if stream_k else f"IdentitySwizzle{swizzle}", swap_ab)
+
+
+@functools.cache
+def summing() -> ReductionOperation:
+    """Return what adds up partial sums of these kernels."""
+    row = pycutlass.TensorDescription(cutlass.float16, cutlass.RowMajor, 8)
+    functor = pycutlass.LinearCombination(cutlass.float16, 8, cutlass.float32, cutlass.float32)
+    shape = cutlass.MatrixCoord(4, 256)
+    return ReductionOperation(shape, row, cutlass.float32, epilogue_functor=functor, count=8, partitions_per_stage=4)
 
 
 def small_ampere() -> GemmOperationUniversal:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import BenchmarkError
+from benchmarks.kernels import summing
 from benchmarks.timing import Loop, cycling
-from pycutlass import GemmArguments, GemmOperationUniversal, RasterOrder
+from pycutlass import GemmArguments, GemmOperationUniversal, RasterOrder, ReductionArguments, cutlass
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "input_sets"]
 
 Size = tuple[int, int, int]
+Mode = cutlass.gemm.Mode
 
 _MOST_SETS = 32
 _TOLERANCE = 1e-3  # relative, in the Frobenius norm; rounding the result to f16 makes about 2e-4
@@ -76,14 +78,30 @@ class Problem:
         launch_with_pdl: bool = True,
         slices: int = 1,
     ) -> Loop:
-        """Return a loop over an operation of PyCUTLASS."""
+        """Return a loop over an operation of PyCUTLASS; slices are added up by another kernel, but for stream-K."""
         options: dict[str, Any] = {"raster_order": raster_order, "launch_with_pdl": launch_with_pdl}
         options |= {"split_k_slices": slices} if slices > 1 else {}
-        calls = []
+        calls: list[Any] = []
+        if slices > 1 and not operation.is_stream_k:
+            calls = [self._in_parallel(operation, tensors, options) for tensors in self.sets]
+            return self._checked(f"{operation.procedural_name()} in {slices} slices", calls)
         for a, b, d in self.sets:
             arguments = GemmArguments(operation, self.size, a, b, None, d, **options)
             calls.append(functools.partial(operation.run, arguments))
         return self._checked(operation.procedural_name(), calls)
+
+    def _in_parallel(self, operation: GemmOperationUniversal, tensors: Any, options: dict[str, Any]) -> Any:
+        """Return a call that makes partial sums, and adds them up."""
+        a, b, d = tensors
+        arguments = GemmArguments(operation, self.size, a, b, None, d, Mode.GemmSplitKParallel, **options)
+        reduction = summing()
+        sums = ReductionArguments(reduction, self.size[:2], options["split_k_slices"], arguments.ptr_D, d)
+
+        def call() -> None:
+            operation.run(arguments)
+            reduction.run(sums)
+
+        return call
 
     def native(self, gemm: NativeGemm, schedule: tuple[int, int] = (1, 2)) -> Loop:
         """Return a loop over a GEMM that nvcc compiled as a whole."""

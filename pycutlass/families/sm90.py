@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pycutlass import _core
 from pycutlass.calls import member_meant, shown
-from pycutlass.enums import KernelSchedule, SchedulerMode
+from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import check_alignments
 from pycutlass.families.other_family import ampere_shape, as_ampere, as_native, listed
@@ -68,12 +68,17 @@ class _Sm90(KernelFamily):
         multiplied = ", or ".join(f"{' or '.join(types)} and accumulate in {sums}" for sums, types in kinds.items())
         return (
             f"{self.name} kernels, whose instruction_shape is None, multiply {multiplied}, by OpClass.TensorOp and "
-            f"multiply_add; got {math.a} and {math.accumulator} by {math.opcode_class.name} and "
+            f"multiply_add, floats of 8 bits by multiply_add_fast_accum as well; "
+            f"got {math.a} and {math.accumulator} by {math.opcode_class.name} and "
             f"{math.math_operation.name}.{self._instead(math)}"
         )
 
     def _instead(self, math: Math) -> str:
         """Return which instructions there are of the same types."""
+        if math.a.short == "f32" and math.is_tensor_op:
+            return " Give element_a and element_b cutlass.tfloat32, to which operands of cutlass.float32 are rounded."
+        if math.a.is_integer and math.math_operation is MathOperation.multiply_add_saturate and math.is_tensor_op:
+            return " Give MathOperation.multiply_add, whose sums wrap around."
         if shape := ampere_shape(math):
             return f" Give instruction_shape={list(shape)}, and leave out cluster_shape, for an Ampere-style kernel."
         if math.is_tensor_op:
@@ -139,7 +144,9 @@ class _Sm90(KernelFamily):
                 f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
                 f"{most_registers()} to give at most, and {clean_registers()} without spills"
             )
-            wrong.append((rule, f": use at most {columns} columns"))
+            fast = tile.math_instruction.a.is_float8 and not is_fast(tile)
+            or_fast = ", or MathOperation.multiply_add_fast_accum, which needs half of them" if fast else ""
+            wrong.append((rule, f": use at most {columns} columns{or_fast}"))
         if k % step:
             depth = nearest_multiple(k, step)
             rule = f"threadblock_shape K={k} must be a multiple of {step} for {widest}"
@@ -158,6 +165,10 @@ class _Sm90(KernelFamily):
     def schedule_of(self, rows: int) -> KernelSchedule:
         """Return the schedule of a tile that names none."""
         return KernelSchedule.Pingpong if rows == 192 or rows < 128 else KernelSchedule.Cooperative
+
+    def check_swap(self, kernel: Gemm) -> None:
+        """Check that a kernel can compute the transposed problem."""
+        check_swap(kernel)
 
     def check_apart(self, kernel: Gemm) -> None:
         """Check a D that is described apart from C."""
@@ -191,7 +202,6 @@ class _Sm90(KernelFamily):
             check_pairs(kernel.epilogue_functor, D)
             check_selections(kernel.epilogue_functor, D)
         self._check_layouts(kernel)
-        check_swap(kernel)
         if _is_stream_k(kernel) and tile.kernel_schedule is not KernelSchedule.Cooperative:
             raise DescriptionError(
                 f"stream-K divides the tiles of KernelSchedule.Cooperative alone, got {tile.kernel_schedule!r}: use a "
@@ -403,7 +413,7 @@ SM90 = _Sm90(
         *(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
         _core.ThreadblockSwizzleStreamK,
     ),
-    modes=(_Mode.Gemm, _Mode.Batched),
+    modes=(_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched),
     splits_k=False,
     is_persistent=True,
     schedules={KernelSchedule.Cooperative: (128, 256), KernelSchedule.Pingpong: (64, 128, 192, 256)},

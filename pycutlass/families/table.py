@@ -122,10 +122,11 @@ class KernelFamily(ABC):
 
     def _why_not(self, math: Math) -> str:
         """Return what there is in place of an instruction."""
+        mixed = "" if not any(row.a != row.b for row in self.products) else ", or e4m3 and e5m2"
         if math.a is not math.b and not any((row.a, row.b) == (math.a.short, math.b.short) for row in self.products):
             return (
                 f"element_a and element_b must be the same type, got {math.a} and {math.b}: {self.name} kernels "
-                f"multiply operands of one type, so convert one of them"
+                f"multiply operands of one type{mixed}, so convert one of them"
             )
         return ""
 
@@ -146,6 +147,8 @@ class KernelFamily(ABC):
         self.check_operands(tile.math_instruction, A, B)
         if apart:
             self.check_apart(kernel)
+        if kernel.swap_ab:
+            self.check_swap(kernel)
         math = tile.math_instruction
         self.check_epilogue(math.accumulator, D, kernel.epilogue_functor, "D" if apart else "C", math)
         if not any(kernel.swizzling_functor is each for each in self.swizzles):  # others may raise where compared
@@ -188,6 +191,10 @@ class KernelFamily(ABC):
     def with_swizzle(self, kernel: Gemm) -> str:
         """Return what to describe for a swizzle that the family lacks, for the end of a message."""
         return ""
+
+    @abstractmethod
+    def check_swap(self, kernel: Gemm) -> None:
+        """Check that a kernel can compute the transposed problem."""
 
     @abstractmethod
     def check_apart(self, kernel: Gemm) -> None:

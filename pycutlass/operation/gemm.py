@@ -61,7 +61,7 @@ class GemmOperationUniversal(Operation):
         ``HorizontalSwizzle``, ``BatchedIdentitySwizzle`` (batches beyond 65535) or ``ThreadblockSwizzleStreamK``.
     D : TensorDescription, optional
         The result, where it is described apart from C: by default it shares everything with C. Hopper-native kernels
-        take a C and a D of different types (f16, bf16, f32) and layouts; `epilogue_functor` writes D.
+        take a C and a D of different types and layouts; `epilogue_functor` writes D.
         The guide's scripts have `visitor` in this place: False is taken as that, and as a D like C.
     swap_ab : bool
         Whether a Hopper-native kernel computes the transposed problem, D^T = B^T x A^T, with the epilogue transposed as
@@ -189,9 +189,8 @@ class GemmOperationUniversal(Operation):
             The accumulator's type cannot be written by this kernel.
         """
         C, functor = unscaled(self.tile_description, self.C)
-        return GemmOperationUniversal(
-            self.compute_capability, self.tile_description, self.A, self.B, C, functor, self.swizzling_functor
-        )
+        described = (self.compute_capability, self.tile_description, self.A, self.B, C, functor, self.swizzling_functor)
+        return GemmOperationUniversal(*described, swap_ab=self.swap_ab and self.family is SM90)
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""
@@ -317,10 +316,11 @@ class GemmOperationUniversal(Operation):
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         cluster = "" if tile.cluster_shape is None else f"_{tile.cluster_shape[0]}x{tile.cluster_shape[1]}"
         written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
+        scheduled = "_swapped" * self.swap_ab + "_streamk" * (self.is_stream_k and self.is_sm90)
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
             f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math.procedural_name()}gemm_{operands}_"
-            f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}_{layouts}_align{alignments}"
+            f"{self.C.type.short}{written}_{tile.procedural_name()}{cluster}{schedule}{scheduled}_{layouts}_align{alignments}"
         )
 
     def body(self) -> str:

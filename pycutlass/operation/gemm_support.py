@@ -10,7 +10,7 @@ from pycutlass import _core
 from pycutlass.enums import SchedulerMode
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import KernelFamily
-from pycutlass.families.other_family import as_ampere
+from pycutlass.families.other_family import as_ampere, listed
 from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import (
@@ -84,7 +84,7 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     check_extents("problem_size", size.extents, operation.tile_description.threadblock_shape)
     mode, slices = size.gemm_mode, size.split_k_slices
     if mode not in operation.family.modes:
-        modes = " and ".join(f"Mode.{each.name}" for each in operation.family.modes)
+        modes = listed(f"Mode.{each.name}" for each in operation.family.modes)
         raise ArgumentError(f"{operation.family.name} kernels run in {modes}, not in {mode}{_instead(operation, mode)}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(
@@ -95,7 +95,7 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     if operation.D != operation.C:
         _check_stand_in(operation.C, operation.D, size.m, size.n)
     if slices > 1:
-        check_slices(operation, launched_k(operation, size), slices)
+        check_slices(operation, launched_k(operation, size), slices, mode)
     if mode == _Mode.Gemm:
         check_serial_sums(operation, slices)
     if mode == _Mode.GemmSplitKParallel and size.m and size.n:
@@ -175,15 +175,10 @@ def _check_stand_in(C: TensorDescription, D: TensorDescription, m: int, n: int) 
         )
 
 
-def check_slices(operation: Described, k: int, slices: int) -> None:
+def check_slices(operation: Described, k: int, slices: int, mode: Any = _Mode.Gemm) -> None:
     """Raise ArgumentError where K cannot be divided into `slices` slices."""
-    if not (operation.family.splits_k or operation.is_stream_k):
-        changes = as_ampere(operation.tile_description, operation)
-        raise ArgumentError(
-            f"{operation.family.name} kernels split K by stream-K alone; got split_k_slices={slices}: leave out "
-            f"split_k_slices, or describe swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
-            f"{f', or for an Ampere-style kernel {changes}' if changes else ''}"
-        )
+    if not operation.family.splits_k and not operation.is_stream_k:
+        _check_native_slices(operation, k, slices, mode)
     if slices > 1 and operation.A.order.interleave > 1:
         # Partial sums would be interleaved s32, which no kernel writes; and CUTLASS forgets the end of a slice that is
         # no multiple of 32.
@@ -200,6 +195,25 @@ def check_slices(operation: Described, k: int, slices: int) -> None:
         )
     if slices > GRID_LIMIT:
         raise ArgumentError(f"split_k_slices must be at most {GRID_LIMIT}, the extent of a grid along z; got {slices}")
+
+
+def _check_native_slices(operation: Described, k: int, slices: int, mode: Any) -> None:
+    """Check slices of a Hopper-native kernel without stream-K: in parallel, as a batch of equal parts."""
+    if mode != _Mode.GemmSplitKParallel:
+        changes = as_ampere(operation.tile_description, operation)
+        raise ArgumentError(
+            f"{operation.family.name} kernels split K by stream-K, or in Mode.GemmSplitKParallel; got "
+            f"split_k_slices={slices} in {mode}: leave out split_k_slices, or describe "
+            f"swizzling_functor=cutlass.ThreadblockSwizzleStreamK"
+            f"{f', or for an Ampere-style kernel {changes}' if changes else ''}"
+        )
+    step = operation.family.slice_step(operation.A, operation.B)
+    if k % (slices * step):
+        fewer = next(count for count in range(slices, 0, -1) if count == 1 or k % (count * step) == 0)
+        raise ArgumentError(
+            f"{operation.family.name} kernels divide K into equal slices of whole parts of {step} elements; got K={k} "
+            f"in {slices} slices: use split_k_slices={fewer}, or stream-K, whose slices may differ"
+        )
 
 
 def least_k(operation: Described) -> int:

@@ -176,6 +176,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ),
     # D described apart from C
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
+    ("f16", {"swap_ab": True}, ["swap_ab=True belongs to Hopper-native kernels", "fewer rows than 128"]),
     ("hopper", {"D": tensor("f64", ROW, 2)}, ["both are RowMajor or ColumnMajor", "D", "float64"]),
     ("hopper", {"D": tensor("f16", COLUMN, 4)}, ["16-byte alignment", "operand D", "alignment 8"]),
     ("hopper", {"D": tensor("f32", ROW, 4)}, ["writes cutlass.float16", "operand D is cutlass.float32"]),

@@ -54,14 +54,24 @@ def test_counts_belong_to_their_modes():
             make(wrong)
 
 
+STREAM_K = ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK)
+
+
 @pytest.mark.parametrize(
-    ("operation", "word"),
-    [(hopper(), "Hopper-native"), (ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK), "stream-K")],
-    ids=["hopper", "stream-K"],
+    ("operation", "said", "mode"),
+    [
+        (hopper(), "Hopper-native kernels run in Mode.Gemm, Mode.GemmSplitKParallel and Mode.Batched", Mode.Array),
+        (STREAM_K, "stream-K kernels run in Mode.Gemm and Mode.Batched", Mode.Array),
+        (STREAM_K, "stream-K kernels run in Mode.Gemm and Mode.Batched", Mode.GemmSplitKParallel),
+        (
+            hopper(swizzle=cutlass.ThreadblockSwizzleStreamK),
+            "stream-K kernels run in Mode.Gemm and Mode.Batched",
+            Mode.GemmSplitKParallel,
+        ),
+    ],
 )
-@pytest.mark.parametrize("mode", [Mode.Array, Mode.GemmSplitKParallel])
-def test_some_kernels_have_fewer_modes(operation, word, mode):
-    with pytest.raises(ArgumentError, match=f"{word} kernels run in Mode.Gemm and Mode.Batched, not in"):
+def test_some_kernels_have_fewer_modes(operation, said, mode):
+    with pytest.raises(ArgumentError, match=f"{said}, not in"):
         GemmArguments(operation, (64, 64, 64), None, None, None, None, mode)
 
 
@@ -299,7 +309,9 @@ def test_the_partial_kernel_writes_the_accumulator():
     reduction = ReductionOperation(cutlass.MatrixCoord(4, 256), operation.C, cutlass.float32, count=8)
     assert operation.parts([operation]) == [operation]
     assert operation.parts([operation, reduction]) == [operation, operation.partial]
-    assert hopper().parts([hopper(), reduction]) == [hopper()]
+    native, stream_k = hopper(), hopper(swizzle=cutlass.ThreadblockSwizzleStreamK)
+    assert native.parts([native, reduction]) == [native, native.partial]
+    assert stream_k.parts([stream_k, reduction]) == [stream_k]
 
 
 # Counts and places that kernels cannot take

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from descriptions import COLUMN, ROW, TAG
+from descriptions import COLUMN, ROW, TAG, parts
 from epilogue_functions import biased
-from hopper_classes import described, of_tma
+from hopper_classes import CLASSES, described, of_tma
 
 import pycutlass
 from pycutlass import (
     GemmArguments,
+    GemmOperationUniversal,
     KernelSchedule,
     LinearCombination,
     MathOperation,
@@ -63,8 +64,29 @@ def test_fast_accumulation_is_of_floats_of_8_bits() -> None:
         described("f16", operation=MathOperation.multiply_add_fast_accum)
 
 
+def test_what_is_no_instruction_of_hopper_s_says_which_is() -> None:
+    for types, remedy in (
+        (("f32", "f32", "f32"), "Give element_a and element_b cutlass.tfloat32"),
+        (("e4m3", "f16", "f32"), "multiply operands of one type, or e4m3 and e5m2"),
+    ):
+        with pytest.raises(DescriptionError, match=remedy):
+            described(*types)
+    with pytest.raises(DescriptionError, match=r"Give MathOperation\.multiply_add, whose sums wrap around"):
+        described("s8", None, "s32", operation=MathOperation.multiply_add_saturate)
+
+
+def test_ampere_style_kernels_are_not_swapped() -> None:
+    with pytest.raises(DescriptionError, match="swap_ab=True belongs to Hopper-native kernels"):
+        GemmOperationUniversal(**parts("f16"), swap_ab=True)
+
+
+def test_int8_in_slices_of_stream_k_is_clamped_once() -> None:
+    operation = described("s8", None, "s32", C=of_tma("s8"), swizzle=cutlass.ThreadblockSwizzleStreamK)
+    assert operation.supports(pycutlass.GemmProblemSize(128, 128, 4096, split_k_slices=4))
+
+
 def test_sums_of_8_bit_floats_are_there_twice() -> None:
-    with pytest.raises(DescriptionError, match="256 accumulator registers"):
+    with pytest.raises(DescriptionError, match=r"256 accumulator registers.*or MathOperation\.multiply_add_fast_accum"):
         described("e4m3", shape=(128, 256, 128))
     assert described("e4m3", shape=(128, 256, 128), operation=MathOperation.multiply_add_fast_accum)
 
@@ -112,7 +134,8 @@ def test_stream_k_splits_k() -> None:
     size = pycutlass.GemmProblemSize(128, 128, 4096, split_k_slices=7)
     assert operation.supports(size)
     answer = described(C=of_tma("f16")).supports(size)
-    assert "split K by stream-K alone" in answer.reason and "ThreadblockSwizzleStreamK" in answer.reason
+    assert "split K by stream-K, or in Mode.GemmSplitKParallel" in answer.reason
+    assert "ThreadblockSwizzleStreamK" in answer.reason
 
 
 @pytest.mark.parametrize(
@@ -171,3 +194,33 @@ def test_operands_that_tma_cannot_move_are_named() -> None:
     assert "TMA needs 16-byte alignment" in reason and "operand A" in reason
     with pytest.raises(ArgumentError, match="operand A"):
         GemmArguments(operation, (4, 4, 24), *(np.zeros((4, 24), element(TAG["e4m3"]).dtype),) * 2)
+
+
+def test_slices_in_parallel_are_equal() -> None:
+    operation, mode = described(C=of_tma("f16"), schedule=KernelSchedule.Pingpong), cutlass.gemm.Mode.GemmSplitKParallel
+    assert operation.splits_in_parallel and operation.partial.C.type.short == "f32"
+    assert operation.supports(pycutlass.GemmProblemSize(128, 128, 4096, mode, split_k_slices=8))
+    reason = operation.supports(pycutlass.GemmProblemSize(128, 128, 72, mode, split_k_slices=4)).reason
+    assert "equal slices of whole parts of 8 elements" in reason and "split_k_slices=3" in reason
+    swapped = described(C=of_tma("f16"), shape=(64, 8, 64), swap_ab=True)
+    assert swapped.partial.swap_ab and "TransposedSm90" in swapped.partial.body()
+
+
+@pytest.mark.parametrize("name", ["B by rows, pingpong", "swapped, 8 columns", "tf32"])
+def test_partial_sums_are_added_up(name: str, without_gpu: None) -> None:
+    operation = CLASSES[name]
+    m, n, k = 24, 40, 96
+    chance = np.random.default_rng(8)
+    dtype = operation.A.type.dtype
+    a, b = chance.integers(-2, 3, (m, k)).astype(dtype), chance.integers(-2, 3, (k, n)).astype(dtype)
+    b = b if operation.B.is_row_major else np.asfortranarray(b)
+    d = np.full((m, n), 99, operation.D.type.dtype)
+    mode = cutlass.gemm.Mode.GemmSplitKParallel
+    arguments = GemmArguments(operation, (m, n, k), a, b, None, d, mode, split_k_slices=3)
+    operation.run(arguments)
+    alignment = operation.D.alignment
+    functor = LinearCombination(operation.D.element, alignment, F32, F32)
+    shape = cutlass.MatrixCoord(4, 32 * alignment)
+    reduction = pycutlass.ReductionOperation(shape, operation.D, F32, epilogue_functor=functor, count=alignment)
+    reduction.run(pycutlass.ReductionArguments(reduction, (m, n), 3, arguments.ptr_D, d))
+    assert np.array_equal(d.astype(float), a.astype(float) @ b.astype(float))

@@ -22,8 +22,9 @@ def build(operations: Sequence[Any], bundle: Path) -> list[str]:
         for done in pycutlass.compiler.compile_many(chosen, target=target):
             if isinstance(done.result, Exception):
                 failures.append(str(done.result)[:2000])
-            else:
-                keys.add(done.result.key)
+        # With all that is compiled beside an operation: kernels of partial sums, where there are reductions.
+        parts = [part for each in chosen for part in each.parts(chosen)]
+        keys |= {artifact.key for part in parts for artifact in part.artifacts.values()}
     KernelCache().export(bundle, keys)
     return failures
 

@@ -131,6 +131,14 @@ class _Ampere(KernelFamily):
         ways = [each for each in (as_native(tile), as_ampere(tile)) if each]
         raise DescriptionError(f"{reason}{': ' + ', or '.join(ways) if ways else ''}")
 
+    def check_swap(self, kernel: Gemm) -> None:
+        """Refuse the transposed problem, which Hopper-native kernels alone compute where it is asked for."""
+        if kernel.swap_ab:
+            raise DescriptionError(
+                f"swap_ab=True belongs to Hopper-native kernels, whose tiles have at least 64 rows: leave it out, and "
+                f"choose fewer rows than {kernel.tile_description.threadblock_shape[0]}, as Ampere-style tiles may have"
+            )
+
     def check_apart(self, kernel: Gemm) -> None:
         """Refuse a D that is described apart from C."""
         C, D, functor = kernel.C, kernel.D, kernel.epilogue_functor

@@ -35,7 +35,7 @@ struct IsOfGroup<
     : cute::true_type {};
 
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
-/// the default belong to the reductions of stream-K, which these kernels do not have.
+/// the default belong to separate reductions of stream-K, which CUTLASS has switched off.
 ///
 /// Each warp sends its own rows of D by TMA, as soon as it has them: waiting for the other warps, twice for each
 /// subtile, took as long as an activation does.

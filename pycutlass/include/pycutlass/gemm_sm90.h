@@ -210,7 +210,7 @@ struct GemmSm90 {
     using EA = typename LoadedAs<typename A::Element>::Type;
     using EB = typename LoadedAs<typename B::Element>::Type;
     using EC = typename C::Element;
-    pycutlass_operand const &a = operand(call.common, PYCUTLASS_A), &b = operand(call.common, PYCUTLASS_B);
+    pycutlass_operand a = operand(call.common, PYCUTLASS_A), b = operand(call.common, PYCUTLASS_B);
     pycutlass_operand target = operand(call.common, PYCUTLASS_D);
     pycutlass_operand source = source_of(call);
     if constexpr (kWritesTarget) {
@@ -222,8 +222,17 @@ struct GemmSm90 {
 
     typename Kernel::Arguments arguments{};
     arguments.mode = static_cast<cutlass::gemm::GemmUniversalMode>(call.mode);
+    int k = call.k;
+    if (arguments.mode == cutlass::gemm::GemmUniversalMode::kGemmSplitKParallel) {
+      // Slices of K are a batch, each with a plane of partial sums.
+      arguments.mode = cutlass::gemm::GemmUniversalMode::kBatched;
+      k /= call.batch_count;
+      a.stride[1] = k * (cutlass::gemm::detail::is_k_major_A<typename A::Layout>() ? 1 : a.stride[0]);
+      b.stride[1] = k * (cutlass::gemm::detail::is_k_major_B<typename B::Layout>() ? 1 : b.stride[0]);
+      source.stride[1] = target.stride[1] = int64_t(call.m) * call.n;
+    }
     bool const is_split = kIsStreamK && arguments.mode == cutlass::gemm::GemmUniversalMode::kGemm;
-    arguments.problem_shape = {call.m, call.n, call.k, is_split ? 1 : call.batch_count};
+    arguments.problem_shape = {call.m, call.n, k, is_split ? 1 : call.batch_count};
     arguments.mainloop.ptr_A = static_cast<EA const*>(a.data);
     arguments.mainloop.dA = stride<typename Kernel::StrideA>(a);
     arguments.mainloop.ptr_B = static_cast<EB const*>(b.data);
@@ -263,7 +272,7 @@ struct GemmSm90 {
 #endif
 };
 
-/// A GEMM with a column-major D, as the transposed problem: `Gemm` is that, with the operands B and A of the caller,
+/// A GEMM that is computed as the transposed problem: `Gemm` is that, with the operands B and A of the caller,
 /// who speaks of A, B, M and N as they were written.
 template <typename Gemm>
 struct TransposedSm90 : Gemm {

@@ -1,0 +1,90 @@
+"""Three Hopper-native GEMMs: 8-bit floats, few rows, and a long K.
+
+The first multiplies e4m3 by e4m3 and scales the sums to bf16. The second has a few rows, as when a language model makes
+one token at a time: `swap_ab` computes the transposed problem, so the tile has 8 columns for them instead of 64 rows.
+The third has a small D and a long K: stream-K spreads the steps of K evenly over the GPU, and ``split_k_slices``
+divides K into slices. Every result is compared with numpy's product in f64.
+
+Run ``python examples/13_hopper_gemms.py``. Without a GPU the kernels are compiled for an H100, and the operations'
+meaning is executed on the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from ml_dtypes import bfloat16, float8_e4m3fn
+
+import pycutlass
+from pycutlass import (
+    GemmArguments,
+    GemmOperationUniversal,
+    LinearCombination,
+    MathInstruction,
+    TensorDescription,
+    TileDescription,
+    cutlass,
+)
+from pycutlass.errors import NotCompiledError
+
+SCALE = 0.125
+
+
+def main() -> None:
+    """Describe the three kernels, compile them, and check what they compute."""
+    e4m3, bf16 = cutlass.float_e4m3, cutlass.bfloat16
+    eight_bits = describe(e4m3, [128, 128, 128])
+    few_rows = describe(bf16, [64, 8, 64], swap_ab=True)
+    long_k = describe(bf16, [128, 128, 64], swizzling_functor=cutlass.ThreadblockSwizzleStreamK)
+    pycutlass.compiler.add_module([eight_bits, few_rows, long_k], target="sm_90a")
+
+    check("8-bit floats", eight_bits, (256, 384, 512), float8_e4m3fn)
+    check("few rows", few_rows, (5, 512, 256), bfloat16)
+    check("stream-K", long_k, (128, 256, 4096), bfloat16)
+    check("split-K", long_k, (128, 256, 4096), bfloat16, split_k_slices=4)
+    print("Passed.")
+
+
+def describe(operand: Any, threadblock_shape: list[int], **options: Any) -> GemmOperationUniversal:
+    """Describe a product of row-major A and column-major B, both of `operand`, with sums in f32 and D of bf16."""
+    bf16, f32 = cutlass.bfloat16, cutlass.float32
+    instruction = MathInstruction(None, operand, operand, f32, cutlass.OpClass.TensorOp)
+    tile = TileDescription(threadblock_shape, None, None, instruction, cluster_shape=[1, 1])
+    alignment = 8 if operand is bf16 else 16  # elements in 16 bytes
+    A = TensorDescription(operand, cutlass.RowMajor, alignment)
+    B = TensorDescription(operand, cutlass.ColumnMajor, alignment)
+    C = TensorDescription(bf16, cutlass.RowMajor, 8)
+    return GemmOperationUniversal(90, tile, A, B, C, LinearCombination(bf16, 8, f32, f32), **options)
+
+
+def check(
+    name: str, operation: GemmOperationUniversal, problem_size: tuple[int, int, int], operand: Any, **options: Any
+) -> None:
+    """Run a kernel on fresh numbers; exit unless every element is as close as its types allow."""
+    M, N, K = problem_size
+    rng = np.random.default_rng()
+    A, B = rng.standard_normal((M, K)).astype(operand), rng.standard_normal((N, K)).astype(operand).T
+    D = np.full((M, N), np.nan, bfloat16)  # an element that the kernel leaves alone is noticed
+    output_op = operation.epilogue_type(SCALE)
+    try:
+        arguments = GemmArguments(operation, problem_size, A, B, None, D, output_op=output_op, **options)
+    except NotCompiledError as error:
+        print(f"{name}: not run on this GPU: {error}")
+        return
+    operation.run(arguments)
+    arguments.sync()
+
+    # D is rounded once, to 8 bits. Tensor cores keep about 14 bits while they add up a few products of 8-bit floats.
+    A, B, D = (array.astype(float) for array in (A, B, D))
+    summing = 2.0**-11 if operand is float8_e4m3fn else K * 2.0**-23
+    exact = SCALE * (A @ B)
+    allowed = 2.0**-8 * abs(exact) + summing * SCALE * (abs(A) @ abs(B))
+    used = (abs(D - exact) / allowed).max()
+    print(f"{name}, {M} x {N} x {K}: largest error is {used:.2f} of what is allowed")
+    if not used <= 1:  # NaN fails as well
+        raise SystemExit("Failed: D is not scale * A x B")
+
+
+if __name__ == "__main__":
+    main()
