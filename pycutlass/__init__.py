@@ -41,6 +41,7 @@ from pycutlass.operation import (
     GemmProblemSize,
     ReductionOperation,
     ReductionProblemSize,
+    tile_descriptions,
 )
 from pycutlass.spec import TensorSpec
 
@@ -107,6 +108,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "tanh",
+    "tile_descriptions",
 ]
 
 

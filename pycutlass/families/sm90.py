@@ -212,7 +212,7 @@ class _Sm90(KernelFamily):
         _check_columns(kernel)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
-        _warn_of_spills(tile, D)
+        _warn_of_spills(tile, parts_in_kernel(kernel).D)
 
     def _check_layouts(self, kernel: Gemm) -> None:
         math, C = kernel.tile_description.math_instruction, kernel.C

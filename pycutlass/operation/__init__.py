@@ -7,6 +7,7 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.operation.support import Support
+from pycutlass.operation.tiles import tile_descriptions
 
 __all__ = [
     "Conv2dOperation",
@@ -17,4 +18,5 @@ __all__ = [
     "ReductionOperation",
     "ReductionProblemSize",
     "Support",
+    "tile_descriptions",
 ]

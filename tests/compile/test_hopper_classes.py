@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hopper_classes import CLASSES
 
+import pycutlass
 from pycutlass import _core, toolkit
 from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
@@ -37,3 +38,21 @@ def test_it_compiles_for_the_device(name):
     assert BuildReport.from_json(artifact.report).problems() == []
     _, n, _ = operation.tile_description.threadblock_shape
     assert all(f"x{n}x" in shape for shape in artifact.report["wgmma_shapes"])
+
+
+#: Classes with the tiles that have most registers, of which each list is tried at its ends.
+LISTED = [
+    pytest.param(name, place, marks=() if (name, place) == ("int8 to int8 by columns", 0) else pytest.mark.thorough)
+    for name in CLASSES
+    for place in (0, 0.25, 0.5, 0.75, 0.999)
+]
+
+
+@pytest.mark.parametrize(("name", "place"), LISTED)
+def test_a_tile_that_is_listed_compiles_without_spills(name, place):
+    like = CLASSES[name]
+    tiles = pycutlass.tile_descriptions(like)
+    parts = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D, like.swap_ab)
+    operation = pycutlass.GemmOperationUniversal(90, tiles[int(place * len(tiles))], *parts)
+    artifact = build(operation.source(), "sm_90a", find_tools("nvcc", toolkit.without_memo), Processes(2, 8 << 30))
+    assert BuildReport.from_json(artifact.report).problems() == []

@@ -1,0 +1,136 @@
+"""Tiles that a GEMM can have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from pycutlass.calls import public
+from pycutlass.enums import KernelSchedule
+from pycutlass.errors import ArgumentTypeError, DescriptionError
+from pycutlass.families import SM90
+from pycutlass.families.parts import changed
+from pycutlass.families.sm90_products import clean_registers
+from pycutlass.integers import as_int
+from pycutlass.library import MathInstruction, TileDescription
+from pycutlass.operation.gemm import GemmOperationUniversal
+
+__all__ = ["tile_descriptions"]
+
+#: Bytes of K in a tile, and threadblocks of a cluster, of the Hopper-native tiles that are listed.
+_DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
+_ROWS = {KernelSchedule.Cooperative: (256, 128), KernelSchedule.Pingpong: (192, 128, 64)}
+_COLUMNS = (256, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16, 8)
+#: Rows, columns and warps along both of the Ampere-style tiles, with bytes of K and stages.
+_AMPERE_TILES = (
+    *((256, 128, 4, 2), (128, 256, 2, 4), (256, 64, 4, 1), (64, 256, 1, 4), (128, 128, 2, 2)),
+    *(
+        (128, 64, 2, 2),
+        (64, 128, 2, 2),
+        (64, 64, 2, 2),
+        (128, 32, 2, 1),
+        (32, 128, 1, 2),
+        (64, 32, 2, 1),
+        (32, 64, 1, 2),
+    ),
+)
+_AMPERE_DEPTHS, _AMPERE_STAGES = (64, 128), (3, 4, 5, 2)
+
+
+@public
+def tile_descriptions(
+    like: GemmOperationUniversal, compute_capability: int | None = None
+) -> tuple[TileDescription, ...]:
+    """Return the tiles that a GEMM of the same types, layouts and epilogue can have, in a fixed order.
+
+    Each makes a valid description together with what else `like` has. Of Hopper-native tiles those are listed of which
+    no register spills; larger ones come first. The list is not all that descriptions accept, but what is worth trying.
+
+    Parameters
+    ----------
+    like : GemmOperationUniversal
+        With the operands, the epilogue and the swizzle. Its own tile gives the math instruction alone.
+    compute_capability : int, optional
+        90 for Hopper-native tiles, 80, 86, 87 or 89 for Ampere-style ones; by default that of `like`.
+
+    Returns
+    -------
+    tuple of TileDescription
+        None where the family lacks the instruction, a layout, an alignment or the epilogue.
+
+    Raises
+    ------
+    ArgumentTypeError
+        `like` is no GemmOperationUniversal, or `compute_capability` no integer.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> f16 = cutlass.float16
+    >>> instruction = pycutlass.MathInstruction(None, f16, f16, cutlass.float32, cutlass.OpClass.TensorOp)
+    >>> tile = pycutlass.TileDescription([128, 128, 64], None, None, instruction, cluster_shape=[1, 1])
+    >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+    >>> column = pycutlass.TensorDescription(f16, cutlass.ColumnMajor, 8)
+    >>> functor = pycutlass.LinearCombination(f16, 8, cutlass.float32, cutlass.float32)
+    >>> operation = pycutlass.GemmOperationUniversal(90, tile, row, column, row, functor)
+    >>> tiles = pycutlass.tile_descriptions(operation)
+    >>> tiles[0].procedural_name(), tile in tiles
+    ('256x192_64xauto', True)
+    """
+    if not isinstance(like, GemmOperationUniversal):
+        raise ArgumentTypeError(f"like must be a GemmOperationUniversal, got {type(like).__name__}")
+    capability = as_int(like.compute_capability if compute_capability is None else compute_capability)
+    if capability is None:
+        raise ArgumentTypeError(f"compute_capability must be an integer, got {type(compute_capability).__name__}")
+    drawn = _native(like) if capability in SM90.shared_memory else _ampere(like)
+    return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
+
+
+def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
+    """Yield Hopper-native tiles, the largest first."""
+    math = _instruction(like, None)
+    if math is None:
+        return
+    clean = clean_registers(SM90.parts_of(like).D)
+    for schedule, depth in itertools.product(_ROWS, _DEPTHS):
+        shapes = itertools.product(_ROWS[schedule], _COLUMNS)
+        for (m, n), cluster in itertools.product(sorted(shapes, key=lambda shape: -shape[0] * shape[1]), _CLUSTERS):
+            try:
+                tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
+            except DescriptionError:
+                continue
+            if tile.accumulator_registers <= clean:
+                yield tile
+
+
+def _ampere(like: GemmOperationUniversal) -> Iterator[TileDescription]:
+    """Yield Ampere-style tiles, the largest first."""
+    shapes = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4), (8, 8, 16), (1, 1, 1), (1, 1, 4))
+    own = like.tile_description.math_instruction.instruction_shape
+    math = next((found for shape in (own, *shapes) if shape and (found := _instruction(like, shape))), None)
+    if math is None:
+        return
+    for depth, stages, (m, n, across, down) in itertools.product(_AMPERE_DEPTHS, _AMPERE_STAGES, _AMPERE_TILES):
+        try:
+            yield TileDescription((m, n, depth * 8 // math.a.bits), stages, (across, down, 1), math)
+        except DescriptionError:
+            continue
+
+
+def _instruction(like: GemmOperationUniversal, shape: tuple[int, int, int] | None) -> MathInstruction | None:
+    """Return the instruction of the same types with another shape; None where there is none."""
+    try:
+        return changed(like.tile_description.math_instruction, instruction_shape=shape)
+    except DescriptionError:
+        return None
+
+
+def _is_taken(like: GemmOperationUniversal, capability: int, tile: TileDescription) -> bool:
+    swap_ab = like.swap_ab if tile.family is SM90 else False
+    operands = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D)
+    try:
+        GemmOperationUniversal(capability, tile, *operands, swap_ab)
+    except DescriptionError:
+        return False
+    return True

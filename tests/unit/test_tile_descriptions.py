@@ -1,0 +1,71 @@
+"""Lists of tiles: in a fixed order, each once, each valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from descriptions import ampere, hopper
+from hopper_classes import CLASSES
+
+import pycutlass
+from pycutlass import GemmOperationUniversal, KernelSchedule, TileDescription, cutlass
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.families.sm90_products import clean_registers
+
+
+def with_tile(like: GemmOperationUniversal, capability: int, tile: TileDescription) -> GemmOperationUniversal:
+    parts = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D)
+    return GemmOperationUniversal(capability, tile, *parts, like.swap_ab and tile.is_sm90)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_is_a_description_and_none_spills(name: str) -> None:
+    like = CLASSES[name]
+    tiles = pycutlass.tile_descriptions(like)
+    assert tiles == pycutlass.tile_descriptions(like, 90) and len(set(tiles)) == len(tiles) > 100
+    assert all(tile.accumulator_registers <= clean_registers(like.family.parts_of(like).D) for tile in tiles)
+    made = [with_tile(like, 90, tile) for tile in tiles]
+    assert len({each.procedural_name() for each in made}) == len(tiles)
+    areas = [tile.threadblock_shape[0] * tile.threadblock_shape[1] for tile in tiles]
+    first = [area for area, tile in zip(areas, tiles, strict=True) if _is_of_first_list(tile, tiles[0])]
+    assert first == sorted(first, reverse=True)
+
+
+def _is_of_first_list(tile: TileDescription, first: TileDescription) -> bool:
+    return (tile.kernel_schedule, tile.threadblock_shape[2]) == (first.kernel_schedule, first.threadblock_shape[2])
+
+
+def test_stream_k_has_cooperative_tiles_alone() -> None:
+    assert {tile.kernel_schedule for tile in pycutlass.tile_descriptions(CLASSES["stream-K"])} == {
+        KernelSchedule.Cooperative
+    }
+
+
+def test_one_family_lists_tiles_of_the_other() -> None:
+    like = ampere("f16")
+    assert like.tile_description in pycutlass.tile_descriptions(like)
+    native = pycutlass.tile_descriptions(like, 90)
+    assert native == pycutlass.tile_descriptions(hopper()) and all(tile.is_sm90 for tile in native)
+    back = pycutlass.tile_descriptions(hopper(), 80)
+    assert back and not any(tile.is_sm90 for tile in back)
+    assert all(with_tile(hopper(), 80, tile) for tile in back)
+
+
+def test_what_a_family_lacks_has_no_tiles() -> None:
+    assert pycutlass.tile_descriptions(ampere("f64"), 90) == ()
+    assert pycutlass.tile_descriptions(CLASSES["e4m3 x e5m2"], 80) == ()
+    assert pycutlass.tile_descriptions(hopper(), 100) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((None,), "like must be a GemmOperationUniversal, got NoneType"),
+        ((cutlass.float16,), "like must be a GemmOperationUniversal"),
+        ((hopper(), "90"), "compute_capability must be an integer, got str"),
+    ],
+)
+def test_what_is_no_gemm_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=said):
+        pycutlass.tile_descriptions(*given)
