@@ -41,8 +41,8 @@ PRODUCTS = (
 _USUAL_COLUMNS = (8, 16, 32, 64, 96, 128, 192, 256)
 #: Registers of the 240 of a thread that sums can have, and those with which ptxas spills none. Built with CUDA 13.0 for
 #: C of 16 bits, 192 were clean, 208 spilled a few bytes, and from 216 on ptxas made each wgmma wait for the one before.
-#: C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled. D of 8 bits is stored in pairs, or column by
-#: column one by one: 160 and 144 were clean, 192 and 160 spilled.
+#: C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled. D of 8 bits is stored in pairs, or one by
+#: one where columns are stored: 160 and 144 were clean, 192 and 160 spilled.
 _MOST, _CLEAN, _OF_WIDE, _OF_PAIRS, _OF_SINGLES = 224, 192, 24, 32, 48
 
 

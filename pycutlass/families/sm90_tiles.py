@@ -1,0 +1,92 @@
+"""Tiles of Hopper-native kernels: what warp groups, wgmma, the epilogue and shared memory ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pycutlass.calls import member_meant, shown
+from pycutlass.enums import KernelSchedule
+from pycutlass.errors import DescriptionError
+from pycutlass.families.other_family import as_ampere, as_native, listed
+from pycutlass.families.parts import Tile
+from pycutlass.families.sm90_memory import lies_in_shared_memory
+from pycutlass.families.sm90_products import accumulator_registers, clean_registers, is_fast, most_registers
+from pycutlass.families.table import nearest_multiple
+
+__all__ = ["check_native_tile"]
+
+#: Threadblocks that a cluster can have on every GPU, and bytes of K of one instruction.
+_MOST_OF_CLUSTER, _WGMMA_DEPTH = 8, 32
+
+
+def check_native_tile(tile: Tile, schedules: Mapping[KernelSchedule, tuple[int, ...]]) -> None:
+    """Raise DescriptionError where warp groups cannot have the tile; `schedules` has the rows that each takes."""
+    instruction = tile.math_instruction
+    m, n, k = tile.cluster_shape or (1, 1, 1)
+    if k != 1 or not {m, n} <= {1, 2, 4, 8} or m * n > _MOST_OF_CLUSTER:
+        raise DescriptionError(
+            f"cluster_shape must be 1, 2, 4 or 8 along M and N, such as cluster_shape=[2, 1], of at most "
+            f"{_MOST_OF_CLUSTER} threadblocks; got {[m, n, k]}"
+        )
+    given = {"instruction_shape": instruction.instruction_shape, "warp_count": tile.warp_count}
+    if unlike := {name: value for name, value in given.items() if value is not None}:
+        ways = [each for each in (as_native(tile), as_ampere(tile)) if each]
+        needs = "" if instruction.is_tensor_op else f"needs OpClass.TensorOp, got {instruction.opcode_class.name}; it "
+        raise DescriptionError(
+            f"a Hopper-native kernel {needs}has an instruction and warp groups that follow from its tile, got "
+            f"{listed(f'{name}={list(value)}' for name, value in unlike.items())}"
+            f"{': ' + ', or '.join(ways) if ways else ''}"
+        )
+    schedule = tile.kernel_schedule
+    if not isinstance(schedule, KernelSchedule):
+        near = member_meant(schedule, KernelSchedule, "KernelSchedule")
+        raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {shown(schedule)}{near}")
+    _check_extents(tile, schedule, schedules)
+    if tile.stages is not None and (type(tile.stages) is not int or tile.stages < 2):
+        raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {shown(tile.stages)}")
+    if tile.stages is not None and not lies_in_shared_memory(tile, tile.stages):
+        raise DescriptionError(
+            f"CuTe cannot lay out {tile.stages} stages of tiles of B as small as "
+            f"{list(tile.threadblock_shape)[1:]}: use stages=None, or a multiple of 4"
+        )
+
+
+def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[KernelSchedule, tuple[int, ...]]) -> None:
+    m, n, k = tile.threadblock_shape
+    if m not in schedules[schedule]:
+        other = next((other for other, rows in schedules.items() if m in rows), None)
+        raise DescriptionError(
+            f"threadblock_shape M={m} does not fit {schedule!r}, which takes "
+            f"{', '.join(map(str, schedules[schedule]))}" + ("" if other is None else f"; {other!r} takes {m}")
+        )
+    widest = max(tile.math_instruction.a, tile.math_instruction.b, key=lambda operand: operand.bits)
+    step, registers = _WGMMA_DEPTH * 8 // widest.bits, accumulator_registers(tile)
+    wrong: list[tuple[str, str]] = []  # each with its own remedy
+    columns, depth = n, k
+    if n != 8 and (n % 16 or not 16 <= n <= 256):
+        columns = min(256, nearest_multiple(n, 16))
+        rule = f"threadblock_shape N={n} must be 8, or a multiple of 16 up to 256 (the epilogue stores 16 at once)"
+        wrong.append((rule, f"; the nearest is {columns}"))
+    if registers * columns > most_registers() * n:
+        columns = clean_registers() * n // registers // 16 * 16  # a usual number
+        rule = (
+            f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
+            f"{most_registers()} to give at most, and {clean_registers()} without spills"
+        )
+        fast = tile.math_instruction.a.is_float8 and not is_fast(tile)
+        or_fast = ", or MathOperation.multiply_add_fast_accum, which needs half of them" if fast else ""
+        wrong.append((rule, f": use at most {columns} columns{or_fast}"))
+    if k % step:
+        depth = nearest_multiple(k, step)
+        rule = f"threadblock_shape K={k} must be a multiple of {step} for {widest}"
+        wrong.append((rule, f"; the nearest is {depth}"))
+    if not wrong and not lies_in_shared_memory(tile):
+        columns = -(-n // 32) * 32
+        rule = (
+            f"CuTe cannot lay out tiles of {n} x {k} elements of {tile.math_instruction.b} in shared memory: their "
+            f"lines of 128 bytes or less are no whole periods of a swizzle"
+        )
+        wrong.append((rule, f"; use threadblock_shape {[m, columns, 1024 // widest.bits]}"))
+    if wrong:
+        remedy = wrong[0][1] if len(wrong) == 1 else f": use threadblock_shape {[m, columns, depth]}"
+        raise DescriptionError("; ".join(rule for rule, _ in wrong) + remedy)
