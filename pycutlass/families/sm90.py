@@ -75,6 +75,8 @@ class _Sm90(KernelFamily):
             return " Give element_a and element_b cutlass.tfloat32, to which operands of cutlass.float32 are rounded."
         if math.a.is_integer and math.math_operation is MathOperation.multiply_add_saturate and math.is_tensor_op:
             return " Give MathOperation.multiply_add, whose sums wrap around."
+        if math.math_operation is MathOperation.multiply_add_fast_accum and not math.a.is_float8:
+            return " Give MathOperation.multiply_add."
         if shape := ampere_shape(math):
             return f" Give instruction_shape={list(shape)}, and leave out cluster_shape, for an Ampere-style kernel."
         if math.is_tensor_op:
@@ -129,11 +131,8 @@ class _Sm90(KernelFamily):
             check_pairs(kernel.epilogue_functor, D)
             check_selections(kernel.epilogue_functor, D)
         self._check_layouts(kernel)
-        if _is_stream_k(kernel) and tile.kernel_schedule is not KernelSchedule.Cooperative:
-            raise DescriptionError(
-                f"stream-K divides the tiles of KernelSchedule.Cooperative alone, got {tile.kernel_schedule!r}: use a "
-                f"tile of 128 or 256 rows with that, or swizzling_functor=cutlass.IdentitySwizzle1"
-            )
+        if _is_stream_k(kernel):
+            _check_stream_k(kernel)
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
         _check_function(kernel)
         _check_columns(kernel)
@@ -256,6 +255,21 @@ class _Sm90(KernelFamily):
 def _is_stream_k(kernel: Gemm) -> bool:
     """Return whether a kernel schedules by stream-K."""
     return kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK
+
+
+def _check_stream_k(kernel: Gemm) -> None:
+    """Check that tiles can be divided along K."""
+    functor, schedule = kernel.epilogue_functor, kernel.tile_description.kernel_schedule
+    if any(port.form not in ("matrix", "top_k") for port in functor.outputs):
+        raise DescriptionError(
+            f"{functor!r} reduces what it computes, which Hopper-native kernels do of whole tiles, not of those of "
+            f"stream-K: use swizzling_functor=cutlass.IdentitySwizzle1"
+        )
+    if schedule is not KernelSchedule.Cooperative:
+        raise DescriptionError(
+            f"stream-K divides the tiles of KernelSchedule.Cooperative alone, got {schedule!r}: use a tile of 128 or "
+            f"256 rows with that, or swizzling_functor=cutlass.IdentitySwizzle1"
+        )
 
 
 def _loaded(functor: Epilogue, family: Family, C: Tensor, D: Tensor) -> Tensor:

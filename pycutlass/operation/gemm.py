@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -188,14 +189,26 @@ class GemmOperationUniversal(Operation):
         DescriptionError
             The accumulator's type cannot be written by this kernel.
         """
-        C, functor = unscaled(self.tile_description, self.C)
-        described = (self.compute_capability, self.tile_description, self.A, self.B, C, functor, self.swizzling_functor)
+        tile = self.tile_description
+        C, functor = unscaled(tile, self.C)
+        if self.is_sm90 and tile.stages is not None:  # beside wider sums fewer may fit
+            tile = replace(tile, stages=None)
+        described = (self.compute_capability, tile, self.A, self.B, C, functor, self.swizzling_functor)
         return GemmOperationUniversal(*described, swap_ab=self.swap_ab and self.family is SM90)
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""
-        reductions = any(isinstance(other, ReductionOperation) for other in operations)
-        return [self, self.partial] if reductions and self.splits_in_parallel else [self]
+        reductions = [other for other in operations if isinstance(other, ReductionOperation)]
+        if not reductions or not self.splits_in_parallel:
+            return [self]
+        if self.is_sm90 and not any(
+            self.C.type is each.C.type and self.C.layout is each.C.layout for each in reductions
+        ):
+            return [self]  # whose kernels take long, and none of these adds up their partial sums
+        try:
+            return [self, self.partial]
+        except DescriptionError:  # no kernel writes these sums, which arguments that ask for them say
+            return [self]
 
     @property
     def splits_in_parallel(self) -> bool:

@@ -355,7 +355,8 @@ def partial_sums(operation: ReductionOperation) -> TensorDescription:
 def unscaled(tile: TileDescription, C: TensorDescription) -> tuple[TensorDescription, LinearCombination]:
     """Return the C and the functor of a kernel that writes its sums as they are, in the accumulator's type."""
     sums = tile.math_instruction.accumulator
-    C = TensorDescription(sums.tag, C.layout, min(C.alignment, 128 // sums.bits))
+    most = 128 // sums.bits
+    C = TensorDescription(sums.tag, C.layout, most if tile.is_sm90 else min(C.alignment, most))
     return C, LinearCombination(sums.tag, C.alignment, sums.tag, sums.tag)
 
 

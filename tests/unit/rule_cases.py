@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
-from epilogue_functions import biased, gated, linear, selecting, tile_sums
+from epilogue_functions import biased, gated, linear, reduced, selecting, tile_sums
 from extra_epilogue import ExtraEpilogue
 
 from pycutlass import (
@@ -207,6 +207,11 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         tile("hopper", threadblock_shape=(64, 128, 64), kernel_schedule=KernelSchedule.Pingpong)
         | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK},
         ["stream-K", "KernelSchedule.Cooperative alone", "got KernelSchedule.Pingpong"],
+    ),
+    (
+        "hopper",
+        {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK, "epilogue_functor": reduced(TAG["f16"], 8)},
+        ["reduces what it computes", "not of those of stream-K", "IdentitySwizzle1"],
     ),
     (
         "hopper",

@@ -73,11 +73,34 @@ def test_what_is_no_instruction_of_hopper_s_says_which_is() -> None:
             described(*types)
     with pytest.raises(DescriptionError, match=r"Give MathOperation\.multiply_add, whose sums wrap around"):
         described("s8", None, "s32", operation=MathOperation.multiply_add_saturate)
+    with pytest.raises(DescriptionError, match=r"Give MathOperation\.multiply_add\."):
+        described("f16", operation=MathOperation.multiply_add_fast_accum)
 
 
 def test_ampere_style_kernels_are_not_swapped() -> None:
     with pytest.raises(DescriptionError, match="swap_ab=True belongs to Hopper-native kernels"):
         GemmOperationUniversal(**parts("f16"), swap_ab=True)
+
+
+def test_partial_sums_are_aligned_and_fit_by_themselves() -> None:
+    """Also where C has fewer elements of an access, and where sums are wider than D."""
+    narrow = described("f16", None, "f16", C=of_tma("f32"))
+    assert narrow.partial.C.alignment == 8
+    full = described(C=of_tma("f16"), stages=6)
+    assert full.partial.tile_description.stages is None
+    mode = cutlass.gemm.Mode.GemmSplitKParallel
+    for each in (narrow, full):
+        assert each.supports(pycutlass.GemmProblemSize(128, 128, 512, mode, split_k_slices=4))
+
+
+def test_a_reduction_of_others_makes_no_partial_sums() -> None:
+    operation = described(C=of_tma("e4m3"))
+    f16 = LinearCombination(F16, 8, F32, F32)
+    shape = cutlass.MatrixCoord(4, 256)
+    of_others = pycutlass.ReductionOperation(shape, of_tma("f16"), F32, epilogue_functor=f16, count=8)
+    assert operation.parts([operation, of_others]) == [operation]
+    own = described(C=of_tma("f16"))
+    assert own.parts([own, of_others]) == [own, own.partial]
 
 
 def test_int8_in_slices_of_stream_k_is_clamped_once() -> None:

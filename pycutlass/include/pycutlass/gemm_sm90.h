@@ -261,7 +261,7 @@ struct GemmSm90 {
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
     result.supports_pdl = !Epilogue::reads_ahead(call.common);
-    if (kIsStreamK && call.common.workspace) {  // barriers, which every launch leaves as they came to be
+    if (kIsStreamK && call.common.workspace) {  // has the barriers be cleared before every launch
       cutlass::Status const status = Kernel::initialize_workspace(arguments, call.common.workspace);
       note_clear(call.common.workspace, result);
       return status;
