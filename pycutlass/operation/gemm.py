@@ -190,7 +190,7 @@ class GemmOperationUniversal(Operation):
             The accumulator's type cannot be written by this kernel.
         """
         tile = self.tile_description
-        C, functor = unscaled(tile, self.C)
+        C, functor = unscaled(tile, self.D)
         if self.is_sm90 and tile.stages is not None:  # beside wider sums fewer may fit
             tile = replace(tile, stages=None)
         described = (self.compute_capability, tile, self.A, self.B, C, functor, self.swizzling_functor)
@@ -202,7 +202,7 @@ class GemmOperationUniversal(Operation):
         if not reductions or not self.splits_in_parallel:
             return [self]
         if self.is_sm90 and not any(
-            self.C.type is each.C.type and self.C.layout is each.C.layout for each in reductions
+            self.D.type is each.C.type and self.D.layout is each.C.layout for each in reductions
         ):
             return [self]  # whose kernels take long, and none of these adds up their partial sums
         try:

@@ -86,6 +86,8 @@ def test_partial_sums_are_aligned_and_fit_by_themselves() -> None:
     """Also where C has fewer elements of an access, and where sums are wider than D."""
     narrow = described("f16", None, "f16", C=of_tma("f32"))
     assert narrow.partial.C.alignment == 8
+    apart = described(C=of_tma("f16", COLUMN), D=of_tma("f16"))
+    assert apart.partial.C.layout is ROW  # as the reduction writes D
     full = described(C=of_tma("f16"), stages=6)
     assert full.partial.tile_description.stages is None
     mode = cutlass.gemm.Mode.GemmSplitKParallel
