@@ -371,6 +371,7 @@ def _functions() -> Iterator[Call]:
                lambda: {"packed": matrix.reshape(-1), "rows": 32, "columns": 64})  # fmt: skip
     yield Call("reorder_column", pycutlass.reorder_column, lambda: {"packed": matrix.reshape(-1)})
     yield Call("reorder_filter", pycutlass.reorder_filter, lambda: {"tensor": matrix.reshape(-1)})
+    yield Call("tile_descriptions", pycutlass.tile_descriptions, lambda: {"like": GEMM, "compute_capability": 90})
     yield Call("get_memory_pool", pycutlass.get_memory_pool, lambda: {"init_pool_size": 0, "max_pool_size": 2**30})
     yield Call("device_cc", pycutlass.device_cc, lambda: {"device": 0})
     for name in ("get_allocated_size", "share_with_torch", "share_with_cupy"):
