@@ -6,11 +6,9 @@ copied: the transposed matrix of a row-major one is column-major, at the same pl
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
-from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor
+from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, changed
 
 __all__ = ["check_swap", "parts_in_kernel"]
 
@@ -18,7 +16,7 @@ __all__ = ["check_swap", "parts_in_kernel"]
 def check_swap(kernel: Gemm) -> None:
     """Check that the epilogue of a transposed problem can be transposed."""
     functor = kernel.epilogue_functor
-    if kernel.swap_ab and functor.is_tree and functor.transposed() is None:
+    if functor.is_tree and functor.transposed() is None:
         raise DescriptionError(
             f"swap_ab=True computes the transposed problem, and {functor!r} cannot be transposed: an epilogue that "
             f"combines pairs of columns, or selects from rows, has them side by side in the tile; use swap_ab=False"
@@ -44,5 +42,4 @@ def _transposed_epilogue(functor: Epilogue) -> Epilogue:
 def _transposed(operand: Tensor) -> Tensor:
     """Return what describes the transposed matrix."""
     layout = {_core.RowMajor: _core.ColumnMajor, _core.ColumnMajor: _core.RowMajor}.get(operand.layout, operand.layout)
-    transposed: Tensor = replace(operand, layout=layout)  # type: ignore[type-var]
-    return transposed
+    return changed(operand, layout=layout)

@@ -194,7 +194,7 @@ class GemmOperationUniversal(Operation):
         if self.is_sm90 and tile.stages is not None:  # beside wider sums fewer may fit
             tile = replace(tile, stages=None)
         described = (self.compute_capability, tile, self.A, self.B, C, functor, self.swizzling_functor)
-        return GemmOperationUniversal(*described, swap_ab=self.swap_ab and self.family is SM90)
+        return GemmOperationUniversal(*described, swap_ab=self.swap_ab)
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""

@@ -43,8 +43,9 @@ def tile_descriptions(
 ) -> tuple[TileDescription, ...]:
     """Return the tiles that a GEMM of the same types, layouts and epilogue can have, in a fixed order.
 
-    Each makes a valid description together with what else `like` has. Of Hopper-native tiles those are listed of which
-    no register spills; larger ones come first. The list is not all that descriptions accept, but what is worth trying.
+    Each makes a valid description together with what else `like` has. Of Hopper-native tiles those are listed whose
+    sums leave a plain epilogue enough registers; a function with many tensors may spill all the same, which build
+    reports say. Larger tiles come first. The list is not all that descriptions accept, but what is worth trying.
 
     Parameters
     ----------

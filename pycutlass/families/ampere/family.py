@@ -133,11 +133,10 @@ class _Ampere(KernelFamily):
 
     def check_swap(self, kernel: Gemm) -> None:
         """Refuse the transposed problem, which Hopper-native kernels alone compute where it is asked for."""
-        if kernel.swap_ab:
-            raise DescriptionError(
-                f"swap_ab=True belongs to Hopper-native kernels, whose tiles have at least 64 rows: leave it out, and "
-                f"choose fewer rows than {kernel.tile_description.threadblock_shape[0]}, as Ampere-style tiles may have"
-            )
+        raise DescriptionError(
+            f"swap_ab=True belongs to Hopper-native kernels, whose tiles have at least 64 rows: leave it out, and "
+            f"choose fewer rows than {kernel.tile_description.threadblock_shape[0]}, as Ampere-style tiles may have"
+        )
 
     def check_apart(self, kernel: Gemm) -> None:
         """Refuse a D that is described apart from C."""
