@@ -9,16 +9,18 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.builds import NativeGemm, build_native, compile_all
 from benchmarks.common import BenchmarkError, Report, number, options
-from benchmarks.kernels import ampere, hopper, summing
+from benchmarks.duels import alone_duel, geometric_mean
+from benchmarks.gemm_choices import SWIZZLES, TILES, Choice, cooperative_choices, pingpong_choices, shape_choices
+from benchmarks.kernels import ampere, summing
 from benchmarks.problems import Problem
 from benchmarks.timing import Loop, Summary, device_times, median_ratio, summarize
-from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder, device
+from pycutlass import GemmOperationUniversal, RasterOrder, device
 
 __all__ = ["main"]
 
@@ -34,84 +36,25 @@ SHAPES: tuple[Size, ...] = (
     *((4096, 14336, 4096), (4096, 4096, 14336)),
     *((1, 4096, 4096), (16, 4096, 4096), (64, 14336, 4096), _FEW_ROWS),
 )
+#: Measured beside them: what no tile was chosen for.
+OTHER_SHAPES: tuple[Size, ...] = ((512, 512, 512), (1000, 3000, 1600), (256, 11008, 4096), (6000, 1024, 8192))
+#: The least speed in units of cuBLAS's, queued and alone; of all SHAPES the geometric mean is at least 1.
+LIMITS: Mapping[Size, float] = {
+    (2048, 1280, 5120): 0.98,
+    (512, 512, 65536): 0.95,
+    (1, 4096, 4096): 1.0,
+    (16, 4096, 4096): 1.0,
+}
+LEAST = 0.93
 
-#: Tiles and clusters of the Hopper kernels that are tried for each shape, by schedule.
-TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
-    (KernelSchedule.Pingpong, (64, 32, 128), (1, 1)),
-    (KernelSchedule.Pingpong, (64, 64, 128), (1, 1)),
-    (KernelSchedule.Pingpong, (64, 128, 64), (1, 1)),
-    (KernelSchedule.Pingpong, (64, 128, 64), (2, 1)),
-    (KernelSchedule.Pingpong, (64, 128, 128), (1, 1)),
-    (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (128, 160, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (128, 192, 64), (2, 1)),
-    (KernelSchedule.Pingpong, (192, 96, 64), (1, 1)),
-    (KernelSchedule.Pingpong, (128, 160, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
-)
-SWIZZLES = (1, 2, 4, 8)
-#: Tiles and clusters of cooperative kernels that divide K, where whole tiles leave multiprocessors without work.
-SPLIT_TILES: tuple[tuple[Size, tuple[int, int]], ...] = (
-    ((128, 128, 64), (1, 1)),
-    ((128, 256, 64), (2, 1)),
-    ((256, 128, 64), (1, 2)),
-    ((128, 192, 64), (2, 1)),
-)
-#: Those whose partial sums another kernel adds up.
-PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
-    (KernelSchedule.Pingpong, (64, 128, 64), (1, 1)),
-    (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
-    (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
-)
-_MULTIPROCESSORS = 132
 _MORE = (
     "Where tiles are fewer than twice the multiprocessors, stream-K and split-K of cooperative tiles as well, and "
     "parallel split-K, with the time of the kernel that adds up; with up to 128 rows the transposed problem (swap_ab), "
     "in tiles of as few columns, whole and divided along K."
 )
+_ALONE = 8  # choices that were the fastest when queued, and are tried alone
 _NO_PDL = "the same, launch_with_pdl=False"
 AMPERE_SWIZZLES = (1, 4, 8)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A Hopper kernel with its schedule: everything that is chosen for a problem."""
-
-    schedule: KernelSchedule
-    tile: Size
-    cluster: tuple[int, int]
-    swizzle: int
-    raster: RasterOrder
-    slices: int = 0
-    swap_ab: bool = False
-    parallel: bool = False
-
-    @property
-    def name(self) -> str:
-        """How the tables call it."""
-        shape, cluster = "x".join(map(str, self.tile)), "x".join(map(str, self.cluster))
-        swapped = "swapped " if self.swap_ab else ""
-        split = f"{'parallel ' if self.parallel else ''}split-K {self.slices}" if self.slices > 1 else "stream-K"
-        walk = split if self.slices else f"swizzle {self.swizzle}"
-        return f"{swapped}{self.schedule.name} {shape}, {cluster}, {walk}, {self.raster.name}"
-
-    @property
-    def operation(self) -> GemmOperationUniversal:
-        """The kernel; the swizzle is no part of its code, so choices that differ in it alone share that."""
-        parts = (self.tile, self.cluster, self.schedule, self.swizzle)
-        return hopper(*parts, stream_k=self.slices > 0 and not self.parallel, swap_ab=self.swap_ab)
-
-    @property
-    def launched(self) -> GemmOperationUniversal:
-        """The kernel that is compiled: of parallel split-K that of the partial sums."""
-        return self.operation.partial if self.parallel else self.operation
-
-    def loop(self, problem: Problem, *, launch_with_pdl: bool = True) -> Loop:
-        """Return a loop over the kernel."""
-        slices = max(1, self.slices)
-        return problem.pycutlass(self.operation, self.raster, launch_with_pdl=launch_with_pdl, slices=slices)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     operations = _operations(chosen.only)
     if chosen.dry:
         print("\n".join(dict.fromkeys(operation.procedural_name() for operation in operations)))
-        print(f"{[len(shape_choices(size)) for size in SHAPES]} choices for {len(SHAPES)} shapes")
+        sizes = (*SHAPES, *OTHER_SHAPES)
+        print(f"{[len(shape_choices(size)) for size in sizes]} choices for {len(sizes)} shapes")
         return 0
     about = (
         "f16 operands and result, f32 accumulation, A row-major, B column-major, random normal inputs that do not stay "
@@ -201,83 +145,53 @@ def pingpong(report: Report, seconds: float) -> None:
 def shapes(report: Report, seconds: float) -> None:
     """Compare the best of a list of Hopper kernels with cuBLAS, shape by shape."""
     rows: list[Sequence[str]] = []
+    found: dict[Size, dict[str, float]] = {}
     try:
-        for size in SHAPES:
+        for size in (*SHAPES, *OTHER_SHAPES):
             with report.part(f"shape {_shape(size)}"):
-                rows.append(_shape_row(report, Problem(size), seconds))
+                row, found[size] = _shape_row(report, Problem(size), seconds)
+                rows.append(row)
     finally:  # what was measured before an interruption counts
-        columns = ("M x N x K", "torch.mm us", "TFLOP/s", "PyCUTLASS us", "TFLOP/s", "speed of cuBLAS's")
+        queued = ("torch.mm us", "TFLOP/s", "PyCUTLASS us", "TFLOP/s", "speed of cuBLAS's", "round by round", "best")
+        alone = ("alone: torch.mm us", "PyCUTLASS us", "speed of cuBLAS's", "round by round", "best")
         tiles = "; ".join(f"{s.name} {_shape(t)} with cluster {c[0]}x{c[1]}" for s, t, c in TILES)
         swizzles = ", ".join(map(str, SWIZZLES))
-        note = f"Best of {tiles}; each with swizzle {swizzles}, and raster along M and along N. {_MORE}"
-        report.table("Hopper kernels against cuBLAS", (*columns, "round by round", "best"), rows, note)
+        note = (
+            f"Queued, and each call alone with a cold L2 cache. Best of {tiles}; each with swizzle {swizzles}, and "
+            f"raster along M and along N. {_MORE} Alone, the best of the {_ALONE} that are the fastest when queued."
+        )
+        report.table("Hopper kernels against cuBLAS", ("M x N x K", *queued, *alone), rows, note)
+        _check_shapes(report, found)
         report.save()
 
 
-def _shape_row(report: Report, problem: Problem, seconds: float) -> Sequence[str]:
-    found = contest(problem, shape_choices(problem.size), seconds)
-    report.raw(f"shape {_shape(problem.size)}", {"screened us": found.screened, "best": found.best, **found.times})
+def _check_shapes(report: Report, found: Mapping[Size, Mapping[str, float]]) -> None:
+    """Check what is required of shapes, each way of measuring by itself."""
+    for way in ("queued", "alone"):
+        named = {size: found[size][way] for size in SHAPES if size in found}
+        for size, ratio in named.items():
+            what = f"Hopper kernels, {_shape(size)}, {way}: speed of cuBLAS's"
+            report.check(what, ratio, LIMITS.get(size, LEAST), "x", at_least=True)
+        if len(named) == len(SHAPES):
+            what = f"Hopper kernels, geometric mean of {len(SHAPES)} shapes, {way}: speed of cuBLAS's"
+            report.check(what, geometric_mean(named.values()), 1.0, "x", at_least=True)
+
+
+def _shape_row(report: Report, problem: Problem, seconds: float) -> tuple[Sequence[str], dict[str, float]]:
+    """Return the line of a shape, and the speed in units of cuBLAS's, queued and alone."""
+    choices = shape_choices(problem.size)
+    found = contest(problem, choices, seconds)
+    fastest = sorted(found.screened, key=found.screened.__getitem__)[:_ALONE]
+    loops = {choice.name: choice.loop(problem) for choice in choices if choice.name in fastest}
+    alone = alone_duel(loops, problem.torch_mm(), seconds / 2)
+    samples = {"screened us": found.screened, "best": found.best, **found.times, "alone": alone.samples}
+    report.raw(f"shape {_shape(problem.size)}", samples)
     mm, ours = found.torch.median, found.ours.median
     times = (number(mm), f"{problem.rate(mm):.1f}", number(ours), f"{problem.rate(ours):.1f}")
-    return _shape(problem.size), *times, f"{found.ratio:.3f}", found.rounds.spread(3), found.best
-
-
-def cooperative_choices() -> list[Choice]:
-    """Return what the requirement leaves open for the cooperative kernel."""
-    return [Choice(KernelSchedule.Cooperative, (128, 256, 64), (2, 1), 4, raster) for raster in RasterOrder]
-
-
-def pingpong_choices() -> list[Choice]:
-    """Return what the requirement leaves open for the pingpong kernel. 128 rows are two tiles, which can share B."""
-    return [
-        Choice(KernelSchedule.Pingpong, (64, 128, 64), cluster, swizzle, raster)
-        for cluster in ((1, 1), (2, 1), (1, 2))
-        for swizzle in SWIZZLES
-        for raster in RasterOrder
-    ]
-
-
-def shape_choices(size: Size) -> list[Choice]:
-    """Return all that is tried for a shape."""
-    return [
-        Choice(schedule, tile, cluster, swizzle, raster)
-        for schedule, tile, cluster in TILES
-        for swizzle in SWIZZLES
-        for raster in (RasterOrder.AlongM, RasterOrder.AlongN)
-    ] + [*_split_choices(size), *_swapped_choices(size)]
-
-
-def _split_choices(size: Size) -> Iterator[Choice]:
-    """Yield kernels that divide tiles along K, where whole tiles leave multiprocessors without work."""
-    m, n, k = size
-    for tile, cluster in SPLIT_TILES:
-        tiles = -(-m // tile[0]) * -(-n // tile[1])
-        if tiles > 2 * _MULTIPROCESSORS:
-            continue
-        most = max(1, min(k // 256, 2 * _MULTIPROCESSORS // tiles))
-        for slices in sorted({1, *(count for count in (2, 3, 4, 6, 8, 16, 32) if count <= most)}):
-            yield Choice(KernelSchedule.Cooperative, tile, cluster, 1, RasterOrder.Heuristic, slices)
-    for schedule, tile, cluster in PARALLEL_TILES:
-        tiles = -(-m // tile[0]) * -(-n // tile[1])
-        most = min(k // 512, 2 * _MULTIPROCESSORS // tiles)
-        for slices in (count for count in (2, 3, 4, 6, 8, 16, 32) if count <= most and k % (8 * count) == 0):
-            yield Choice(schedule, tile, cluster, 1, RasterOrder.AlongM, slices, parallel=True)
-
-
-def _swapped_choices(size: Size) -> Iterator[Choice]:
-    """Yield kernels of the transposed problem, whose tiles have as few columns as the problem has rows."""
-    m, n, k = size
-    columns = next((columns for columns in (8, 16, 32, 64, 128) if m <= columns), None)
-    if columns is None:
-        return
-    for rows, depth in ((64, 64), (64, 128), (128, 64), (128, 128)):
-        yield Choice(KernelSchedule.Pingpong, (rows, columns, depth), (1, 1), 1, RasterOrder.AlongM, 0, swap_ab=True)
-    for depth in (64, 128):
-        tiles = -(-n // 128)
-        most = max(1, min(k // 256, 4 * _MULTIPROCESSORS // tiles))
-        for slices in (0, 1, *(count for count in (2, 3, 4, 8, 16) if count <= most)):
-            tile = (128, columns, depth)
-            yield Choice(KernelSchedule.Cooperative, tile, (1, 1), 1, RasterOrder.AlongM, slices, swap_ab=True)
+    queued = (*times, f"{found.ratio:.3f}", found.rounds.spread(3), found.best)
+    medians = (number(summarize(alone.theirs).median), number(summarize(alone.ours).median))
+    row = (_shape(problem.size), *queued, *medians, f"{alone.ratio:.3f}", alone.rounds.spread(3), alone.best)
+    return row, {"queued": found.ratio, "alone": alone.ratio}
 
 
 # Choosing and comparing
@@ -366,7 +280,7 @@ def _operations(parts: Sequence[str]) -> list[GemmOperationUniversal]:
     wanted = [ampere(swizzle=swizzle) for swizzle in AMPERE_SWIZZLES] if "ampere" in parts else []
     choices = {"cooperative": cooperative_choices, "pingpong": pingpong_choices}
     chosen = [choice for part in parts if part in choices for choice in choices[part]()]
-    chosen += [choice for size in SHAPES for choice in shape_choices(size) if "shapes" in parts]
+    chosen += [choice for size in (*SHAPES, *OTHER_SHAPES) for choice in shape_choices(size) if "shapes" in parts]
     return wanted + list(dict.fromkeys(choice.launched for choice in chosen))
 
 

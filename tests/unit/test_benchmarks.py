@@ -15,7 +15,10 @@ sys.path.append(str(ROOT))  # the benchmarks and the tools are not installed wit
 from benchmarks import (  # noqa: E402
     builds,
     common,
+    duels,
     gemm,
+    gemm_choices,
+    gemm_classes,
     imports,
     kernels,
     launch,
@@ -167,7 +170,9 @@ def test_a_child_imports_this_package(monkeypatch):
 # Command lines
 
 
-@pytest.mark.parametrize("main", [imports.main, compiling.main, launch.main, gemm.main, native_gemms.main])
+@pytest.mark.parametrize(
+    "main", [imports.main, compiling.main, launch.main, gemm.main, gemm_classes.main, native_gemms.main]
+)
 def test_unknown_parts_are_refused(main, capsys):
     with pytest.raises(SystemExit):
         main(["--only", "nonsense"])
@@ -188,12 +193,41 @@ def test_dry_runs_name_the_kernels(capsys):
 
 
 def test_the_choices_of_a_shape_are_described_once():
-    choices = gemm.shape_choices((8192, 8192, 8192))
-    assert len({choice.name for choice in choices}) == len(choices) == len(gemm.TILES) * len(gemm.SWIZZLES) * 2
+    choices = gemm_choices.shape_choices((8192, 8192, 8192))
+    assert (
+        len({choice.name for choice in choices})
+        == len(choices)
+        == len(gemm_choices.TILES) * len(gemm_choices.SWIZZLES) * 2
+    )
     # The compiler leaves the kernel with the object that it was given.
     assert choices[0].operation is choices[1].operation
-    same = gemm.Choice(KernelSchedule.Pingpong, (64, 128, 64), (1, 1), 8, RasterOrder.AlongM)
+    same = gemm_choices.Choice(KernelSchedule.Pingpong, (64, 128, 64), (1, 1), 8, RasterOrder.AlongM)
     assert any(choice.operation is same.operation for choice in choices)
+
+
+def test_the_kinds_of_types_and_layouts_have_different_names_and_kernels_for_each_problem(capsys):
+    assert len({(kind.words, kind.limits) for kind in gemm_classes.KINDS}) == len(gemm_classes.KINDS)
+    for kind in gemm_classes.KINDS:
+        for size, choices in kind.choices.items():
+            assert len(choices) >= 4, (kind.words, size)
+            assert all(operation.swap_ab is (size[0] <= 128) for operation, _ in choices.values())
+    assert gemm_classes.main(["--dry", "--only", "int8"]) == 0
+    assert all("_s8_s32_" in name for name in capsys.readouterr().out.splitlines())
+
+
+def test_the_fastest_choice_is_measured_anew(monkeypatch):
+    took = {"slow": 3.0, "fast": 2.0, "PyCUTLASS": 2.1, "theirs": 4.2}
+    asked = []
+
+    def times(loops, **options):
+        asked.append(sorted(loops))
+        return {name: [took[name]] * 3 for name in loops}
+
+    monkeypatch.setattr(duels, "device_times", times)
+    duel = duels.queued_duel({"slow": print, "fast": print}, print, 1.0)
+    assert asked == [["fast", "slow"], ["PyCUTLASS", "theirs"]]
+    assert (duel.best, duel.ratio, duel.screened["slow"]) == ("fast", pytest.approx(2.0), 3.0)
+    assert duels.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
 
 
 def test_the_kernels_in_cpp_are_the_described_ones():
