@@ -146,7 +146,7 @@ class Kind:
             self.output, wide, sums, sums if self.output is cutlass.int32 else cutlass.float32
         )
         if self.scales == "rows":
-            functor = fusions.dequantize(self.output, wide)
+            functor = fusions.dequantize(self.output, wide, row_scale=cutlass.float32, column_scale=cutlass.float32)
         return GemmOperationUniversal(90, described, A, B, D, functor, getattr(cutlass, swizzle), D, swap_ab)
 
 
