@@ -16,7 +16,15 @@ from pathlib import Path
 from benchmarks.builds import NativeGemm, build_native, compile_all
 from benchmarks.common import BenchmarkError, Report, number, options
 from benchmarks.duels import alone_duel, geometric_mean
-from benchmarks.gemm_choices import SWIZZLES, TILES, Choice, cooperative_choices, pingpong_choices, shape_choices
+from benchmarks.gemm_choices import (
+    SWIZZLES,
+    TILES,
+    Choice,
+    cooperative_choices,
+    pingpong_choices,
+    shape_choices,
+    ways_table,
+)
 from benchmarks.kernels import ampere, summing
 from benchmarks.problems import Problem
 from benchmarks.timing import Loop, Summary, device_times, median_ratio, summarize
@@ -46,6 +54,7 @@ LIMITS: Mapping[Size, float] = {
     (16, 4096, 4096): 1.0,
 }
 LEAST = 0.93
+WAYS = "Ways to divide the work"
 
 _MORE = (
     "Where tiles are fewer than twice the multiprocessors, stream-K and split-K of cooperative tiles as well, and "
@@ -161,8 +170,17 @@ def shapes(report: Report, seconds: float) -> None:
             f"raster along M and along N. {_MORE} Alone, the best of the {_ALONE} that are the fastest when queued."
         )
         report.table("Hopper kernels against cuBLAS", ("M x N x K", *queued, *alone), rows, note)
+        report_ways(report)
         _check_shapes(report, found)
         report.save()
+
+
+def report_ways(report: Report) -> None:
+    """Record the table of the ways to divide the work, from the times of all choices."""
+    raw = {size: report.result["raw"].get(f"shape {_shape(size)}") for size in (*SHAPES, *OTHER_SHAPES)}
+    columns, rows = ways_table({size: measured["screened us"] for size, measured in raw.items() if measured})
+    note = "Time of the best tile (in brackets) of each way, queued, in units of the fastest choice for the problem."
+    report.table(WAYS, columns, rows, note)
 
 
 def _check_shapes(report: Report, found: Mapping[Size, Mapping[str, float]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from benchmarks.kernels import hopper
@@ -10,7 +10,7 @@ from benchmarks.problems import Problem
 from benchmarks.timing import Loop
 from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder
 
-__all__ = ["SWIZZLES", "TILES", "Choice", "cooperative_choices", "pingpong_choices", "shape_choices"]
+__all__ = ["SWIZZLES", "TILES", "Choice", "cooperative_choices", "pingpong_choices", "shape_choices", "ways_table"]
 
 Size = tuple[int, int, int]
 
@@ -68,6 +68,14 @@ class Choice:
         split = f"{'parallel ' if self.parallel else ''}split-K {self.slices}" if self.slices > 1 else "stream-K"
         walk = split if self.slices else f"swizzle {self.swizzle}"
         return f"{swapped}{self.schedule.name} {shape}, {cluster}, {walk}, {self.raster.name}"
+
+    @property
+    def way(self) -> str:
+        """How the work is divided."""
+        if self.slices:
+            split = "split-K" if self.slices > 1 else "stream-K"
+            return f"{'parallel ' if self.parallel else ''}{split}{', swapped' if self.swap_ab else ''}"
+        return f"{self.schedule.name}{', swapped' if self.swap_ab else ''}"
 
     @property
     def operation(self) -> GemmOperationUniversal:
@@ -142,3 +150,27 @@ def _swapped_choices(size: Size) -> Iterator[Choice]:
         for slices in (0, 1, *(count for count in (2, 3, 4, 8, 16) if count <= most)):
             tile = (128, columns, depth)
             yield Choice(KernelSchedule.Cooperative, tile, (1, 1), 1, RasterOrder.AlongM, slices, swap_ab=True)
+
+
+def ways_table(screened: Mapping[Size, Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: how much slower the best of each way to divide the work is than the best of all.
+
+    Parameters
+    ----------
+    screened : mapping
+        The microseconds of the choices by their names, for each size.
+    """
+    ways = dict.fromkeys(choice.way for size in screened for choice in shape_choices(size))
+    rows = []
+    for size, times in screened.items():
+        best: dict[str, Choice] = {}
+        for choice in shape_choices(size):
+            if choice.name in times and times[choice.name] < times.get(getattr(best.get(choice.way), "name", ""), 1e30):
+                best[choice.way] = choice
+        least = min(times.values())
+        cells = [
+            f"{times[best[way].name] / least:.2f} ({'x'.join(map(str, best[way].tile))})" if way in best else ""
+            for way in ways
+        ]
+        rows.append(["x".join(map(str, size)), *cells])
+    return ["M x N x K", *ways], rows
