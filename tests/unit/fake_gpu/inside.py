@@ -62,6 +62,37 @@ driver.fake_free_on.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
 driver.fake_fail_at.argtypes = [ctypes.c_long, ctypes.c_int]
 
 
+class _ExchangeApi(ctypes.Structure):
+    """What ``__dlpack_c_exchange_api__`` has (csrc/dlpack.h)."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("previous", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 4),
+        ("current_work_stream", ctypes.c_void_p),
+    )
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def _default_stream(_kind: int, _ordinal: int, stream: Any) -> int:
+    stream[0] = None
+    return 0
+
+
+def _keep_torch_from_the_driver() -> None:
+    """Have torch name the default stream, as a build without CUDA does: its CUDA runtime needs more of a driver."""
+    torch = sys.modules.get("torch")
+    if torch is None or torch.version.cuda is None:
+        return
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    api = _ExchangeApi.from_address(get(torch.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+    api.current_work_stream = ctypes.cast(_default_stream, ctypes.c_void_p).value
+
+
+_keep_torch_from_the_driver()
+
+
 def _check(code: int) -> None:
     assert code == 0, f"CUresult {code}"
 
