@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pycutlass import _core
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.agreement import check_alignments
 from pycutlass.families.other_family import ampere_shape, as_ampere, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor, Tile, changed
+from pycutlass.families.sm90_copies import check_loads, check_stores, is_cp_async, is_direct
 from pycutlass.families.sm90_group import check_grouped
-from pycutlass.families.sm90_memory import chosen_stages, kernel_bytes, stages_of
+from pycutlass.families.sm90_memory import chosen_stages, direct_bytes, direct_stages, kernel_bytes, stages_of
 from pycutlass.families.sm90_products import (
     PRODUCTS,
     accumulator_registers,
     clean_registers,
     is_fast,
     is_one_instruction,
+    most_registers,
 )
 from pycutlass.families.sm90_swap import check_swap, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
@@ -40,8 +40,6 @@ __all__ = [
     "SM90_THREADS",
 ]
 
-#: What the TMA copies is aligned to, in bytes.
-_TMA_BYTES = 16
 #: Threads of a threadblock: one producer warp group and two consumers, under either schedule.
 SM90_THREADS = 384
 _Mode = _core.GemmMode
@@ -109,11 +107,6 @@ class _Sm90(KernelFamily):
                     f"where D is described apart from C, both are RowMajor or ColumnMajor, of {', '.join(self.apart)}; "
                     f"got {name} {operand.order} of {operand.type}"
                 )
-        _check_alignments(described, "D")
-
-    def stored_alignment(self, math: Math, D: Tensor) -> int | None:
-        """Return the alignment of whatever TMA copies."""
-        return 8 * _TMA_BYTES // D.type.bits
 
     def with_swizzle(self, kernel: Gemm) -> str:
         """Return what to describe for a swizzle that the family lacks, for the end of a message."""
@@ -121,7 +114,7 @@ class _Sm90(KernelFamily):
 
     def check_parts(self, kernel: Gemm) -> None:
         """Check compute capability, layouts, alignments and epilogue; say where registers will spill."""
-        tile, A, B, C, D = kernel.tile_description, kernel.A, kernel.B, kernel.C, kernel.D
+        D = kernel.D
         if kernel.compute_capability not in self.shared_memory:
             raise DescriptionError(
                 f"a tile with a cluster_shape makes a Hopper-native kernel, which needs compute_capability=90; got "
@@ -133,12 +126,14 @@ class _Sm90(KernelFamily):
         self._check_layouts(kernel)
         if _is_stream_k(kernel):
             _check_stream_k(kernel)
-        _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
+        parts = parts_in_kernel(kernel)
+        check_loads(kernel, parts.A, parts.B)
+        check_stores(kernel, parts.A, parts.B, _loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D)
         _check_function(kernel)
         _check_columns(kernel)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
-        _warn_of_spills(tile, parts_in_kernel(kernel).D)
+        _check_registers(kernel.tile_description, parts)
 
     def _check_layouts(self, kernel: Gemm) -> None:
         math, C = kernel.tile_description.math_instruction, kernel.C
@@ -192,6 +187,10 @@ class _Sm90(KernelFamily):
         beside = 0
         if epilogue is not None:
             beside, C = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D or C)
+        if is_direct(A, B, C, D or C):
+            is_loaded = is_cp_async(A, B)
+            stages = max(2, direct_stages(tile, beside, cp_async=is_loaded))
+            return direct_bytes(tile, stages, beside, cp_async=is_loaded)
         stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
@@ -213,6 +212,9 @@ class _Sm90(KernelFamily):
         """Return how many stages a kernel has; None where CUTLASS chooses as many by itself."""
         tile, parts = kernel.tile_description, self.parts_of(kernel)
         C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
+        if is_direct(parts.A, parts.B, C, parts.D):
+            beside = parts.epilogue.shared_bytes(self.gemm, tile)
+            return direct_stages(tile, beside, cp_async=is_cp_async(parts.A, parts.B))
         stages = stages_of(tile, C, grouped=grouped, D=parts.D)
         if tile.stages is None and stages == chosen_stages(tile, C, grouped=grouped, D=parts.D):
             return None
@@ -246,6 +248,12 @@ class _Sm90(KernelFamily):
     def swaps(self, functor: Epilogue, D: Tensor) -> bool:
         """Return whether a kernel computes the transposed problem even if that is not asked for."""
         return in_kernel(functor, D) is not functor
+
+    def copies_of(self, kernel: Gemm) -> tuple[bool, bool]:
+        """Return whether A and B are loaded by cp.async, and whether threads read C and write D."""
+        parts = parts_in_kernel(kernel)
+        C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
+        return is_cp_async(parts.A, parts.B), is_direct(parts.A, parts.B, C, parts.D)
 
     def parts_of(self, kernel: Gemm) -> Parts:
         """Return the epilogue and the operands as the C++ has them."""
@@ -297,7 +305,8 @@ def _check_function(kernel: Gemm) -> None:
 def _check_columns(kernel: Gemm) -> None:
     """Check that the epilogue stores tiles of so many columns."""
     parts, (m, n, k) = parts_in_kernel(kernel), kernel.tile_description.threadblock_shape
-    if n != 8:
+    C = _loaded(parts.epilogue, SM90.gemm, parts.C, parts.D)
+    if n != 8 or (is_direct(parts.A, parts.B, C, parts.D) and not parts.epilogue.is_tree):
         return
     bits = min([parts.D.type.bits] + [parts.C.type.bits] * (parts.epilogue.reads_source is not False))
     if parts.epilogue.is_tree:
@@ -316,27 +325,28 @@ def _static_shape(shape: Shape) -> str:
     return f"cute::Shape<{', '.join(f'cute::Int<{extent}>' for extent in shape)}>"
 
 
-def _check_alignments(operands: Iterable[tuple[str, Tensor]], written: str = "C") -> None:
-    wanted = {name: (operand, 8 * _TMA_BYTES // operand.type.bits) for name, operand in operands}
-    check_alignments("TMA needs 16-byte alignment", wanted, written=written)
-
-
 def _or_ampere(kernel: Gemm, first: str) -> str:
     """Return how to describe the same as an Ampere-style kernel, behind `first`; nothing where there is none."""
     changes = as_ampere(kernel.tile_description, kernel)
     return f"{first}{changes}" if changes else ""
 
 
-def _warn_of_spills(tile: Tile, D: Tensor) -> None:
-    """Log a warning where a tile leaves the epilogue too few registers."""
-    registers = accumulator_registers(tile)
-    clean = clean_registers(D)
+def _check_registers(tile: Tile, parts: Parts) -> None:
+    """Refuse a tile whose sums have no room, and log a warning where it leaves the epilogue too few registers."""
+    registers, is_loaded = accumulator_registers(tile), is_cp_async(parts.A, parts.B)
+    clean, most = clean_registers(parts.D, cp_async=is_loaded), most_registers(cp_async=is_loaded)
+    m, n, _ = tile.threadblock_shape
+    needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
+    columns = clean * n // registers // 16 * 16
+    if registers > most:  # other kernels are refused with the tile
+        raise DescriptionError(
+            f"{needs}, and a kernel that loads A and B of alignment {parts.A.alignment} and {parts.B.alignment} by "
+            f"cp.async has {most} to give: use at most {columns} columns"
+        )
     if registers > clean:
-        m, n, _ = tile.threadblock_shape
         say_once(
-            f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}, "
-            f"and beyond {clean} of them for C of {D.type} the kernel may be slower: registers spill, and from 216 on "
-            f"instructions wait for each other; {clean * n // registers // 16 * 16} columns are the most that do not"
+            f"{needs}, and beyond {clean} of them for C of {parts.D.type} the kernel may be slower: registers spill, and "
+            f"from 216 on instructions wait for each other; {columns} columns are the most that do not"
         )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
+from pycutlass.families.agreement import check_alignments
 from pycutlass.families.parts import Gemm
+from pycutlass.families.sm90_copies import TMA_BYTES
 
 __all__ = ["check_grouped"]
 
@@ -14,6 +16,9 @@ _OPERANDS, _WRITTEN = ("f16", "bf16"), ("f16", "bf16", "f32")
 def check_grouped(kernel: Gemm) -> None:
     """Raise DescriptionError where the GEMM is none that the problems of a group can be."""
     tile, math = kernel.tile_description, kernel.tile_description.math_instruction
+    operands = {"A": kernel.A, "B": kernel.B, "C": kernel.C}
+    wanted = {name: (operand, 8 * TMA_BYTES // operand.type.bits) for name, operand in operands.items()}
+    check_alignments(f"Hopper-native groups need {TMA_BYTES}-byte alignment, for TMA", wanted)
     m, n, _ = tile.cluster_shape or (1, 1, 1)
     for lacks, rule, remedy in (
         (

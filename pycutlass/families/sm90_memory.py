@@ -8,7 +8,14 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.families.parts import Tensor, Tile
 from pycutlass.families.table import SHARED_MEMORY_LIMIT
 
-__all__ = ["chosen_stages", "kernel_bytes", "lies_in_shared_memory", "stages_of"]
+__all__ = [
+    "chosen_stages",
+    "direct_bytes",
+    "direct_stages",
+    "kernel_bytes",
+    "lies_in_shared_memory",
+    "stages_of",
+]
 
 #: Bytes of the barriers of a pipeline's stage (one that it is full, one that it is empty), and of a tensor map.
 _BARRIERS, _TENSOR_MAP = 16, 128
@@ -31,6 +38,34 @@ def kernel_bytes(tile: Tile, C: Tensor, stages: int, *, grouped: bool, D: Tensor
         return _up(_up(pipelines + 1, alignment) + epilogue + mainloop, alignment)
     shared = _up(mainloop, alignment) + epilogue + _SCHEDULER + pipelines + _ANSWERS
     return _up(_up(shared, _TENSOR_MAP) + 5 * _TENSOR_MAP, alignment)  # A and B, C, and D of each warp group
+
+
+def direct_bytes(tile: Tile, stages: int, beside: int, *, cp_async: bool) -> int:
+    """Return the same of a kernel whose threads read C and write D, with `beside` bytes for its epilogue function.
+
+    Where A and B are loaded by `cp_async`, its structures lie in another order (sm90_gemm_warpspecialized_*.hpp).
+    """
+    pingpong = tile.kernel_schedule is KernelSchedule.Pingpong
+    mainloop, epilogue = stages * _up(tile.stage_bytes(), 1), max(1, beside)
+    pipelines = _BARRIERS * stages + 2 * _BARRIERS * pingpong
+    if cp_async:
+        return _up(_up(_up(mainloop, 1) + epilogue, 128) + pipelines + _BARRIERS, 128)
+    return _up(_up(pipelines + 2 * _BARRIERS + 1, 128) + _up(epilogue, 128) + mainloop, 128)
+
+
+def direct_stages(tile: Tile, beside: int, *, cp_async: bool) -> int:
+    """Return how many stages such a kernel has: as many as fit, where a tile names none."""
+    if tile.stages is not None:
+        return tile.stages
+    stages = _LIMIT // tile.stage_bytes()
+    return next(
+        (
+            fewer
+            for fewer in range(stages, 1, -1)
+            if direct_bytes(tile, fewer, beside, cp_async=cp_async) <= _LIMIT and lies_in_shared_memory(tile, fewer)
+        ),
+        1,
+    )
 
 
 def lies_in_shared_memory(tile: Tile, stages: int | None = None) -> bool:

@@ -44,6 +44,8 @@ _USUAL_COLUMNS = (8, 16, 32, 64, 96, 128, 192, 256)
 #: C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled. D of 8 bits is stored in pairs, or one by
 #: one where columns are stored: 160 and 144 were clean, 192 and 160 spilled.
 _MOST, _CLEAN, _OF_WIDE, _OF_PAIRS, _OF_SINGLES = 224, 192, 24, 32, 48
+#: The same of kernels that load by cp.async, whose threads have 168 registers each: consumers get none of the producers'.
+_MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 128
 
 
 def is_fast(tile: Tile) -> bool:
@@ -67,13 +69,15 @@ def accumulator_registers(tile: Tile) -> int:
     return elements * math.accumulator.bits // 32 * (2 if math.a.is_float8 and not is_fast(tile) else 1)
 
 
-def most_registers() -> int:
+def most_registers(*, cp_async: bool = False) -> int:
     """Return how many registers of a thread sums can have."""
-    return _MOST
+    return _MOST_OF_CP_ASYNC if cp_async else _MOST
 
 
-def clean_registers(D: Tensor | None = None) -> int:
+def clean_registers(D: Tensor | None = None, *, cp_async: bool = False) -> int:
     """Return with how many of them nothing spills, of a kernel that writes D, as it lies in the kernel."""
+    if cp_async:
+        return _CLEAN_OF_CP_ASYNC
     if D is None or D.type.bits == 16:
         return _CLEAN
     if D.type.bits > 16:

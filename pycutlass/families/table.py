@@ -262,6 +262,10 @@ class KernelFamily(ABC):
         """Return whether a kernel computes the transposed problem even if that is not asked for."""
         return False
 
+    def copies_of(self, kernel: Gemm) -> tuple[bool, bool]:
+        """Return whether A and B, and whether C and D are copied by threads although the family has TMA."""
+        return False, False
+
     def parts_of(self, kernel: Gemm) -> Parts:
         """Return the epilogue and the operands that shared memory is counted of."""
         return Parts(kernel.epilogue_functor, kernel.A, kernel.B, kernel.C, kernel.D)

@@ -171,6 +171,16 @@ class GemmOperationUniversal(Operation):
         return self.family is SM90
 
     @property
+    def loads_by_cp_async(self) -> bool:
+        """Whether a Hopper-native kernel loads A and B by cp.async: TMA copies what is aligned to 16 bytes."""
+        return self.family.copies_of(self)[0]
+
+    @property
+    def stores_directly(self) -> bool:
+        """Whether threads of a Hopper-native kernel read C and write D themselves, and TMA does not."""
+        return self.family.copies_of(self)[1]
+
+    @property
     def swizzle_size(self) -> int:
         """The N of IdentitySwizzleN; 1 for other swizzles."""
         return _SIZES.get(self.swizzling_functor, 1)
@@ -329,7 +339,8 @@ class GemmOperationUniversal(Operation):
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         cluster = "" if tile.cluster_shape is None else f"_{tile.cluster_shape[0]}x{tile.cluster_shape[1]}"
         written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
-        scheduled = "_swapped" * self.swap_ab + "_streamk" * (self.is_stream_k and self.is_sm90)
+        copied = "_cpasync" * self.loads_by_cp_async + "_direct" * self.stores_directly
+        scheduled = copied + "_swapped" * self.swap_ab + "_streamk" * (self.is_stream_k and self.is_sm90)
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
             f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math.procedural_name()}gemm_{operands}_"

@@ -34,6 +34,38 @@ struct IsOfGroup<
     cutlass::epilogue::Sm90PtrArrayTmaWarpSpecialized<kStagesC, kStagesD, kFragment, kReuse, kDelay, kGroups>>
     : cute::true_type {};
 
+/// Callbacks of one of CUTLASS's fusions that computes alpha and beta, and an activation. They are not told which elements
+/// a thread has, since only fusions with vectors or other matrices than C ask for that.
+template <typename CtaTile, typename EpilogueTile, typename Callbacks, typename Size, typename Coord, typename Mma,
+          typename Source>
+CUTLASS_DEVICE auto linear_callbacks(Callbacks& callbacks, Size const& size, Coord const& coord, Mma const& mma,
+                                     Source& source, int thread) {
+  using Fusion = typename cutlass::epilogue::fusion::FusionCallbacksTraits<Callbacks>::Operation;
+  static_assert(!Fusion::IsPerRowScaleSupported && !Fusion::IsPerColScaleSupported && !Fusion::IsPerRowBiasSupported &&
+                !Fusion::IsPerColBiasSupported && !Fusion::IsAuxInSupported && !Fusion::IsAuxOutSupported &&
+                !Fusion::IsAbsMaxSupported && !Fusion::IsBlockScaleSupported);
+  cute::tuple<> const untold{};
+  return callbacks.template get_consumer_store_callbacks<true>(cutlass::epilogue::fusion::detail::ConsumerStoreArgs(
+      size, CtaTile{}, coord, mma, EpilogueTile{}, untold, untold, untold, untold, untold, source, thread));
+}
+
+/// Whether the threads of a tile pass what columns come to through shared memory.
+template <typename Callbacks, typename = void>
+struct SharesColumns : cute::false_type {};
+template <typename Callbacks>
+struct SharesColumns<Callbacks, cute::void_t<decltype(Callbacks::kReducesColumns)>>
+    : cute::bool_constant<Callbacks::kReducesColumns> {};
+template <typename Callbacks>
+CUTLASS_DEVICE constexpr bool shares_columns() {
+  return SharesColumns<Callbacks>::value;
+}
+
+/// Waits for all threads that store a tile.
+template <typename Mma>
+CUTLASS_DEVICE void synchronize(Mma const&) {
+  cutlass::arch::NamedBarrier::sync(cute::size(Mma{}), cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
+}
+
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
 /// the default belong to separate reductions of stream-K, which CUTLASS has switched off.
 ///
@@ -248,7 +280,7 @@ struct EpilogueSm90 : Collective {
     __syncwarp();
     send(&buffer(first_row, 0), map, row + first_row, column, batch);
     stores.producer_commit(stored);
-    if constexpr (shares_columns()) {
+    if constexpr (shares_columns<FusionCallbacks>()) {
       synchronize(mma);
       between();
       synchronize(mma);
@@ -297,34 +329,8 @@ struct EpilogueSm90 : Collective {
     if constexpr (kIsFunction) {
       return fusion_.template tile_callbacks<kRows, kColumns>(size, coord, source, thread);
     } else {
-      return linear_callbacks(size, coord, mma, source, thread);
+      return linear_callbacks<CtaTileMNK, EpilogueTile>(fusion_, size, coord, mma, source, thread);
     }
-  }
-
-  template <typename Size, typename Coord, typename Mma, typename Source>
-  CUTLASS_DEVICE auto linear_callbacks(Size const& size, Coord const& coord, Mma const& mma, Source& source,
-                                       int thread) {
-    using Fusion = typename Collective::ThreadEpilogueOp;
-    static_assert(!Fusion::IsPerRowScaleSupported && !Fusion::IsPerColScaleSupported &&
-                  !Fusion::IsPerRowBiasSupported && !Fusion::IsPerColBiasSupported && !Fusion::IsAuxInSupported &&
-                  !Fusion::IsAuxOutSupported && !Fusion::IsAbsMaxSupported && !Fusion::IsBlockScaleSupported);
-    cute::tuple<> const untold{};
-    return fusion_.template get_consumer_store_callbacks<true>(cutlass::epilogue::fusion::detail::ConsumerStoreArgs(
-        size, CtaTileMNK{}, coord, mma, EpilogueTile{}, untold, untold, untold, untold, untold, source, thread));
-  }
-
-  /// Whether the threads of a tile pass what columns come to through shared memory.
-  CUTLASS_DEVICE static constexpr bool shares_columns() {
-    if constexpr (kIsFunction) {
-      return FusionCallbacks::kReducesColumns;
-    } else {
-      return false;
-    }
-  }
-
-  template <typename Mma>
-  CUTLASS_DEVICE static void synchronize(Mma const&) {
-    cutlass::arch::NamedBarrier::sync(cute::size(Mma{}), cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
   }
 
   // CUTLASS keeps the same three to itself.

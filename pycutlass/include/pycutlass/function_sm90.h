@@ -1,6 +1,6 @@
 // Epilogue functions in Hopper-native kernels: callbacks for the `store` of epilogue_sm90.h. C, or one tensor that
 // takes its place, comes by TMA; all other tensors are read and written by the threads that have the sums, two columns
-// at a time.
+// at a time where these are both inside of D or both outside. Without TMA (epilogue_direct_sm90.h) C and D are, too.
 #pragma once
 
 #include "pycutlass/cached_vectors.h"
@@ -18,9 +18,9 @@ namespace pycutlass {
 inline constexpr int kSubtilesAhead = 2;
 
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
-/// the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
+/// the ports of all problems. `D` describes the result, which threads write themselves where it has half as many
 /// columns.
-template <typename Function, typename TileShape, int kWarps, bool kIsGroup, typename ElementD>
+template <typename Function, typename TileShape, int kWarps, bool kIsGroup, typename D>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;
   /// Of a group with reductions: where all problems have their partial results as well.
@@ -32,7 +32,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using WithoutTarget = cute::conditional_t<kReducesGroup, GroupArguments, typename Function::Arguments>;
   /// Of D with half as many columns.
   struct GatedArguments : WithoutTarget {
-    Port<ElementD> target;
+    Port<typename D::Element> target;
   };
   using Arguments = cute::conditional_t<kIsGated, GatedArguments, WithoutTarget>;
 
@@ -51,6 +51,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   /// combined in pairs.
   static constexpr int kColumnsD = kIsGated ? kStoredColumns / 2 : kStoredColumns, kVectorD = kIsGated ? 1 : 2;
   static constexpr int kTileColumnsD = kIsGated ? kTileN / 2 : kTileN;
+  /// Neighbouring columns of the product that are moved at a time: where they come in pairs.
+  static constexpr bool kByRows = cutlass::platform::is_same<typename D::Layout, cutlass::layout::RowMajor>::value;
+  static constexpr int kVector = kIsGated || (kByRows && D::kAlignment % 2 == 0) ? 2 : 1;
   using Storage = ReductionStorage<Function, kWarps, kColumnsD, 1>;
 
   struct NoStorage {};
@@ -99,14 +102,16 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     return cutlass::epilogue::fusion::EmptyProducerLoadCallbacks{};
   }
 
-  /// Where the elements of a thread are in a subtile: those of two rows, in pairs of each 8 columns (epilogue_sm90.h).
+  /// Where the elements of a thread are in a subtile: those of two rows, in pairs of each 8 columns (epilogue_sm90.h),
+  /// of which both are a group, or each.
   struct Where {
     int first_row, first_column;
     int rows, columns;
     int64_t batch;
 
     CUTLASS_DEVICE int row(int r) const { return first_row + 8 * r; }
-    CUTLASS_DEVICE int column(int g) const { return first_column + 8 * g; }
+    CUTLASS_DEVICE int column(int g) const { return element(kVector * g); }
+    CUTLASS_DEVICE int element(int c) const { return first_column + c / 2 * 8 + c % 2; }
   };
 
   /// The rows of a thread in all subtiles of a tile, for reductions.
@@ -127,7 +132,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     static_assert(kColumns == kStoredColumns);
     /// Of a group: the ports of one problem, and its D where threads write that.
     using Given = cute::conditional_t<kIsGated, Arguments, typename Function::Arguments>;
-    using AllReaders = Readers<typename Function::Inputs, typename Function::Arguments, 2, kGroups, 2>;
+    using AllReaders =
+        Readers<typename Function::Inputs, typename Function::Arguments, 2, 2 * kGroups / kVector, kVector>;
     using HalfReaders = pycutlass::HalfReaders<typename Function::HalfInputs, typename Function::Arguments, kGroups>;
 
     Params const& params;
@@ -220,7 +226,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       }
       // A matrix that is read may be D, whose elements other threads of the warp write.
       if constexpr (Function::HalfInputs::kSize > 0) __syncwarp();
-      HalfWriter<kGroups, 4>::store(given.target, place, thread % 4, made[0]);
+      HalfWriter<kGroups, D::kAlignment>::store(given.target, place, thread % 4, made[0]);
       HalfWriters<kGroups, typename Function::Outputs>::store(given, place, thread % 4, made + 1);
       if constexpr (kReduces) {
         Number lines[2][kReductions][kLine];
@@ -244,19 +250,26 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       Number lines[2][kReduces ? kReductions : 1][kLine];  // of each row, what is reduced
       CUTLASS_PRAGMA_UNROLL
       for (int pair = 0; pair < kFragment / 2; ++pair) {
-        int const r = pair % 2, g = pair / 2;
-        Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][2];
-        Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
-        auto const of_source = [&](int v) { return source(2 * pair + v); };
-        compute_group<Function, 2>(scalars, of_pair, of_source, each, r, g, out);
-        result[2 * pair] = out[0][0];
-        result[2 * pair + 1] = out[0][1];
-        Writers<typename Function::Outputs>::store(given, place, r, g, out + 1);
-        if constexpr (kReduces) {
+        int const r = pair % 2;
+        CUTLASS_PRAGMA_UNROLL
+        for (int first = 0; first < 2; first += kVector) {
+          int const g = (pair / 2 * 2 + first) / kVector;
+          Number out[1 + Function::Outputs::kSize + Function::Reductions::kSize][kVector];
+          Accumulator of_group[kVector];
           CUTLASS_PRAGMA_UNROLL
-          for (int o = 0; o < kReductions; ++o) {
-            lines[r][o][2 * g] = out[1 + Function::Outputs::kSize + o][0];
-            lines[r][o][2 * g + 1] = out[1 + Function::Outputs::kSize + o][1];
+          for (int v = 0; v < kVector; ++v) of_group[v] = sums[2 * pair + first + v];
+          auto const of_source = [&](int v) { return source(2 * pair + first + v); };
+          compute_group<Function, kVector>(scalars, of_group, of_source, each, r, g, out);
+          Writers<typename Function::Outputs>::store(given, place, r, g, out + 1);
+          CUTLASS_PRAGMA_UNROLL
+          for (int v = 0; v < kVector; ++v) {
+            result[2 * pair + first + v] = out[0][v];
+            if constexpr (kReduces) {
+              CUTLASS_PRAGMA_UNROLL
+              for (int o = 0; o < kReductions; ++o) {
+                lines[r][o][kVector * g + v] = out[1 + Function::Outputs::kSize + o][v];
+              }
+            }
           }
         }
       }
@@ -271,7 +284,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         CUTLASS_PRAGMA_UNROLL
         for (int r = 0; r < 2; ++r) {
           reducers.template leave_out<kLine>(lines[r],
-                                             [&](int c) { return place.column(c / kVectorD) < place.columns; });
+                                             [&](int c) { return place.element(2 / kVectorD * c) < place.columns; });
         }
       }
       CUTLASS_PRAGMA_UNROLL
@@ -279,7 +292,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         if (kReducesAcross && place.row(r) >= place.rows) continue;
         reducers.template take<kLine>(2 * i + r, 0, lines[r]);
         selectors.template take<kLine>(2 * i + r, lines[r],
-                                       [&](int c) { return of_D(place).column(c / kVectorD) + c % kVectorD; });
+                                       [&](int c) { return place.element(2 / kVectorD * c) / (2 / kVectorD); });
       }
       int const lane = thread % 32;
       if (i == kDown - 1) {
@@ -372,7 +385,7 @@ struct FunctionSm90 {
         kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong>;
     static constexpr bool kIsCooperative =
         kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative>;
-    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup, typename D::Element>;
+    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup, D>;
   };
 
 #if !PYCUTLASS_DEVICE_SIDE

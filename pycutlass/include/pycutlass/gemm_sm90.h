@@ -6,7 +6,9 @@
 // memory (cutlass/arch/grid_dependency_control.h). Both do nothing where the launch does not ask for it.
 #define CUTLASS_ENABLE_GDC_FOR_SM90 1
 
+#include "pycutlass/cp_async_sm90.h"
 #include "pycutlass/epilogue.h"
+#include "pycutlass/epilogue_direct_sm90.h"
 #include "pycutlass/epilogue_sm90.h"
 #include "pycutlass/host.h"
 #include "pycutlass/prelude.h"
@@ -45,10 +47,11 @@ struct cutlass::gemm::kernel::detail::TileSchedulerSelector<pycutlass::StreamK, 
 
 namespace pycutlass {
 
-/// The kernel schedules, each with the epilogue schedule that belongs to it, and the rows that an epilogue stores at
-/// once. Fast accumulation leaves sums of 8-bit floats to the tensor cores, which keep fewer bits of them.
+/// The kernel schedules, each with the one of cp.async and the epilogue schedule that belong to it, and the rows that an
+/// epilogue stores at once. Fast accumulation leaves sums of 8-bit floats to the tensor cores, which keep fewer bits of them.
 struct Pingpong {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
+  using CpAsync = cutlass::gemm::KernelCpAsyncWarpSpecializedPingpong;
   using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
   static constexpr int kStoredRows = 64;
 };
@@ -57,6 +60,7 @@ struct PingpongFastAccumulation : Pingpong {
 };
 struct Cooperative {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedCooperative;
+  using CpAsync = cutlass::gemm::KernelCpAsyncWarpSpecializedCooperative;
   using Epilogue = cutlass::epilogue::TmaWarpSpecializedCooperative;
   static constexpr int kStoredRows = 128;
 };
@@ -113,14 +117,54 @@ struct FusionOf<Fusion, TileShape, C, D, Schedule,
 #endif
 };
 
+/// Whether TMA can copy a matrix.
+template <typename Tensor>
+struct IsForTma : cute::bool_constant<Tensor::kAlignment * sizeof(typename Tensor::Element) == 16> {};
+
 /// The epilogue of a kernel: with a `store` of our own where D lies as C does and nothing else is read or written, or
 /// where it is a function; else as CUTLASS has it.
-template <typename Collective, typename C, typename D, bool kIsTree, bool kIsFunction>
+template <bool kIsDirect, typename Fused, typename TileShape, typename ClusterShape, typename EpilogueTile,
+          typename ElementAccumulator, typename ElementCompute, typename C, typename D, typename Schedule>
 struct EpilogueOf {
   static constexpr bool kAlike = cutlass::platform::is_same<typename C::Layout, typename D::Layout>::value;
-  static_assert(kAlike || !kIsFunction);
+  static_assert(kAlike || !Fused::kIsFunction);
+  using Collective = typename cutlass::epilogue::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape, EpilogueTile, ElementAccumulator,
+      ElementCompute, typename C::Element, typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout,
+      D::kAlignment, Schedule, typename Fused::Type>::CollectiveOp;
+  using Type = cute::conditional_t<(kAlike && !Fused::kIsTree) || Fused::kIsFunction,
+                                   EpilogueSm90<Collective, Fused::kIsFunction>, Collective>;
+};
+/// Or without TMA.
+template <typename Fused, typename TileShape, typename ClusterShape, typename EpilogueTile,
+          typename ElementAccumulator, typename ElementCompute, typename C, typename D, typename Schedule>
+struct EpilogueOf<true, Fused, TileShape, ClusterShape, EpilogueTile, ElementAccumulator, ElementCompute, C, D,
+                  Schedule> {
+  static_assert(!Fused::kIsTree || Fused::kIsFunction, "CUTLASS's own visitors need TMA");
+  using Type = DirectEpilogueSm90<typename Fused::Type, TileShape, EpilogueTile, ElementAccumulator, C, D,
+                                  Fused::kIsFunction>;
+};
+
+/// The mainloop of a kernel as CUTLASS builds it for a schedule, ...
+template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
+          typename Stages, typename Mainloop>
+using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename LoadedAs<typename A::Element>::Type,
+    typename A::Layout, A::kAlignment, typename LoadedAs<typename B::Element>::Type, typename B::Layout, B::kAlignment,
+    ElementAccumulator, TileShape, ClusterShape, Stages, Mainloop>::CollectiveOp;
+/// ... by TMA or by cp.async.
+template <bool kIsCpAsync, typename A, typename B, typename ElementAccumulator, typename TileShape,
+          typename ClusterShape, typename Stages, typename Schedule>
+struct MainloopOf {
   using Type =
-      cute::conditional_t<(kAlike && !kIsTree) || kIsFunction, EpilogueSm90<Collective, kIsFunction>, Collective>;
+      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>;
+};
+template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
+          typename Stages, typename Schedule>
+struct MainloopOf<true, A, B, ElementAccumulator, TileShape, ClusterShape, Stages, Schedule> {
+  static_assert(cute::size(ClusterShape{}) == 1, "cp.async brings tiles to one threadblock alone");
+  using Type = CpAsyncMainloop<
+      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::CpAsync>>;
 };
 
 /// D may be described apart from C. The scheduler is CUTLASS's for whole tiles, or for stream-K.
@@ -130,26 +174,24 @@ template <typename A, typename B, typename C, typename ElementAccumulator, typen
 struct GemmSm90 {
   static constexpr bool kIsStreamK = cutlass::platform::is_same<Scheduler, StreamK>::value;
   using Fused = FusionOf<Fusion, TileShape, C, D, typename Schedule::Epilogue>;
+  /// TMA copies what is aligned to 16 bytes. A and B go by cp.async where either is not; C and D as well as these are
+  /// moved by the threads that have the sums then, or where one of them is not aligned so.
+  static constexpr bool kIsCpAsync = !IsForTma<A>::value || !IsForTma<B>::value;
+  static constexpr bool kIsDirect = kIsCpAsync || !IsForTma<C>::value || !IsForTma<D>::value;
+
   static constexpr int kTileN = cute::size<1>(TileShape{});
   /// What is stored at once: as CUTLASS chooses it, but 32 columns of 8-bit elements as well.
   using EpilogueTile =
-      cute::conditional_t<kTileN % 16 == 0,
+      cute::conditional_t<kTileN % 16 == 0 || kIsDirect,
                           cute::Shape<cute::Int<Schedule::kStoredRows>, cute::Int<cute::gcd(32, kTileN)>>,
                           cutlass::epilogue::collective::EpilogueTileAuto>;
 
   using CollectiveEpilogue =
-      typename EpilogueOf<typename cutlass::epilogue::collective::CollectiveBuilder<
-                              cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, TileShape, ClusterShape,
-                              EpilogueTile, ElementAccumulator, typename Fusion::ElementCompute, typename C::Element,
-                              typename C::Layout, C::kAlignment, typename D::Element, typename D::Layout, D::kAlignment,
-                              typename Schedule::Epilogue, typename Fused::Type>::CollectiveOp,
-                          C, D, Fused::kIsTree, Fused::kIsFunction>::Type;
-
-  using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename LoadedAs<typename A::Element>::Type,
-      typename A::Layout, A::kAlignment, typename LoadedAs<typename B::Element>::Type, typename B::Layout,
-      B::kAlignment, ElementAccumulator, TileShape, ClusterShape, typename StageCount<Stages, CollectiveEpilogue>::Type,
-      typename Schedule::Mainloop>::CollectiveOp;
+      typename EpilogueOf<kIsDirect, Fused, TileShape, ClusterShape, EpilogueTile, ElementAccumulator,
+                          typename Fusion::ElementCompute, C, D, typename Schedule::Epilogue>::Type;
+  using CollectiveMainloop =
+      typename MainloopOf<kIsCpAsync, A, B, ElementAccumulator, TileShape, ClusterShape,
+                          typename StageCount<Stages, CollectiveEpilogue>::Type, Schedule>::Type;
 
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
                                                       CollectiveEpilogue, Scheduler>;
@@ -213,7 +255,7 @@ struct GemmSm90 {
     pycutlass_operand a = operand(call.common, PYCUTLASS_A), b = operand(call.common, PYCUTLASS_B);
     pycutlass_operand target = operand(call.common, PYCUTLASS_D);
     pycutlass_operand source = source_of(call);
-    if constexpr (kWritesTarget) {
+    if constexpr (kWritesTarget && !kIsDirect) {
       // TMA moves neither C nor D, whose tensor maps only have to be possible ones for the extents of the product.
       target.stride[0] = call.n;
       target.stride[1] = int64_t(call.m) * call.n;
@@ -260,7 +302,12 @@ struct GemmSm90 {
     Params* params = new (storage) Params(Kernel::to_underlying_arguments(arguments, call.common.workspace));
     dim3 grid = Kernel::get_grid_shape(*params);
     result = {{grid.x, grid.y, grid.z}, Kernel::get_workspace_size(arguments), 0, 0, 0};
-    result.supports_pdl = !Epilogue::reads_ahead(call.common);
+    if constexpr (kIsCpAsync) {  // CUTLASS's kernel knows of no workspace but its scheduler's, which needs none, and
+                                 // does not wait for the kernel ahead of it
+      result.workspace_bytes = CollectiveEpilogue::get_workspace_size(arguments.problem_shape, arguments.epilogue);
+    } else {
+      result.supports_pdl = !Epilogue::reads_ahead(call.common);
+    }
     if (kIsStreamK && call.common.workspace) {  // has the barriers be cleared before every launch
       cutlass::Status const status = Kernel::initialize_workspace(arguments, call.common.workspace);
       note_clear(call.common.workspace, result);

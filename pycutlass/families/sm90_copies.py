@@ -1,0 +1,136 @@
+"""How Hopper-native kernels copy their operands: by TMA what is aligned to 16 bytes, else by their threads.
+
+Threads bring A and B to shared memory by cp.async, 4 or 8 bytes at a time. The threads that have the sums read C and
+write D, however these are aligned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from pycutlass import _core
+from pycutlass.errors import DescriptionError
+from pycutlass.families.other_family import as_ampere, listed
+from pycutlass.families.parts import Gemm, Shape, Tensor, Tile, changed
+from pycutlass.families.sm90_products import is_fast
+
+__all__ = ["TMA_BYTES", "check_loads", "check_stores", "is_cp_async", "is_direct"]
+
+#: What TMA copies is aligned to, and what cp.async at least, in bytes.
+TMA_BYTES, _CP_ASYNC_BYTES = 16, 4
+#: Threads of the warp group that loads.
+_LOADERS = 128
+
+
+def is_cp_async(A: Tensor, B: Tensor) -> bool:
+    """Return whether A and B are loaded by cp.async, since TMA cannot copy both."""
+    return min(A.alignment_bytes, B.alignment_bytes) < TMA_BYTES
+
+
+def is_direct(A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> bool:
+    """Return whether threads read C and write D; `C` is what is loaded as such.
+
+    They do beside cp.async as well: CUTLASS's kernels of that do not tell TMA how many bytes of C it has to wait for.
+    """
+    return is_cp_async(A, B) or min(C.alignment_bytes, D.alignment_bytes) < TMA_BYTES
+
+
+def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
+    """Check that A and B, as they are in the kernel, can be loaded."""
+    if not is_cp_async(A, B):
+        return
+    _check_bytes(kernel)
+    tile = kernel.tile_description
+    cause = f"A and B of alignment {kernel.A.alignment} and {kernel.B.alignment} are loaded by cp.async"
+    to_tma = f"describe A with alignment {_for_tma(kernel.A)} and B with {_for_tma(kernel.B)}, for TMA"
+    if tile.cluster_shape != (1, 1, 1):
+        raise DescriptionError(
+            f"{cause}, which shares nothing among threadblocks; got cluster_shape={list(tile.cluster_shape or ())}: use "
+            f"cluster_shape=[1, 1], or {to_tma}"
+        )
+    if tile.math_instruction.a.is_float8 and not is_fast(tile):
+        raise DescriptionError(
+            f"{cause}, and such kernels leave sums of 8-bit floats to the tensor cores: use "
+            f"MathOperation.multiply_add_fast_accum, or {to_tma}"
+        )
+    if kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK:
+        raise DescriptionError(
+            f"{cause}, which begins with what a K that is no multiple of the tile's leaves over, and so with the whole "
+            f"K: use swizzling_functor=cutlass.IdentitySwizzle1, which takes Mode.GemmSplitKParallel, or {to_tma}"
+        )
+    if not _is_divided(tile, A, B):
+        other = next((shape for shape in _shapes(tile) if _is_divided(changed(tile, threadblock_shape=shape), A, B)), None)
+        remedy = to_tma if other is None else f"use threadblock_shape {list(other)}, or {to_tma}"
+        raise DescriptionError(
+            f"{cause} by {_LOADERS} threads, among which tiles of {list(tile.threadblock_shape)} cannot be divided "
+            f"evenly: {remedy}"
+        )
+
+
+def check_stores(kernel: Gemm, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> None:
+    """Check that the epilogue can be computed by a kernel that has no TMA for C and D, where it is one."""
+    functor = kernel.epilogue_functor
+    if functor.is_tree and functor.reads_source is None and is_direct(A, B, C, D):
+        needed = {"A": kernel.A, "B": kernel.B, "C": kernel.C, "D": kernel.D}
+        aligned = listed(f"{name} with alignment {_for_tma(operand)}" for name, operand in needed.items())
+        raise DescriptionError(
+            f"{functor!r} consists of CUTLASS's visitors, whose tiles come and go by TMA, from addresses that are "
+            f"multiples of {TMA_BYTES} bytes: describe {aligned}, or use an epilogue function"
+        )
+
+
+def _check_bytes(kernel: Gemm) -> None:
+    """Check that cp.async, which moves 4 bytes at least, can move elements of A and B."""
+    wrong = {
+        name: operand
+        for name, operand in (("A", kernel.A), ("B", kernel.B))
+        if operand.alignment_bytes < _CP_ASYNC_BYTES
+    }
+    if not wrong:
+        return
+    found = "; ".join(
+        f"operand {name} of {operand.type} with alignment {operand.alignment} is aligned to {operand.alignment_bytes}"
+        for name, operand in wrong.items()
+    )
+    remedy = listed(
+        f"{name} with alignment {_CP_ASYNC_BYTES * 8 // operand.type.bits} at least" for name, operand in wrong.items()
+    )
+    ampere = as_ampere(kernel.tile_description, kernel)
+    raise DescriptionError(
+        f"Hopper-native kernels load A and B by TMA, from addresses that are multiples of {TMA_BYTES} bytes, or by "
+        f"cp.async, from multiples of {_CP_ASYNC_BYTES}: {found}; describe {remedy}"
+        f"{f', or for an Ampere-style kernel {ampere}' if ampere else ''}"
+    )
+
+
+def _for_tma(operand: Tensor) -> int:
+    return 8 * TMA_BYTES // operand.type.bits
+
+
+def _is_divided(tile: Tile, A: Tensor, B: Tensor) -> bool:
+    """Return whether threads copy equal parts of a tile, each line by as many as it takes (sm90_common.inl)."""
+    m, n, k = tile.threadblock_shape
+    for operand, lines, length in (
+        (A, m, k) if A.is_row_major else (A, k, m),
+        (B, k, n) if B.is_row_major else (B, n, k),
+    ):
+        across = min(_LOADERS, length // operand.alignment)
+        if length % operand.alignment or not across or _LOADERS % across or lines % (_LOADERS // across):
+            return False
+        if length // operand.alignment % across:
+            return False
+    return True
+
+
+def _shapes(tile: Tile) -> Iterator[Shape]:
+    """Yield extents that can be tried in place of a tile's, those first that change the least."""
+    m, n, k = tile.threadblock_shape
+    choices = itertools.product((n, *(2**i for i in range(3, 9))), (k, *(2**i for i in range(3, 8))))
+    for columns, depth in sorted(choices, key=lambda each: (abs(each[0] - n) / n + abs(each[1] - k) / k, each)):
+        shape = (m, columns, depth)
+        try:
+            changed(tile, threadblock_shape=shape)
+        except DescriptionError:
+            continue
+        yield shape
