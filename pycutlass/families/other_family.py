@@ -33,15 +33,16 @@ def ampere_shape(math: Math) -> Shape | None:
     return None
 
 
-def as_ampere(tile: Tile, kernel: Kernel | None = None) -> str:
+def as_ampere(tile: Tile, kernel: Kernel | None = None, **fields: Any) -> str:
     """Return how to describe a Hopper-native `tile` as an Ampere-style one; nothing where that is not known.
 
-    With a `kernel`, its operands can be loaded and written by what is named, and D is like C.
+    With a `kernel`, its operands can be loaded and written by what is named, and D is like C; `fields` are those parts
+    of it that are others then.
     """
     if kernel is not None and getattr(kernel, "D", kernel.C) != kernel.C:
         return ""
     for other in _ampere_tiles(tile):
-        if kernel is None or _is_taken(kernel, other):
+        if kernel is None or _is_taken(kernel, other, **fields):
             names = [name for name in ("cluster_shape", "kernel_schedule") if getattr(tile, name) is not None]
             return _changes(f"leave out {listed(names)}" if names else "", tile, other)
     return ""

@@ -334,7 +334,9 @@ def _or_ampere(kernel: Gemm, first: str) -> str:
 def _check_registers(tile: Tile, parts: Parts) -> None:
     """Refuse a tile whose sums have no room, and log a warning where it leaves the epilogue too few registers."""
     registers, is_loaded = accumulator_registers(tile), is_cp_async(parts.A, parts.B)
-    clean, most = clean_registers(parts.D, cp_async=is_loaded), most_registers(cp_async=is_loaded)
+    C = _loaded(parts.epilogue, SM90.gemm, parts.C, parts.D)
+    is_stored = is_direct(parts.A, parts.B, C, parts.D)
+    clean, most = clean_registers(parts.D, direct=is_stored, cp_async=is_loaded), most_registers(cp_async=is_loaded)
     m, n, _ = tile.threadblock_shape
     needs = f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}"
     columns = clean * n // registers // 16 * 16
@@ -345,8 +347,8 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
         )
     if registers > clean:
         say_once(
-            f"{needs}, and beyond {clean} of them for C of {parts.D.type} the kernel may be slower: registers spill, and "
-            f"from 216 on instructions wait for each other; {columns} columns are the most that do not"
+            f"{needs}, and beyond {clean} of them for C of {parts.D.type} the kernel may be slower: registers spill, "
+            f"and from 216 on instructions wait for each other; {columns} columns are the most that do not"
         )
 
 

@@ -41,30 +41,31 @@ def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
     if not is_cp_async(A, B):
         return
     _check_bytes(kernel)
-    tile = kernel.tile_description
-    cause = f"A and B of alignment {kernel.A.alignment} and {kernel.B.alignment} are loaded by cp.async"
-    to_tma = f"describe A with alignment {_for_tma(kernel.A)} and B with {_for_tma(kernel.B)}, for TMA"
+    tile, wrong, changes = kernel.tile_description, [], []
     if tile.cluster_shape != (1, 1, 1):
-        raise DescriptionError(
-            f"{cause}, which shares nothing among threadblocks; got cluster_shape={list(tile.cluster_shape or ())}: use "
-            f"cluster_shape=[1, 1], or {to_tma}"
-        )
+        wrong.append(f"which shares nothing among the threadblocks of cluster_shape={list(tile.cluster_shape or ())}")
+        changes.append("cluster_shape=[1, 1]")
     if tile.math_instruction.a.is_float8 and not is_fast(tile):
-        raise DescriptionError(
-            f"{cause}, and such kernels leave sums of 8-bit floats to the tensor cores: use "
-            f"MathOperation.multiply_add_fast_accum, or {to_tma}"
-        )
+        wrong.append("whose kernels leave sums of 8-bit floats to the tensor cores")
+        changes.append("MathOperation.multiply_add_fast_accum")
     if kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK:
-        raise DescriptionError(
-            f"{cause}, which begins with what a K that is no multiple of the tile's leaves over, and so with the whole "
-            f"K: use swizzling_functor=cutlass.IdentitySwizzle1, which takes Mode.GemmSplitKParallel, or {to_tma}"
-        )
+        wrong.append("which loads what K leaves over of its tiles first, and so all of K in one threadblock")
+        changes.append("swizzling_functor=cutlass.IdentitySwizzle1, which takes Mode.GemmSplitKParallel")
     if not _is_divided(tile, A, B):
-        other = next((shape for shape in _shapes(tile) if _is_divided(changed(tile, threadblock_shape=shape), A, B)), None)
-        remedy = to_tma if other is None else f"use threadblock_shape {list(other)}, or {to_tma}"
+        shapes = (shape for shape in _shapes(tile) if _is_divided(changed(tile, threadblock_shape=shape), A, B))
+        other = next(shapes, None)
+        wrong.append(f"among whose {_LOADERS} threads a tile of {list(tile.threadblock_shape)} cannot be divided")
+        changes.append("another tile" if other is None else f"threadblock_shape {list(other)}")
+    if wrong:
+        narrow = [each for each in (("A", kernel.A), ("B", kernel.B)) if each[1].alignment_bytes < TMA_BYTES]
+        found = listed(
+            f"operand {name} of {operand.type} needs alignment {_for_tma(operand)}, got {operand.alignment}"
+            for name, operand in narrow
+        )
+        aligned = listed(f"{name} with alignment {_for_tma(operand)}" for name, operand in narrow)
         raise DescriptionError(
-            f"{cause} by {_LOADERS} threads, among which tiles of {list(tile.threadblock_shape)} cannot be divided "
-            f"evenly: {remedy}"
+            f"TMA needs {TMA_BYTES}-byte alignment: {found}. Then A and B are loaded by cp.async, "
+            f"{', and '.join(wrong)}: use {listed(changes)}, or describe {aligned}"
         )
 
 

@@ -44,8 +44,10 @@ _USUAL_COLUMNS = (8, 16, 32, 64, 96, 128, 192, 256)
 #: C of 32 bits has more of its own: 168 were clean, 176 almost, 192 spilled. D of 8 bits is stored in pairs, or one by
 #: one where columns are stored: 160 and 144 were clean, 192 and 160 spilled.
 _MOST, _CLEAN, _OF_WIDE, _OF_PAIRS, _OF_SINGLES = 224, 192, 24, 32, 48
-#: The same of kernels that load by cp.async, whose threads have 168 registers each: consumers get none of the producers'.
-_MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 128
+#: The same of kernels that load by cp.async, whose threads have 168 registers each, consumers as well.
+_MOST_OF_CP_ASYNC, _CLEAN_OF_CP_ASYNC = 144, 112
+#: And of those whose threads read C, some of it ahead, and write D: 176 were clean, 192 spilled.
+_CLEAN_OF_DIRECT = 176
 
 
 def is_fast(tile: Tile) -> bool:
@@ -74,10 +76,15 @@ def most_registers(*, cp_async: bool = False) -> int:
     return _MOST_OF_CP_ASYNC if cp_async else _MOST
 
 
-def clean_registers(D: Tensor | None = None, *, cp_async: bool = False) -> int:
-    """Return with how many of them nothing spills, of a kernel that writes D, as it lies in the kernel."""
+def clean_registers(D: Tensor | None = None, *, direct: bool = False, cp_async: bool = False) -> int:
+    """Return with how many of them nothing spills, of a kernel that writes D, as it lies in the kernel.
+
+    `direct` is whether threads read C and write D, `cp_async` whether they load A and B.
+    """
     if cp_async:
         return _CLEAN_OF_CP_ASYNC
+    if direct:
+        return min(_CLEAN_OF_DIRECT, clean_registers(D))
     if D is None or D.type.bits == 16:
         return _CLEAN
     if D.type.bits > 16:

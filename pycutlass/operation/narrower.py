@@ -9,6 +9,7 @@ from typing import Any
 
 from pycutlass.epilogue import FunctionEpilogue
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.families.other_family import as_ampere
 from pycutlass.integers import attribute, shape_of
 from pycutlass.library import TensorDescription
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
@@ -19,6 +20,7 @@ from pycutlass.types import Element, element_of_dtype
 __all__ = ["explained", "narrower"]
 
 _STAGES = " and give the tile stages=2, since deeper pipelines load at least 4 bytes at a time"
+_CLUSTER = " and give the tile cluster_shape=[1, 1], since cp.async, by which they are loaded then, shares nothing"
 #: The extents of the operands of a GEMM, by rows and columns.
 _EXTENTS = {"A": "MK", "B": "KN", "C": "MN"}
 
@@ -48,9 +50,14 @@ def explained(
         along = _line(operation, described)
         shared = {name for name in _EXTENTS if _line(operation, name) == along} - {described}
         alignments |= {name: alignment_of(8, 0, error.extent) for name in shared}
-    if operation.is_sm90:
-        return AlignmentError(f"{error.rule}, as TMA needs 16-byte alignment. {error.padded}.")
-    return AlignmentError(error.text(narrower(operation, alignments, described, letter == "D")))
+    remedy = narrower(operation, alignments, described, letter == "D")
+    if operation.is_sm90 and not remedy:
+        needs, changes = "as TMA needs 16-byte alignment", ""
+        if hasattr(operation, "loads_by_cp_async"):  # which a group lacks
+            needs += ", and cp.async 4-byte alignment" if described != "C" else ""
+            changes = _ampere(operation, alignments, letter == "D")
+        return AlignmentError(f"{error.rule}, {needs}. {error.padded}{changes and f', or {changes}'}.")
+    return AlignmentError(error.text(remedy))
 
 
 def _of_epilogue(operation: Any, error: MisalignedError | OtherLayoutError) -> PyCutlassError:
@@ -187,17 +194,48 @@ def narrower(operation: Any, alignments: Mapping[str, int], least: str = "", is_
     is_target : bool
         Whether C is named because D follows it.
     """
-    if not all(alignments.values()) or (is_target and getattr(operation, "is_apart", False)):
+    chosen = _chosen(operation, alignments, least)
+    if not all(alignments.values()) or (getattr(operation, "is_apart", False) and (is_target or "C" in chosen)):
         return ""
-    chosen = {
+    changes: list[tuple[dict[str, Any], str]] = [({}, "")]
+    if hasattr(operation, "tile_description"):  # which a reduction lacks
+        changes.append(({"cluster_shape": (1, 1, 1)}, _CLUSTER) if operation.is_sm90 else ({"stages": 2}, _STAGES))
+    for change, said in changes:
+        if _is_accepted(operation, chosen, change):
+            return _text(chosen, is_target) + said
+    return ""
+
+
+def _chosen(operation: Any, alignments: Mapping[str, int], least: str) -> dict[str, int]:
+    """Return the alignments that are less than what is described, and that of operand `least`."""
+    return {
         name: alignments[name]
         for name in "ABC"
         if name in alignments and (name == least or alignments[name] < getattr(operation, name).alignment)
     }
-    for stages in (None, 2) if hasattr(operation, "tile_description") else (None,):  # which a reduction lacks
-        if _is_accepted(operation, chosen, stages):
-            return _text(chosen, is_target) + (_STAGES if stages else "")
-    return ""
+
+
+def _ampere(operation: Any, alignments: Mapping[str, int], is_target: bool) -> str:
+    """Return how to describe a Hopper-native operation as an Ampere-style one with these alignments, if it can be."""
+    if not all(alignments.values()) or getattr(operation, "is_apart", False):
+        return ""
+    chosen = _chosen(operation, alignments, "")
+    try:
+        changes = as_ampere(operation.tile_description, operation, **_fields(operation, chosen))
+    except (PyCutlassError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
+        return ""
+    return f"for an Ampere-style kernel {changes}, and {_text(chosen, is_target)}" if changes else ""
+
+
+def _fields(operation: Any, alignments: Mapping[str, int]) -> dict[str, Any]:
+    """Return operands with other alignments, and the epilogue that goes with them."""
+    fields = {name: replace(getattr(operation, name), alignment=alignment) for name, alignment in alignments.items()}
+    if "C" in alignments:
+        functor = replace(operation.epilogue_functor, epilogue_vector_length=alignments["C"])
+        fields |= {"epilogue_functor": functor}
+        if "D" in operation._FIELDS:
+            fields |= {"D": fields["C"]}
+    return fields
 
 
 def _line(operation: Any, name: str) -> str:
@@ -205,18 +243,19 @@ def _line(operation: Any, name: str) -> str:
     return _EXTENTS[name][1 if getattr(operation, name).is_row_major else 0]
 
 
-def _is_accepted(operation: Any, alignments: Mapping[str, int], stages: int | None) -> bool:
-    """Return whether there is such an operation with other alignments, and other stages."""
-    fields = {name: getattr(operation, name) for name in operation._FIELDS if name != "D"}
+def _is_accepted(operation: Any, alignments: Mapping[str, int], of_tile: Mapping[str, Any]) -> bool:
+    """Return whether there is such an operation with other alignments, and another tile."""
+    apart = getattr(operation, "is_apart", False)
+    fields = {name: getattr(operation, name) for name in operation._FIELDS if name != "D" or apart}
     try:
-        for name, alignment in alignments.items():
-            fields[name] = replace(fields[name], alignment=alignment)
-        if "C" in alignments:
-            fields["epilogue_functor"] = replace(fields["epilogue_functor"], epilogue_vector_length=alignments["C"])
-            if "count" in fields:  # of a reduction
-                fields["count"] = alignments["C"]
-        if stages is not None:
-            fields["tile_description"] = replace(fields["tile_description"], stages=stages)
+        changed = _fields(operation, alignments)
+        if not apart:
+            changed.pop("D", None)
+        fields |= changed
+        if "C" in alignments and "count" in fields:  # of a reduction
+            fields["count"] = alignments["C"]
+        if of_tile:
+            fields["tile_description"] = replace(fields["tile_description"], **of_tile)
         made = type(operation)(**fields)
     except (PyCutlassError, TypeError):  # TypeError: an epilogue of the user's, which is no dataclass
         return False

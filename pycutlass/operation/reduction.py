@@ -356,7 +356,8 @@ def unscaled(tile: TileDescription, C: TensorDescription) -> tuple[TensorDescrip
     """Return the C and the functor of a kernel that writes its sums as they are, in the accumulator's type."""
     sums = tile.math_instruction.accumulator
     most = 128 // sums.bits
-    C = TensorDescription(sums.tag, C.layout, most if tile.is_sm90 else min(C.alignment, most))
+    by_tma = tile.is_sm90 and C.alignment_bytes == 16  # which takes no less of the sums
+    C = TensorDescription(sums.tag, C.layout, most if by_tma else min(C.alignment, most))
     return C, LinearCombination(sums.tag, C.alignment, sums.tag, sums.tag)
 
 

@@ -19,6 +19,8 @@ __all__ = ["tile_descriptions"]
 
 #: Bytes of K in a tile, and threadblocks of a cluster, of the Hopper-native tiles that are listed.
 _DEPTHS, _CLUSTERS = (128, 256), ((1, 1), (2, 1), (1, 2), (2, 2))
+#: The same where A and B are loaded by cp.async.
+_CP_ASYNC_DEPTHS, _CP_ASYNC_CLUSTERS = (128, 64), ((1, 1),)
 _ROWS = {KernelSchedule.Cooperative: (256, 128), KernelSchedule.Pingpong: (192, 128, 64)}
 _COLUMNS = (256, 224, 208, 192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32, 16, 8)
 #: Rows, columns and warps along both of the Ampere-style tiles, with bytes of K and stages.
@@ -93,10 +95,12 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
     math = _instruction(like, None)
     if math is None:
         return
-    clean = clean_registers(SM90.parts_of(like).D)
-    for schedule, depth in itertools.product(_ROWS, _DEPTHS):
+    cp_async, direct = SM90.copies_of(like)
+    clean = clean_registers(SM90.parts_of(like).D, direct=direct, cp_async=cp_async)
+    depths, clusters = (_CP_ASYNC_DEPTHS, _CP_ASYNC_CLUSTERS) if cp_async else (_DEPTHS, _CLUSTERS)
+    for schedule, depth in itertools.product(_ROWS, depths):
         shapes = itertools.product(_ROWS[schedule], _COLUMNS)
-        for (m, n), cluster in itertools.product(sorted(shapes, key=lambda shape: -shape[0] * shape[1]), _CLUSTERS):
+        for (m, n), cluster in itertools.product(sorted(shapes, key=lambda shape: -shape[0] * shape[1]), clusters):
             try:
                 tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
             except DescriptionError:

@@ -178,7 +178,6 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("f16", {"D": tensor("f32", ROW, 4)}, ["writes D as it reads C", "Hopper-native"]),
     ("f16", {"swap_ab": True}, ["swap_ab=True belongs to Hopper-native kernels", "fewer rows than 128"]),
     ("hopper", {"D": tensor("f64", ROW, 2)}, ["both are RowMajor or ColumnMajor", "D", "float64"]),
-    ("hopper", {"D": tensor("f16", COLUMN, 4)}, ["16-byte alignment", "operand D", "alignment 8"]),
     ("hopper", {"D": tensor("f32", ROW, 4)}, ["writes cutlass.float16", "operand D is cutlass.float32"]),
     # Hopper-native kernels
     ("hopper", {"epilogue_functor": functor("f16", 8, kind=LinearCombinationClamp)}, ["no Hopper-native counterpart"]),
@@ -218,7 +217,24 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         tile("hopper", threadblock_shape=(128, 8, 64)) | {"epilogue_functor": biased(TAG["f16"], 8)},
         ["biased", "computes 16 columns at once", "N=8", "[128, 16, 64]"],
     ),
-    ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4"]),
+    ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4", "cluster_shape=[1, 1]"]),
+    ("hopper", {"B": tensor("f16", COLUMN, 1)}, ["multiples of 4", "operand B", "aligned to 2", "B with alignment 2"]),
+    (
+        "hopper e4m3",
+        {"A": tensor("e4m3", ROW, 8)},
+        ["operand A", "alignment 16, got 8", "cp.async", "MathOperation.multiply_add_fast_accum"],
+    ),
+    (
+        "hopper",
+        tile("hopper", threadblock_shape=(128, 192, 64), cluster_shape=(1, 1), kernel_schedule=KernelSchedule.Pingpong)
+        | {"B": tensor("f16", COLUMN, 4)},
+        ["192 accumulator registers", "cp.async has 144 to give", "at most 112 columns"],
+    ),
+    (
+        "hopper",
+        {"C": tensor("f16", ROW, 4), "epilogue_functor": ExtraEpilogue(TAG["f16"], TAG["f32"], 4)},
+        ["consists of CUTLASS's visitors"],
+    ),
     # Turing
     ("turing", parts("f16", capability=75, stages=2), ["Turing", "[16, 8, 8]", "[8, 8, 16]", "[16, 8, 16]"]),
     ("turing", parts("bf16", capability=75, instruction=(16, 8, 8), stages=2), ["Turing", "cutlass.bfloat16"]),

@@ -117,11 +117,10 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ),
     (native_parts(), {"compute_capability": 80}, ["cluster_shape", "compute_capability=90", "80"]),
     (native_parts(), {"A": tensor("f16", ROW, 4)}, ["TMA", "operand A", "alignment 8", "got 4"]),
-    (native_parts(), {"B": tensor("f16", COLUMN, 1)}, ["TMA", "operand B", "alignment 8", "got 1"]),
     (
         native_parts(),
-        {"C": tensor("f16", ROW, 4), "epilogue_functor": functor(length=4)},
-        ["TMA", "operand C", "alignment 8", "got 4"],
+        {"B": tensor("f16", COLUMN, 1)},
+        ["TMA", "cp.async", "operand B", "alignment 1", "aligned to 2", "B with alignment 2 at least"],
     ),
     (
         native_parts(),

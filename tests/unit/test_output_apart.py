@@ -107,7 +107,7 @@ def test_a_c_that_is_not_read_still_has_its_alignment() -> None:
             lambda: GemmOperationUniversal(
                 **native_parts() | {"D": pycutlass.TensorDescription(pycutlass.cutlass.float16, COLUMN, 4)}
             ),
-            "operand D of cutlass.float16 needs alignment 8",
+            "epilogue_vector_length=8 must equal the alignment of D, 4",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from descriptions import LAYOUTS, ROW, ampere, hopper, native_parts, parts
 from rule_cases import BASELINES
 
 from pycutlass import GemmArguments, GemmOperationGrouped, GemmOperationUniversal, cutlass
-from pycutlass.errors import AlignmentError
+from pycutlass.errors import AlignmentError, DescriptionError
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
@@ -35,6 +35,8 @@ def mended(operation: Any, message: str) -> Any:
             fields[name] = replace(fields[name], alignment=int(alignment))
     if match := LENGTH.search(advice):
         fields["epilogue_functor"] = replace(fields["epilogue_functor"], epilogue_vector_length=int(match[1]))
+    if "cluster_shape=[1, 1]" in advice:
+        fields["tile_description"] = replace(fields["tile_description"], cluster_shape=(1, 1, 1))
     if match := STAGES.search(advice):
         fields["tile_description"] = replace(fields["tile_description"], stages=int(match[1]))
     return type(operation)(**fields)
@@ -47,7 +49,7 @@ def grouped(described: dict[str, Any]) -> GemmOperationGrouped:
 GEMMS = {
     **{f"f16 {i}": ampere("f16", layouts) for i, layouts in enumerate(LAYOUTS)},
     **{kind: ampere(kind, (ROW, ROW, ROW)) for kind in ("f16_out32", "bf16", "tf32", "f32")},
-    **{name: GemmOperationUniversal(**described) for name, described in BASELINES.items() if name != "hopper"},
+    **{name: GemmOperationUniversal(**described) for name, described in BASELINES.items()},
 }
 
 
@@ -66,7 +68,7 @@ def followed(operation: Any, problem: Any) -> Any:
 def test_the_description_that_is_named_takes_the_problem(name: str, group: bool) -> None:
     operation = GEMMS[name]
     if group:
-        if name in ("interleaved", "turing int8", "hopper e4m3"):
+        if name in ("interleaved", "turing int8", "hopper", "hopper e4m3"):
             operation = GEMMS["f16 0"]
         operation = grouped({each: getattr(operation, each) for each in operation._FIELDS[:-2]})
     for size in itertools.product((128, 132, 130, 129), repeat=3):
@@ -76,16 +78,28 @@ def test_the_description_that_is_named_takes_the_problem(name: str, group: bool)
         assert answer or ", or describe " not in answer.reason, answer
 
 
-@pytest.mark.parametrize("size", [(256, 128, 60), (256, 124, 64), (256, 4, 64)])
+@pytest.mark.parametrize("size", [(256, 128, 60), (256, 124, 64), (256, 4, 64), (256, 126, 62), (256, 5, 64)])
 @pytest.mark.parametrize("output", ["f16", "f32"])
-def test_tensors_of_a_hopper_native_kernel_can_only_be_padded(size: tuple[int, int, int], output: str) -> None:
+def test_tensors_of_a_hopper_native_group_can_only_be_padded(size: tuple[int, int, int], output: str) -> None:
     operation, group = hopper(output=output), grouped(native_parts(output=output))
-    size = size if output == "f16" or size[1] % 4 else (size[0], size[1] + 2, size[2])
-    for answer in (operation.supports(size), group.supports([size])):
-        assert not answer and ", or describe " not in answer.reason
-        assert answer.reason.endswith("as TMA needs 16-byte alignment. Pad the tensor.")
+    size = size if output == "f16" or size[1] % 4 or size[2] != 64 else (size[0], size[1] + 2, size[2])
+    answer = group.supports([size])
+    assert answer.reason.endswith("as TMA needs 16-byte alignment. Pad the tensor.")
+    made = followed(operation, size)
+    assert not operation.supports(size) and made.supports(size)
+    assert made.loads_by_cp_async == (size[2] != 64) and made.stores_directly
     padded = tuple(-(-extent // 8) * 8 for extent in size)
     assert operation.supports(padded) and group.supports([padded])
+
+
+def test_below_4_bytes_the_ampere_style_kernel_is_named() -> None:
+    operation, size = hopper(cluster=(1, 1)), (256, 128, 63)
+    answer = operation.supports(size)
+    assert "and cp.async 4-byte alignment. Pad the tensor, or for an Ampere-style kernel leave out " in answer.reason
+    assert answer.reason.endswith("and describe A and B with alignment 1.")
+    with pytest.raises(DescriptionError, match="multiples of 4.*aligned to 2.*or for an Ampere-style kernel leave out"):
+        replaced = {"A": replace(operation.A, alignment=1), "B": replace(operation.B, alignment=1)}
+        GemmOperationUniversal(**native_parts(cluster=(1, 1)) | replaced)
 
 
 def test_k_is_shared_by_both_operands() -> None:
