@@ -106,7 +106,7 @@ def test_sums_of_8_bit_floats_are_those_of_the_tensor_cores() -> None:
     math = replace(operation.tile_description.math_instruction, math_operation=pycutlass.MathOperation.multiply_add)
     fields = {field: getattr(operation, field) for field in operation._FIELDS}
     fields["tile_description"] = replace(operation.tile_description, math_instruction=math)
-    with pytest.raises(DescriptionError, match="use MathOperation.multiply_add_fast_accum, or describe A with"):
+    with pytest.raises(DescriptionError, match=r"use MathOperation\.multiply_add_fast_accum, or describe A with"):
         GemmOperationUniversal(**fields)
 
 
@@ -126,7 +126,7 @@ def test_every_tile_that_is_accepted_is_divided_among_the_threads() -> None:
                         unaligned(alignments=(2, alignment, 1), layouts=(ROW, layout, ROW), shape=(128, n, k))
                         assert fits
                     except DescriptionError as error:
-                        assert not fits and "cannot be divided" in str(error) or "lay out" in str(error)
+                        assert (not fits and "cannot be divided" in str(error)) or "lay out" in str(error)
                         refused += 1
     assert refused > 50
 
@@ -134,7 +134,7 @@ def test_every_tile_that_is_accepted_is_divided_among_the_threads() -> None:
 def test_groups_need_tma() -> None:
     operation = UNALIGNED["D of any alignment"]
     fields = [getattr(operation, field) for field in operation._FIELDS[:6]]
-    with pytest.raises(DescriptionError, match="groups need 16-byte alignment, for TMA.*operand C"):
+    with pytest.raises(DescriptionError, match=r"groups need 16-byte alignment, for TMA.*operand C"):
         pycutlass.GemmOperationGrouped(*fields)
 
 

@@ -97,7 +97,7 @@ def test_below_4_bytes_the_ampere_style_kernel_is_named() -> None:
     answer = operation.supports(size)
     assert "and cp.async 4-byte alignment. Pad the tensor, or for an Ampere-style kernel leave out " in answer.reason
     assert answer.reason.endswith("and describe A and B with alignment 1.")
-    with pytest.raises(DescriptionError, match="multiples of 4.*aligned to 2.*or for an Ampere-style kernel leave out"):
+    with pytest.raises(DescriptionError, match=r"multiples of 4.*aligned to 2.*for an Ampere-style kernel leave out"):
         replaced = {"A": replace(operation.A, alignment=1), "B": replace(operation.B, alignment=1)}
         GemmOperationUniversal(**native_parts(cluster=(1, 1)) | replaced)
 

@@ -117,20 +117,23 @@ def stream_k(random: Random) -> Any:
 
 
 def hopper(random: Random) -> Any:
-    """Return a Hopper-native GEMM of any type, layout and schedule, or of the transposed problem."""
+    """Return a Hopper-native GEMM of any type, layout, alignment and schedule, or of the transposed problem."""
     a, b, accumulator = random.choice(_HOPPER_PRODUCTS)
-    fast = element(a).is_float8 and random.random() < 0.5
+    is_cp_async, is_direct = random.random() < 0.25, random.random() < 0.25
+    fast = element(a).is_float8 and (is_cp_async or random.random() < 0.5)
     operation = MathOperation.multiply_add_fast_accum if fast else MathOperation.multiply_add
     math = pycutlass.MathInstruction(None, a, b, accumulator, _TENSOR_OP, operation)
     along_k = element(a).bits != 16
     layouts = (_ROW, _COLUMN) if along_k else (random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN)))
-    A, B = (_of_tma(operand, layout) for operand, layout in zip((a, b), layouts, strict=True))
+    loaded, stored = _by_cp_async if is_cp_async else _of_tma, _by_threads if is_direct else _of_tma
+    A, B = (loaded(operand, layout, random) for operand, layout in zip((a, b), layouts, strict=True))
     outputs = (*_OUTPUTS[accumulator], *((_E4M3, _E5M2) if accumulator is _F32 else ()))
-    D = _of_tma(random.choice(outputs), random.choice((_ROW, _ROW, _COLUMN)))
-    C = D if random.random() < 0.7 else _of_tma(random.choice(outputs), random.choice((D.layout, _ROW, _COLUMN)))
-    tile = _hopper_tile(random, math, random.choice((8, *(16 * each for each in range(1, 17)))))
+    D = stored(random.choice(outputs), random.choice((_ROW, _ROW, _COLUMN)), random)
+    C = D if random.random() < 0.7 else stored(random.choice(outputs), random.choice((D.layout, _ROW, _COLUMN)), random)
+    columns = random.choice((16, 32, 64, 128) if is_cp_async else (8, *(16 * each for each in range(1, 17))))
+    tile = _hopper_tile(random, math, columns, is_cp_async=is_cp_async)
     functor = drawn_functor(random, accumulator, D.element, D.alignment)
-    swizzle = random.choice((*_IDENTITY, cutlass.ThreadblockSwizzleStreamK))
+    swizzle = random.choice(_IDENTITY if is_cp_async else (*_IDENTITY, cutlass.ThreadblockSwizzleStreamK))
     return pycutlass.GemmOperationUniversal(90, tile, A, B, C, functor, swizzle, D, random.random() < 0.3)
 
 
@@ -273,17 +276,30 @@ def _hopper_parts(random: Random) -> tuple[Any, ...]:
     return 90, tile, A, B, C, drawn_functor(random, _F32, output, C.alignment)
 
 
-def _hopper_tile(random: Random, math: pycutlass.MathInstruction, columns: int) -> pycutlass.TileDescription:
-    depth = random.choice((64, 64, 64, 32, 128, 16, 96)) * 16 // math.a.bits
+def _hopper_tile(
+    random: Random, math: pycutlass.MathInstruction, columns: int, *, is_cp_async: bool = False
+) -> pycutlass.TileDescription:
+    depth = random.choice((64, 64, 32) if is_cp_async else (64, 64, 64, 32, 128, 16, 96)) * 16 // math.a.bits
     return pycutlass.TileDescription(
         (random.choice((64, 128, 128, 192, 256)), columns, depth),
         random.choice((None, None, 2, 3, 4, 5, 6, 8)),
         None,
         math,
-        (random.choice((1, 1, 2, 2, 4)), random.choice((1, 1, 2, 2, 4))),
+        (1, 1) if is_cp_async else (random.choice((1, 1, 2, 2, 4)), random.choice((1, 1, 2, 2, 4))),
         random.choice((None, *pycutlass.KernelSchedule)),
     )
 
 
-def _of_tma(operand: Any, layout: Any) -> TensorDescription:
+def _of_tma(operand: Any, layout: Any, _: Any = None) -> TensorDescription:
     return TensorDescription(operand, layout, 128 // element(operand).bits)
+
+
+def _by_cp_async(operand: Any, layout: Any, random: Random) -> TensorDescription:
+    """Return an operand that is aligned to 4 or 8 bytes, or now and then to 16."""
+    return TensorDescription(operand, layout, random.choice((32, 32, 64, 128)) // element(operand).bits)
+
+
+def _by_threads(operand: Any, layout: Any, random: Random) -> TensorDescription:
+    """Return one of any alignment."""
+    most = 128 // element(operand).bits
+    return TensorDescription(operand, layout, random.choice([each for each in (1, 1, 2, 4, 8, 16) if each <= most]))
