@@ -1,9 +1,10 @@
-"""Three Hopper-native GEMMs: 8-bit floats, few rows, and a long K.
+"""Four Hopper-native GEMMs: 8-bit floats, few rows, a long K, and extents that are hardly aligned.
 
 The first multiplies e4m3 by e4m3 and scales the sums to bf16. The second has a few rows, as when a language model makes
 one token at a time: `swap_ab` computes the transposed problem, so the tile has 8 columns for them instead of 64 rows.
 The third has a small D and a long K: stream-K spreads the steps of K evenly over the GPU, and ``split_k_slices``
-divides K into slices. Every result is compared with numpy's product in f64.
+divides K into slices. The fourth has rows of A and B that are aligned to 4 bytes, and rows of D that are not even that:
+its kernel copies them without TMA. Every result is compared with numpy's product in f64.
 
 Run ``python examples/13_hopper_gemms.py``. Without a GPU the kernels are compiled for an H100, and the operations'
 meaning is executed on the host.
@@ -32,30 +33,37 @@ SCALE = 0.125
 
 
 def main() -> None:
-    """Describe the three kernels, compile them, and check what they compute."""
+    """Describe the four kernels, compile them, and check what they compute."""
     e4m3, bf16 = cutlass.float_e4m3, cutlass.bfloat16
     eight_bits = describe(e4m3, [128, 128, 128])
     few_rows = describe(bf16, [64, 8, 64], swap_ab=True)
     long_k = describe(bf16, [128, 128, 64], swizzling_functor=cutlass.ThreadblockSwizzleStreamK)
-    pycutlass.compiler.add_module([eight_bits, few_rows, long_k], target="sm_90a")
+    odd = describe(bf16, [128, 128, 64], alignments=(2, 1))
+    pycutlass.compiler.add_module([eight_bits, few_rows, long_k, odd], target="sm_90a")
 
     check("8-bit floats", eight_bits, (256, 384, 512), float8_e4m3fn)
     check("few rows", few_rows, (5, 512, 256), bfloat16)
     check("stream-K", long_k, (128, 256, 4096), bfloat16)
     check("split-K", long_k, (128, 256, 4096), bfloat16, split_k_slices=4)
+    check("odd extents", odd, (301, 259, 514), bfloat16)
     print("Passed.")
 
 
-def describe(operand: Any, threadblock_shape: list[int], **options: Any) -> GemmOperationUniversal:
-    """Describe a product of row-major A and column-major B, both of `operand`, with sums in f32 and D of bf16."""
+def describe(
+    operand: Any, threadblock_shape: list[int], alignments: tuple[int, int] | None = None, **options: Any
+) -> GemmOperationUniversal:
+    """Describe a product of row-major A and column-major B, both of `operand`, with sums in f32 and D of bf16.
+
+    `alignments` are those of A and B, and of D, in elements; by default what fills 16 bytes.
+    """
     bf16, f32 = cutlass.bfloat16, cutlass.float32
     instruction = MathInstruction(None, operand, operand, f32, cutlass.OpClass.TensorOp)
     tile = TileDescription(threadblock_shape, None, None, instruction, cluster_shape=[1, 1])
-    alignment = 8 if operand is bf16 else 16  # elements in 16 bytes
-    A = TensorDescription(operand, cutlass.RowMajor, alignment)
-    B = TensorDescription(operand, cutlass.ColumnMajor, alignment)
-    C = TensorDescription(bf16, cutlass.RowMajor, 8)
-    return GemmOperationUniversal(90, tile, A, B, C, LinearCombination(bf16, 8, f32, f32), **options)
+    loaded, stored = alignments or (8 if operand is bf16 else 16, 8)
+    A = TensorDescription(operand, cutlass.RowMajor, loaded)
+    B = TensorDescription(operand, cutlass.ColumnMajor, loaded)
+    C = TensorDescription(bf16, cutlass.RowMajor, stored)
+    return GemmOperationUniversal(90, tile, A, B, C, LinearCombination(bf16, stored, f32, f32), **options)
 
 
 def check(

@@ -1,8 +1,9 @@
-// The mainloop of Hopper-native kernels whose operands TMA cannot copy, since they are aligned to 4 or 8 bytes: CUTLASS's
-// (cutlass/gemm/collective/sm90_mma_multistage_gmma_ss_warpspecialized.hpp) with a `load` and an `mma` of our own.
+// The mainloop of Hopper-native kernels whose operands TMA cannot copy, since they are aligned to 4 or 8 bytes:
+// CUTLASS's (cutlass/gemm/collective/sm90_mma_multistage_gmma_ss_warpspecialized.hpp) with a `load` and an `mma` of our
+// own.
 //
-// cp.async writes to shared memory as threads do, wgmma reads it by the asynchronous proxy: PTX wants a fence between the
-// two, which CUTLASS leaves out. And what lies before the first element of K is zeroed by cp.async as well, so that
+// cp.async writes to shared memory as threads do, wgmma reads it by the asynchronous proxy: PTX wants a fence between
+// the two, which CUTLASS leaves out. And what lies before the first element of K is zeroed by cp.async as well, so that
 // nothing but its own barrier has to be waited for.
 #pragma once
 
@@ -108,8 +109,8 @@ struct CpAsyncMainloop : Collective {
       auto const part = tiled.get_slice(thread);
       auto const from = part.partition_S(global)(cute::_, cute::_, cute::_, index);
       auto const to = part.partition_D(shared)(cute::_, cute::_, cute::_, stage);
-      auto const places = part.partition_S(
-          cute::make_identity_tensor(cute::make_shape(cute::size<0>(shared), cute::size<1>(shared))));
+      auto const places =
+          part.partition_S(cute::make_identity_tensor(cute::make_shape(cute::size<0>(shared), cute::size<1>(shared))));
       constexpr int kAcross = decltype(cute::size<1>(to))::value, kAlong = decltype(cute::size<2>(to))::value;
       auto is_inside = cute::make_tensor<bool>(cute::Shape<cute::_1>{});
 #pragma unroll kAtOnce

@@ -34,8 +34,8 @@ struct IsOfGroup<
     cutlass::epilogue::Sm90PtrArrayTmaWarpSpecialized<kStagesC, kStagesD, kFragment, kReuse, kDelay, kGroups>>
     : cute::true_type {};
 
-/// Callbacks of one of CUTLASS's fusions that computes alpha and beta, and an activation. They are not told which elements
-/// a thread has, since only fusions with vectors or other matrices than C ask for that.
+/// Callbacks of one of CUTLASS's fusions that computes alpha and beta, and an activation. They are not told which
+/// elements a thread has, since only fusions with vectors or other matrices than C ask for that.
 template <typename CtaTile, typename EpilogueTile, typename Callbacks, typename Size, typename Coord, typename Mma,
           typename Source>
 CUTLASS_DEVICE auto linear_callbacks(Callbacks& callbacks, Size const& size, Coord const& coord, Mma const& mma,

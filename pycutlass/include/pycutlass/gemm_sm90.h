@@ -47,8 +47,9 @@ struct cutlass::gemm::kernel::detail::TileSchedulerSelector<pycutlass::StreamK, 
 
 namespace pycutlass {
 
-/// The kernel schedules, each with the one of cp.async and the epilogue schedule that belong to it, and the rows that an
-/// epilogue stores at once. Fast accumulation leaves sums of 8-bit floats to the tensor cores, which keep fewer bits of them.
+/// The kernel schedules, each with the one of cp.async and the epilogue schedule that belong to it, and the rows that
+/// an epilogue stores at once. Fast accumulation leaves sums of 8-bit floats to the tensor cores, which keep fewer bits
+/// of them.
 struct Pingpong {
   using Mainloop = cutlass::gemm::KernelTmaWarpSpecializedPingpong;
   using CpAsync = cutlass::gemm::KernelCpAsyncWarpSpecializedPingpong;
@@ -136,13 +137,13 @@ struct EpilogueOf {
                                    EpilogueSm90<Collective, Fused::kIsFunction>, Collective>;
 };
 /// Or without TMA.
-template <typename Fused, typename TileShape, typename ClusterShape, typename EpilogueTile,
-          typename ElementAccumulator, typename ElementCompute, typename C, typename D, typename Schedule>
+template <typename Fused, typename TileShape, typename ClusterShape, typename EpilogueTile, typename ElementAccumulator,
+          typename ElementCompute, typename C, typename D, typename Schedule>
 struct EpilogueOf<true, Fused, TileShape, ClusterShape, EpilogueTile, ElementAccumulator, ElementCompute, C, D,
                   Schedule> {
   static_assert(!Fused::kIsTree || Fused::kIsFunction, "CUTLASS's own visitors need TMA");
-  using Type = DirectEpilogueSm90<typename Fused::Type, TileShape, EpilogueTile, ElementAccumulator, C, D,
-                                  Fused::kIsFunction>;
+  using Type =
+      DirectEpilogueSm90<typename Fused::Type, TileShape, EpilogueTile, ElementAccumulator, C, D, Fused::kIsFunction>;
 };
 
 /// The mainloop of a kernel as CUTLASS builds it for a schedule, ...
@@ -156,8 +157,7 @@ using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 template <bool kIsCpAsync, typename A, typename B, typename ElementAccumulator, typename TileShape,
           typename ClusterShape, typename Stages, typename Schedule>
 struct MainloopOf {
-  using Type =
-      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>;
+  using Type = BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>;
 };
 template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Stages, typename Schedule>
@@ -189,9 +189,8 @@ struct GemmSm90 {
   using CollectiveEpilogue =
       typename EpilogueOf<kIsDirect, Fused, TileShape, ClusterShape, EpilogueTile, ElementAccumulator,
                           typename Fusion::ElementCompute, C, D, typename Schedule::Epilogue>::Type;
-  using CollectiveMainloop =
-      typename MainloopOf<kIsCpAsync, A, B, ElementAccumulator, TileShape, ClusterShape,
-                          typename StageCount<Stages, CollectiveEpilogue>::Type, Schedule>::Type;
+  using CollectiveMainloop = typename MainloopOf<kIsCpAsync, A, B, ElementAccumulator, TileShape, ClusterShape,
+                                                 typename StageCount<Stages, CollectiveEpilogue>::Type, Schedule>::Type;
 
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
                                                       CollectiveEpilogue, Scheduler>;

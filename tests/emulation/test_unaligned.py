@@ -1,0 +1,16 @@
+"""Hopper-native kernels without TMA, by their own C++ on the host: epilogues, and what cp.async loads."""
+
+from __future__ import annotations
+
+import pytest
+from emulator import Emulator
+from unaligned import FUNCTIONS
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_beside_a_d_of_any_alignment(name: str, emulator: Emulator) -> None:
+    """Of columns whose number is odd as well, and of the transposed problem."""
+    right, said = emulator.run_hopper(FUNCTIONS[name])
+    assert right, said
