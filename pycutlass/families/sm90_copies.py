@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
+from pycutlass.families.agreement import with_alignments
 from pycutlass.families.other_family import as_ampere, listed
 from pycutlass.families.parts import Gemm, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_products import is_fast
@@ -40,7 +41,23 @@ def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
     """Check that A and B, as they are in the kernel, can be loaded."""
     if not is_cp_async(A, B):
         return
-    _check_bytes(kernel)
+    wrong, changes = _wrong_of_cp_async(kernel, A, B)
+    narrow = [each for each in (("A", kernel.A), ("B", kernel.B)) if each[1].alignment_bytes < TMA_BYTES]
+    for_tma = with_alignments({name: _for_tma(operand) for name, operand in narrow})
+    _check_bytes(kernel, for_tma if wrong else "")
+    if wrong:
+        found = listed(
+            f"operand {name} of {operand.type} needs alignment {_for_tma(operand)}, got {operand.alignment}"
+            for name, operand in narrow
+        )
+        raise DescriptionError(
+            f"TMA needs {TMA_BYTES}-byte alignment: {found}. Then A and B are loaded by cp.async, "
+            f"{', and '.join(wrong)}: use {listed(changes)}, or {for_tma}"
+        )
+
+
+def _wrong_of_cp_async(kernel: Gemm, A: Tensor, B: Tensor) -> tuple[list[str], list[str]]:
+    """Return what else of a kernel there is not with cp.async, and what to use instead."""
     tile, wrong, changes = kernel.tile_description, [], []
     if tile.cluster_shape != (1, 1, 1):
         wrong.append(f"which shares nothing among the threadblocks of cluster_shape={list(tile.cluster_shape or ())}")
@@ -56,17 +73,7 @@ def check_loads(kernel: Gemm, A: Tensor, B: Tensor) -> None:
         other = next(shapes, None)
         wrong.append(f"among whose {_LOADERS} threads a tile of {list(tile.threadblock_shape)} cannot be divided")
         changes.append("another tile" if other is None else f"threadblock_shape {list(other)}")
-    if wrong:
-        narrow = [each for each in (("A", kernel.A), ("B", kernel.B)) if each[1].alignment_bytes < TMA_BYTES]
-        found = listed(
-            f"operand {name} of {operand.type} needs alignment {_for_tma(operand)}, got {operand.alignment}"
-            for name, operand in narrow
-        )
-        aligned = listed(f"{name} with alignment {_for_tma(operand)}" for name, operand in narrow)
-        raise DescriptionError(
-            f"TMA needs {TMA_BYTES}-byte alignment: {found}. Then A and B are loaded by cp.async, "
-            f"{', and '.join(wrong)}: use {listed(changes)}, or describe {aligned}"
-        )
+    return wrong, changes
 
 
 def check_stores(kernel: Gemm, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> None:
@@ -81,8 +88,11 @@ def check_stores(kernel: Gemm, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> No
         )
 
 
-def _check_bytes(kernel: Gemm) -> None:
-    """Check that cp.async, which moves 4 bytes at least, can move elements of A and B."""
+def _check_bytes(kernel: Gemm, instead: str) -> None:
+    """Check that cp.async, which moves 4 bytes at least, can move elements of A and B.
+
+    The message tells to describe what it can move, or `instead`.
+    """
     wrong = {
         name: operand
         for name, operand in (("A", kernel.A), ("B", kernel.B))
@@ -94,13 +104,11 @@ def _check_bytes(kernel: Gemm) -> None:
         f"operand {name} of {operand.type} with alignment {operand.alignment} is aligned to {operand.alignment_bytes}"
         for name, operand in wrong.items()
     )
-    remedy = listed(
-        f"{name} with alignment {_CP_ASYNC_BYTES * 8 // operand.type.bits} at least" for name, operand in wrong.items()
-    )
+    least = {name: _CP_ASYNC_BYTES * 8 // operand.type.bits for name, operand in wrong.items()}
     ampere = as_ampere(kernel.tile_description, kernel)
     raise DescriptionError(
         f"Hopper-native kernels load A and B by TMA, from addresses that are multiples of {TMA_BYTES} bytes, or by "
-        f"cp.async, from multiples of {_CP_ASYNC_BYTES}: {found}; describe {remedy}"
+        f"cp.async, from multiples of {_CP_ASYNC_BYTES}: {found}; {instead or with_alignments(least)}"
         f"{f', or for an Ampere-style kernel {ampere}' if ampere else ''}"
     )
 

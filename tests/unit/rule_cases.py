@@ -218,7 +218,7 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["biased", "computes 16 columns at once", "N=8", "[128, 16, 64]"],
     ),
     ("hopper", {"B": tensor("f16", COLUMN, 4)}, ["TMA", "operand B", "alignment 8, got 4", "cluster_shape=[1, 1]"]),
-    ("hopper", {"B": tensor("f16", COLUMN, 1)}, ["multiples of 4", "operand B", "aligned to 2", "B with alignment 2"]),
+    ("hopper", {"B": tensor("f16", COLUMN, 1)}, ["multiples of 4", "operand B", "aligned to 2", "B with alignment 8"]),
     (
         "hopper e4m3",
         {"A": tensor("e4m3", ROW, 8)},

@@ -89,9 +89,9 @@ def test_tiles_that_are_listed_are_those_of_cp_async() -> None:
         ({"shape": (128, 256, 64), "schedule": KernelSchedule.Pingpong}, ["accumulator registers"]),
         (
             {"alignments": (1, 2, 1)},
-            ["operand A", "aligned to 2", "A with alignment 2 at least", "Ampere-style kernel"],
+            ["operand A", "aligned to 2", "describe A with alignment 2", "Ampere-style kernel"],
         ),
-        ({"alignments": (1, 1, 1)}, ["operand A", "operand B", "A with alignment 2 at least and B with alignment 2"]),
+        ({"alignments": (1, 1, 1)}, ["operand A", "operand B", "describe A and B with alignment 2"]),
         ({"functor": biased(cutlass.float16, 1), "shape": (128, 8, 64)}, ["computes 16 columns at once"]),
     ],
 )
@@ -106,7 +106,7 @@ def test_sums_of_8_bit_floats_are_those_of_the_tensor_cores() -> None:
     math = replace(operation.tile_description.math_instruction, math_operation=pycutlass.MathOperation.multiply_add)
     fields = {field: getattr(operation, field) for field in operation._FIELDS}
     fields["tile_description"] = replace(operation.tile_description, math_instruction=math)
-    with pytest.raises(DescriptionError, match=r"use MathOperation\.multiply_add_fast_accum, or describe A with"):
+    with pytest.raises(DescriptionError, match=r"use MathOperation\.multiply_add_fast_accum, or describe A and B with"):
         GemmOperationUniversal(**fields)
 
 

@@ -120,7 +120,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (
         native_parts(),
         {"B": tensor("f16", COLUMN, 1)},
-        ["TMA", "cp.async", "operand B", "alignment 1", "aligned to 2", "B with alignment 2 at least"],
+        ["TMA", "cp.async", "operand B", "alignment 1", "aligned to 2", "describe B with alignment 8"],
     ),
     (
         native_parts(),

@@ -128,16 +128,8 @@ REFUSED: dict[str, tuple[Parts, int]] = {
         2,
     ),
     "native length": (native(C=operand(f16, ROW, 4)), 1),
-    "native, C": (native(C=operand(f16, ROW, 4), epilogue_functor=LinearCombination(f16, 4, f32, f32)), 1),
-    "native, A and B": (native(A=operand(f16, ROW, 4), B=operand(f16, COLUMN, 1)), 1),
-    "native, D apart": (
-        native(C=operand(f16, ROW, 2), D=operand(f32, ROW, 2), epilogue_functor=LinearCombination(f32, 2, f32, f32)),
-        1,
-    ),
-    "native, C apart": (
-        native(C=operand(f16, ROW, 2), D=operand(f32, ROW, 4), epilogue_functor=LinearCombination(f32, 4, f32, f32)),
-        1,
-    ),
+    "native, A": (native(A=operand(f16, ROW, 4)), 2),
+    "native, A and B": (native(A=operand(f16, ROW, 4), B=operand(f16, COLUMN, 1)), 2),
     "SIMT, C": (ampere("f32_simt", C=operand(f32, ROW, 4), epilogue_functor=LinearCombination(f32, 4)), 1),
     "SIMT, length": (ampere("f32_simt", C=operand(f32, ROW, 4)), 1),
     "SIMT, functor": (ampere("f32_simt", epilogue_functor=LinearCombination(f32, 4)), 1),
