@@ -1,4 +1,4 @@
-"""Hopper-native kernels without TMA, by their own C++ on the host: epilogues, and what cp.async loads."""
+"""Epilogue functions of Hopper-native kernels without TMA, by their own C++ on the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from unaligned import FUNCTIONS
 pytestmark = pytest.mark.compile
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+#: All others take a compiler 20 seconds each.
+USUAL = ("several", "several, swapped", "reduced")
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in FUNCTIONS]
+)
 def test_functions_beside_a_d_of_any_alignment(name: str, emulator: Emulator) -> None:
     """Of columns whose number is odd as well, and of the transposed problem."""
     right, said = emulator.run_hopper(FUNCTIONS[name])

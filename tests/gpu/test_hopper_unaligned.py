@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from epilogue_functions import several
 from function_cases import check, drawn
 from function_cases import launch as launch_function
-from unaligned import FUNCTIONS, UNALIGNED
+from unaligned import FUNCTIONS, UNALIGNED, unaligned
 
 import pycutlass
 from pycutlass import GemmArguments, LinearCombination, ReductionArguments, ReductionOperation, cutlass
@@ -222,6 +223,23 @@ def test_every_output_of_a_function_is_right(name: str, size: tuple[int, int, in
     launch_function(operation, given).sync()
     check(operation, given)
     assert all(untouched(memory, given[each]) for each, memory in memories.items())
+
+
+@pytest.mark.parametrize("m", [37, 129, 256])
+def test_a_swapped_function_by_tma_writes_nothing_behind_an_odd_number_of_rows(m: int) -> None:
+    """Rows are columns of its tiles: they do not come in pairs."""
+    operation = unaligned(alignments=(8, 8, 8), functor=several(cutlass.float16, 8), swap_ab=True, shape=(128, 32, 64))
+    assert not operation.stores_directly
+    pycutlass.compiler.add_module([operation])
+    given = drawn(operation, m, 136, 72)
+    memories = {}
+    for name, kind in (("D", torch.float16), ("T", torch.float16), ("second", torch.float16)):
+        if name in given:
+            given[name], memories[name] = placed(given[name], kind, 8, True, AROUND)
+    assert len(memories) > 1
+    launch_function(operation, given).sync()
+    check(operation, given)
+    assert all(untouched(memory, given[name]) for name, memory in memories.items())
 
 
 @pytest.mark.parametrize("name", ["biased", "biased, swapped", "several", "residual"])
