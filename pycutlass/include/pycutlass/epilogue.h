@@ -114,14 +114,16 @@ struct LinearCombinationArguments {
   Element alpha, beta;
   Element const *alpha_ptr, *beta_ptr;
 
-  static void describe_slope(EpilogueFields<LinearCombinationArguments>&) {}
+  template <typename Fields>
+  static void describe_slope(Fields&) {}
 };
 template <typename Element>
 struct LinearCombinationArguments<Element, true> {
   Element alpha, beta, leaky_alpha;
   Element const *alpha_ptr, *beta_ptr;
 
-  static void describe_slope(EpilogueFields<LinearCombinationArguments>& fields) {
+  template <typename Fields>
+  static void describe_slope(Fields& fields) {
     fields.value("leaky_alpha", &LinearCombinationArguments::leaky_alpha);
   }
 };
@@ -136,7 +138,8 @@ struct LinearCombinationEpilogue {
     return *static_cast<Arguments const*>(call.epilogue);
   }
 
-  static void describe(EpilogueFields<Arguments>& fields) {
+  template <typename Fields>  // of arguments that may have more
+  static void describe(Fields& fields) {
     fields.value("alpha", &Arguments::alpha);
     fields.address("alpha", &Arguments::alpha_ptr);
     fields.value("beta", &Arguments::beta);
@@ -180,10 +183,26 @@ template <typename Arguments>
 struct ActivationHasLeakyAlpha<Arguments, std::void_t<decltype(std::declval<Arguments&>().activation.leaky_alpha)>>
     : std::true_type {};
 
-/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take.
+/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take. Scalars in device memory may be there for each
+/// matrix of a batch: the steps between them, in elements, are 0 where one stands for all.
 template <typename Fusion, typename FusionArguments>
 struct FusionEpilogue
     : LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value> {
+  using OfAll = LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value>;
+  struct Arguments : OfAll::Arguments {
+    int64_t alpha_step, beta_step;
+  };
+
+  static Arguments const& arguments(pycutlass_call const& call) {
+    return *static_cast<Arguments const*>(call.epilogue);
+  }
+
+  static void describe(EpilogueFields<Arguments>& fields) {
+    OfAll::describe(fields);
+    fields.stride("alpha", &Arguments::alpha_step, 0);
+    fields.stride("beta", &Arguments::beta_step, 0);
+  }
+
   /// Whether scalars come from device memory, which the epilogue reads before it waits for anything.
   static bool reads_ahead(pycutlass_call const& call) {
     auto const& arguments = FusionEpilogue::arguments(call);
@@ -193,6 +212,8 @@ struct FusionEpilogue
   static void fill(FusionArguments& fusion, pycutlass_call const& call) {
     auto const& arguments = FusionEpilogue::arguments(call);
     FusionEpilogue::fill_scalars(fusion, arguments);
+    cute::get<2>(fusion.dAlpha) = arguments.alpha_step;
+    cute::get<2>(fusion.dBeta) = arguments.beta_step;
     if constexpr (ActivationHasLeakyAlpha<FusionArguments>::value) {
       fusion.activation.leaky_alpha = arguments.leaky_alpha;
     }
