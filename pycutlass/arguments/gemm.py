@@ -269,6 +269,12 @@ class GemmArguments(Arguments):
     # Checks
 
     @property
+    def _batch_of_scalars(self) -> int:
+        fused = self.operation.is_sm90 and not self.operation.epilogue_functor.is_tree
+        several = fused and self.gemm_mode in (_Mode.Batched, _Mode.Array)
+        return self.batch_count if several else 0
+
+    @property
     def _makes_partial_sums(self) -> bool:
         return bool(self.gemm_mode == _Mode.GemmSplitKParallel)
 

@@ -14,8 +14,8 @@ __all__ = ["chosen_stages", "kernel_bytes", "lies_in_shared_memory", "stages_of"
 _BARRIERS, _TENSOR_MAP = 16, 128
 #: What the scheduler of a Hopper-native group has: barriers of 8 stages, and as many answers of 16 bytes.
 _SCHEDULER, _ANSWERS = 8 * _BARRIERS, 8 * 16
-#: What CUTLASS's kernels for arrays, whose scheduler asks nobody, have in these places: an empty object.
-_NO_SCHEDULER = 16
+#: What CUTLASS's kernels for arrays, whose scheduler asks nobody, have in these places: empty objects.
+_NO_SCHEDULER, _NO_ANSWERS = 16, 8
 #: Shared memory that a kernel can have, in bytes (cutlass/arch/arch.h, sm90_smem_capacity_bytes).
 _LIMIT = SHARED_MEMORY_LIMIT[90]
 
@@ -33,8 +33,8 @@ def kernel_bytes(
     mainloop = stages * tile.stage_bytes()
     if not grouped and not listed:
         return _up(_up(pipelines + 1, alignment) + epilogue + mainloop, alignment)
-    scheduler = _SCHEDULER if grouped else _NO_SCHEDULER
-    shared = _up(mainloop, alignment) + epilogue + scheduler + pipelines + _ANSWERS
+    scheduler, answers = (_SCHEDULER, _ANSWERS) if grouped else (_NO_SCHEDULER, _NO_ANSWERS)
+    shared = _up(mainloop, alignment) + epilogue + scheduler + pipelines + answers
     return _up(_up(shared, _TENSOR_MAP) + 5 * _TENSOR_MAP, alignment)  # A and B, C, and D of each warp group
 
 

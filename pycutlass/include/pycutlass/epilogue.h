@@ -49,27 +49,29 @@ pycutlass_operand operand_of(Port<Element> const& port, pycutlass_operand operan
   return operand;
 }
 
-/// Tells of the fields of an epilogue's arguments. A member says itself where it is and what it is made of.
+/// Tells of the fields of an epilogue's arguments, or of what they derive from. A member says itself where it is and what
+/// it is made of.
 template <typename Arguments>
 class EpilogueFields {
  public:
   EpilogueFields(pycutlass_epilogue_field* fields, uint32_t room) : fields_(fields), room_(room) {}
   uint32_t count() const { return count_; }
 
-  template <typename Member>
-  void value(char const* name, Member Arguments::* member) {
+  template <typename Member, typename Owner>
+  void value(char const* name, Member Owner::* member) {
     add<Member>(name, member, PYCUTLASS_VALUE, element_code<Member>);
   }
-  template <typename Member>
-  void address(char const* name, Member* Arguments::* member) {
+  template <typename Member, typename Owner>
+  void address(char const* name, Member* Owner::* member) {
     using Element = std::remove_const_t<Member>;
     add<Member*>(name, member, PYCUTLASS_ADDRESS, element_code<Element>, 0, !std::is_const_v<Member>);
   }
-  void stride(char const* name, int64_t Arguments::* member, uint8_t index) {
+  template <typename Owner>
+  void stride(char const* name, int64_t Owner::* member, uint8_t index) {
     add<int64_t>(name, member, PYCUTLASS_STRIDE, PYCUTLASS_S64, index);
   }
-  template <typename Member>
-  void port(char const* name, Port<Member> Arguments::* member) {
+  template <typename Member, typename Owner>
+  void port(char const* name, Port<Member> Owner::* member) {
     using Element = std::remove_const_t<Member>;
     size_t const offset = offset_of(member);
     add_at(name, offset + offsetof(Port<Member>, data), sizeof(Member*), PYCUTLASS_ADDRESS, element_code<Element>, 0,
@@ -79,13 +81,13 @@ class EpilogueFields {
   }
 
  private:
-  template <typename Member>
-  static size_t offset_of(Member Arguments::* member) {
+  template <typename Member, typename Owner>
+  static size_t offset_of(Member Owner::* member) {
     static Arguments const probe{};
     return reinterpret_cast<char const*>(&(probe.*member)) - reinterpret_cast<char const*>(&probe);
   }
-  template <typename Member>
-  void add(char const* name, Member Arguments::* member, pycutlass_field_kind kind, uint8_t element, uint8_t index = 0,
+  template <typename Member, typename Owner>
+  void add(char const* name, Member Owner::* member, pycutlass_field_kind kind, uint8_t element, uint8_t index = 0,
            bool written = false) {
     add_at(name, offset_of(member), sizeof(Member), kind, element, index, written);
   }
@@ -212,8 +214,8 @@ struct FusionEpilogue
   static void fill(FusionArguments& fusion, pycutlass_call const& call) {
     auto const& arguments = FusionEpilogue::arguments(call);
     FusionEpilogue::fill_scalars(fusion, arguments);
-    cute::get<2>(fusion.dAlpha) = arguments.alpha_step;
-    cute::get<2>(fusion.dBeta) = arguments.beta_step;
+    fusion.dAlpha = decltype(fusion.dAlpha){{}, {}, arguments.alpha_step};
+    fusion.dBeta = decltype(fusion.dBeta){{}, {}, arguments.beta_step};
     if constexpr (ActivationHasLeakyAlpha<FusionArguments>::value) {
       fusion.activation.leaky_alpha = arguments.leaky_alpha;
     }
