@@ -36,8 +36,8 @@ class EpilogueScalars:
     """The scalars of one launch: what ``operation.epilogue_type(alpha, beta)`` returns.
 
     Alpha and beta are numbers, or device memory that holds one element of the functor's compute type: a ``CUdeviceptr``
-    or a device tensor with one element. Hopper-native kernels also take a device tensor with one element for each matrix
-    of a batch. Device scalars are read when the kernel runs. What an activation needs is a number.
+    or a device tensor with one element; for Hopper-native kernels also one with an element for each matrix of a batch.
+    Device scalars are read when the kernel runs. What an activation needs is a number.
 
     Examples
     --------
@@ -446,8 +446,8 @@ def _device_scalar(compute: Element, name: str, tensor: Any) -> tuple[int, int]:
         ) from error
     if dtype != compute.dtype_name or size < 1:
         raise ArgumentError(
-            f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type, or one for "
-            f"each matrix of a batch; got {size} of {dtype}. Make it with that dtype, or compile the epilogue with "
+            f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type, or one "
+            f"for each matrix of a batch; got {size} of {dtype}. Make it with that dtype, or compile the epilogue with "
             f"another element_epilogue."
         )
     if size > 1 and not _is_line(tensor):

@@ -61,9 +61,7 @@ TABLES = (0x7F0000010000, 0x7F0000020008, 0x7F0000030010, 0x7F0000040018)  # of 
 maps: dict[int, tuple[list[int], list[int], list[int]]] = {}
 
 
-@ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, _Numbers, _Numbers, _Box
-)
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, _Numbers, _Numbers, _Box)
 def encode(made: int, kind: int, rank: int, address: int, extents: Any, strides: Any, box: Any) -> int:
     """Stand in for cuTensorMapEncodeTiled, whose further arguments the caller takes away."""
     assert address % 16 == 0

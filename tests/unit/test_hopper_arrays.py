@@ -47,7 +47,9 @@ def test_a_description_has_a_kernel_for_arrays(name: str) -> None:
     assert '#include "pycutlass/gemm_array_sm90.h"' in array.emit() and "pycutlass::GemmArraySm90<" in array.emit()
     assert ("TransposedSm90<Transposed>" in array.emit()) == operation.swap_ab
     assert array.is_sm90 and array.is_bounded and array.source().compute_capability == 90
-    assert operation.parts([operation]) == [operation]  # others take their time, and are compiled where they are asked for
+    assert operation.parts([operation]) == [
+        operation
+    ]  # others take their time, and are compiled where they are asked for
 
 
 def test_equal_descriptions_share_the_kernel_for_arrays() -> None:
@@ -84,7 +86,10 @@ def test_of_the_stages_that_are_named_as_many_are_taken_as_fit() -> None:
     ("operation", "said"),
     [
         (described(C=of_tma("f16"), swizzle=STREAM_K), "not those of stream-K: use swizzling_functor"),
-        (described(C=of_tma("f16", COLUMN), D=of_tma("f16")), "got C of cutlass.ColumnMajor and D of cutlass.RowMajor: describe"),
+        (
+            described(C=of_tma("f16", COLUMN), D=of_tma("f16")),
+            "got C of cutlass.ColumnMajor and D of cutlass.RowMajor: describe",
+        ),
         (described(C=of_tma("f16"), functor=ExtraEpilogue(F16, F16, 8)), "reads no tables of addresses"),
     ],
 )
@@ -119,7 +124,11 @@ def test_lists_of_tensors_run_on_the_host() -> None:
 
 def test_vectors_of_functions_are_lists_as_well() -> None:
     operation = described("bf16", C=of_tma("bf16"), functor=biased(cutlass.bfloat16, 8))
-    A, B, D = numbers(2, 8, 16), [each.T for each in numbers(2, 24, 16)], [np.empty((8, 24), bfloat16) for _ in range(2)]
+    A, B, D = (
+        numbers(2, 8, 16),
+        [each.T for each in numbers(2, 24, 16)],
+        [np.empty((8, 24), bfloat16) for _ in range(2)],
+    )
     bias = [np.full(24, number, bfloat16) for number in (3, -5)]
     arguments = GemmArguments(operation, (8, 24, 16), A, B, None, D, Mode.Array, batch=2, epilogue={"bias": bias})
     operation.run(arguments)
@@ -138,7 +147,9 @@ FIELDS = (
 FUNCTOR = LinearCombination(F16, 8, F32, F32)
 
 
-@pytest.mark.parametrize(("alpha", "beta", "steps"), [(1.5, 3, (0, 1)), (1, 1, (0, 0)), (3, 3, (1, 1)), (3, 2.0, (1, 0))])
+@pytest.mark.parametrize(
+    ("alpha", "beta", "steps"), [(1.5, 3, (0, 1)), (1, 1, (0, 0)), (3, 3, (1, 1)), (3, 2.0, (1, 0))]
+)
 def test_a_kernel_gets_the_step_between_scalars(alpha: Any, beta: Any, steps: tuple[int, int]) -> None:
     given = [DeviceTensor((each,)) if isinstance(each, int) else each for each in (alpha, beta)]
     scalars = FUNCTOR.epilogue_type(*given)

@@ -49,8 +49,8 @@ pycutlass_operand operand_of(Port<Element> const& port, pycutlass_operand operan
   return operand;
 }
 
-/// Tells of the fields of an epilogue's arguments, or of what they derive from. A member says itself where it is and what
-/// it is made of.
+/// Tells of the fields of an epilogue's arguments, or of what they derive from. A member says itself where it is and
+/// what it is made of.
 template <typename Arguments>
 class EpilogueFields {
  public:
@@ -185,12 +185,13 @@ template <typename Arguments>
 struct ActivationHasLeakyAlpha<Arguments, std::void_t<decltype(std::declval<Arguments&>().activation.leaky_alpha)>>
     : std::true_type {};
 
-/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take. Scalars in device memory may be there for each
-/// matrix of a batch: the steps between them, in elements, are 0 where one stands for all.
+/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take. Scalars in device memory may be there for
+/// each matrix of a batch: the steps between them, in elements, are 0 where one stands for all.
 template <typename Fusion, typename FusionArguments>
 struct FusionEpilogue
     : LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value> {
-  using OfAll = LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value>;
+  using OfAll =
+      LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value>;
   struct Arguments : OfAll::Arguments {
     int64_t alpha_step, beta_step;
   };

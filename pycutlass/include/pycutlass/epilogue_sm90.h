@@ -107,8 +107,9 @@ struct EpilogueSm90 : Collective {
     Params params = Collective::to_underlying_arguments(size, arguments, workspace);
     if constexpr (!kOfGroup || kOfArray) {
       auto const [m, n, k, batches] = sizes_of(size);
-      auto const whole = cute::make_tensor(cute::make_gmem_ptr(first_of(arguments.ptr_D)),
-                                           cute::make_layout(cute::make_shape(m, n, kOfArray ? 1 : batches), arguments.dD));
+      auto const whole =
+          cute::make_tensor(cute::make_gmem_ptr(first_of(arguments.ptr_D)),
+                            cute::make_layout(cute::make_shape(m, n, kOfArray ? 1 : batches), arguments.dD));
       using Box = cute::Shape<cute::Int<kRowsAtOnce>, cute::Int<kColumns>>;
       auto const of_box = cute::make_tma_copy_C_sm90(
           cute::SM90_TMA_STORE{}, whole, cute::tile_to_shape(typename Collective::SmemLayoutAtomD{}, Box{}, BoxOrder{}),

@@ -17,9 +17,9 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 
-/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, and of an array
-/// of problems, tables list the ports of all problems. `ElementD` is the type of D, which threads write themselves where it has half as many
-/// columns.
+/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, and of an
+/// array of problems, tables list the ports of all problems. `ElementD` is the type of D, which threads write
+/// themselves where it has half as many columns.
 template <typename Function, typename TileShape, int kWarps, bool kIsGroup, typename ElementD, bool kIsArray = false>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;

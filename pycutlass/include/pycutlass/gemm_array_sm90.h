@@ -1,15 +1,15 @@
 // Hopper-native GEMMs of one size, each with tensors of its own (Mode.Array): CUTLASS's kernel for arrays of pointers
 // (cutlass/gemm/kernel/sm90_gemm_array_tma_warpspecialized_*.hpp) behind the call record of a single GEMM. The host
-// makes the tensor maps; where a threadblock comes to another problem it writes them, with the addresses of that, into a
-// place of its multiprocessor in the workspace.
+// makes the tensor maps; where a threadblock comes to another problem it writes them, with the addresses of that, into
+// a place of its multiprocessor in the workspace.
 #pragma once
 
 #include "pycutlass/gemm_grouped_sm90.h"
 
 namespace pycutlass {
 
-/// What is written of a tensor map. CUTLASS has one lane take it to shared memory, which holds more words of it at a time
-/// than producers have registers, and keeps the extent of the grid in one until it is asked for: both spilled.
+/// What is written of a tensor map. CUTLASS has one lane take it to shared memory, which holds more words of it at a
+/// time than producers have registers, and keeps the extent of the grid in one until it is asked for: both spilled.
 struct TensorMaps {
   /// A warp takes a tensor map that the host has made to shared memory, a word by each lane.
   CUTLASS_DEVICE static void copy(cute::TmaDescriptor& to, cute::TmaDescriptor const* from) {
