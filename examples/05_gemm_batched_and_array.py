@@ -2,9 +2,9 @@
 
 ``Mode.Batched`` takes tensors of three dimensions with any step between their matrices: the heads of an attention layer
 are multiplied where they lie, in (sequence, heads, width), and a two-dimensional operand is shared by the whole batch.
-``Mode.Array`` takes a list of tensors for each operand, or a tensor of their addresses on the GPU. Hopper-native operations
-have a kernel for that alone, and each matrix may have an alpha and a beta of its own. Every result is compared with
-torch's own product in f64.
+``Mode.Array`` takes a list of tensors for each operand, or a tensor of their addresses on the GPU. Hopper-native
+operations have a kernel for that alone, and each matrix may have an alpha and a beta of its own. Every result is
+compared with torch's own product in f64.
 
 Run ``python examples/05_gemm_batched_and_array.py``. It needs torch. Without a GPU the kernel is compiled for an A100,
 and the operation's meaning is executed on the host.

@@ -12,7 +12,7 @@ import pytest
 from descriptions import COLUMN, ROW, parts
 from epilogue_functions import biased, linear
 from extra_epilogue import ExtraEpilogue
-from hopper_classes import CLASSES, F16, F32, STREAM_K, described, of_tma
+from hopper_classes import CLASSES, F16, F32, FAST, STREAM_K, described, of_tma, to_int32
 from ml_dtypes import bfloat16
 
 import pycutlass
@@ -195,3 +195,28 @@ def test_groups_and_reductions_have_one_scalar_for_all() -> None:
     A = B = D = [np.zeros((8, 8), np.float16) for _ in range(2)]
     with pytest.raises(ArgumentError, match="alpha on the device has 2 elements, and must have one"):
         pycutlass.GemmGroupedArguments(group, [(8, 8, 8)] * 2, A, B, None, D, output_op=scalars)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        described("s8", None, "s32", functor=to_int32()),
+        described("e4m3", "e5m2", C=of_tma("bf16")),
+        described("e4m3", C=of_tma("f16"), schedule=KernelSchedule.Pingpong, operation=FAST),
+    ],
+)
+def test_groups_multiply_8_bits(operation: GemmOperationUniversal) -> None:
+    group = pycutlass.GemmOperationGrouped(*operation._value()[:7])
+    assert "pycutlass::GemmGroupedSm90<" in group.emit() and group.supports([(16, 16, 32), (300, 48, 64)])
+
+
+def test_groups_write_no_8_bits() -> None:
+    with pytest.raises(DescriptionError, match=r"groups write f16, bf16, f32, got cutlass\.float_e4m3"):
+        pycutlass.GemmOperationGrouped(*described("e4m3", C=of_tma("e4m3"))._value()[:7])
+
+
+@pytest.mark.parametrize("k", [96, 256])
+def test_sums_of_8_bit_floats_are_promoted_by_whole_tiles(k: int) -> None:
+    with pytest.raises(DescriptionError, match=r"promoted to float32 every 128 products.*use K of 32, 64 or 128"):
+        described("e4m3", C=of_tma("bf16"), shape=(64, 64, k))
+    assert described("e4m3", C=of_tma("bf16"), shape=(64, 64, k), operation=FAST)
