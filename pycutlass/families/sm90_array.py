@@ -9,8 +9,8 @@ from pycutlass.families.parts import Gemm
 __all__ = ["check_array"]
 
 
-def check_array(kernel: Gemm) -> None:
-    """Raise DescriptionError where tables cannot say where the tensors of the GEMM are."""
+def check_array(kernel: Gemm, stages: int) -> None:
+    """Raise DescriptionError where tables cannot say where the tensors of the GEMM are, or too few `stages` fit."""
     functor, C, D = kernel.epilogue_functor, kernel.C, kernel.D
     if kernel.swizzling_functor is _core.ThreadblockSwizzleStreamK:
         raise DescriptionError(
@@ -26,4 +26,9 @@ def check_array(kernel: Gemm) -> None:
         raise DescriptionError(
             f"the epilogue {functor!r} reads no tables of addresses, which Mode.Array has: use Mode.Batched, or write "
             f"it as a function with pycutlass.epilogue_function"
+        )
+    if stages < 2:
+        raise DescriptionError(
+            f"beside the tensor maps of Mode.Array fewer than 2 stages of "
+            f"{list(kernel.tile_description.threadblock_shape)} fit: use a smaller threadblock_shape"
         )

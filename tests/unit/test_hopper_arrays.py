@@ -91,6 +91,7 @@ def test_of_the_stages_that_are_named_as_many_are_taken_as_fit() -> None:
             "got C of cutlass.ColumnMajor and D of cutlass.RowMajor: describe",
         ),
         (described(C=of_tma("f16"), functor=ExtraEpilogue(F16, F16, 8)), "reads no tables of addresses"),
+        (described(C=of_tma("f16"), shape=(128, 32, 336)), r"fewer than 2 stages of \[128, 32, 336\] fit"),
     ],
 )
 def test_what_tables_cannot_list_is_refused(operation: GemmOperationUniversal, said: str) -> None:
