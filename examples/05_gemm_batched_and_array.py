@@ -2,7 +2,8 @@
 
 ``Mode.Batched`` takes tensors of three dimensions with any step between their matrices: the heads of an attention layer
 are multiplied where they lie, in (sequence, heads, width), and a two-dimensional operand is shared by the whole batch.
-``Mode.Array`` takes a list of tensors for each operand, or a tensor of their addresses on the GPU. Every result is
+``Mode.Array`` takes a list of tensors for each operand, or a tensor of their addresses on the GPU. Hopper-native
+operations have a kernel for that alone, and each matrix may have an alpha and a beta of its own. Every result is
 compared with torch's own product in f64.
 
 Run ``python examples/05_gemm_batched_and_array.py``. It needs torch. Without a GPU the kernel is compiled for an A100,
@@ -40,6 +41,8 @@ def main() -> None:
     separate_tensors(operation)
     if DEVICE == "cuda":
         table_of_addresses(operation)
+    if DEVICE == "cpu" or torch.cuda.get_device_capability() == (9, 0):
+        on_hopper()
     print("Passed.")
 
 
@@ -101,6 +104,39 @@ def table_of_addresses(operation: GemmOperationUniversal) -> None:
     compare("a table of addresses", 1.0, A[chosen], B[chosen].mT, D[chosen])
     if not D[[1, 2, 4, 6]].isnan().all():
         raise SystemExit("Failed: a matrix that was not chosen has changed")
+
+
+def on_hopper() -> None:
+    """Launch both modes of a Hopper-native kernel; on the GPU with scalars of each matrix, of which one drops C."""
+    f16, f32 = cutlass.float16, cutlass.float32
+    instruction = MathInstruction(None, f16, f16, f32, cutlass.OpClass.TensorOp)
+    tile = TileDescription([64, 128, 64], None, None, instruction, [1, 1])
+    row_major, column_major = (TensorDescription(f16, layout, 8) for layout in (cutlass.RowMajor, cutlass.ColumnMajor))
+    functor = LinearCombination(f16, 8, f32, f32)
+    operation = GemmOperationUniversal(90, tile, row_major, column_major, row_major, functor)
+    pycutlass.compiler.add_module([operation, operation.array])
+    separate_tensors(operation)
+    if DEVICE == "cpu":
+        return
+    x, weight, y = random(3, 40, WIDTH), random(3, 48, WIDTH), poisoned(3, 40, 48)
+    added = random(3, 40, 48)
+    added[1] = float("nan")
+    alpha, beta = torch.tensor([1.0, 0.5, -2.0], device=DEVICE), torch.tensor([1.0, 0.0, 1.0], device=DEVICE)
+    arguments = GemmArguments(
+        operation,
+        (40, 48, WIDTH),
+        A=x,
+        B=weight.mT,
+        C=added,
+        D=y,
+        gemm_mode=Mode.Batched,
+        batch=3,
+        output_op=operation.epilogue_type(alpha, beta),
+    )
+    operation.run(arguments)
+    exact = alpha.view(3, 1, 1) * (x.double() @ weight.double().mT) + added.double().nan_to_num() * beta.view(3, 1, 1)
+    print(f"scalars of each matrix on {DEVICE}: largest error is {(y.double() - exact).abs().max().item():.1e}")
+    torch.testing.assert_close(y.double(), exact, rtol=2.0**-10, atol=1e-4)
 
 
 def three_of(m: int, n: int, k: int) -> tuple[Any, Any, Any]:

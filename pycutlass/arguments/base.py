@@ -196,7 +196,12 @@ class Arguments(ABC):
                 f"output_op has tensors of an EpilogueVisitTree, which GemmArguments take: give {type(self).__name__} "
                 f"epilogue={{...}}, and as output_op what EpilogueFunction.epilogue_type returns"
             )
-        return check_scalars(self.operation.epilogue_functor, output_op)
+        return check_scalars(self.operation.epilogue_functor, output_op, self._batch_of_scalars)
+
+    @property
+    def _batch_of_scalars(self) -> int:
+        """How many matrices may have scalars of their own; 0 where the kernel reads one for all."""
+        return 0
 
     def update(
         self,

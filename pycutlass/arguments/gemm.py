@@ -33,7 +33,7 @@ from pycutlass.operands.epilogue import check_sums, for_batches, given_ports, li
 from pycutlass.operands.overlaps import check_target
 from pycutlass.operands.pointers import PointerArray, PointerTable, check_no_table, pointer_operand
 from pycutlass.operands.reordered import UNCHANGED, Reordering
-from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation import GemmOperationUniversal, Operation
 from pycutlass.operation.gemm_support import check_size, launched_k
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.tensor import TensorView, wrap
@@ -162,7 +162,7 @@ class GemmArguments(Arguments):
         self._reordering = Reordering(operation.B, reordered)
         self.raster_order = _check_raster_order(raster_order, operation)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
-        launched = _partial(operation) if self._makes_partial_sums else operation
+        launched = _launched(operation, size.gemm_mode)
         if isinstance(output_op, VisitorArguments):
             C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
@@ -267,6 +267,12 @@ class GemmArguments(Arguments):
         return GemmProblemSize(*execution.call.extents, self.gemm_mode, self.batch_count, self.split_k_slices)
 
     # Checks
+
+    @property
+    def _batch_of_scalars(self) -> int:
+        fused = self.operation.is_sm90 and not self.operation.epilogue_functor.is_tree
+        several = fused and self.gemm_mode in (_Mode.Batched, _Mode.Array)
+        return self.batch_count if several else 0
 
     @property
     def _makes_partial_sums(self) -> bool:
@@ -409,6 +415,19 @@ _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "gemm_mode", "output_op", "split_k_slices", "batch", "bias"),
     *("raster_order", "launch_with_pdl", "reordered", "epilogue"),
 )
+
+
+def _launched(operation: GemmOperationUniversal, mode: Any) -> Operation:
+    """Return whose kernel runs in a mode: another one's of partial sums, and of Hopper-native arrays."""
+    if mode == _Mode.GemmSplitKParallel:
+        return _partial(operation)
+    array = operation.array if mode == _Mode.Array else operation
+    if array is not operation and device.available() and not array.artifacts:
+        raise NotCompiledError(
+            f"{operation.procedural_name()} has a kernel of its own for Mode.Array, which has not been compiled: call "
+            f"pycutlass.compiler.add_module([operation.array]) first"
+        )
+    return array
 
 
 def _partial(operation: GemmOperationUniversal) -> GemmOperationUniversal:

@@ -206,7 +206,8 @@ class EpilogueFunctor(Value, Epilogue):
         ----------
         alpha, beta : number or device memory
             A number, an element value such as ``cutlass.float32(1)``, a ``CUdeviceptr``, or a device tensor with
-            exactly one element of the compute type. Integers of int32 where the epilogue computes in int32.
+            one element of the compute type, for Hopper-native kernels also with one for each matrix of a batch, one
+            behind the other. Integers of int32 where the epilogue computes in int32.
             Arguments with a C ask for a beta: one that is left out is 0, and a C would not be read.
         *extra : number
             What the activation needs, in the order of its ``extra``; its defaults where left out. More are ignored,
@@ -217,7 +218,7 @@ class EpilogueFunctor(Value, Epilogue):
         Raises
         ------
         ArgumentError
-            A device tensor with more than one element or another type, or a number that the compute type lacks.
+            A device tensor of another type, or of more dimensions, or a number that the compute type lacks.
         ArgumentTypeError
             Neither a number nor device memory, or device memory for an activation's scalar.
         """

@@ -36,8 +36,8 @@ class EpilogueScalars:
     """The scalars of one launch: what ``operation.epilogue_type(alpha, beta)`` returns.
 
     Alpha and beta are numbers, or device memory that holds one element of the functor's compute type: a ``CUdeviceptr``
-    or a device tensor with one element. Device scalars are read when the kernel runs. What an activation needs is a
-    number.
+    or a device tensor with one element; for Hopper-native kernels also one with an element for each matrix of a batch.
+    Device scalars are read when the kernel runs. What an activation needs is a number.
 
     Examples
     --------
@@ -58,6 +58,8 @@ class EpilogueScalars:
     beta_is_given: bool = True
     #: Whether C is read; None where beta decides.
     reads_source: bool | None = None
+    #: How many elements there are in device memory: more than one are for the matrices of a batch.
+    counts: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         texts = [
@@ -65,6 +67,11 @@ class EpilogueScalars:
             for value, pointer in zip(self.values, self.pointers, strict=True)
         ]
         return f"EpilogueScalars({', '.join([*texts, f'computed in {self.compute}'])})"
+
+    @property
+    def per_batch(self) -> dict[str, int]:
+        """The scalars that have an element for each matrix of a batch, with how many these are."""
+        return {name: count for name, count in zip(self.names, self.counts, strict=False) if count > 1}
 
     @property
     def alpha_is_known(self) -> bool:
@@ -107,6 +114,8 @@ class EpilogueScalars:
         """
         values = dict(zip(self.names, self.values, strict=True))
         pointers = dict(zip(self.names, self.pointers, strict=True))
+        if several := self.per_batch:
+            strides = {**dict.fromkeys(several, (1,)), **(strides or {})}
         return layout.pack(values, {**pointers, **addresses} if addresses else pointers, strides)
 
     def sync(self, stream_sync: bool = True) -> None:
@@ -143,9 +152,9 @@ def pack(
     `reads_source` says of an epilogue function whether C is read.
     """
     packed = [_scalar(compute, name, value, on_device) for name, value in named]
-    values, pointers, owners = zip(*packed, strict=True) if packed else ((), (), ())
+    values, pointers, owners, counts = zip(*packed, strict=True) if packed else ((), (), (), ())
     names = tuple(name for name, _ in named)
-    return EpilogueScalars(values, pointers, owners, compute, names, beta_is_given, reads_source)
+    return EpilogueScalars(values, pointers, owners, compute, names, beta_is_given, reads_source, counts)
 
 
 class _Epilogue(Protocol):
@@ -167,8 +176,11 @@ class _Epilogue(Protocol):
         """Return the scalars of a launch that names none."""
 
 
-def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> EpilogueScalars:
-    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`."""
+def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None, batch: int = 0) -> EpilogueScalars:
+    """Return `scalars`, or alpha 1 and beta 0 for None; raise where they are not for `functor`.
+
+    They may have an element for each matrix of a `batch`; 0 for kernels and modes in which each is one.
+    """
     if scalars is None:
         return functor.epilogue_type()
     if not isinstance(scalars, EpilogueScalars):
@@ -176,6 +188,7 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> Epilog
             f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
             f"{_scalars_meant(functor, scalars)}"
         )
+    _check_counts(scalars, batch)
     if any(scalars.pointers) and scalars.compute is not functor.compute:
         raise ArgumentError(
             f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "
@@ -191,6 +204,22 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None) -> Epilog
     # Those of another functor: an integer epilogue would cut them off, a narrower type may not hold them.
     pack(functor.compute, *zip(functor.scalar_names, scalars.values, strict=True))
     return replace(scalars, compute=functor.compute)
+
+
+def _check_counts(scalars: EpilogueScalars, batch: int) -> None:
+    """Raise where there are other than one element, or one for each matrix of a batch."""
+    for name, count in scalars.per_batch.items():
+        if count == batch:
+            continue
+        if batch:
+            raise ArgumentError(
+                f"{name} on the device has {count} elements, and batch={batch}: it has one for all matrices, or one "
+                f"for each"
+            )
+        raise ArgumentError(
+            f"{name} on the device has {count} elements, and must have one: Hopper-native kernels alone read one for "
+            f"each matrix, in Mode.Batched and Mode.Array. Elsewhere, write an epilogue function with {name}: PerBatch"
+        )
 
 
 def _named(names: tuple[str, ...]) -> str:
@@ -331,8 +360,8 @@ class EpilogueLayout:
             )
 
 
-def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) -> tuple[float, int, Any]:
-    """Return value, device pointer (0 for a number) and what keeps the pointer alive."""
+def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) -> tuple[float, int, Any, int]:
+    """Return value, device pointer (0 for a number), what keeps the pointer alive, and how many elements are there."""
     is_pointer = type(value).__name__ == "CUdeviceptr"
     interface = hasattr(type(value), "__cuda_array_interface__")  # torch's raises where a tensor is not on a GPU
     of_torch = attribute(value, "is_cuda")
@@ -343,10 +372,10 @@ def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) 
             f"got {type(value).__name__}. Copy it to the host first."
         )
     if on_device:
-        pointer = int(value) if is_pointer else _device_scalar(compute, name, value)
+        pointer, count = (int(value), 1) if is_pointer else _device_scalar(compute, name, value)
         if not 0 < pointer < 2**64:
             raise ArgumentTypeError(f"{name} is the address {pointer}, which is no device memory; pass a number")
-        return 0.0, pointer, value
+        return 0.0, pointer, value, count
     number = _number(name, value, readable)
     if compute.is_integer:
         _check_integer(compute, name, number)
@@ -355,7 +384,7 @@ def _scalar(compute: Element, name: str, value: Any, readable: tuple[str, ...]) 
             f"{name}={number} is beyond {compute}, which the epilogue computes in: it would be infinite there, and "
             f"the largest number is {compute.limits[1]:g}.{_wider(compute, number)}"
         )
-    return number, 0, None
+    return number, 0, None, 0
 
 
 def _wider(compute: Element, number: float) -> str:
@@ -405,7 +434,8 @@ def _check_integer(compute: Element, name: str, number: float) -> None:
         )
 
 
-def _device_scalar(compute: Element, name: str, tensor: Any) -> int:
+def _device_scalar(compute: Element, name: str, tensor: Any) -> tuple[int, int]:
+    """Return the address and the number of elements of a tensor: one, or one behind the other for a batch."""
     try:
         dtype = str(tensor.dtype).removeprefix("torch.")
         size = tensor.numel() if hasattr(tensor, "numel") else tensor.size
@@ -414,12 +444,27 @@ def _device_scalar(compute: Element, name: str, tensor: Any) -> int:
         raise ArgumentTypeError(
             f"{name} on the device must be a tensor of torch or cupy, got {type(tensor).__name__}"
         ) from error
-    if dtype != compute.dtype_name or size != 1:
+    if dtype != compute.dtype_name or size < 1:
         raise ArgumentError(
-            f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type; "
-            f"got {size} of {dtype}. Make it with that dtype, or compile the epilogue with another element_epilogue."
+            f"{name} on the device must be one element of {compute.dtype_name}, the epilogue's compute type, or one "
+            f"for each matrix of a batch; got {size} of {dtype}. Make it with that dtype, or compile the epilogue with "
+            f"another element_epilogue."
         )
-    return pointer
+    if size > 1 and not _is_line(tensor):
+        raise ArgumentError(
+            f"{name} on the device has {size} elements, which must lie one behind the other in one dimension, one for "
+            f"each matrix of a batch; got shape {shape_of(tensor)}: pass {name}.reshape(-1), contiguous"
+        )
+    return pointer, size
+
+
+def _is_line(tensor: Any) -> bool:
+    """Return whether a tensor has one dimension, in which its elements lie one behind the other."""
+    shape = shape_of(tensor)
+    stride = attribute(tensor, "stride")
+    steps = stride() if callable(stride) else attribute(tensor, "strides")
+    itemsize = 1 if callable(stride) else attribute(tensor, "itemsize")
+    return shape is not None and len(shape) == 1 and (steps is None or tuple(steps) == (itemsize,))
 
 
 def _converted(element: str, number: float) -> float | int:

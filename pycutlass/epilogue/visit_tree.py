@@ -297,6 +297,7 @@ class VisitorEpilogue(FunctionEpilogue):
             scalars.names,
             scalars.beta_is_given,
             scalars.reads_source,
+            scalars.counts,
             tensors,
             target,
         )

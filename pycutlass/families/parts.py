@@ -210,6 +210,10 @@ class Epilogue(Protocol):
     def saturates(self) -> bool:
         """Whether narrow integers come out limited to their range."""
 
+    @property
+    def takes_lists(self) -> bool:
+        """Whether tables of addresses may say where its tensors are."""
+
     def why_not(self, family: Any) -> str:
         """Return why kernels of `family` cannot have it."""
 

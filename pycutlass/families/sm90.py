@@ -9,9 +9,17 @@ from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
 from pycutlass.families.other_family import ampere_shape, as_ampere, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor, Tile, changed
+from pycutlass.families.sm90_array import check_array
 from pycutlass.families.sm90_copies import check_loads, check_stores, is_cp_async, is_direct
 from pycutlass.families.sm90_group import check_grouped
-from pycutlass.families.sm90_memory import chosen_stages, direct_bytes, direct_stages, kernel_bytes, stages_of
+from pycutlass.families.sm90_memory import (
+    chosen_stages,
+    direct_bytes,
+    direct_stages,
+    kernel_bytes,
+    lies_in_shared_memory,
+    stages_of,
+)
 from pycutlass.families.sm90_products import (
     PRODUCTS,
     accumulator_registers,
@@ -208,6 +216,33 @@ class _Sm90(KernelFamily):
         """Return the C++ of a group of which each problem is a GEMM, without the line that names the kernel."""
         return self._text(kernel, self._stages(kernel, grouped=True), "gemm_grouped_sm90.h", "GemmGroupedSm90")
 
+    def check_array(self, kernel: Gemm) -> None:
+        """Check that tables can say where the tensors of a GEMM are, as in ``Mode.Array``."""
+        check_array(kernel, self._array_stages(kernel)[1], not any(self.copies_of(kernel)))
+
+    def array_text(self, kernel: Gemm) -> str:
+        """Return the C++ of the GEMM for ``Mode.Array``, without the line that names the kernel."""
+        chosen, stages = self._array_stages(kernel)
+        return self._text(kernel, None if chosen else stages, "gemm_array_sm90.h", "GemmArraySm90")
+
+    def _array_stages(self, kernel: Gemm) -> tuple[bool, int]:
+        """Return whether CUTLASS chooses the stages of a kernel for ``Mode.Array``, and how many there are.
+
+        Of those that a tile names, fewer may fit: tensor maps are in shared memory as well.
+        """
+        tile, parts = kernel.tile_description, self.parts_of(kernel)
+        C, D = _loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D
+        beside = parts.epilogue.shared_bytes(self.gemm, tile)
+
+        def fits(stages: int) -> bool:
+            needed = kernel_bytes(tile, C, stages, grouped=False, D=D, listed=True) + beside
+            return needed <= self.shared_memory[kernel.compute_capability]
+
+        most = tile.stages or stages_of(changed(tile, stages=None), C, grouped=False, D=D, listed=True)
+        stages = next((fewer for fewer in range(most, 1, -1) if fits(fewer) and lies_in_shared_memory(tile, fewer)), 0)
+        chosen = tile.stages is None and not beside and stages == chosen_stages(tile, C, grouped=True, D=D)
+        return chosen, stages
+
     def _stages(self, kernel: Gemm, *, grouped: bool = False) -> int | None:
         """Return how many stages a kernel has; None where CUTLASS chooses as many by itself."""
         tile, parts = kernel.tile_description, self.parts_of(kernel)
@@ -366,7 +401,7 @@ SM90 = _Sm90(
         *(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
         _core.ThreadblockSwizzleStreamK,
     ),
-    modes=(_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched),
+    modes=(_Mode.Gemm, _Mode.GemmSplitKParallel, _Mode.Batched, _Mode.Array),
     splits_k=False,
     is_persistent=True,
     schedules={KernelSchedule.Cooperative: (128, 256), KernelSchedule.Pingpong: (64, 128, 192, 256)},

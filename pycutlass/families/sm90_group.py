@@ -10,7 +10,9 @@ from pycutlass.families.sm90_copies import TMA_BYTES
 
 __all__ = ["check_grouped"]
 
-_OPERANDS, _WRITTEN = ("f16", "bf16"), ("f16", "bf16", "f32")
+_OPERANDS = ("f16", "bf16", "e4m3", "e5m2", "s8")
+#: What groups write, by accumulator: TMA has larger subtiles for 8 bits than the epilogue stores.
+_WRITTEN = {"f32": ("f16", "bf16", "f32"), "s32": ("s32", "f32", "f16", "bf16")}
 
 
 def check_grouped(kernel: Gemm) -> None:
@@ -20,10 +22,12 @@ def check_grouped(kernel: Gemm) -> None:
     wanted = {name: (operand, 8 * TMA_BYTES // operand.type.bits) for name, operand in operands.items()}
     check_alignments(f"Hopper-native groups need {TMA_BYTES}-byte alignment, for TMA", wanted)
     m, n, _ = tile.cluster_shape or (1, 1, 1)
+    written = _WRITTEN.get(math.accumulator.short, ())
     for lacks, rule, remedy in (
         (
-            math.a.short not in _OPERANDS or math.accumulator.short != "f32",
-            f"multiply f16 or bf16 and accumulate in f32, got {math.a} and {math.accumulator}",
+            math.a.short not in _OPERANDS or math.accumulator.short not in _WRITTEN,
+            f"multiply f16, bf16 or 8-bit floats and accumulate in f32, or int8 in int32; got {math.a} and "
+            f"{math.accumulator}",
             "describe a GEMM for each problem",
         ),
         (
@@ -37,8 +41,8 @@ def check_grouped(kernel: Gemm) -> None:
             "describe C, which D follows, as cutlass.RowMajor",
         ),
         (
-            kernel.D.type.short not in _WRITTEN,
-            f"write {', '.join(_WRITTEN)}, got {kernel.D.type}",
+            kernel.D.type.short not in written,
+            f"write {', '.join(written)}, got {kernel.D.type}",
             "describe C, which D follows, and the functor's output, with one of these",
         ),
         (

@@ -21,22 +21,27 @@ __all__ = [
 _BARRIERS, _TENSOR_MAP = 16, 128
 #: What the scheduler of a Hopper-native group has: barriers of 8 stages, and as many answers of 16 bytes.
 _SCHEDULER, _ANSWERS = 8 * _BARRIERS, 8 * 16
+#: What CUTLASS's kernels for arrays, whose scheduler asks nobody, have in these places: empty objects.
+_NO_SCHEDULER, _NO_ANSWERS = 16, 8
 #: Shared memory that a kernel can have, in bytes (cutlass/arch/arch.h, sm90_smem_capacity_bytes).
 _LIMIT = SHARED_MEMORY_LIMIT[90]
 
 
-def kernel_bytes(tile: Tile, C: Tensor, stages: int, *, grouped: bool, D: Tensor | None = None) -> int:
+def kernel_bytes(
+    tile: Tile, C: Tensor, stages: int, *, grouped: bool, D: Tensor | None = None, listed: bool = False
+) -> int:
     """Return the shared memory of a Hopper-native kernel in bytes (gemm/kernel/sm90_gemm_*_warpspecialized_*.hpp).
 
-    D is like C where it is left out.
+    D is like C where it is left out; tensors are `listed` in ``Mode.Array``.
     """
     epilogue, alignment, buffers = _epilogue(tile, C, D or C)
     order = 2 * _BARRIERS if tile.kernel_schedule is KernelSchedule.Pingpong else 0
     pipelines = _BARRIERS * (stages + buffers + 1) + order
     mainloop = stages * tile.stage_bytes()
-    if not grouped:
+    if not grouped and not listed:
         return _up(_up(pipelines + 1, alignment) + epilogue + mainloop, alignment)
-    shared = _up(mainloop, alignment) + epilogue + _SCHEDULER + pipelines + _ANSWERS
+    scheduler, answers = (_SCHEDULER, _ANSWERS) if grouped else (_NO_SCHEDULER, _NO_ANSWERS)
+    shared = _up(mainloop, alignment) + epilogue + scheduler + pipelines + answers
     return _up(_up(shared, _TENSOR_MAP) + 5 * _TENSOR_MAP, alignment)  # A and B, C, and D of each warp group
 
 
@@ -89,15 +94,15 @@ def lies_in_shared_memory(tile: Tile, stages: int | None = None) -> bool:
     return True
 
 
-def stages_of(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None) -> int:
+def stages_of(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None, listed: bool = False) -> int:
     """Return how many stages a Hopper-native tile has: what CUTLASS gives to one that names none, if that fits.
 
     CUTLASS leaves out the scheduler of a group, and may give it one too many, or more than it can lay out.
     """
     if tile.stages is not None:
         return tile.stages
-    stages = chosen_stages(tile, C, grouped=grouped, D=D)
-    stages -= kernel_bytes(tile, C, stages, grouped=grouped, D=D) > _LIMIT
+    stages = chosen_stages(tile, C, grouped=grouped or listed, D=D)
+    stages -= kernel_bytes(tile, C, stages, grouped=grouped, D=D, listed=listed) > _LIMIT
     return next((fewer for fewer in range(stages, 1, -1) if lies_in_shared_memory(tile, fewer)), stages)
 
 

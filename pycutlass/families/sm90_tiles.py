@@ -17,6 +17,8 @@ __all__ = ["check_native_tile"]
 
 #: Threadblocks that a cluster can have on every GPU, and bytes of K of one instruction.
 _MOST_OF_CLUSTER, _WGMMA_DEPTH = 8, 32
+#: Products of 8-bit floats that tensor cores add up before their sums are promoted (mma_promotion_interval).
+_PROMOTED = 128
 
 
 def check_native_tile(tile: Tile, schedules: Mapping[KernelSchedule, tuple[int, ...]]) -> None:
@@ -61,6 +63,7 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
         )
     widest = max(tile.math_instruction.a, tile.math_instruction.b, key=lambda operand: operand.bits)
     step, registers = _WGMMA_DEPTH * 8 // widest.bits, accumulator_registers(tile)
+    precise = tile.math_instruction.a.is_float8 and not is_fast(tile)
     wrong: list[tuple[str, str]] = []  # each with its own remedy
     columns, depth = n, k
     if n != 8 and (n % 16 or not 16 <= n <= 256):
@@ -73,13 +76,19 @@ def _check_extents(tile: Tile, schedule: KernelSchedule, schedules: Mapping[Kern
             f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {schedule!r}, which has "
             f"{most_registers()} to give at most, and {clean_registers()} without spills"
         )
-        fast = tile.math_instruction.a.is_float8 and not is_fast(tile)
-        or_fast = ", or MathOperation.multiply_add_fast_accum, which needs half of them" if fast else ""
+        or_fast = ", or MathOperation.multiply_add_fast_accum, which needs half of them" if precise else ""
         wrong.append((rule, f": use at most {columns} columns{or_fast}"))
     if k % step:
         depth = nearest_multiple(k, step)
         rule = f"threadblock_shape K={k} must be a multiple of {step} for {widest}"
         wrong.append((rule, f"; the nearest is {depth}"))
+    if not k % step and precise and _PROMOTED % k:
+        depth = _PROMOTED
+        rule = (
+            f"sums of 8-bit floats are promoted to float32 every {_PROMOTED} products, of which threadblock_shape "
+            f"K={k} is no whole part"
+        )
+        wrong.append((rule, ": use K of 32, 64 or 128, or MathOperation.multiply_add_fast_accum"))
     if not wrong and not lies_in_shared_memory(tile):
         columns = -(-n // 32) * 32
         rule = (

@@ -282,6 +282,13 @@ class KernelFamily(ABC):
     def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
         """Check what this family alone asks of a group."""
 
+    def check_array(self, kernel: Gemm) -> None:  # noqa: B027 (one kernel has all modes, unless a family says otherwise)
+        """Check that a GEMM can run in ``Mode.Array``, where another kernel does that."""
+
+    def array_text(self, kernel: Gemm) -> str:
+        """Return the C++ of a GEMM for ``Mode.Array``, without the line that names the kernel."""
+        return self.gemm_text(kernel)
+
     def slice_step(self, A: Tensor, B: Tensor) -> int:
         """Return how many elements of K a slice takes at least, where K is divided."""
         return max(128 // A.type.bits, 128 // B.type.bits)

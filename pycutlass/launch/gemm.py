@@ -58,8 +58,10 @@ class GemmProblem(Problem):
 
     @property
     def compiled_as(self) -> str:
-        """The list that add_module takes: partial sums have a kernel of their own, made beside a reduction."""
-        return "[operation, reduction]" if self.mode == _Mode.GemmSplitKParallel else "[operation]"
+        """The list that add_module takes: partial sums and Hopper-native arrays have kernels of their own."""
+        if self.mode == _Mode.GemmSplitKParallel:
+            return "[operation, reduction]"
+        return "[operation.array]" if self.mode == _Mode.Array and self.operation.is_sm90 else "[operation]"
 
     @property
     def what(self) -> str:

@@ -14,6 +14,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
+from pycutlass.operation.array import GemmArrayPart
 from pycutlass.operation.base import (
     EARLIER,
     MAX_UNBOUNDED_THREADS,
@@ -205,6 +206,33 @@ class GemmOperationUniversal(Operation):
             tile = replace(tile, stages=None)
         described = (self.compute_capability, tile, self.A, self.B, C, functor, self.swizzling_functor)
         return GemmOperationUniversal(*described, swap_ab=self.swap_ab)
+
+    @cached_property
+    def array(self) -> Operation:
+        """What runs in ``Mode.Array``: the operation itself, or a Hopper-native kernel that is to be compiled for that.
+
+        Raises
+        ------
+        DescriptionError
+            No kernel of the description takes tables of addresses.
+
+        Examples
+        --------
+        >>> import pycutlass
+        >>> from pycutlass import cutlass
+        >>> f16, f32 = cutlass.float16, cutlass.float32
+        >>> instruction = pycutlass.MathInstruction(None, f16, f16, f32, cutlass.OpClass.TensorOp)
+        >>> tile = pycutlass.TileDescription([128, 128, 64], None, None, instruction, [1, 1])
+        >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+        >>> operation = pycutlass.GemmOperationUniversal(
+        ...     90, tile, row, row, row, pycutlass.LinearCombination(f16, 8, f32, f32)
+        ... )
+        >>> pycutlass.compiler.add_module([operation.array])  # doctest: +SKIP
+        >>> operation.array.procedural_name()[:49]
+        'cutlass_sm90_tensorop_s64x128x16gemm_array_f16_f1'
+        """
+        # Of an equal operation: what one keeps must not keep it.
+        return GemmArrayPart(type(self)(*self._value())) if self.is_sm90 else self
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""

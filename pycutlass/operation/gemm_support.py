@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from pycutlass import _core
-from pycutlass.enums import SchedulerMode
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import KernelFamily
 from pycutlass.families.other_family import as_ampere, listed
-from pycutlass.families.table import check_family
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import (
     Matrix,
@@ -85,13 +83,18 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
     mode, slices = size.gemm_mode, size.split_k_slices
     if mode not in operation.family.modes:
         modes = listed(f"Mode.{each.name}" for each in operation.family.modes)
-        raise ArgumentError(f"{operation.family.name} kernels run in {modes}, not in {mode}{_instead(operation, mode)}")
+        raise ArgumentError(f"{operation.family.name} kernels run in {modes}, not in {mode}")
     if operation.is_stream_k and mode not in (_Mode.Gemm, _Mode.Batched):
         raise ArgumentError(
             f"stream-K kernels run in Mode.Gemm and Mode.Batched, not in {mode}: for it, describe the kernel with "
             f"swizzling_functor=cutlass.IdentitySwizzle1"
         )
     _check_ports(operation, size)
+    if mode == _Mode.Array:
+        try:
+            operation.family.check_array(operation)
+        except DescriptionError as error:
+            raise ArgumentError(str(error)) from None
     if operation.D != operation.C:
         _check_stand_in(operation.C, operation.D, size.m, size.n)
     if slices > 1:
@@ -104,28 +107,6 @@ def check_size(operation: Described, size: GemmProblemSize) -> None:
         except MisalignedError as error:
             raise explained(operation, error) from None
     _check_grid(operation, size)
-
-
-def _instead(operation: Described, mode: Any) -> str:
-    """Return what to describe for a mode that Hopper-native kernels lack."""
-    changes = as_ampere(operation.tile_description, operation)
-    ways = [f"for an Ampere-style kernel {changes}"] if changes else []
-    if mode == _Mode.Array and operation.D == operation.C and _makes_groups(operation):
-        ways.insert(0, "describe a GemmOperationGrouped of the same parts, whose problems may be anywhere as well")
-    return f": {', or '.join(ways)}" if ways else ""
-
-
-def _makes_groups(operation: Described) -> bool:
-    """Return whether there is a grouped operation of the same parts."""
-    family, group = operation.family, SchedulerMode.Device
-    try:
-        family.check_group(operation, group)
-        check_family(operation.epilogue_functor, family.group)
-        A, B, C = operation.A, operation.B, operation.C
-        family.check_shared_memory(operation.compute_capability, operation.tile_description, A, B, C, group=group)
-    except DescriptionError:
-        return False
-    return True
 
 
 def _check_ports(operation: Described, size: GemmProblemSize) -> None:

@@ -124,7 +124,7 @@ def test_scalars_in_device_memory(make):
     assert not F16.epilogue_type(beta).alpha_is_known
 
 
-@pytest.mark.parametrize("tensor", [DeviceTensor("float16"), DeviceTensor("float64"), DeviceTensor("float32", 2)])
+@pytest.mark.parametrize("tensor", [DeviceTensor("float16"), DeviceTensor("float64"), DeviceTensor("float64", 2)])
 def test_device_scalars_of_another_kind_are_refused(tensor):
     with pytest.raises(ArgumentError) as caught:
         F16.epilogue_type(1.0, tensor)

@@ -60,7 +60,6 @@ STREAM_K = ampere("f16", swizzle=cutlass.ThreadblockSwizzleStreamK)
 @pytest.mark.parametrize(
     ("operation", "said", "mode"),
     [
-        (hopper(), "Hopper-native kernels run in Mode.Gemm, Mode.GemmSplitKParallel and Mode.Batched", Mode.Array),
         (STREAM_K, "stream-K kernels run in Mode.Gemm and Mode.Batched", Mode.Array),
         (STREAM_K, "stream-K kernels run in Mode.Gemm and Mode.Batched", Mode.GemmSplitKParallel),
         (

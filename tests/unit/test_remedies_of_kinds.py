@@ -108,20 +108,9 @@ def test_a_table_of_nothing_is_told_to_be_a_list(extents: tuple[int, int, int]) 
     assert all(not each.any() for each in given["D"])
 
 
-def test_a_mode_that_native_kernels_lack_names_the_operations_that_have_it() -> None:
+def test_a_mode_that_stream_k_lacks_names_the_swizzle_that_has_it() -> None:
     size = GemmProblemSize(64, 64, 64, Mode.Array, batch=2)
-    reason = hopper().supports(size).reason
-    assert "describe a GemmOperationGrouped of the same parts" in reason
-    described = native_parts()
-    assert GemmOperationGrouped(**described).supports([(64, 64, 64)] * 2)
-    changes = dict(re.findall(r"(\w+)=(\[[\d, ]+\]|\d+)", reason))
-    assert "leave out cluster_shape and kernel_schedule" in reason and changes.keys() >= {"stages", "warp_count"}
-    shape, stages, warps, tile = (
-        eval(changes[name]) for name in ("instruction_shape", "stages", "warp_count", "threadblock_shape")
-    )
-    instruction = pycutlass.MathInstruction(shape, f16, f16, f32, cutlass.OpClass.TensorOp)
-    described["tile_description"] = pycutlass.TileDescription(tile, stages, warps, instruction)
-    assert GemmOperationUniversal(**described).supports(size)
+    assert hopper().supports(size)
     stream_k = ampere(swizzle=cutlass.ThreadblockSwizzleStreamK).supports(size).reason
     swizzle = eval(re.search(r"swizzling_functor=(cutlass\.\w+)", stream_k)[1], NAMES)
     assert ampere(swizzle=swizzle).supports(size)

@@ -49,27 +49,29 @@ pycutlass_operand operand_of(Port<Element> const& port, pycutlass_operand operan
   return operand;
 }
 
-/// Tells of the fields of an epilogue's arguments. A member says itself where it is and what it is made of.
+/// Tells of the fields of an epilogue's arguments, or of what they derive from. A member says itself where it is and
+/// what it is made of.
 template <typename Arguments>
 class EpilogueFields {
  public:
   EpilogueFields(pycutlass_epilogue_field* fields, uint32_t room) : fields_(fields), room_(room) {}
   uint32_t count() const { return count_; }
 
-  template <typename Member>
-  void value(char const* name, Member Arguments::* member) {
+  template <typename Member, typename Owner>
+  void value(char const* name, Member Owner::* member) {
     add<Member>(name, member, PYCUTLASS_VALUE, element_code<Member>);
   }
-  template <typename Member>
-  void address(char const* name, Member* Arguments::* member) {
+  template <typename Member, typename Owner>
+  void address(char const* name, Member* Owner::* member) {
     using Element = std::remove_const_t<Member>;
     add<Member*>(name, member, PYCUTLASS_ADDRESS, element_code<Element>, 0, !std::is_const_v<Member>);
   }
-  void stride(char const* name, int64_t Arguments::* member, uint8_t index) {
+  template <typename Owner>
+  void stride(char const* name, int64_t Owner::* member, uint8_t index) {
     add<int64_t>(name, member, PYCUTLASS_STRIDE, PYCUTLASS_S64, index);
   }
-  template <typename Member>
-  void port(char const* name, Port<Member> Arguments::* member) {
+  template <typename Member, typename Owner>
+  void port(char const* name, Port<Member> Owner::* member) {
     using Element = std::remove_const_t<Member>;
     size_t const offset = offset_of(member);
     add_at(name, offset + offsetof(Port<Member>, data), sizeof(Member*), PYCUTLASS_ADDRESS, element_code<Element>, 0,
@@ -79,13 +81,13 @@ class EpilogueFields {
   }
 
  private:
-  template <typename Member>
-  static size_t offset_of(Member Arguments::* member) {
+  template <typename Member, typename Owner>
+  static size_t offset_of(Member Owner::* member) {
     static Arguments const probe{};
     return reinterpret_cast<char const*>(&(probe.*member)) - reinterpret_cast<char const*>(&probe);
   }
-  template <typename Member>
-  void add(char const* name, Member Arguments::* member, pycutlass_field_kind kind, uint8_t element, uint8_t index = 0,
+  template <typename Member, typename Owner>
+  void add(char const* name, Member Owner::* member, pycutlass_field_kind kind, uint8_t element, uint8_t index = 0,
            bool written = false) {
     add_at(name, offset_of(member), sizeof(Member), kind, element, index, written);
   }
@@ -114,14 +116,16 @@ struct LinearCombinationArguments {
   Element alpha, beta;
   Element const *alpha_ptr, *beta_ptr;
 
-  static void describe_slope(EpilogueFields<LinearCombinationArguments>&) {}
+  template <typename Fields>
+  static void describe_slope(Fields&) {}
 };
 template <typename Element>
 struct LinearCombinationArguments<Element, true> {
   Element alpha, beta, leaky_alpha;
   Element const *alpha_ptr, *beta_ptr;
 
-  static void describe_slope(EpilogueFields<LinearCombinationArguments>& fields) {
+  template <typename Fields>
+  static void describe_slope(Fields& fields) {
     fields.value("leaky_alpha", &LinearCombinationArguments::leaky_alpha);
   }
 };
@@ -136,7 +140,8 @@ struct LinearCombinationEpilogue {
     return *static_cast<Arguments const*>(call.epilogue);
   }
 
-  static void describe(EpilogueFields<Arguments>& fields) {
+  template <typename Fields>  // of arguments that may have more
+  static void describe(Fields& fields) {
     fields.value("alpha", &Arguments::alpha);
     fields.address("alpha", &Arguments::alpha_ptr);
     fields.value("beta", &Arguments::beta);
@@ -180,10 +185,27 @@ template <typename Arguments>
 struct ActivationHasLeakyAlpha<Arguments, std::void_t<decltype(std::declval<Arguments&>().activation.leaky_alpha)>>
     : std::true_type {};
 
-/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take.
+/// A fusion of the 3.x API; `FusionArguments` is what its callbacks take. Scalars in device memory may be there for
+/// each matrix of a batch: the steps between them, in elements, are 0 where one stands for all.
 template <typename Fusion, typename FusionArguments>
 struct FusionEpilogue
     : LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value> {
+  using OfAll =
+      LinearCombinationEpilogue<typename Fusion::ElementScalar, ActivationHasLeakyAlpha<FusionArguments>::value>;
+  struct Arguments : OfAll::Arguments {
+    int64_t alpha_step, beta_step;
+  };
+
+  static Arguments const& arguments(pycutlass_call const& call) {
+    return *static_cast<Arguments const*>(call.epilogue);
+  }
+
+  static void describe(EpilogueFields<Arguments>& fields) {
+    OfAll::describe(fields);
+    fields.stride("alpha", &Arguments::alpha_step, 0);
+    fields.stride("beta", &Arguments::beta_step, 0);
+  }
+
   /// Whether scalars come from device memory, which the epilogue reads before it waits for anything.
   static bool reads_ahead(pycutlass_call const& call) {
     auto const& arguments = FusionEpilogue::arguments(call);
@@ -193,6 +215,8 @@ struct FusionEpilogue
   static void fill(FusionArguments& fusion, pycutlass_call const& call) {
     auto const& arguments = FusionEpilogue::arguments(call);
     FusionEpilogue::fill_scalars(fusion, arguments);
+    fusion.dAlpha = decltype(fusion.dAlpha){{}, {}, arguments.alpha_step};
+    fusion.dBeta = decltype(fusion.dBeta){{}, {}, arguments.beta_step};
     if constexpr (ActivationHasLeakyAlpha<FusionArguments>::value) {
       fusion.activation.leaky_alpha = arguments.leaky_alpha;
     }

@@ -9,6 +9,7 @@
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
+#include <cutlass/gemm/group_array_problem_shape.hpp>
 
 namespace pycutlass {
 
@@ -66,6 +67,16 @@ CUTLASS_DEVICE void synchronize(Mma const&) {
   cutlass::arch::NamedBarrier::sync(cute::size(Mma{}), cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
 }
 
+/// M, N, K and the number of batches, also of an array of problems.
+template <typename Size>
+constexpr Size const& sizes_of(Size const& size) {
+  return size;
+}
+template <typename Size>
+constexpr Size sizes_of(cutlass::gemm::ArrayProblemShape<Size> const& size) {
+  return size.get_host_problem_shape();
+}
+
 /// The collective epilogue that a builder made, with another `store`. Kernels pass `subtile` to that; values other than
 /// the default belong to separate reductions of stream-K, which CUTLASS has switched off.
 ///
@@ -109,11 +120,13 @@ struct EpilogueSm90 : Collective {
   /// Whether each warp has TMA take its own rows, which is possible where D lies row by row, and how many rows TMA
   /// takes at a time: column by column those that lie side by side in shared memory.
   static constexpr bool kOfGroup = IsOfGroup<Policy>::value, kByWarps = !kOfGroup && !kByColumns;
+  /// Whether the problems of a group differ in their addresses alone, so that the host makes the tensor maps.
+  static constexpr bool kOfArray = kOfGroup && !cute::is_pointer<typename Collective::StrideD>::value;
   static constexpr int kWarpRows = 16;
   static constexpr int kRowsAtOnce = kByWarps     ? kWarpRows
                                      : kByColumns ? int(cute::size<0>(typename Collective::SmemLayoutAtomD{}))
                                                   : kRows;
-  static_assert(!(kOfGroup && kByColumns));
+  static_assert(kOfArray || !(kOfGroup && kByColumns));
   /// Whether each of two warp groups that take turns has half of the buffers: one that has stored a tile does not wait
   /// for TMA then, which keeps the other waiting, but when it stores the next.
   static constexpr bool kHalves = kByWarps && kShared && OnlyStores<FusionCallbacks>::value && kBuffersD % 2 == 0;
@@ -124,10 +137,11 @@ struct EpilogueSm90 : Collective {
   static Params to_underlying_arguments(Size const& size, typename Collective::Arguments const& arguments,
                                         void* workspace) {
     Params params = Collective::to_underlying_arguments(size, arguments, workspace);
-    if constexpr (!kOfGroup) {
-      auto const [m, n, k, batches] = size;
-      auto const whole = cute::make_tensor(cute::make_gmem_ptr(arguments.ptr_D),
-                                           cute::make_layout(cute::make_shape(m, n, batches), arguments.dD));
+    if constexpr (!kOfGroup || kOfArray) {
+      auto const [m, n, k, batches] = sizes_of(size);
+      auto const whole =
+          cute::make_tensor(cute::make_gmem_ptr(first_of(arguments.ptr_D)),
+                            cute::make_layout(cute::make_shape(m, n, kOfArray ? 1 : batches), arguments.dD));
       using Box = cute::Shape<cute::Int<kRowsAtOnce>, cute::Int<kColumns>>;
       auto const of_box = cute::make_tma_copy_C_sm90(
           cute::SM90_TMA_STORE{}, whole, cute::tile_to_shape(typename Collective::SmemLayoutAtomD{}, Box{}, BoxOrder{}),
@@ -136,6 +150,15 @@ struct EpilogueSm90 : Collective {
     }
     return params;
   }
+
+ private:
+  /// Where D begins. Of an array, the table of addresses stands for a D of which only the device knows the address.
+  static ElementD* first_of(ElementD* target) { return target; }
+  static ElementD* first_of(ElementD** table) {
+    return reinterpret_cast<ElementD*>(reinterpret_cast<uintptr_t>(table) & ~uintptr_t(15));
+  }
+
+ public:
 #endif
 
   CUTLASS_DEVICE EpilogueSm90(Params const& params, TensorStorage& shared)

@@ -17,16 +17,17 @@ namespace pycutlass {
 /// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
 
-/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, tables list
-/// the ports of all problems. `D` describes the result, which threads write themselves where it has half as many
-/// columns.
-template <typename Function, typename TileShape, int kWarps, bool kIsGroup, typename D>
+/// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, and of an
+/// array of problems, tables list the ports of all problems. `D` describes the result, which threads write themselves
+/// where it has half as many columns.
+template <typename Function, typename TileShape, int kWarps, bool kIsGroup, typename D, bool kIsArray = false>
 struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   using Number = typename Function::Number;
   /// Of a group with reductions: where all problems have their partial results as well.
   struct GroupArguments : Function::Arguments {
     GroupPartials<Number> group;
   };
+  static constexpr bool kIsListed = kIsGroup || kIsArray;
   static constexpr bool kReducesGroup = kIsGroup && Function::Reductions::kSize > 0;
   static constexpr bool kIsGated = Function::kIsGated;
   using WithoutTarget = cute::conditional_t<kReducesGroup, GroupArguments, typename Function::Arguments>;
@@ -64,8 +65,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   };
 
   template <typename Size>
-  static constexpr Params to_underlying_arguments(Size const& size, Arguments const& arguments, void* workspace) {
+  static constexpr Params to_underlying_arguments(Size const& sizes, Arguments const& arguments, void* workspace) {
     if constexpr (kReduces && !kIsGroup) {
+      auto const size = sizes_of(sizes);
       return {arguments, Space::of(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size), workspace)};
     } else {
       return {arguments, {}};
@@ -76,8 +78,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     return true;
   }
   template <typename Size>
-  static size_t get_workspace_size(Size const& size, Arguments const&) {
+  static size_t get_workspace_size(Size const& sizes, Arguments const&) {
     if constexpr (kReduces && !kIsGroup) {
+      auto const size = sizes_of(sizes);
       return Space::bytes(cute::get<0>(size), cute::get<1>(size), cute::get<3>(size));
     } else {
       return 0;
@@ -137,7 +140,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     using HalfReaders = pycutlass::HalfReaders<typename Function::HalfInputs, typename Function::Arguments, kGroups>;
 
     Params const& params;
-    cute::conditional_t<kIsGroup, Given, Given const&> given;
+    cute::conditional_t<kIsListed, Given, Given const&> given;
     SharedStorage& shared;
     Source const& source;
     Where tile;
@@ -358,7 +361,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     Where const where{tile_m * kTileM + thread / 32 * 16 + lane / 4, tile_n * kTileN + 2 * (lane % 4), rows, columns,
                       kIsGroup ? 0 : batch};
     using Made = TileCallbacks<kRows, kColumns, kDown, kSubtiles, Source>;
-    if constexpr (kIsGroup) {
+    if constexpr (kIsListed) {
       typename Made::Given chosen;
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
@@ -379,13 +382,15 @@ struct FunctionSm90 {
 
   template <typename TileShape, typename C, typename D, typename Schedule>
   struct Tree {
+    static constexpr bool kIsArray = IsArray<Schedule>::value;
     static constexpr bool kIsCooperativeGroup =
         cute::is_same_v<Schedule, cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>;
     static constexpr bool kIsGroup =
         kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong>;
     static constexpr bool kIsCooperative =
-        kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative>;
-    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup, D>;
+        kIsCooperativeGroup || cute::is_same_v<Schedule, cutlass::epilogue::TmaWarpSpecializedCooperative> ||
+        cute::is_same_v<Schedule, OfArray<cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>>;
+    using Type = FunctionCallbacks<Function, TileShape, kIsCooperative ? 8 : 4, kIsGroup, D, kIsArray>;
   };
 
 #if !PYCUTLASS_DEVICE_SIDE
@@ -401,6 +406,10 @@ struct FunctionSm90 {
       if constexpr (Function::kIsGated) {
         pycutlass_operand const& target = call.operands[PYCUTLASS_D];
         tree.target = {static_cast<decltype(tree.target.data)>(target.data), target.stride[0], target.stride[1]};
+      }
+      if (call.operands[PYCUTLASS_D].form == PYCUTLASS_ADDRESSES) {
+        AllPorts<Function>::list(static_cast<Arguments&>(tree), Port<char>::kAddresses);
+        if constexpr (Function::kIsGated) tree.target.batch = tree.target.kAddresses;
       }
     }
 

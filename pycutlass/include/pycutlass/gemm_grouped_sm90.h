@@ -24,6 +24,15 @@ struct GroupSchedule<Cooperative> {
   using Epilogue = cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative;
 };
 
+template <>
+struct GroupSchedule<PingpongFastAccumulation> : GroupSchedule<Pingpong> {
+  using Mainloop = cutlass::gemm::KernelPtrArrayTmaWarpSpecializedPingpongFP8FastAccum;
+};
+template <>
+struct GroupSchedule<CooperativeFastAccumulation> : GroupSchedule<Cooperative> {
+  using Mainloop = cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperativeFP8FastAccum;
+};
+
 /// CUTLASS's mainloop, which may have nothing to do: with K = 0 its own would leave the accumulators as they are. And
 /// one lane of the warp may write the next tensor maps to shared memory only after the others have read the last ones.
 template <typename Mainloop>

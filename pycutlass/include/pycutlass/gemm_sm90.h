@@ -90,6 +90,14 @@ struct StageCount<0, CollectiveEpilogue> {
       sizeof(typename CollectiveEpilogue::SharedStorage))>;
 };
 
+/// The epilogue's schedule of a kernel that has tables of addresses for problems of one size.
+template <typename Schedule>
+struct OfArray {};
+template <typename Schedule>
+struct IsArray : cute::false_type {};
+template <typename Schedule>
+struct IsArray<OfArray<Schedule>> : cute::true_type {};
+
 /// Whether the epilogue is an epilogue function (function_sm90.h).
 template <typename Fusion>
 struct IsFunction : cute::false_type {};
@@ -167,6 +175,50 @@ struct MainloopOf<true, A, B, ElementAccumulator, TileShape, ClusterShape, Stage
       BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::CpAsync>>;
 };
 
+#if !PYCUTLASS_DEVICE_SIDE
+
+/// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
+template <typename Stride>
+Stride stride_of(pycutlass_operand const& operand) {
+  Stride result{};
+  if constexpr (cute::is_static<cute::tuple_element_t<0, Stride>>::value) {
+    cute::get<1>(result) = operand.stride[0];
+  } else {
+    cute::get<0>(result) = operand.stride[0];
+  }
+  cute::get<2>(result) = operand.stride[1];
+  return result;
+}
+
+/// What comes by TMA as C. Without a source the tensor map of C still has to describe some memory: that of D, which
+/// beta = 0 never reads.
+template <typename C, typename D, bool kIsFunction, typename Epilogue>
+pycutlass_operand source_of(pycutlass_gemm_call const& call) {
+  pycutlass_operand source = source_or_target(call.common);
+  if constexpr (kIsFunction) {
+    return Epilogue::source(call.common, source);
+  } else if constexpr (!cutlass::platform::is_same<C, D>::value) {
+    if (!operand(call.common, PYCUTLASS_C).data) {
+      bool const by_rows = cutlass::platform::is_same<typename C::Layout, cutlass::layout::RowMajor>::value;
+      source.stride[0] = by_rows ? call.n : call.m;
+      source.stride[1] = 0;
+    }
+  }
+  return source;
+}
+
+/// The order in which a kernel visits its tiles.
+template <typename Scheduler>
+void order_tiles(Scheduler& arguments, pycutlass_gemm_call const& call) {
+  arguments.max_swizzle_size = call.max_swizzle;
+  using RasterOrder = decltype(arguments.raster_order);
+  arguments.raster_order = call.raster_order == 0   ? RasterOrder::AlongM
+                           : call.raster_order == 1 ? RasterOrder::AlongN
+                                                    : RasterOrder::Heuristic;
+}
+
+#endif
+
 /// D may be described apart from C. The scheduler is CUTLASS's for whole tiles, or for stream-K.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Fusion, typename Schedule, int Stages, typename D = C,
@@ -219,41 +271,13 @@ struct GemmSm90 {
   using Epilogue = typename Fused::template Launch<decltype(Kernel::Arguments::epilogue.thread)>;
   static constexpr bool kWritesTarget = WritesTarget<typename Fused::Type>::value;
 
-  /// Fills the one run-time entry of a rank-3 stride (leading dimension, 1, batch) or (1, leading dimension, batch).
-  template <typename Stride>
-  static Stride stride(pycutlass_operand const& operand) {
-    Stride result{};
-    if constexpr (cute::is_static<cute::tuple_element_t<0, Stride>>::value) {
-      cute::get<1>(result) = operand.stride[0];
-    } else {
-      cute::get<0>(result) = operand.stride[0];
-    }
-    cute::get<2>(result) = operand.stride[1];
-    return result;
-  }
-
-  /// Without a source the tensor map of C still has to describe some memory: that of D, which beta = 0 never reads.
-  static pycutlass_operand source_of(Call const& call) {
-    pycutlass_operand source = source_or_target(call.common);
-    if constexpr (Fused::kIsFunction) {
-      return Epilogue::source(call.common, source);
-    } else if constexpr (!cutlass::platform::is_same<C, D>::value) {
-      if (!operand(call.common, PYCUTLASS_C).data) {
-        bool const by_rows = cutlass::platform::is_same<typename C::Layout, cutlass::layout::RowMajor>::value;
-        source.stride[0] = by_rows ? call.n : call.m;
-        source.stride[1] = 0;
-      }
-    }
-    return source;
-  }
-
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     using EA = typename LoadedAs<typename A::Element>::Type;
     using EB = typename LoadedAs<typename B::Element>::Type;
     using EC = typename C::Element;
     pycutlass_operand a = operand(call.common, PYCUTLASS_A), b = operand(call.common, PYCUTLASS_B);
     pycutlass_operand target = operand(call.common, PYCUTLASS_D);
-    pycutlass_operand source = source_of(call);
+    pycutlass_operand source = source_of<C, D, Fused::kIsFunction, Epilogue>(call);
     if constexpr (kWritesTarget && !kIsDirect) {
       // TMA moves neither C nor D, whose tensor maps only have to be possible ones for the extents of the product.
       target.stride[0] = call.n;
@@ -275,21 +299,17 @@ struct GemmSm90 {
     bool const is_split = kIsStreamK && arguments.mode == cutlass::gemm::GemmUniversalMode::kGemm;
     arguments.problem_shape = {call.m, call.n, k, is_split ? 1 : call.batch_count};
     arguments.mainloop.ptr_A = static_cast<EA const*>(a.data);
-    arguments.mainloop.dA = stride<typename Kernel::StrideA>(a);
+    arguments.mainloop.dA = stride_of<typename Kernel::StrideA>(a);
     arguments.mainloop.ptr_B = static_cast<EB const*>(b.data);
-    arguments.mainloop.dB = stride<typename Kernel::StrideB>(b);
+    arguments.mainloop.dB = stride_of<typename Kernel::StrideB>(b);
     arguments.epilogue.ptr_C = static_cast<EC const*>(source.data);
-    arguments.epilogue.dC = stride<typename Kernel::StrideC>(source);
+    arguments.epilogue.dC = stride_of<typename Kernel::StrideC>(source);
     arguments.epilogue.ptr_D = static_cast<typename D::Element*>(target.data);
-    arguments.epilogue.dD = stride<typename Kernel::StrideD>(target);
+    arguments.epilogue.dD = stride_of<typename Kernel::StrideD>(target);
     Epilogue::fill(arguments.epilogue.thread, call.common);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
-    arguments.scheduler.max_swizzle_size = call.max_swizzle;
-    using RasterOrder = decltype(arguments.scheduler.raster_order);
-    arguments.scheduler.raster_order = call.raster_order == 0   ? RasterOrder::AlongM
-                                       : call.raster_order == 1 ? RasterOrder::AlongN
-                                                                : RasterOrder::Heuristic;
+    order_tiles(arguments.scheduler, call);
     if constexpr (kIsStreamK) {
       using Decomposition = decltype(arguments.scheduler.decomposition_mode);
       arguments.scheduler.splits = is_split ? call.batch_count : 1;
