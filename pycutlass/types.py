@@ -88,6 +88,11 @@ class Element:
         return self.is_integer and self.bits < accumulator.bits
 
     @property
+    def is_byte(self) -> bool:
+        """Whether this is an integer of 8 bits, to whose range results are limited."""
+        return self.is_integer and self.bits == 8
+
+    @property
     def epsilon(self) -> float:
         """Distance from 1 to the next value; 0 for integers."""
         return 0.0 if self.is_integer else 2.0**-self.mantissa
@@ -175,6 +180,7 @@ ELEMENTS: tuple[Element, ...] = (
     Element(_core.bfloat16, "bfloat16", "bf16", 16, "cutlass::bfloat16_t", "bfloat16", "s", 7),
     Element(_core.int32, "int32", "s32", 32, "int32_t", "int32", "i", -1),
     Element(_core.int8, "int8", "s8", 8, "int8_t", "int8", "i", -1),
+    Element(_core.uint8, "uint8", "u8", 8, "uint8_t", "uint8", "i", -1),
     Element(_core.float_e4m3, "float_e4m3", "e4m3", 8, "cutlass::float_e4m3_t", "float8_e4m3fn", "e4m3", 3),
     Element(_core.float_e5m2, "float_e5m2", "e5m2", 8, "cutlass::float_e5m2_t", "float8_e5m2", "e5m2", 2),
 )

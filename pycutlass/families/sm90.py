@@ -347,9 +347,9 @@ SM90 = _Sm90(
     written={
         "f32": ("f32", "f16", "bf16", "s8", "e4m3", "e5m2"),
         "f16": ("f16", "f32", "bf16"),
-        "s32": ("s32", "s8", "f32", "f16", "bf16"),
+        "s32": ("s32", "s8", "u8", "f32", "f16", "bf16"),
     },
-    apart=("f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"),
+    apart=("f16", "bf16", "f32", "s8", "u8", "s32", "e4m3", "e5m2"),
     swizzles=(
         *(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
         _core.ThreadblockSwizzleStreamK,

@@ -30,7 +30,7 @@ PRODUCTS = (
     Product(_TENSOR_OP, "bf16", "bf16", "f32", None, _ANY),
     Product(_TENSOR_OP, "f16", "f16", "f16", None, _ANY),
     Product(_TENSOR_OP, "tf32", "tf32", "f32", None, _ALONG_K),
-    Product(_TENSOR_OP, "s8", "s8", "s32", None, _ALONG_K),
+    *(Product(_TENSOR_OP, a, b, "s32", None, _ALONG_K) for a, b in itertools.product(("s8", "u8"), repeat=2)),
     *(
         Product(_TENSOR_OP, a, b, "f32", None, _ALONG_K, operations=_EITHER)
         for a, b in itertools.product(("e4m3", "e5m2"), repeat=2)

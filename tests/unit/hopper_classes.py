@@ -80,6 +80,12 @@ CLASSES: dict[str, GemmOperationUniversal] = {
     "int8": described("s8", None, "s32", functor=to_int32()),
     "int8 to int8": described("s8", None, "s32", C=of_tma("s8"), shape=(64, 128, 128), schedule=PINGPONG),
     "int8 to int8 by columns": described("s8", None, "s32", C=of_tma("s8", COLUMN)),
+    "uint8 x int8": described("u8", "s8", "s32", cluster=(2, 1), functor=to_int32()),
+    "int8 x uint8 to uint8": described("s8", "u8", "s32", C=of_tma("u8"), shape=(64, 96, 128), schedule=PINGPONG),
+    "uint8 to uint8 by columns": described("u8", None, "s32", C=of_tma("u8", COLUMN)),
+    "a function of uint8": described(
+        "u8", None, "s32", C=of_tma("u8"), functor=biased(cutlass.uint8, 16, cutlass.int32)
+    ),
     "e4m3 x e5m2": described("e4m3", "e5m2", C=of_tma("bf16")),
     "e5m2 x e4m3, fast, to e4m3": described("e5m2", "e4m3", C=of_tma("e4m3"), shape=(128, 256, 128), operation=FAST),
     "e4m3 to e5m2 by columns": described("e4m3", C=of_tma("e5m2", COLUMN), schedule=PINGPONG, operation=FAST),

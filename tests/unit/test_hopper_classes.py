@@ -43,7 +43,7 @@ def test_operands_of_16_bits_lie_as_they_like(operand: str, accumulator: str, la
     ("a", "b", "accumulator"),
     [
         ("tf32", "tf32", "f32"),
-        ("s8", "s8", "s32"),
+        *((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8")),
         *((a, b, "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
     ],
 )
@@ -67,7 +67,9 @@ def test_fast_accumulation_is_of_floats_of_8_bits() -> None:
 def test_what_is_no_instruction_of_hopper_s_says_which_is() -> None:
     for types, remedy in (
         (("f32", "f32", "f32"), "Give element_a and element_b cutlass.tfloat32"),
-        (("e4m3", "f16", "f32"), "multiply operands of one type, or e4m3 and e5m2"),
+        (("e4m3", "f16", "f32"), "multiply operands of one type, or e4m3 and e5m2, or int8 and uint8"),
+        (("u8", "e4m3", "s32"), "multiply operands of one type, or e4m3 and e5m2, or int8 and uint8"),
+        (("u8", "u8", "f32"), "int8 or cutlass.uint8 and accumulate in cutlass.int32|s8 or u8 and accumulate in s32"),
     ):
         with pytest.raises(DescriptionError, match=remedy):
             described(*types)
@@ -201,6 +203,26 @@ def test_the_host_multiplies_them(operand: str, swap_ab: bool, without_gpu: None
     operation.run(arguments)
     arguments.sync()
     assert np.array_equal(d, a.astype(float) @ b.astype(float).T)
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(("s8", "u8"), repeat=2)))
+@pytest.mark.parametrize("output", ["s32", "u8", "s8", "f32"])
+def test_the_host_multiplies_bytes_of_either_kind(a: str, b: str, output: str, without_gpu: None) -> None:
+    operation = described(a, b, "s32", C=of_tma(output))
+    m, n, k = 16, 32, 64
+    chance = np.random.default_rng(6)
+    left, right = (
+        chance.integers(*((0, 256) if short == "u8" else (-128, 128)), shape).astype(element(TAG[short]).dtype)
+        for short, shape in ((a, (m, k)), (b, (n, k)))
+    )
+    d = np.full((m, n), 99, operation.D.type.dtype)
+    arguments = GemmArguments(operation, (m, n, k), left, right.T, None, d, output_op=operation.epilogue_type(0.001))
+    if output == "s32":
+        arguments.update(output_op=operation.epilogue_type(1.0))
+    operation.run(arguments)
+    arguments.sync()
+    exact = left.astype(float) @ right.astype(float).T * (1.0 if output == "s32" else 0.001)
+    assert np.abs(d - exact.clip(*operation.D.type.limits)).max() <= (1e-3 if output == "f32" else 0.5001)
 
 
 def test_int8_wraps_around_where_tensor_cores_do(without_gpu: None) -> None:
