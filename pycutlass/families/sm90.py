@@ -20,7 +20,8 @@ from pycutlass.families.sm90_products import (
     is_fast,
     is_one_instruction,
 )
-from pycutlass.families.sm90_swap import check_swap, parts_in_kernel
+from pycutlass.families.sm90_register_a import check_register_a, loads_a, swizzle_bytes
+from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
@@ -31,7 +32,6 @@ from pycutlass.families.table import (
     check_pairs,
     check_selections,
     check_tiles,
-    in_kernel,
 )
 from pycutlass.log import say_once
 
@@ -134,6 +134,7 @@ class _Sm90(KernelFamily):
         if _is_stream_k(kernel):
             _check_stream_k(kernel)
         _check_alignments([("A", A), ("B", B), *([("C", C)] if C == D else [])])
+        check_register_a(kernel, parts_in_kernel(kernel))
         _check_function(kernel)
         _check_columns(kernel)
         or_ampere = ", or for an Ampere-style kernel "
@@ -192,10 +193,11 @@ class _Sm90(KernelFamily):
         beside = 0
         if epilogue is not None:
             beside, C = epilogue.shared_bytes(self.gemm, tile), _loaded(epilogue, self.gemm, C, D or C)
-        stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
+        swizzles = swizzle_bytes(tile, A, B)
+        stages = max(2, stages_of(tile, C, grouped=group is not None, D=D, swizzles=swizzles))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
-        return kernel_bytes(tile, C, stages, grouped=group is not None, D=D) + beside
+        return kernel_bytes(tile, C, stages, grouped=group is not None, D=D, swizzles=swizzles) + beside
 
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 90."""
@@ -213,15 +215,18 @@ class _Sm90(KernelFamily):
         """Return how many stages a kernel has; None where CUTLASS chooses as many by itself."""
         tile, parts = kernel.tile_description, self.parts_of(kernel)
         C = _loaded(parts.epilogue, self.gemm, parts.C, parts.D)
-        stages = stages_of(tile, C, grouped=grouped, D=parts.D)
-        if tile.stages is None and stages == chosen_stages(tile, C, grouped=grouped, D=parts.D):
+        swizzles = swizzle_bytes(tile, parts.A, parts.B)
+        stages = stages_of(tile, C, grouped=grouped, D=parts.D, swizzles=swizzles)
+        if tile.stages is None and stages == chosen_stages(tile, C, grouped=grouped, D=parts.D, swizzles=swizzles):
             return None
         return None if parts.epilogue.shared_bytes(self.gemm, tile) and not tile.stages and not grouped else stages
 
     def _text(self, kernel: Gemm, stages: int | None, header: str, template: str) -> str:
         """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
         tile, parts = kernel.tile_description, self.parts_of(kernel)
-        schedule = (tile.kernel_schedule or KernelSchedule.Cooperative).name + "FastAccumulation" * is_fast(tile)
+        schedule = (tile.kernel_schedule or KernelSchedule.Cooperative).name
+        if is_fast(tile) and not loads_a(parts.A, parts.B):  # which has no other
+            schedule += "FastAccumulation"
         functor, D = parts.epilogue, parts.D
         C = _loaded(functor, self.gemm, parts.C, D)
         scheduler = ",\n    pycutlass::StreamK" if _is_stream_k(kernel) else ""
@@ -243,9 +248,9 @@ class _Sm90(KernelFamily):
             f"{'using Operation = pycutlass::TransposedSm90<Transposed>;' + chr(10) if kernel.swap_ab else ''}"
         )
 
-    def swaps(self, functor: Epilogue, D: Tensor) -> bool:
+    def swaps(self, functor: Epilogue, A: Tensor, B: Tensor, D: Tensor) -> bool:
         """Return whether a kernel computes the transposed problem even if that is not asked for."""
-        return in_kernel(functor, D) is not functor
+        return is_swapped(functor, A, B, D)
 
     def parts_of(self, kernel: Gemm) -> Parts:
         """Return the epilogue and the operands as the C++ has them."""

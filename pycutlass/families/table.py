@@ -258,7 +258,7 @@ class KernelFamily(ABC):
     def check_parts(self, kernel: Gemm) -> None:
         """Check what this family alone asks of a GEMM."""
 
-    def swaps(self, functor: Epilogue, D: Tensor) -> bool:
+    def swaps(self, functor: Epilogue, A: Tensor, B: Tensor, D: Tensor) -> bool:
         """Return whether a kernel computes the transposed problem even if that is not asked for."""
         return False
 

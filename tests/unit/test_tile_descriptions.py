@@ -23,7 +23,8 @@ def with_tile(like: GemmOperationUniversal, capability: int, tile: TileDescripti
 def test_each_is_a_description_and_none_spills(name: str) -> None:
     like = CLASSES[name]
     tiles = pycutlass.tile_descriptions(like)
-    assert tiles == pycutlass.tile_descriptions(like, 90) and len(set(tiles)) == len(tiles) > 100
+    assert tiles == pycutlass.tile_descriptions(like, 90) and len(set(tiles)) == len(tiles)
+    assert len(tiles) > (10 if "neither along K" in name and like.A.type.bits == 8 else 40)
     assert all(tile.accumulator_registers <= clean_registers(like.family.parts_of(like).D) for tile in tiles)
     made = [with_tile(like, 90, tile) for tile in tiles]
     assert len({each.procedural_name() for each in made}) == len(tiles)

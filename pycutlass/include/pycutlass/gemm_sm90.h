@@ -9,6 +9,7 @@
 #include "pycutlass/epilogue.h"
 #include "pycutlass/epilogue_sm90.h"
 #include "pycutlass/host.h"
+#include "pycutlass/loads_sm90.h"
 #include "pycutlass/prelude.h"
 
 #include <cute/tensor.hpp>
@@ -20,6 +21,7 @@
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
 
 #include "pycutlass/tensor.h"
+#include "pycutlass/transposed_b_sm90.h"
 
 namespace pycutlass {
 
@@ -74,10 +76,13 @@ struct LoadedAs<cutlass::tfloat32_t> {
   using Type = float;
 };
 
-/// Number of mainloop stages: as many as fit beside the epilogue where `Stages` is 0.
+/// Number of mainloop stages: as many as fit beside the epilogue where `Stages` is 0. CUTLASS 4.2 asks a number of
+/// stages for its `bytes` where A comes from registers, and takes them for that number.
 template <int Stages, typename CollectiveEpilogue>
 struct StageCount {
-  using Type = cutlass::gemm::collective::StageCount<Stages>;
+  struct Type : cutlass::gemm::collective::StageCount<Stages> {
+    static constexpr int bytes = Stages;
+  };
 };
 template <typename CollectiveEpilogue>
 struct StageCount<0, CollectiveEpilogue> {
@@ -131,6 +136,11 @@ struct GemmSm90 {
   static constexpr bool kIsStreamK = cutlass::platform::is_same<Scheduler, StreamK>::value;
   using Fused = FusionOf<Fusion, TileShape, C, D, typename Schedule::Epilogue>;
   static constexpr int kTileN = cute::size<1>(TileShape{});
+  // CUTLASS would multiply B^T by A^T, and store the transposed tile as if it were none.
+  static_assert((sizeof(typename A::Element) == 2 && sizeof(typename B::Element) == 2) ||
+                    !(cutlass::gemm::detail::is_k_major_A<typename A::Layout>() &&
+                      cutlass::gemm::detail::is_mn_major_B<typename B::Layout>()),
+                "describe the transposed problem where A lies along K and B does not");
   /// What is stored at once: as CUTLASS chooses it, but 32 columns of 8-bit elements as well.
   using EpilogueTile =
       cute::conditional_t<kTileN % 16 == 0,
@@ -145,11 +155,11 @@ struct GemmSm90 {
                               typename Schedule::Epilogue, typename Fused::Type>::CollectiveOp,
                           C, D, Fused::kIsTree, Fused::kIsFunction>::Type;
 
-  using CollectiveMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
+  using CollectiveMainloop = MainloopOf<typename cutlass::gemm::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename LoadedAs<typename A::Element>::Type,
       typename A::Layout, A::kAlignment, typename LoadedAs<typename B::Element>::Type, typename B::Layout,
       B::kAlignment, ElementAccumulator, TileShape, ClusterShape, typename StageCount<Stages, CollectiveEpilogue>::Type,
-      typename Schedule::Mainloop>::CollectiveOp;
+      typename Schedule::Mainloop>::CollectiveOp>;
 
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMainloop,
                                                       CollectiveEpilogue, Scheduler>;
