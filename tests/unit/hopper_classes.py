@@ -95,7 +95,7 @@ CLASSES: dict[str, GemmOperationUniversal] = {
     "tf32, A by columns, a function by columns": described(
         "tf32", layouts=(COLUMN, COLUMN), C=of_tma("f16", COLUMN), functor=biased(F16, 8)
     ),
-    "tf32, B by rows, stream-K of a function": described(
+    "stream-K of a function, tf32, B by rows": described(
         "tf32", layouts=(ROW, ROW), C=of_tma("f16"), functor=biased(F16, 8), swizzle=STREAM_K
     ),
     "int8, A by columns, pingpong": described(
