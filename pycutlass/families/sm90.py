@@ -20,7 +20,7 @@ from pycutlass.families.sm90_products import (
     is_fast,
     is_one_instruction,
 )
-from pycutlass.families.sm90_register_a import check_register_a, loads_a, swizzle_bytes
+from pycutlass.families.sm90_register_a import check_register_a, held_registers, loads_a, spills, swizzle_bytes
 from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
 from pycutlass.families.table import (
@@ -139,23 +139,18 @@ class _Sm90(KernelFamily):
         _check_columns(kernel)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
-        _warn_of_spills(tile, parts_in_kernel(kernel).D)
+        _warn_of_spills(tile, parts_in_kernel(kernel))
 
     def _check_layouts(self, kernel: Gemm) -> None:
-        math, C = kernel.tile_description.math_instruction, kernel.C
-        taken = math.product.layouts
-        wrong = [("C", C, _core.RowMajor)] if C.order.interleave > 1 else []
-        if (kernel.A.layout, kernel.B.layout) not in taken:
-            needed = (("A", kernel.A, taken[0][0]), ("B", kernel.B, taken[0][1]))
-            wrong = [each for each in needed if each[1].layout is not each[2]] + wrong
+        wanted = (("A", kernel.A, _core.RowMajor), ("B", kernel.B, _core.ColumnMajor), ("C", kernel.C, _core.RowMajor))
+        wrong = [each for each in wanted if each[1].order.interleave > 1]
         if not wrong:
             return
-        along_k = "" if len(taken) > 1 else f" of {math.a} whose elements lie along K, A RowMajor and B ColumnMajor"
         got = listed(f"{name} of cutlass.{operand.layout.__name__}" for name, operand, _ in wrong)
         remedy = "describe " + listed(f"{name} as cutlass.{layout.__name__}" for name, _, layout in wrong)
         raise DescriptionError(
-            f"Hopper-native kernels take operands{along_k or ' by rows or by columns, which are not interleaved'}; got "
-            f"{got}: {remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
+            f"Hopper-native kernels take operands by rows or by columns, which are not interleaved; got {got}: "
+            f"{remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
         )
 
     def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
@@ -332,9 +327,9 @@ def _or_ampere(kernel: Gemm, first: str) -> str:
     return f"{first}{changes}" if changes else ""
 
 
-def _warn_of_spills(tile: Tile, D: Tensor) -> None:
-    """Log a warning where a tile leaves the epilogue too few registers."""
-    registers = accumulator_registers(tile)
+def _warn_of_spills(tile: Tile, parts: Parts) -> None:
+    """Log a warning where a tile leaves too few registers."""
+    registers, D = accumulator_registers(tile), parts.D
     clean = clean_registers(D)
     if registers > clean:
         m, n, _ = tile.threadblock_shape
@@ -342,6 +337,13 @@ def _warn_of_spills(tile: Tile, D: Tensor) -> None:
             f"a {m}x{n} tile needs {registers} accumulator registers in each thread under {tile.kernel_schedule!r}, "
             f"and beyond {clean} of them for C of {D.type} the kernel may be slower: registers spill, and from 216 on "
             f"instructions wait for each other; {clean * n // registers // 16 * 16} columns are the most that do not"
+        )
+    elif spills(tile, parts):
+        m, n, k = tile.threadblock_shape
+        say_once(
+            f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside {registers} of "
+            f"sums in each thread under {tile.kernel_schedule!r}, and turns B around where that does not lie along K: "
+            f"the kernel may be slower, since registers spill; a smaller tile, or KernelSchedule.Cooperative, has fewer"
         )
 
 

@@ -8,12 +8,21 @@ not is computed as the transposed problem (sm90_swap.py), where it is the other 
 from __future__ import annotations
 
 from pycutlass import _core
+from pycutlass.enums import KernelSchedule
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Gemm, Parts, Tensor, Tile
-from pycutlass.families.sm90_products import is_fast
+from pycutlass.families.sm90_products import accumulator_registers, clean_registers, is_fast
 from pycutlass.families.table import nearest_multiple
 
-__all__ = ["check_register_a", "is_only_straight", "is_only_transposed", "loads_a", "swizzle_bytes"]
+__all__ = [
+    "check_register_a",
+    "held_registers",
+    "is_only_straight",
+    "is_only_transposed",
+    "loads_a",
+    "spills",
+    "swizzle_bytes",
+]
 
 _MATRICES = (_core.RowMajor, _core.ColumnMajor)
 #: Bytes of K in a tile: those that are turned around, and others. Four instructions, of 32 bytes each, are the least
@@ -50,6 +59,28 @@ def swizzle_bytes(tile: Tile, A: Tensor, B: Tensor) -> tuple[int, int] | None:
         of_b = n * size if size == 1 else 32
     span_a, span_b = (next(span for span in (128, 64, 32, 16) if line % span == 0) for line in (of_a, of_b))
     return 8 * span_a, 8 * span_b
+
+
+def held_registers(tile: Tile) -> int:
+    """Return the registers of a thread that hold A, of all instructions of a tile along K."""
+    m, _, k = tile.threadblock_shape
+    rows = m // 2 if tile.kernel_schedule is KernelSchedule.Cooperative else m
+    return rows * k * tile.math_instruction.a.bits // 8 // (4 * 128)
+
+
+def spills(tile: Tile, parts: Parts) -> bool:
+    """Return whether a kernel with a plain epilogue has too few registers.
+
+    Those of A are free again when D is stored. A warp group that turns bytes around by itself has been seen to spill
+    with 128 of sums, the least that its tiles have; floats of 8 bits, and two groups that share the work, have not.
+    """
+    registers = accumulator_registers(tile)
+    if registers > clean_registers(parts.D):
+        return True
+    if not loads_a(parts.A, parts.B):
+        return False
+    alone = tile.kernel_schedule is KernelSchedule.Pingpong and parts.B.is_row_major and parts.A.type.is_byte
+    return alone or registers + held_registers(tile) > clean_registers()
 
 
 def check_register_a(kernel: Gemm, parts: Parts) -> None:

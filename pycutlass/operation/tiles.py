@@ -10,7 +10,7 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
 from pycutlass.families.parts import changed
-from pycutlass.families.sm90_products import clean_registers
+from pycutlass.families.sm90_register_a import spills
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.operation.gemm import GemmOperationUniversal
@@ -93,7 +93,7 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
     math = _instruction(like, None)
     if math is None:
         return
-    clean = clean_registers(SM90.parts_of(like).D)
+    parts = SM90.parts_of(like)
     for schedule, depth in itertools.product(_ROWS, _DEPTHS):
         shapes = itertools.product(_ROWS[schedule], _COLUMNS)
         for (m, n), cluster in itertools.product(sorted(shapes, key=lambda shape: -shape[0] * shape[1]), _CLUSTERS):
@@ -101,7 +101,7 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
                 tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
             except DescriptionError:
                 continue
-            if tile.accumulator_registers <= clean:
+            if not spills(tile, parts):
                 yield tile
 
 

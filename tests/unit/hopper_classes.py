@@ -103,8 +103,8 @@ CLASSES: dict[str, GemmOperationUniversal] = {
     ),
     "uint8 x int8, B by rows": described("u8", "s8", "s32", layouts=(ROW, ROW), shape=(128, 64, 128), cluster=(2, 1)),
     "bytes, neither along K": described("s8", "u8", "s32", layouts=(COLUMN, ROW), functor=to_int32(), cluster=(2, 2)),
-    "bytes, neither along K, pingpong": described(
-        "s8", None, "s32", layouts=(COLUMN, ROW), C=of_tma("u8"), stages=3, schedule=PINGPONG
+    "bytes of floats, neither along K, pingpong": described(
+        "e4m3", layouts=(COLUMN, ROW), C=of_tma("bf16"), stages=3, operation=FAST, schedule=PINGPONG
     ),
     "bytes, neither along K, two squares": described(
         "u8", None, "s32", layouts=(COLUMN, ROW), shape=(128, 256, 128), C=of_tma("f16", COLUMN), swap_ab=True

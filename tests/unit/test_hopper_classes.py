@@ -23,6 +23,7 @@ from pycutlass import (
 )
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families.sm90_memory import lies_in_shared_memory
+from pycutlass.families.sm90_register_a import spills
 from pycutlass.types import element
 
 F16, F32 = cutlass.float16, cutlass.float32
@@ -112,6 +113,32 @@ def test_precise_sums_of_8_bit_floats_lie_along_k() -> None:
         with pytest.raises(DescriptionError, match=r"asks for; got multiply_add: use that, or describe A as"):
             described("e4m3", layouts=layouts)
     assert described("e4m3")
+
+
+def test_registers_of_a_count_where_it_is_loaded(said: Any) -> None:
+    """As ptxas says."""
+    for layouts, short, shape, schedule, clean in (
+        ((COLUMN, COLUMN), "tf32", (256, 160, 32), None, True),
+        ((COLUMN, ROW), "tf32", (256, 192, 32), None, False),
+        ((ROW, COLUMN), "tf32", (256, 192, 32), None, True),
+        ((COLUMN, COLUMN), "tf32", (128, 192, 32), KernelSchedule.Pingpong, False),
+        ((COLUMN, COLUMN), "s8", (128, 128, 128), KernelSchedule.Pingpong, True),
+        ((COLUMN, ROW), "s8", (128, 128, 128), KernelSchedule.Pingpong, False),
+        ((COLUMN, ROW), "s8", (256, 128, 128), None, True),
+    ):
+        like = described(
+            short, None, "s32" if short == "s8" else "f32", layouts, shape, of_tma("f16"), schedule=schedule
+        )
+        assert spills(like.tile_description, like.family.parts_of(like)) is not clean, (layouts, short, shape)
+        assert (
+            like.tile_description.threadblock_shape
+            in {
+                tile.threadblock_shape
+                for tile in pycutlass.tile_descriptions(like)
+                if tile.kernel_schedule is like.tile_description.kernel_schedule
+            }
+        ) is clean
+    assert sum("registers of A of cutlass." in sentence for sentence in said()) == 3
 
 
 def test_listed_tiles_are_those_of_the_layouts() -> None:

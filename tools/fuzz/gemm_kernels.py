@@ -121,11 +121,10 @@ def stream_k(random: Random) -> Any:
 def hopper(random: Random) -> Any:
     """Return a Hopper-native GEMM of any type, layout and schedule, or of the transposed problem."""
     a, b, accumulator = random.choice(_HOPPER_PRODUCTS)
-    fast = element(a).is_float8 and random.random() < 0.5
+    layouts = random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN))
+    fast = element(a).is_float8 and (random.random() < 0.5 or layouts != (_ROW, _COLUMN))
     operation = MathOperation.multiply_add_fast_accum if fast else MathOperation.multiply_add
     math = pycutlass.MathInstruction(None, a, b, accumulator, _TENSOR_OP, operation)
-    along_k = element(a).bits != 16
-    layouts = (_ROW, _COLUMN) if along_k else (random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN)))
     A, B = (_of_tma(operand, layout) for operand, layout in zip((a, b), layouts, strict=True))
     outputs = _HOPPER_OUTPUTS[accumulator]
     D = _of_tma(random.choice(outputs), random.choice((_ROW, _ROW, _COLUMN)))
