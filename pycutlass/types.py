@@ -46,8 +46,9 @@ class Element:
         Letter of CUTLASS's kernel names.
     mantissa : int
         Explicit mantissa bits; -1 for integers.
-    is_integer, is_float8 : bool
-        Whether this is an integer type, or a float of 8 bits, which epilogue functions alone read and write.
+    is_integer, is_float8, is_byte : bool
+        Whether this is an integer type, a float of 8 bits, which epilogue functions alone read and write, or an integer
+        of 8 bits, to whose range results are limited.
     code : int
         Number of the type in call records and compiled kernels; -1 where no kernel has it.
     """
@@ -62,11 +63,13 @@ class Element:
     mantissa: int
     is_integer: bool = field(init=False, repr=False, compare=False)
     is_float8: bool = field(init=False, repr=False, compare=False)
+    is_byte: bool = field(init=False, repr=False, compare=False)
     code: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_integer", self.mantissa < 0)
         object.__setattr__(self, "is_float8", self.mantissa >= 0 and self.bits == 8)
+        object.__setattr__(self, "is_byte", self.is_integer and self.bits == 8)
         object.__setattr__(self, "code", _core.ELEMENTS.get(self.short, -1))
 
     @cached_property
@@ -86,11 +89,6 @@ class Element:
     def clamps(self, accumulator: Element) -> bool:
         """Return whether sums of type `accumulator` are clamped in memory of this type, a narrower integer."""
         return self.is_integer and self.bits < accumulator.bits
-
-    @property
-    def is_byte(self) -> bool:
-        """Whether this is an integer of 8 bits, to whose range results are limited."""
-        return self.is_integer and self.bits == 8
 
     @property
     def epsilon(self) -> float:
