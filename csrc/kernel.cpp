@@ -87,8 +87,8 @@ Function symbol(void* handle, char const* name) {
 }
 
 /// By pycutlass_element, as pycutlass/types.py calls them.
-constexpr std::array<char const*, 11> kElements = {"none", "f64", "f32", "tf32", "f16", "bf16",
-                                                   "s32",  "s8",  "s64", "e4m3", "e5m2"};
+constexpr std::array<char const*, 12> kElements = {"none", "f64", "f32", "tf32", "f16",  "bf16",
+                                                   "s32",  "s8",  "s64", "e4m3", "e5m2", "u8"};
 constexpr std::array<char const*, PYCUTLASS_ROLES> kRoles = {"A", "B", "C", "D", "scale_A", "scale_B"};
 
 char const* element_name(int element) {

@@ -51,7 +51,7 @@ py::object form_in_python(TorchForm const& form) {
 py::object type_of(TorchForm const& form, py::handle tensor) {
   py::module_ const torch = py::module_::import("torch");
   for (char const* name :
-       {"float32", "float16", "bfloat16", "float64", "int8", "int32", "float8_e4m3fn", "float8_e5m2"}) {
+       {"float32", "float16", "bfloat16", "float64", "int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2"}) {
     py::object const type = torch.attr(name);
     py::object const probe = torch.attr("empty")(0, py::arg("dtype") = type, py::arg("device") = tensor.attr("device"));
     if (TorchImpl(probe).type_and_device() == form.type_and_device) return type;

@@ -100,6 +100,7 @@ void bind_integer(py::module_& m, std::string const& name, char const* doc) {
 void bind_numbers(py::module_& m) {
   using namespace cutlass;
   bind_integer<std::int8_t>(m, "int8", "8-bit signed integer.");
+  bind_integer<std::uint8_t>(m, "uint8", "8-bit unsigned integer.");
   bind_integer<std::int32_t>(m, "int32", "32-bit signed integer.");
   bind_float<half_t>(m, "float16", "IEEE half precision. Rounds by way of float, to nearest, ties to even.",
                      [](AnyReal x) { return half_t(x.value); });

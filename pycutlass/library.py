@@ -69,8 +69,8 @@ class MathInstruction(Value):
     instruction_shape : sequence of 3 int, or None
         M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
     element_a, element_b, element_accumulator : element types of ``cutlass``
-        Types of the operands and of the accumulator. Operands of two types are e4m3 and e5m2, which Hopper-native
-        kernels multiply.
+        Types of the operands and of the accumulator. Operands of two types are e4m3 and e5m2, or int8 and uint8,
+        which Hopper-native kernels multiply.
     opcode_class : cutlass.OpClass
         TensorOp or Simt.
     math_operation : MathOperation

@@ -46,8 +46,9 @@ class Element:
         Letter of CUTLASS's kernel names.
     mantissa : int
         Explicit mantissa bits; -1 for integers.
-    is_integer, is_float8 : bool
-        Whether this is an integer type, or a float of 8 bits, which epilogue functions alone read and write.
+    is_integer, is_float8, is_byte : bool
+        Whether this is an integer type, a float of 8 bits, which epilogue functions alone read and write, or an integer
+        of 8 bits, to whose range results are limited.
     code : int
         Number of the type in call records and compiled kernels; -1 where no kernel has it.
     """
@@ -62,11 +63,13 @@ class Element:
     mantissa: int
     is_integer: bool = field(init=False, repr=False, compare=False)
     is_float8: bool = field(init=False, repr=False, compare=False)
+    is_byte: bool = field(init=False, repr=False, compare=False)
     code: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_integer", self.mantissa < 0)
         object.__setattr__(self, "is_float8", self.mantissa >= 0 and self.bits == 8)
+        object.__setattr__(self, "is_byte", self.is_integer and self.bits == 8)
         object.__setattr__(self, "code", _core.ELEMENTS.get(self.short, -1))
 
     @cached_property
@@ -175,6 +178,7 @@ ELEMENTS: tuple[Element, ...] = (
     Element(_core.bfloat16, "bfloat16", "bf16", 16, "cutlass::bfloat16_t", "bfloat16", "s", 7),
     Element(_core.int32, "int32", "s32", 32, "int32_t", "int32", "i", -1),
     Element(_core.int8, "int8", "s8", 8, "int8_t", "int8", "i", -1),
+    Element(_core.uint8, "uint8", "u8", 8, "uint8_t", "uint8", "i", -1),
     Element(_core.float_e4m3, "float_e4m3", "e4m3", 8, "cutlass::float_e4m3_t", "float8_e4m3fn", "e4m3", 3),
     Element(_core.float_e5m2, "float_e5m2", "e5m2", 8, "cutlass::float_e5m2_t", "float8_e5m2", "e5m2", 2),
 )

@@ -49,6 +49,7 @@ TORCH = {
     "f32": torch.float32,
     "f64": torch.float64,
     "s8": torch.int8,
+    "u8": torch.uint8,
     "s32": torch.int32,
     "tf32": torch.float32,
     "e4m3": torch.float8_e4m3fn,

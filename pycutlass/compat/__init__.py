@@ -50,6 +50,7 @@ _MEANT_IN_CUTLASS = {
     **dict.fromkeys(("bf16", "bfloat16_t"), "cutlass.bfloat16"),
     **dict.fromkeys(("tf32", "tfloat32_t"), "cutlass.tfloat32"),
     **dict.fromkeys(("s8", "int8_t"), "cutlass.int8"),
+    **dict.fromkeys(("u8", "uint8_t"), "cutlass.uint8"),
     **dict.fromkeys(("s32", "int32_t"), "cutlass.int32"),
     "TensorNCHW": "cutlass.TensorNHWC, whose channels are adjacent (channels_last of torch)",
 }

@@ -51,6 +51,7 @@ from pycutlass._core import (
     int32,
     layout,
     tfloat32,
+    uint8,
 )
 from pycutlass._core import seal_classes as _seal_classes
 from pycutlass.calls import no_attribute as _without
@@ -94,6 +95,7 @@ __all__ = [
     "int32",
     "layout",
     "tfloat32",
+    "uint8",
 ]
 
 

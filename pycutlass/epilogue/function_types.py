@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _COMPUTE = ("f16", "bf16", "f32", "f64")
-_STORED = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
+_STORED = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
 #: Bytes that a call record has for a name, without the last (include/pycutlass/abi.h).
 _LONGEST_NAME = 23
 

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 #: Types that a value can be rounded to on its way.
-_CAST = ("f16", "bf16", "f32", "f64", "s8", "s32", "e4m3", "e5m2")
+_CAST = ("f16", "bf16", "f32", "f64", "s8", "u8", "s32", "e4m3", "e5m2")
 
 
 def _node(name: str, *operands: Any) -> Any:
@@ -171,7 +171,7 @@ def cast(x: Any, kind: Any) -> Any:
         What is rounded: to nearest even. Integers saturate, and NaN becomes 0; float_e4m3 and float_e5m2 saturate as
         well, infinities too, and keep NaN.
     kind : element type of ``cutlass``, or a dtype of torch, NumPy or ml_dtypes
-        float16, bfloat16, float32, float64, int8, int32, float_e4m3 (torch.float8_e4m3fn) or float_e5m2.
+        float16, bfloat16, float32, float64, int8, uint8, int32, float_e4m3 (torch.float8_e4m3fn) or float_e5m2.
 
     Raises
     ------

@@ -170,7 +170,7 @@ class EpilogueFunctor(Value, Epilogue):
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this functor; nothing where they can."""
         if not self._is_fusion and family.is_sm90:
-            generic = "" if self.output.short == "s8" else " or LinearCombinationGeneric"
+            generic = "" if self.output.is_byte else " or LinearCombinationGeneric"
             return f"{type(self).__name__} has no Hopper-native counterpart; use LinearCombination{generic}"
         return ""
 
@@ -295,7 +295,7 @@ class EpilogueFunctor(Value, Epilogue):
 class LinearCombination(EpilogueFunctor):
     """D = alpha * accumulator + beta * C (``cutlass::epilogue::thread::LinearCombination``).
 
-    Takes the parameters of `EpilogueFunctor`. Written to int8 it is `LinearCombinationClamp`.
+    Takes the parameters of `EpilogueFunctor`. Written to int8 or uint8 it is `LinearCombinationClamp`.
 
     Examples
     --------
@@ -310,19 +310,19 @@ class LinearCombination(EpilogueFunctor):
 
     def emit(self) -> str:
         """Return the functor's C++ type for kernels of CUTLASS's 2.x API."""
-        return self._clamped.emit() if self.output.short == "s8" else super().emit()
+        return self._clamped.emit() if self.output.is_byte else super().emit()
 
     def emit_fusion(self, source: Element | None = None) -> str:
         """Return the fusion's C++ type for kernels of CUTLASS's 3.x API."""
         return f"cutlass::epilogue::fusion::LinearCombination<{self._fused_types(source)}>"
 
     def finish(self, values: Array, *extra: float) -> Array:
-        """Return `values`, limited to the range of int8 where that is written."""
-        return self._clamped.finish(values) if self.output.short == "s8" else values
+        """Return `values`, limited to the range of int8 or uint8 where that is written."""
+        return self._clamped.finish(values) if self.output.is_byte else values
 
     @property
     def _clamped(self) -> LinearCombinationClamp:
-        """The functor that this one stands for where it writes s8: none but values in range would be right."""
+        """The functor that this one stands for where it writes bytes: none but values in range would be right."""
         return LinearCombinationClamp(
             self.element_output, self.epilogue_vector_length, self.element_accumulator, self.element_epilogue
         )

@@ -54,6 +54,8 @@ __all__ = [
     "dequantize_each",
     "geglu",
     "layer_norm_statistics",
+    "quantize_rows",
+    "quantize_tensor",
     "requantize",
     "residual_relu",
     "residual_silu",
@@ -165,6 +167,36 @@ def requantize(
 ) -> Any:
     """Return (x + bias) * row_scale * column_scale * output_scale, for a D of int8 and a bias of int32."""
     return (accum + bias) * row_scale * column_scale * output_scale
+
+
+@epilogue_function
+def quantize_tensor(
+    accum: Any,
+    scale_a: PerBatch,
+    scale_b: PerBatch,
+    bias: Row,
+    output_scale: PerBatch,
+) -> Any:
+    """Return (x * scale_a * scale_b + bias) * output_scale, and the largest magnitude before that scale, absmax.
+
+    For a D of 8 bits, to whose range it is limited, with one scale for each tensor, in device memory. The next
+    output_scale follows from absmax: delayed scaling, as of 8-bit floats in training.
+    """
+    t = accum * scale_a * scale_b + bias
+    return {"D": t * output_scale, "absmax": f.max(abs(t))}
+
+
+@epilogue_function
+def quantize_rows(
+    accum: Any,
+    row_scale: Column,
+    column_scale: Row,
+    bias: Row,
+    output_scale: PerBatch,
+) -> Any:
+    """Return the same as `quantize_tensor`, with a scale for each row of A and each column of B."""
+    t = accum * row_scale * column_scale + bias
+    return {"D": t * output_scale, "absmax": f.max(abs(t))}
 
 
 @epilogue_function

@@ -26,9 +26,9 @@ __all__ = ["EpilogueLayout", "EpilogueScalars", "Field", "check_scalars", "compu
 
 #: The scalars that kernels read from device memory; include/pycutlass/epilogue.h passes all others by value.
 _ON_DEVICE = ("alpha", "beta")
-_FORMATS = {"f64": "d", "f32": "f", "f16": "e", "bf16": "H", "s32": "i", "s8": "b", "s64": "q"}
+_FORMATS = {"f64": "d", "f32": "f", "f16": "e", "bf16": "H", "s32": "i", "s8": "b", "u8": "B", "s64": "q"}
 _MOST_F32 = float(np.finfo(np.float32).max)
-_INTEGERS = {"s8", "s32", "s64"}
+_INTEGERS = {"s8", "u8", "s32", "s64"}
 
 
 @dataclass(frozen=True, eq=False)

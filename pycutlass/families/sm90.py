@@ -28,7 +28,8 @@ from pycutlass.families.sm90_products import (
     is_one_instruction,
     most_registers,
 )
-from pycutlass.families.sm90_swap import check_swap, parts_in_kernel
+from pycutlass.families.sm90_register_a import check_register_a, held_registers, loads_a, spills, swizzle_bytes
+from pycutlass.families.sm90_swap import check_swap, is_swapped, parts_in_kernel
 from pycutlass.families.sm90_tiles import check_native_tile
 from pycutlass.families.table import (
     SHARED_MEMORY_LIMIT,
@@ -39,7 +40,6 @@ from pycutlass.families.table import (
     check_pairs,
     check_selections,
     check_tiles,
-    in_kernel,
 )
 from pycutlass.log import say_once
 
@@ -137,6 +137,7 @@ class _Sm90(KernelFamily):
         parts = parts_in_kernel(kernel)
         check_loads(kernel, parts.A, parts.B)
         check_stores(kernel, parts.A, parts.B, _loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D)
+        check_register_a(kernel, parts, by_tma=not any(self.copies_of(kernel)))
         _check_function(kernel)
         _check_columns(kernel)
         or_ampere = ", or for an Ampere-style kernel "
@@ -144,20 +145,15 @@ class _Sm90(KernelFamily):
         _check_registers(kernel.tile_description, parts)
 
     def _check_layouts(self, kernel: Gemm) -> None:
-        math, C = kernel.tile_description.math_instruction, kernel.C
-        taken = math.product.layouts
-        wrong = [("C", C, _core.RowMajor)] if C.order.interleave > 1 else []
-        if (kernel.A.layout, kernel.B.layout) not in taken:
-            needed = (("A", kernel.A, taken[0][0]), ("B", kernel.B, taken[0][1]))
-            wrong = [each for each in needed if each[1].layout is not each[2]] + wrong
+        wanted = (("A", kernel.A, _core.RowMajor), ("B", kernel.B, _core.ColumnMajor), ("C", kernel.C, _core.RowMajor))
+        wrong = [each for each in wanted if each[1].order.interleave > 1]
         if not wrong:
             return
-        along_k = "" if len(taken) > 1 else f" of {math.a} whose elements lie along K, A RowMajor and B ColumnMajor"
         got = listed(f"{name} of cutlass.{operand.layout.__name__}" for name, operand, _ in wrong)
         remedy = "describe " + listed(f"{name} as cutlass.{layout.__name__}" for name, _, layout in wrong)
         raise DescriptionError(
-            f"Hopper-native kernels take operands{along_k or ' by rows or by columns, which are not interleaved'}; got "
-            f"{got}: {remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
+            f"Hopper-native kernels take operands by rows or by columns, which are not interleaved; got {got}: "
+            f"{remedy}{_or_ampere(kernel, ', or for an Ampere-style kernel ')}"
         )
 
     def check_group(self, kernel: Gemm, mode: SchedulerMode) -> None:
@@ -199,10 +195,11 @@ class _Sm90(KernelFamily):
             is_loaded = is_cp_async(A, B)
             stages = max(2, direct_stages(tile, beside, cp_async=is_loaded))
             return direct_bytes(tile, stages, beside, cp_async=is_loaded)
-        stages = max(2, stages_of(tile, C, grouped=group is not None, D=D))
+        swizzles = swizzle_bytes(tile, A, B)
+        stages = max(2, stages_of(tile, C, grouped=group is not None, D=D, swizzles=swizzles))
         if beside and tile.stages is None:
             stages = 2  # CUTLASS takes as many as fit
-        return kernel_bytes(tile, C, stages, grouped=group is not None, D=D) + beside
+        return kernel_bytes(tile, C, stages, grouped=group is not None, D=D, swizzles=swizzles) + beside
 
     def tag(self, compute_capability: int) -> int:
         """Return the compute capability that the C++ is tagged with: 90."""
@@ -218,7 +215,13 @@ class _Sm90(KernelFamily):
 
     def check_array(self, kernel: Gemm) -> None:
         """Check that tables can say where the tensors of a GEMM are, as in ``Mode.Array``."""
-        check_array(kernel, self._array_stages(kernel)[1], not any(self.copies_of(kernel)))
+        check_array(kernel, self._array_stages(kernel)[1], by_tma=not any(self.copies_of(kernel)))
+        parts = self.parts_of(kernel)
+        if loads_a(parts.A, parts.B):
+            raise DescriptionError(
+                f"Hopper-native kernels for Mode.Array multiply A and B of {parts.A.type} from shared memory, where "
+                f"both lie along K: describe A as cutlass.RowMajor and B as cutlass.ColumnMajor, or use Mode.Batched"
+            )
 
     def array_text(self, kernel: Gemm) -> str:
         """Return the C++ of the GEMM for ``Mode.Array``, without the line that names the kernel."""
@@ -250,15 +253,18 @@ class _Sm90(KernelFamily):
         if is_direct(parts.A, parts.B, C, parts.D):
             beside = parts.epilogue.shared_bytes(self.gemm, tile)
             return direct_stages(tile, beside, cp_async=is_cp_async(parts.A, parts.B))
-        stages = stages_of(tile, C, grouped=grouped, D=parts.D)
-        if tile.stages is None and stages == chosen_stages(tile, C, grouped=grouped, D=parts.D):
+        swizzles = swizzle_bytes(tile, parts.A, parts.B)
+        stages = stages_of(tile, C, grouped=grouped, D=parts.D, swizzles=swizzles)
+        if tile.stages is None and stages == chosen_stages(tile, C, grouped=grouped, D=parts.D, swizzles=swizzles):
             return None
         return None if parts.epilogue.shared_bytes(self.gemm, tile) and not tile.stages and not grouped else stages
 
     def _text(self, kernel: Gemm, stages: int | None, header: str, template: str) -> str:
         """Return the C++ of a kernel; without `stages`, CUTLASS chooses how many there are."""
         tile, parts = kernel.tile_description, self.parts_of(kernel)
-        schedule = (tile.kernel_schedule or KernelSchedule.Cooperative).name + "FastAccumulation" * is_fast(tile)
+        schedule = (tile.kernel_schedule or KernelSchedule.Cooperative).name
+        if is_fast(tile) and not loads_a(parts.A, parts.B):  # which has no other
+            schedule += "FastAccumulation"
         functor, D = parts.epilogue, parts.D
         C = _loaded(functor, self.gemm, parts.C, D)
         scheduler = ",\n    pycutlass::StreamK" if _is_stream_k(kernel) else ""
@@ -280,9 +286,9 @@ class _Sm90(KernelFamily):
             f"{'using Operation = pycutlass::TransposedSm90<Transposed>;' + chr(10) if kernel.swap_ab else ''}"
         )
 
-    def swaps(self, functor: Epilogue, D: Tensor) -> bool:
+    def swaps(self, functor: Epilogue, A: Tensor, B: Tensor, D: Tensor) -> bool:
         """Return whether a kernel computes the transposed problem even if that is not asked for."""
-        return in_kernel(functor, D) is not functor
+        return is_swapped(functor, A, B, D)
 
     def copies_of(self, kernel: Gemm) -> tuple[bool, bool]:
         """Return whether A and B are loaded by cp.async, and whether threads read C and write D."""
@@ -385,6 +391,13 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
             f"{needs}, and beyond {clean} of them for C of {parts.D.type} the kernel may be slower: registers spill, "
             f"and from 216 on instructions wait for each other; {columns} columns are the most that do not"
         )
+    elif spills(tile, parts):
+        m, n, k = tile.threadblock_shape
+        say_once(
+            f"a {m}x{n}x{k} tile has {held_registers(tile)} registers of A of {parts.A.type} beside {registers} of "
+            f"sums in each thread under {tile.kernel_schedule!r}, and turns B around where that does not lie along K: "
+            f"the kernel may be slower, since registers spill; a smaller tile, or KernelSchedule.Cooperative, has fewer"
+        )
 
 
 SM90 = _Sm90(
@@ -394,9 +407,9 @@ SM90 = _Sm90(
     written={
         "f32": ("f32", "f16", "bf16", "s8", "e4m3", "e5m2"),
         "f16": ("f16", "f32", "bf16"),
-        "s32": ("s32", "s8", "f32", "f16", "bf16"),
+        "s32": ("s32", "s8", "u8", "f32", "f16", "bf16"),
     },
-    apart=("f16", "bf16", "f32", "s8", "s32", "e4m3", "e5m2"),
+    apart=("f16", "bf16", "f32", "s8", "u8", "s32", "e4m3", "e5m2"),
     swizzles=(
         *(_core.IdentitySwizzle1, _core.IdentitySwizzle2, _core.IdentitySwizzle4, _core.IdentitySwizzle8),
         _core.ThreadblockSwizzleStreamK,

@@ -25,19 +25,34 @@ _SCHEDULER, _ANSWERS = 8 * _BARRIERS, 8 * 16
 _NO_SCHEDULER, _NO_ANSWERS = 16, 8
 #: Shared memory that a kernel can have, in bytes (cutlass/arch/arch.h, sm90_smem_capacity_bytes).
 _LIMIT = SHARED_MEMORY_LIMIT[90]
+#: What tiles of A and B are aligned to, in bytes, where A goes to registers (sm90_register_a.py); None elsewhere.
+Swizzles = tuple[int, int] | None
 
 
 def kernel_bytes(
-    tile: Tile, C: Tensor, stages: int, *, grouped: bool, D: Tensor | None = None, listed: bool = False
+    tile: Tile,
+    C: Tensor,
+    stages: int,
+    *,
+    grouped: bool,
+    D: Tensor | None = None,
+    listed: bool = False,
+    swizzles: Swizzles = None,
 ) -> int:
     """Return the shared memory of a Hopper-native kernel in bytes (gemm/kernel/sm90_gemm_*_warpspecialized_*.hpp).
 
-    D is like C where it is left out; tensors are `listed` in ``Mode.Array``.
+    D is like C where it is left out; tensors are `listed` in ``Mode.Array``. `swizzles` is what tiles of A and B are
+    aligned to, where A goes to registers.
     """
     epilogue, alignment, buffers = _epilogue(tile, C, D or C)
     order = 2 * _BARRIERS if tile.kernel_schedule is KernelSchedule.Pingpong else 0
     pipelines = _BARRIERS * (stages + buffers + 1) + order
     mainloop = stages * tile.stage_bytes()
+    if swizzles is not None:
+        (m, _, k), widest = tile.threadblock_shape, max(swizzles)
+        of_a = stages * tile.math_instruction.a.bytes_of(m * k)
+        mainloop = _up(_up(of_a, swizzles[1]) + mainloop - of_a, widest)
+        epilogue, alignment = _up(epilogue, widest), max(alignment, widest)
     if not grouped and not listed:
         return _up(_up(pipelines + 1, alignment) + epilogue + mainloop, alignment)
     scheduler, answers = (_SCHEDULER, _ANSWERS) if grouped else (_NO_SCHEDULER, _NO_ANSWERS)
@@ -94,24 +109,27 @@ def lies_in_shared_memory(tile: Tile, stages: int | None = None) -> bool:
     return True
 
 
-def stages_of(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None, listed: bool = False) -> int:
+def stages_of(
+    tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None, listed: bool = False, swizzles: Swizzles = None
+) -> int:
     """Return how many stages a Hopper-native tile has: what CUTLASS gives to one that names none, if that fits.
 
     CUTLASS leaves out the scheduler of a group, and may give it one too many, or more than it can lay out.
     """
     if tile.stages is not None:
         return tile.stages
-    stages = chosen_stages(tile, C, grouped=grouped or listed, D=D)
-    stages -= kernel_bytes(tile, C, stages, grouped=grouped, D=D, listed=listed) > _LIMIT
+    stages = chosen_stages(tile, C, grouped=grouped or listed, D=D, swizzles=swizzles)
+    stages -= kernel_bytes(tile, C, stages, grouped=grouped, D=D, listed=listed, swizzles=swizzles) > _LIMIT
     return next((fewer for fewer in range(stages, 1, -1) if lies_in_shared_memory(tile, fewer)), stages)
 
 
-def chosen_stages(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None) -> int:
+def chosen_stages(tile: Tile, C: Tensor, *, grouped: bool, D: Tensor | None = None, swizzles: Swizzles = None) -> int:
     """Return how many stages CUTLASS gives to a Hopper-native tile that names none (sm90_gmma_builder.inl)."""
     epilogue, alignment, buffers = _epilogue(tile, C, D or C)
     maps = 3 * _TENSOR_MAP if grouped else 0
-    beside = _up(_up(epilogue + maps + _BARRIERS * buffers, alignment), 128)
-    return (_LIMIT - beside) // (_up(tile.stage_bytes(), 128) + _BARRIERS)
+    step = max(swizzles or (128,))
+    beside = _up(_up(epilogue + maps + _BARRIERS * buffers, alignment), step)
+    return (_LIMIT - beside) // (_up(tile.stage_bytes(), step) + _BARRIERS)
 
 
 def _epilogue(tile: Tile, C: Tensor, D: Tensor) -> tuple[int, int, int]:

@@ -19,9 +19,8 @@ __all__ = [
 
 _TENSOR_OP = _core.OpClass.TensorOp
 _ROW, _COLUMN = _core.RowMajor, _core.ColumnMajor
-#: wgmma reads operands of 16 bits from shared memory in either order, others only where their elements lie along K.
-_ALONG_K = ((_ROW, _COLUMN),)
-_ANY = (*_ALONG_K, (_ROW, _ROW), (_COLUMN, _ROW), (_COLUMN, _COLUMN))
+#: wgmma reads operands of 16 bits from shared memory in either order; of others see sm90_register_a.py.
+_ANY = ((_ROW, _COLUMN), (_ROW, _ROW), (_COLUMN, _ROW), (_COLUMN, _COLUMN))
 _FAST = MathOperation.multiply_add_fast_accum
 _EITHER = (MathOperation.multiply_add, _FAST)
 
@@ -29,10 +28,10 @@ PRODUCTS = (
     Product(_TENSOR_OP, "f16", "f16", "f32", None, _ANY),
     Product(_TENSOR_OP, "bf16", "bf16", "f32", None, _ANY),
     Product(_TENSOR_OP, "f16", "f16", "f16", None, _ANY),
-    Product(_TENSOR_OP, "tf32", "tf32", "f32", None, _ALONG_K),
-    Product(_TENSOR_OP, "s8", "s8", "s32", None, _ALONG_K),
+    Product(_TENSOR_OP, "tf32", "tf32", "f32", None, _ANY),
+    *(Product(_TENSOR_OP, a, b, "s32", None, _ANY) for a, b in itertools.product(("s8", "u8"), repeat=2)),
     *(
-        Product(_TENSOR_OP, a, b, "f32", None, _ALONG_K, operations=_EITHER)
+        Product(_TENSOR_OP, a, b, "f32", None, _ANY, operations=_EITHER)
         for a, b in itertools.product(("e4m3", "e5m2"), repeat=2)
     ),
 )

@@ -9,18 +9,35 @@ from __future__ import annotations
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Epilogue, Gemm, Parts, Tensor, changed
+from pycutlass.families.sm90_register_a import is_only_straight, is_only_transposed
+from pycutlass.families.table import in_kernel
 
-__all__ = ["check_swap", "parts_in_kernel"]
+__all__ = ["check_swap", "is_swapped", "parts_in_kernel"]
 
 
 def check_swap(kernel: Gemm) -> None:
     """Check that the epilogue of a transposed problem can be transposed."""
-    functor = kernel.epilogue_functor
-    if functor.is_tree and functor.transposed() is None:
+    functor, A, B = kernel.epilogue_functor, kernel.A, kernel.B
+    if is_only_straight(A, B):
         raise DescriptionError(
-            f"swap_ab=True computes the transposed problem, and {functor!r} cannot be transposed: an epilogue that "
-            f"combines pairs of columns, or selects from rows, has them side by side in the tile; use swap_ab=False"
+            f"swap_ab=True computes the transposed problem, and of {A.type} there is none of A and B by columns, which "
+            f"would be by rows then: use swap_ab=False, or describe one of them as cutlass.RowMajor"
         )
+    if functor.is_tree and functor.transposed() is None:
+        forced = is_only_transposed(A, B)
+        asked = f"A and B of {A.type} by rows are multiplied as" if forced else "swap_ab=True computes"
+        remedy = "describe one of them as cutlass.ColumnMajor" if forced else "use swap_ab=False"
+        raise DescriptionError(
+            f"{asked} the transposed problem, and {functor!r} cannot be transposed: an epilogue that combines pairs of "
+            f"columns, or selects from rows, has them side by side in the tile; {remedy}"
+        )
+
+
+def is_swapped(functor: Epilogue, A: Tensor, B: Tensor, D: Tensor) -> bool:
+    """Return whether a kernel computes the transposed problem even if that is not asked for."""
+    if is_only_straight(A, B):  # a column-major D is stored by columns then
+        return False
+    return is_only_transposed(A, B) or in_kernel(functor, D) is not functor
 
 
 def parts_in_kernel(kernel: Gemm) -> Parts:

@@ -122,7 +122,7 @@ class KernelFamily(ABC):
 
     def _why_not(self, math: Math) -> str:
         """Return what there is in place of an instruction."""
-        mixed = "" if not any(row.a != row.b for row in self.products) else ", or e4m3 and e5m2"
+        mixed = ", or e4m3 and e5m2, or int8 and uint8" if any(row.a != row.b for row in self.products) else ""
         if math.a is not math.b and not any((row.a, row.b) == (math.a.short, math.b.short) for row in self.products):
             return (
                 f"element_a and element_b must be the same type, got {math.a} and {math.b}: {self.name} kernels "
@@ -247,10 +247,10 @@ class KernelFamily(ABC):
             if functor.epilogue_vector_length != alignment:
                 fields["epilogue_vector_length"] = alignment
             raise DescriptionError(f"{'; '.join(wrong)}: {mended(name, C, functor, fields, alignment, written)}")
-        if functor.output.short == "s8" and not functor.saturates:
+        if functor.output.is_byte and not functor.saturates:
             others = ["LinearCombination", *([] if self.gemm.is_sm90 else ["LinearCombinationClamp"])]
             raise DescriptionError(
-                f"{type(functor).__name__} does not limit its result to the range of cutlass.int8: use "
+                f"{type(functor).__name__} does not limit its result to the range of {functor.output}: use "
                 f"{' or '.join(others)}, which do{'es' if len(others) == 1 else ''}, without an activation"
             )
 
@@ -258,7 +258,7 @@ class KernelFamily(ABC):
     def check_parts(self, kernel: Gemm) -> None:
         """Check what this family alone asks of a GEMM."""
 
-    def swaps(self, functor: Epilogue, D: Tensor) -> bool:
+    def swaps(self, functor: Epilogue, A: Tensor, B: Tensor, D: Tensor) -> bool:
         """Return whether a kernel computes the transposed problem even if that is not asked for."""
         return False
 

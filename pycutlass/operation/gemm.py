@@ -68,7 +68,8 @@ class GemmOperationUniversal(Operation):
     swap_ab : bool
         Whether a Hopper-native kernel computes the transposed problem, D^T = B^T x A^T, with the epilogue transposed as
         well: its tiles have rows along N and columns along M, so that a problem with few rows takes tiles with few
-        columns. Arguments are the same. A column-major D of an epilogue function is always computed so.
+        columns. Arguments are the same. A column-major D of an epilogue function is always computed so, and so are A
+        and B by rows, of other types than those of 16 bits.
     visitor : bool
         Whether `epilogue_functor` is an `EpilogueVisitTree`, which scripts of the original say; it is seen anyway.
     direct_store, element_epilogue : optional
@@ -161,7 +162,8 @@ class GemmOperationUniversal(Operation):
         kept = plain or isinstance(swizzling_functor, type | str)
         self.swizzling_functor: Any = swizzling_functor if kept else type(swizzling_functor)
         self.family, self.is_apart = tile.family, self.D != self.C
-        self.swap_ab = expect("swap_ab", swap_ab, bool) or tile.family.swaps(self.epilogue_functor, self.D)
+        swaps = tile.family.swaps(self.epilogue_functor, self.A, self.B, self.D)
+        self.swap_ab = expect("swap_ab", swap_ab, bool) or swaps
         tile.family.check_gemm(self)
 
     # What users ask of a description

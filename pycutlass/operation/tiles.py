@@ -10,7 +10,8 @@ from pycutlass.enums import KernelSchedule
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
 from pycutlass.families.parts import changed
-from pycutlass.families.sm90_products import clean_registers
+from pycutlass.families.sm90_products import accumulator_registers, clean_registers
+from pycutlass.families.sm90_register_a import spills
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
 from pycutlass.operation.gemm import GemmOperationUniversal
@@ -96,7 +97,8 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
     if math is None:
         return
     cp_async, direct = SM90.copies_of(like)
-    clean = clean_registers(SM90.parts_of(like).D, direct=direct, cp_async=cp_async)
+    parts = SM90.parts_of(like)
+    clean = clean_registers(parts.D, direct=direct, cp_async=cp_async)
     depths, clusters = (_CP_ASYNC_DEPTHS, _CP_ASYNC_CLUSTERS) if cp_async else (_DEPTHS, _CLUSTERS)
     for schedule, depth in itertools.product(_ROWS, depths):
         shapes = itertools.product(_ROWS[schedule], _COLUMNS)
@@ -105,7 +107,7 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
                 tile = TileDescription((m, n, depth * 8 // math.a.bits), None, None, math, (*cluster, 1), schedule)
             except DescriptionError:
                 continue
-            if tile.accumulator_registers <= clean:
+            if accumulator_registers(tile) <= clean and not spills(tile, parts):
                 yield tile
 
 

@@ -35,6 +35,7 @@ class _Tensor(ctypes.Structure):
 _NAMES = {
     (0, 8): "int8",
     (0, 32): "int32",
+    (1, 8): "uint8",
     (2, 16): "float16",
     (2, 32): "float32",
     (2, 64): "float64",

@@ -73,7 +73,7 @@ class Field(ctypes.Structure):
 
 _KINDS, _ELEMENTS = (
     ("value", "address", "stride"),
-    ("", "f64", "f32", "tf32", "f16", "bf16", "s32", "s8", "s64", "e4m3", "e5m2"),
+    ("", "f64", "f32", "tf32", "f16", "bf16", "s32", "s8", "s64", "e4m3", "e5m2", "u8"),
 )
 
 

@@ -10,6 +10,7 @@ from pycutlass import _core, toolkit
 from pycutlass.compiler.build import build
 from pycutlass.compiler.tools import find_tools
 from pycutlass.families import sm90_memory
+from pycutlass.families.sm90_register_a import swizzle_bytes
 from pycutlass.report import BuildReport
 from pycutlass.toolchain import Processes
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.compile
 
 #: Those that are compiled for the device each time: all others are so where tests run on a GPU.
 USUAL = ("neither along K, cluster of 8", "int8 to int8 by columns", "e4m3 x e5m2", "stream-K", "swapped, 8 columns")
+USUAL += ("tf32, neither along K", "bytes, neither along K")
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -25,8 +27,9 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     host = _core.HostLibrary(host_compiler.compile(operation.source(), "sm_90a", Processes(1, 8 << 30)).binary)
     assert host.elements == {letter: getattr(operation, letter).type.short for letter in "ABCD"}
     tile, parts = operation.tile_description, operation.family.parts_of(operation)
-    stages = sm90_memory.stages_of(tile, parts.C, grouped=False, D=parts.D)
-    assert host.shared_bytes == sm90_memory.kernel_bytes(tile, parts.C, stages, grouped=False, D=parts.D)
+    options = {"grouped": False, "D": parts.D, "swizzles": swizzle_bytes(tile, parts.A, parts.B)}
+    stages = sm90_memory.stages_of(tile, parts.C, **options)
+    assert host.shared_bytes == sm90_memory.kernel_bytes(tile, parts.C, stages, **options)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pycutlass import (
 
 TORCH = {
     **{"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "tf32": torch.float32},
-    **{"s8": torch.int8, "s32": torch.int32, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2},
+    **{"s8": torch.int8, "u8": torch.uint8, "s32": torch.int32, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2},
 }
 SIZES = [(16, 16, 16), (128, 128, 128), (272, 144, 80), (64, 528, 400), (1040, 272, 1024)]
 
@@ -38,10 +38,17 @@ def integers(*shape: int, most: int = 1) -> torch.Tensor:
     return torch.randint(-most, most + 1, shape, device="cuda").double()
 
 
+def drawn(description: Any, *shape: int, most: int = 1) -> torch.Tensor:
+    """Return integers that an operand can hold."""
+    values = integers(*shape, most=most)
+    return values.abs() if description.type.short == "u8" else values
+
+
 def launch(operation: GemmOperationUniversal, size: tuple[int, int, int], batch: int | None, **options: Any) -> None:
     """Launch with poisoned memory, and compare every element with what it must be."""
     (m, n, k), before = size, () if batch is None else (batch,)
-    a, b, c = integers(*before, m, k), integers(*before, k, n), integers(*before, m, n, most=2)
+    a, b = drawn(operation.A, *before, m, k), drawn(operation.B, *before, k, n)
+    c = drawn(operation.C, *before, m, n, most=2)
     is_function = operation.epilogue_functor.is_tree
     poison = torch.full((*before, m, n), 99.0, device="cuda")
     D = matrix(operation.D, poison)
@@ -116,7 +123,11 @@ def test_two_streams_of_stream_k_never_wait_for_each_other() -> None:
     assert torch.equal(results[0], exact)
 
 
-@pytest.mark.parametrize("name", ["B by rows, pingpong", "neither along K, cluster of 8", "swapped, 8 columns", "tf32"])
+PARTIAL = ["B by rows, pingpong", "neither along K, cluster of 8", "swapped, 8 columns", "tf32"]
+PARTIAL += ["tf32, A by columns", "tf32, B by rows"]
+
+
+@pytest.mark.parametrize("name", PARTIAL)
 def test_partial_sums_are_exact(name: str) -> None:
     operation = CLASSES[name]
     D, count = operation.D, operation.D.alignment

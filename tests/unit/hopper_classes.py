@@ -80,6 +80,37 @@ CLASSES: dict[str, GemmOperationUniversal] = {
     "int8": described("s8", None, "s32", functor=to_int32()),
     "int8 to int8": described("s8", None, "s32", C=of_tma("s8"), shape=(64, 128, 128), schedule=PINGPONG),
     "int8 to int8 by columns": described("s8", None, "s32", C=of_tma("s8", COLUMN)),
+    "uint8 x int8": described("u8", "s8", "s32", cluster=(2, 1), functor=to_int32()),
+    "int8 x uint8 to uint8": described("s8", "u8", "s32", C=of_tma("u8"), shape=(64, 96, 128), schedule=PINGPONG),
+    "uint8 to uint8 by columns": described("u8", None, "s32", C=of_tma("u8", COLUMN)),
+    "a function of uint8": described(
+        "u8", None, "s32", C=of_tma("u8"), functor=biased(cutlass.uint8, 16, cutlass.int32)
+    ),
+    "tf32, A by columns": described("tf32", layouts=(COLUMN, COLUMN), shape=(128, 96, 64), cluster=(2, 1)),
+    "tf32, B by rows": described("tf32", layouts=(ROW, ROW), C=of_tma("f16"), shape=(64, 96, 32), schedule=PINGPONG),
+    "tf32, neither along K": described("tf32", layouts=(COLUMN, ROW), C=of_tma("f32", COLUMN), cluster=(1, 2)),
+    "tf32, neither along K, pingpong": described(
+        "tf32", layouts=(COLUMN, ROW), shape=(64, 160, 32), stages=3, cluster=(2, 2), schedule=PINGPONG
+    ),
+    "tf32, A by columns, a function by columns": described(
+        "tf32", layouts=(COLUMN, COLUMN), C=of_tma("f16", COLUMN), functor=biased(F16, 8)
+    ),
+    "stream-K of a function, tf32, B by rows": described(
+        "tf32", layouts=(ROW, ROW), C=of_tma("f16"), functor=biased(F16, 8), swizzle=STREAM_K
+    ),
+    "int8, A by columns, pingpong": described(
+        "s8", None, "s32", layouts=(COLUMN, COLUMN), C=of_tma("s8"), shape=(64, 48, 256), schedule=PINGPONG
+    ),
+    "uint8 x int8, B by rows": described("u8", "s8", "s32", layouts=(ROW, ROW), shape=(128, 64, 128), cluster=(2, 1)),
+    "bytes, neither along K": described("s8", "u8", "s32", layouts=(COLUMN, ROW), functor=to_int32(), cluster=(2, 2)),
+    "bytes of floats, neither along K, pingpong": described(
+        "e4m3", layouts=(COLUMN, ROW), C=of_tma("bf16"), stages=3, operation=FAST, schedule=PINGPONG
+    ),
+    "bytes, neither along K, two squares": described(
+        "u8", None, "s32", layouts=(COLUMN, ROW), shape=(128, 256, 128), C=of_tma("f16", COLUMN), swap_ab=True
+    ),
+    "e4m3 x e5m2, neither along K": described("e4m3", "e5m2", layouts=(COLUMN, ROW), C=of_tma("bf16"), operation=FAST),
+    "e5m2, B by rows, to e4m3": described("e5m2", layouts=(ROW, ROW), C=of_tma("e4m3"), operation=FAST),
     "e4m3 x e5m2": described("e4m3", "e5m2", C=of_tma("bf16")),
     "e5m2 x e4m3, fast, to e4m3": described("e5m2", "e4m3", C=of_tma("e4m3"), shape=(128, 256, 128), operation=FAST),
     "e4m3 to e5m2 by columns": described("e4m3", C=of_tma("e5m2", COLUMN), schedule=PINGPONG, operation=FAST),

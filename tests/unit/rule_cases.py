@@ -97,6 +97,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "turing simt": parts("f32_simt", capability=75, stages=2),
     "hopper": native_parts(),
     "hopper e4m3": native_parts((128, 128, 128), operand="e4m3"),
+    "hopper tf32": native_parts((128, 128, 32), operand="tf32"),
 }
 
 
@@ -190,11 +191,17 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "hopper e4m3",
         {"A": tensor("e4m3", COLUMN, 16)},
-        [
-            "operands of cutlass.float_e4m3 whose elements lie along K",
-            "got A of cutlass.ColumnMajor",
-            "A as cutlass.RowM",
-        ],
+        ["A or B of cutlass.float_e4m3 does not lie along K", "multiply_add_fast_accum", "A as cutlass.RowM"],
+    ),
+    (
+        "hopper tf32",
+        {"A": tensor("tf32", COLUMN, 4), "swap_ab": True},
+        ["swap_ab=True", "cutlass.tfloat32", "none of A and B by columns", "use swap_ab=False"],
+    ),
+    (
+        "hopper tf32",
+        {"A": tensor("tf32", COLUMN, 4)} | tile("hopper tf32", threadblock_shape=(128, 128, 16)),
+        ["A or B of cutlass.tfloat32 does not lie along K", "32 or 64 elements of K", "K=16", "[128, 128, 32]"],
     ),
     (
         "hopper",

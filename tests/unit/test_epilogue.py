@@ -107,7 +107,7 @@ def test_different_functors_have_different_text(left, right):
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"element_output": "half"}, ["element type", "'half'", "cutlass.float16"]),
     ({"element_accumulator": 32}, ["element type", "32"]),
-    ({"element_epilogue": np.uint8}, ["element type", "numpy.uint8"]),
+    ({"element_epilogue": np.uint16}, ["element type", "numpy.uint16"]),
     *[
         ({"element_epilogue": TAG[short]}, ["element_epilogue", str(BY_SHORT_NAME[short]), "cutlass.float32"])
         for short in TAG

@@ -52,6 +52,14 @@ TORCH: dict[str, Any] = {
         "sum": (x + bias).sum(1),
         "squares": ((x + bias) ** 2).sum(1),
     },
+    "quantize_rows": lambda x, row_scale, column_scale, bias, output_scale: {
+        "D": (x * row_scale[:, None] * column_scale + bias) * output_scale,
+        "absmax": (x * row_scale[:, None] * column_scale + bias).abs().max(),
+    },
+    "quantize_tensor": lambda x, scale_a, scale_b, bias, output_scale: {
+        "D": (x * scale_a * scale_b + bias) * output_scale,
+        "absmax": (x * scale_a * scale_b + bias).abs().max(),
+    },
     "requantize": lambda x, row_scale, column_scale, bias, output_scale: (
         (x + bias) * row_scale[:, None] * column_scale * output_scale
     ),

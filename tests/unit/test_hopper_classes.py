@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from descriptions import COLUMN, ROW, TAG, parts
-from epilogue_functions import biased
+from epilogue_functions import biased, selecting
 from hopper_classes import CLASSES, described, of_tma
 
 import pycutlass
@@ -23,6 +23,7 @@ from pycutlass import (
 )
 from pycutlass.errors import ArgumentError, DescriptionError
 from pycutlass.families.sm90_memory import lies_in_shared_memory
+from pycutlass.families.sm90_register_a import spills
 from pycutlass.types import element
 
 F16, F32 = cutlass.float16, cutlass.float32
@@ -39,21 +40,114 @@ def test_operands_of_16_bits_lie_as_they_like(operand: str, accumulator: str, la
         assert operation.supports((128, 64, 32))
 
 
+OTHERS = [
+    ("tf32", "tf32", "f32"),
+    *((a, b, "s32") for a in ("s8", "u8") for b in ("s8", "u8")),
+    *((a, b, "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "accumulator"), OTHERS)
+@pytest.mark.parametrize("layouts", ANY)
+def test_others_lie_as_they_like_as_well(a: str, b: str, accumulator: str, layouts: Any) -> None:
+    """By rows, both are multiplied as the transposed problem, where A lies along M."""
+    fast = MathOperation.multiply_add_fast_accum if element(TAG[a]).is_float8 else MathOperation.multiply_add
+    operation = described(a, b, accumulator, layouts, operation=fast)
+    assert operation.supports((128, 64, 64))
+    assert operation.swap_ab is (layouts == (ROW, ROW))
+    assert ("FastAccumulation" in operation.body()) is (fast.name.endswith("accum") and layouts == (ROW, COLUMN))
+    assert operation.partial.swap_ab is operation.swap_ab
+
+
+def test_by_rows_both_are_the_transposed_problem_anyhow() -> None:
+    one, other = (described("tf32", layouts=(ROW, ROW), swap_ab=swap_ab) for swap_ab in (False, True))
+    assert one == other and one.procedural_name() == other.procedural_name()
+    with pytest.raises(DescriptionError, match=r"of A and B by columns.*: use swap_ab=False"):
+        described("tf32", layouts=(COLUMN, COLUMN), swap_ab=True)
+    assert not described("f16", layouts=(ROW, ROW)).swap_ab
+    assert described("f16", layouts=(COLUMN, COLUMN), swap_ab=True).swap_ab
+    top = selecting(2)(F16, 8)
+    for layouts in ANY:
+        if layouts == (ROW, ROW):
+            with pytest.raises(DescriptionError, match=r"by rows are multiplied as the transposed.*ColumnMajor"):
+                described("tf32", layouts=layouts, C=of_tma("f16"), functor=top)
+        else:
+            assert described("tf32", layouts=layouts, C=of_tma("f16"), functor=top)
+
+
+def test_a_function_by_columns_of_what_is_not_transposed_stores_columns() -> None:
+    operation = CLASSES["tf32, A by columns, a function by columns"]
+    assert not operation.swap_ab and "TransposedSm90" not in operation.body()
+    parts = operation.family.parts_of(operation)
+    assert parts.epilogue.stores_columns and not parts.D.is_row_major
+
+
 @pytest.mark.parametrize(
-    ("a", "b", "accumulator"),
+    ("layouts", "short", "shape", "remedy"),
     [
-        ("tf32", "tf32", "f32"),
-        ("s8", "s8", "s32"),
-        *((a, b, "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
+        ((COLUMN, ROW), "tf32", (128, 128, 64), "use threadblock_shape [128, 128, 32]"),
+        ((COLUMN, ROW), "e5m2", (192, 48, 128), "use threadblock_shape [128, 128, 128]"),
+        ((COLUMN, ROW), "s8", (128, 64, 128), "use threadblock_shape [128, 128, 128]"),
+        ((COLUMN, ROW), "s8", (64, 192, 64), "use threadblock_shape [128, 256, 128]"),
+        ((COLUMN, COLUMN), "tf32", (128, 128, 24), "use threadblock_shape [128, 128, 32]"),
+        ((ROW, ROW), "s8", (128, 128, 96), "use threadblock_shape [128, 128, 128]"),
     ],
 )
-def test_others_lie_along_k(a: str, b: str, accumulator: str) -> None:
-    for layouts in ANY:
-        if layouts == (ROW, COLUMN):
-            assert described(a, b, accumulator, layouts).supports((128, 64, 64))
-            continue
-        with pytest.raises(DescriptionError, match="whose elements lie along K, A RowMajor and B ColumnMajor"):
-            described(a, b, accumulator, layouts)
+def test_tiles_that_go_through_registers_or_are_turned_around(
+    layouts: Any, short: str, shape: tuple[int, int, int], remedy: str
+) -> None:
+    accumulator = "s32" if short == "s8" else "f32"
+    options: Any = {"operation": MathOperation.multiply_add_fast_accum} if short == "e5m2" else {}
+    with pytest.raises(DescriptionError) as caught:
+        described(short, None, accumulator, layouts, shape=shape, **options)
+    message = str(caught.value)
+    assert f"where A or B of cutlass.{element(TAG[short]).name} does not lie along K" in message and remedy in message
+    assert "describe A as cutlass.RowMajor and B as cutlass.ColumnMajor" in message
+    named = [int(each) for each in remedy.split("[")[1].rstrip("]").split(", ")]
+    assert described(short, None, accumulator, layouts, shape=named, **options)
+    assert described(short, None, accumulator, shape=shape, **options)
+
+
+def test_precise_sums_of_8_bit_floats_lie_along_k() -> None:
+    for layouts in ANY[:1] + ANY[2:]:
+        with pytest.raises(DescriptionError, match=r"asks for; got multiply_add: use that, or describe A as"):
+            described("e4m3", layouts=layouts)
+    assert described("e4m3")
+
+
+def test_registers_of_a_count_where_it_is_loaded(said: Any) -> None:
+    """As ptxas says."""
+    for layouts, short, shape, schedule, clean in (
+        ((COLUMN, COLUMN), "tf32", (256, 160, 32), None, True),
+        ((COLUMN, ROW), "tf32", (256, 192, 32), None, False),
+        ((ROW, COLUMN), "tf32", (256, 192, 32), None, True),
+        ((COLUMN, COLUMN), "tf32", (128, 192, 32), KernelSchedule.Pingpong, False),
+        ((COLUMN, COLUMN), "s8", (128, 128, 128), KernelSchedule.Pingpong, True),
+        ((COLUMN, ROW), "s8", (128, 128, 128), KernelSchedule.Pingpong, False),
+        ((COLUMN, ROW), "s8", (256, 128, 128), None, True),
+    ):
+        like = described(
+            short, None, "s32" if short == "s8" else "f32", layouts, shape, of_tma("f16"), schedule=schedule
+        )
+        assert spills(like.tile_description, like.family.parts_of(like)) is not clean, (layouts, short, shape)
+        assert (
+            like.tile_description.threadblock_shape
+            in {
+                tile.threadblock_shape
+                for tile in pycutlass.tile_descriptions(like)
+                if tile.kernel_schedule is like.tile_description.kernel_schedule
+            }
+        ) is clean
+    assert sum("registers of A of cutlass." in sentence for sentence in said()) == 3
+
+
+def test_listed_tiles_are_those_of_the_layouts() -> None:
+    tiles = pycutlass.tile_descriptions(CLASSES["bytes, neither along K"])
+    assert tiles
+    assert {tile.threadblock_shape[1] for tile in tiles} <= {128, 256}
+    assert {tile.threadblock_shape[0] for tile in tiles} <= {128, 256}
+    tiles = pycutlass.tile_descriptions(CLASSES["tf32, neither along K"])
+    assert tiles and {tile.threadblock_shape[2] for tile in tiles} == {32}
 
 
 def test_fast_accumulation_is_of_floats_of_8_bits() -> None:
@@ -67,7 +161,9 @@ def test_fast_accumulation_is_of_floats_of_8_bits() -> None:
 def test_what_is_no_instruction_of_hopper_s_says_which_is() -> None:
     for types, remedy in (
         (("f32", "f32", "f32"), "Give element_a and element_b cutlass.tfloat32"),
-        (("e4m3", "f16", "f32"), "multiply operands of one type, or e4m3 and e5m2"),
+        (("e4m3", "f16", "f32"), "multiply operands of one type, or e4m3 and e5m2, or int8 and uint8"),
+        (("u8", "e4m3", "s32"), "multiply operands of one type, or e4m3 and e5m2, or int8 and uint8"),
+        (("u8", "u8", "f32"), "int8 or cutlass.uint8 and accumulate in cutlass.int32|s8 or u8 and accumulate in s32"),
     ):
         with pytest.raises(DescriptionError, match=remedy):
             described(*types)
@@ -201,6 +297,26 @@ def test_the_host_multiplies_them(operand: str, swap_ab: bool, without_gpu: None
     operation.run(arguments)
     arguments.sync()
     assert np.array_equal(d, a.astype(float) @ b.astype(float).T)
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(("s8", "u8"), repeat=2)))
+@pytest.mark.parametrize("output", ["s32", "u8", "s8", "f32"])
+def test_the_host_multiplies_bytes_of_either_kind(a: str, b: str, output: str, without_gpu: None) -> None:
+    operation = described(a, b, "s32", C=of_tma(output))
+    m, n, k = 16, 32, 64
+    chance = np.random.default_rng(6)
+    left, right = (
+        chance.integers(*((0, 256) if short == "u8" else (-128, 128)), shape).astype(element(TAG[short]).dtype)
+        for short, shape in ((a, (m, k)), (b, (n, k)))
+    )
+    d = np.full((m, n), 99, operation.D.type.dtype)
+    arguments = GemmArguments(operation, (m, n, k), left, right.T, None, d, output_op=operation.epilogue_type(0.001))
+    if output == "s32":
+        arguments.update(output_op=operation.epilogue_type(1.0))
+    operation.run(arguments)
+    arguments.sync()
+    exact = left.astype(float) @ right.astype(float).T * (1.0 if output == "s32" else 0.001)
+    assert np.abs(d - exact.clip(*operation.D.type.limits)).max() <= (1e-3 if output == "f32" else 0.5001)
 
 
 def test_int8_wraps_around_where_tensor_cores_do(without_gpu: None) -> None:

@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Parts, int]] = {
             **{"A": operand(s8, COLUMN, 16), "B": operand(s8, COLUMN, 16), "C": operand(s32, ROW, 4)},
             epilogue_functor=LinearCombination(s32, 4, s32, s32),
         ),
-        1,
+        2,
     ),
     "instruction and warps": (ampere(cluster_shape=[2, 1], compute_capability=90), 2),
     "instruction": (native(instruction_shape=[16, 8, 16], threadblock_shape=(128, 128, 64)), 2),

@@ -28,7 +28,16 @@ from pycutlass import (
     cutlass,
 )
 from pycutlass.errors import DescriptionError
-from pycutlass.families import agreement, sm90, sm90_copies, sm90_group, sm90_swap, sm90_tiles, table
+from pycutlass.families import (
+    agreement,
+    sm90,
+    sm90_copies,
+    sm90_group,
+    sm90_register_a,
+    sm90_swap,
+    sm90_tiles,
+    table,
+)
 from pycutlass.families.ampere import family, simt, tensor_op, tiles
 
 
@@ -58,7 +67,10 @@ def test_the_tile_of_a_column_major_c_is_transposed():
 
 @pytest.mark.parametrize(
     "module",
-    [table, agreement, sm90, sm90_copies, sm90_group, sm90_swap, sm90_tiles, family, simt, tensor_op, tiles],
+    [
+        *(table, agreement, sm90, sm90_copies, sm90_group, sm90_register_a, sm90_swap, sm90_tiles),
+        *(family, simt, tensor_op, tiles),
+    ],
     ids=lambda module: module.__name__,
 )
 def test_every_rule_is_broken_by_a_case(module):

@@ -36,7 +36,7 @@ __all__ = [
 _ROW, _COLUMN = cutlass.RowMajor, cutlass.ColumnMajor
 _TENSOR_OP, _SIMT = cutlass.OpClass.TensorOp, cutlass.OpClass.Simt
 _F16, _BF16, _TF32, _F32, _F64 = cutlass.float16, cutlass.bfloat16, cutlass.tfloat32, cutlass.float32, cutlass.float64
-_S8, _S32 = cutlass.int8, cutlass.int32
+_S8, _U8, _S32 = cutlass.int8, cutlass.uint8, cutlass.int32
 _E4M3, _E5M2 = cutlass.float_e4m3, cutlass.float_e5m2
 
 INTERLEAVED = (cutlass.ColumnMajorInterleaved32, cutlass.RowMajorInterleaved32, cutlass.ColumnMajorInterleaved32)
@@ -53,11 +53,13 @@ _OUTPUTS = {
     _S32: (_S32, _S8, _F32, _F16, _BF16),
 }
 _COMPUTED = {_F64: (_F64,), _F32: (_F32, _F32, _F32, _F16), _F16: (_F16, _F32), _S32: (_F32, _F32, _S32)}
-#: What Hopper-native kernels multiply: 8-bit floats in any mix.
+#: What Hopper-native kernels multiply, types of 8 bits in any mix, and what they write more than others.
 _HOPPER_PRODUCTS = (
-    *((_F16, _F16, _F32), (_BF16, _BF16, _F32), (_F16, _F16, _F16), (_TF32, _TF32, _F32), (_S8, _S8, _S32)),
+    *((_F16, _F16, _F32), (_BF16, _BF16, _F32), (_F16, _F16, _F16), (_TF32, _TF32, _F32)),
     *((a, b, _F32) for a in (_E4M3, _E5M2) for b in (_E4M3, _E5M2)),
+    *((a, b, _S32) for a in (_S8, _U8) for b in (_S8, _U8)),
 )
+_HOPPER_OUTPUTS = _OUTPUTS | {_F32: (*_OUTPUTS[_F32], _E4M3, _E5M2), _S32: (*_OUTPUTS[_S32], _U8)}
 #: Accumulators of one thread beyond which few kernels are drawn: they spill, and take minutes to compile.
 _MANY_ACCUMULATORS = 128
 
@@ -120,19 +122,25 @@ def hopper(random: Random) -> Any:
     """Return a Hopper-native GEMM of any type, layout, alignment and schedule, or of the transposed problem."""
     a, b, accumulator = random.choice(_HOPPER_PRODUCTS)
     is_cp_async, is_direct = random.random() < 0.25, random.random() < 0.25
-    fast = element(a).is_float8 and (is_cp_async or random.random() < 0.5)
+    along_k = is_cp_async or is_direct or random.random() < 0.3
+    layouts = (random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN)))
+    if along_k and element(a).bits != 16:
+        layouts = (_ROW, _COLUMN)
+    fast = element(a).is_float8 and (is_cp_async or layouts != (_ROW, _COLUMN) or random.random() < 0.5)
     operation = MathOperation.multiply_add_fast_accum if fast else MathOperation.multiply_add
     math = pycutlass.MathInstruction(None, a, b, accumulator, _TENSOR_OP, operation)
-    along_k = element(a).bits != 16
-    layouts = (_ROW, _COLUMN) if along_k else (random.choice((_ROW, _COLUMN)), random.choice((_ROW, _COLUMN)))
     loaded, stored = _by_cp_async if is_cp_async else _of_tma, _by_threads if is_direct else _of_tma
     A, B = (loaded(operand, layout, random) for operand, layout in zip((a, b), layouts, strict=True))
-    outputs = (*_OUTPUTS[accumulator], *((_E4M3, _E5M2) if accumulator is _F32 else ()))
+    outputs = _HOPPER_OUTPUTS[accumulator]
     D = stored(random.choice(outputs), random.choice((_ROW, _ROW, _COLUMN)), random)
     C = D if random.random() < 0.7 else stored(random.choice(outputs), random.choice((D.layout, _ROW, _COLUMN)), random)
     columns = random.choice((16, 32, 64, 128) if is_cp_async else (8, *(16 * each for each in range(1, 17))))
     tile = _hopper_tile(random, math, columns, is_cp_async=is_cp_async)
-    functor = drawn_functor(random, accumulator, D.element, D.alignment)
+    if D.type.is_byte:  # LinearCombination is limited to their range, and nothing else
+        computed = random.choice(_COMPUTED[accumulator])
+        functor = pycutlass.LinearCombination(D.element, D.alignment, accumulator, computed)
+    else:
+        functor = drawn_functor(random, accumulator, D.element, D.alignment)
     swizzle = random.choice(_IDENTITY if is_cp_async else (*_IDENTITY, cutlass.ThreadblockSwizzleStreamK))
     return pycutlass.GemmOperationUniversal(90, tile, A, B, C, functor, swizzle, D, random.random() < 0.3)
 

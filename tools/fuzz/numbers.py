@@ -42,6 +42,8 @@ class Numbers:
             values = torch.randint(
                 -self.radius, self.radius + 1, tensor.shape, generator=generator, device=tensor.device
             )
+            if not tensor.dtype.is_signed:
+                values += self.radius
         else:
             values = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float64)
         tensor.copy_(values)
@@ -65,7 +67,7 @@ def draw_numbers(
     beta = random.choice((0.0, 0.0, 0.0, 1.0, 1.0, -1.0, 0.5, 2.0))
     if random.random() < 0.2 or not integers:
         alpha, beta = random.choice((alpha, 0.7, -1.3)), random.choice((beta, beta, 0.3, -1.25))
-    if output.short == "s8" and random.random() < 0.8:  # or else most of D is a limit
+    if output.is_byte and random.random() < 0.8:  # or else most of D is a limit
         size = math.sqrt(k) * (radius**2 / 3 if integers else 1)
         alpha = 2.0 ** round(math.log2(40 / max(size, 1)))
     if compute.is_integer:

@@ -33,6 +33,7 @@ typedef enum {
   PYCUTLASS_S64,
   PYCUTLASS_E4M3,
   PYCUTLASS_E5M2,
+  PYCUTLASS_U8,
 } pycutlass_element;
 
 /// What an operand is to a kernel: its place in the table of operands. What an epilogue reads or writes beside C and D

@@ -11,6 +11,7 @@
 #include "pycutlass/epilogue_direct_sm90.h"
 #include "pycutlass/epilogue_sm90.h"
 #include "pycutlass/host.h"
+#include "pycutlass/loads_sm90.h"
 #include "pycutlass/prelude.h"
 
 #include <cute/tensor.hpp>
@@ -22,6 +23,7 @@
 #include <cutlass/gemm/kernel/tile_scheduler.hpp>
 
 #include "pycutlass/tensor.h"
+#include "pycutlass/transposed_b_sm90.h"
 
 namespace pycutlass {
 
@@ -79,10 +81,13 @@ struct LoadedAs<cutlass::tfloat32_t> {
   using Type = float;
 };
 
-/// Number of mainloop stages: as many as fit beside the epilogue where `Stages` is 0.
+/// Number of mainloop stages: as many as fit beside the epilogue where `Stages` is 0. CUTLASS 4.2 asks a number of
+/// stages for its `bytes` where A comes from registers, and takes them for that number.
 template <int Stages, typename CollectiveEpilogue>
 struct StageCount {
-  using Type = cutlass::gemm::collective::StageCount<Stages>;
+  struct Type : cutlass::gemm::collective::StageCount<Stages> {
+    static constexpr int bytes = Stages;
+  };
 };
 template <typename CollectiveEpilogue>
 struct StageCount<0, CollectiveEpilogue> {
@@ -165,7 +170,8 @@ using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 template <bool kIsCpAsync, typename A, typename B, typename ElementAccumulator, typename TileShape,
           typename ClusterShape, typename Stages, typename Schedule>
 struct MainloopOf {
-  using Type = BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>;
+  using Type = WithOwnLoads<
+      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>>;
 };
 template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Stages, typename Schedule>
@@ -232,6 +238,11 @@ struct GemmSm90 {
   static constexpr bool kIsDirect = kIsCpAsync || !IsForTma<C>::value || !IsForTma<D>::value;
 
   static constexpr int kTileN = cute::size<1>(TileShape{});
+  // CUTLASS would multiply B^T by A^T, and store the transposed tile as if it were none.
+  static_assert((sizeof(typename A::Element) == 2 && sizeof(typename B::Element) == 2) ||
+                    !(cutlass::gemm::detail::is_k_major_A<typename A::Layout>() &&
+                      cutlass::gemm::detail::is_mn_major_B<typename B::Layout>()),
+                "describe the transposed problem where A lies along K and B does not");
   /// What is stored at once: as CUTLASS chooses it, but 32 columns of 8-bit elements as well.
   using EpilogueTile =
       cute::conditional_t<kTileN % 16 == 0 || kIsDirect,

@@ -75,6 +75,8 @@ inline constexpr uint8_t element_code<int32_t> = PYCUTLASS_S32;
 template <>
 inline constexpr uint8_t element_code<int8_t> = PYCUTLASS_S8;
 template <>
+inline constexpr uint8_t element_code<uint8_t> = PYCUTLASS_U8;
+template <>
 inline constexpr uint8_t element_code<int64_t> = PYCUTLASS_S64;
 template <>
 inline constexpr uint8_t element_code<cutlass::float_e4m3_t> = PYCUTLASS_E4M3;

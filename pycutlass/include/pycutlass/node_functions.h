@@ -127,6 +127,14 @@ struct StoredInteger {
 template <>
 struct Stored<int8_t> : StoredInteger<8, int8_t> {};
 template <>
+struct Stored<uint8_t> {
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static uint8_t of(Number x) {
+    x = round(x);
+    return x > Number(0) ? x >= Number(255) ? uint8_t(255) : uint8_t(int32_t(x)) : uint8_t(0);  // NaN is not above 0
+  }
+};
+template <>
 struct Stored<int32_t> : StoredInteger<32, int32_t> {};
 template <>
 struct Stored<cutlass::half_t> {

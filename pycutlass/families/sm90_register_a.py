@@ -1,0 +1,128 @@
+"""Hopper-native kernels with A in registers: of tf32 and 8 bits, of which A or B does not lie along K.
+
+wgmma reads such types from shared memory along K alone. CUTLASS has a mainloop for them that loads A to registers,
+which may lie either way, and turns B around in shared memory before it is multiplied. A along K beside a B that does
+not is computed as the transposed problem (sm90_swap.py), where it is the other way round.
+"""
+
+from __future__ import annotations
+
+from pycutlass import _core
+from pycutlass.enums import KernelSchedule
+from pycutlass.errors import DescriptionError
+from pycutlass.families.parts import Gemm, Parts, Tensor, Tile
+from pycutlass.families.sm90_copies import TMA_BYTES
+from pycutlass.families.sm90_products import accumulator_registers, clean_registers, is_fast
+from pycutlass.families.table import nearest_multiple
+
+__all__ = [
+    "check_register_a",
+    "held_registers",
+    "is_only_straight",
+    "is_only_transposed",
+    "loads_a",
+    "spills",
+    "swizzle_bytes",
+]
+
+_MATRICES = (_core.RowMajor, _core.ColumnMajor)
+#: Bytes of K in a tile: those that are turned around, and others. Four instructions, of 32 bytes each, are the least
+#: (while two of them read their A, others are loaded), and all whose tiles CuTe is known to lay out.
+_TURNED, _DEPTHS = 128, (128, 256)
+
+
+def loads_a(A: Tensor, B: Tensor) -> bool:
+    """Return whether a kernel loads A, as it lies in the kernel, to registers."""
+    return A.type.bits != 16 and A.layout in _MATRICES and not (A.is_row_major and B.layout is _core.ColumnMajor)
+
+
+def is_only_transposed(A: Tensor, B: Tensor) -> bool:
+    """Return whether a product is computed as the transposed problem alone."""
+    return A.type.bits != 16 and A.layout is _core.RowMajor and B.layout is _core.RowMajor
+
+
+def is_only_straight(A: Tensor, B: Tensor) -> bool:
+    """Return whether the transposed problem of a product has no kernel."""
+    return A.type.bits != 16 and A.layout is _core.ColumnMajor and B.layout is _core.ColumnMajor
+
+
+def swizzle_bytes(tile: Tile, A: Tensor, B: Tensor) -> tuple[int, int] | None:
+    """Return what the tiles of A and B are aligned to in shared memory; None where both are multiplied from there.
+
+    A layout consists of atoms of 8 lines, of the widest span of 128, 64 or 32 bytes that divides a line. CUTLASS takes
+    32 bytes of 32-bit elements that do not lie along K, whose banks differ then (rs_smem_selector in sm90_common.inl).
+    """
+    if not loads_a(A, B):
+        return None
+    (m, n, k), size = tile.threadblock_shape, A.type.bits // 8
+    of_a, of_b = m * size if size == 1 else 32, k * size
+    if B.is_row_major:
+        of_b = n * size if size == 1 else 32
+    span_a, span_b = (next(span for span in (128, 64, 32, 16) if line % span == 0) for line in (of_a, of_b))
+    return 8 * span_a, 8 * span_b
+
+
+def held_registers(tile: Tile) -> int:
+    """Return the registers of a thread that hold A, of all instructions of a tile along K."""
+    m, _, k = tile.threadblock_shape
+    rows = m // 2 if tile.kernel_schedule is KernelSchedule.Cooperative else m
+    return rows * k * tile.math_instruction.a.bits // 8 // (4 * 128)
+
+
+def spills(tile: Tile, parts: Parts) -> bool:
+    """Return whether a kernel with a plain epilogue has too few registers.
+
+    Those of A are free again when D is stored. A warp group that turns bytes around by itself has been seen to spill
+    with 128 of sums, the least that its tiles have; floats of 8 bits, and two groups that share the work, have not.
+    """
+    registers = accumulator_registers(tile)
+    if registers > clean_registers(parts.D):
+        return True
+    if not loads_a(parts.A, parts.B):
+        return False
+    alone = tile.kernel_schedule is KernelSchedule.Pingpong and parts.B.is_row_major and parts.A.type.is_byte
+    return alone or registers + held_registers(tile) > clean_registers()
+
+
+def check_register_a(kernel: Gemm, parts: Parts, by_tma: bool) -> None:
+    """Check that a kernel which loads A to registers computes what it should.
+
+    `by_tma` says whether TMA copies all operands.
+    """
+    A, B, tile = parts.A, parts.B, kernel.tile_description
+    if not loads_a(A, B):
+        return
+    where = f"where A or B of {A.type} does not lie along K"
+    along_k = "describe A as cutlass.RowMajor and B as cutlass.ColumnMajor"
+    if not by_tma:
+        raise DescriptionError(
+            f"{where}, a kernel copies all operands by TMA, which needs {TMA_BYTES}-byte alignment; got alignments of "
+            f"{kernel.A.alignment}, {kernel.B.alignment}, {kernel.C.alignment} and {kernel.D.alignment} for A, B, C "
+            f"and D: describe what is aligned so, or {along_k}"
+        )
+    if A.type.is_float8 and not is_fast(tile):
+        raise DescriptionError(
+            f"{where}, tensor cores alone add up products of 8-bit floats, which MathOperation.multiply_add_fast_accum "
+            f"asks for; got multiply_add: use that, or {along_k}"
+        )
+    m, n, k = tile.threadblock_shape
+    bits, depths = A.type.bits, tuple(each * 8 // A.type.bits for each in _DEPTHS)
+    turned = 32 if bits == 32 else 128
+    wrong, rows, columns, depth = [], m, n, k
+    if B.is_row_major:
+        if k != depths[0]:
+            wrong.append(f"turns around tiles of B of 128 bytes along K, got threadblock_shape K={k}")
+            depth = depths[0]
+        if n % turned:
+            wrong.append(f"turns around {turned} columns of B at once, got threadblock_shape N={n}")
+            columns = min(nearest_multiple(n, turned), 256)
+        if m % 128 and bits == 8:
+            wrong.append(f"has 128 or 256 rows in a tile then, which CUTLASS lays out as it does B; got M={m}")
+            rows = 128
+    elif k not in depths:
+        wrong.append(f"has {depths[0]} or {depths[1]} elements of K in a tile, got threadblock_shape K={k}")
+        depth = min(depths, key=lambda each: abs(each - k))
+    if wrong:
+        raise DescriptionError(
+            f"{where}, a kernel {'; and it '.join(wrong)}: use threadblock_shape {[rows, columns, depth]}, or {along_k}"
+        )
