@@ -68,12 +68,21 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
   return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, CUlaunchConfig const*) {
+  ENTER(cuOccupancyMaxActiveClusters);
+  *clusters = 1;
+  return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, void** arguments, void**) {
   ENTER(cuLaunchKernelEx);
   STREAM(config->hStream);
   if (function->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
   CUlib_st* const library = function->library;
   if (library->unloaded) violation("a launch of an unloaded kernel");
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY) state().priority = config->attrs[i].value.priority;
+  }
   auto const* begin = static_cast<unsigned char const*>(arguments[0]);
   std::vector<unsigned char> params(begin, begin + library->params_bytes);
   push(stream, [params, library] {
@@ -84,6 +93,8 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
   });
   return CUDA_SUCCESS;
 }
+
+int fake_priority() { return state().priority; }
 
 int fake_libraries() { return state().libraries; }
 
