@@ -12,6 +12,7 @@ from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor,
 from pycutlass.families.sm90_copies import check_loads, check_stores, is_cp_async, is_direct
 from pycutlass.families.sm90_group import check_grouped
 from pycutlass.families.sm90_memory import chosen_stages, direct_bytes, direct_stages, kernel_bytes, stages_of
+from pycutlass.families.sm90_multicast import check_slices
 from pycutlass.families.sm90_products import (
     PRODUCTS,
     accumulator_registers,
@@ -131,6 +132,7 @@ class _Sm90(KernelFamily):
         check_stores(kernel, parts.A, parts.B, _loaded(parts.epilogue, self.gemm, parts.C, parts.D), parts.D)
         _check_function(kernel)
         _check_columns(kernel)
+        check_slices(kernel.tile_description, parts.A, parts.B)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
         _check_registers(kernel.tile_description, parts)
