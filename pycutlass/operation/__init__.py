@@ -7,8 +7,8 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.operation.support import Support
-from pycutlass.operation.waves import TileUse, tile_use
 from pycutlass.operation.tiles import tile_descriptions
+from pycutlass.operation.waves import TileUse, tile_use
 
 __all__ = [
     "Conv2dOperation",
