@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core, device
-from pycutlass.calls import counted
+from pycutlass.calls import counted, public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operands.checks import check_count
 from pycutlass.operation.conv2d import Conv2dOperation
@@ -74,6 +74,7 @@ class TileUse:
         )
 
 
+@public
 def tile_use(
     operation: GemmOperationUniversal | GemmOperationGrouped | Conv2dOperation,
     problem_size: Any,

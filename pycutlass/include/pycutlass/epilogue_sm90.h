@@ -169,8 +169,8 @@ struct EpilogueSm90 : Collective {
                             StorePipelineState stored, Size size, Tile tile, Coord coord, Accumulators accumulators,
                             Mma mma, int thread, TensorStorage& shared,
                             cute::tuple<cute::TmaDescriptor*, OfFusion> const& maps, int subtile = -1) {
-    return store_tile(loads, loaded, stores, stored, size, coord, accumulators, mma, thread, shared,
-                      cute::get<0>(maps), 0);
+    return store_tile(loads, loaded, stores, stored, size, coord, accumulators, mma, thread, shared, cute::get<0>(maps),
+                      0);
   }
 
   CUTLASS_DEVICE auto store_tail(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,

@@ -167,8 +167,9 @@ struct MainloopOf<true, A, B, ElementAccumulator, TileShape, ClusterShape, Stage
       BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::CpAsync>>;
 };
 
-/// Clusters on so many multiprocessors, of those that not all parts of a GPU have room for; 0 leaves it to CUTLASS, which
-/// knows how many others there may be. Of the former the extension has counted the multiprocessors that can have one.
+/// Clusters on so many multiprocessors, of those that not all parts of a GPU have room for; 0 leaves it to CUTLASS,
+/// which knows how many others there may be. Of the former the extension has counted the multiprocessors that can have
+/// one.
 template <typename ClusterShape>
 constexpr int most_clusters(int sm_count) {
   constexpr int kThreadblocks = cute::size(ClusterShape{});
