@@ -137,3 +137,29 @@ for schedule in ("device", "host"):
     driver.fake_priority()
 """
     )
+
+
+def test_a_gpu_without_room_for_a_large_cluster_says_so_when_the_kernel_is_loaded() -> None:
+    fake_gpu.run(
+        _PROGRAM
+        + """
+import os
+
+os.environ["FAKE_CLUSTER"] = "16"
+operation = gemm()
+
+def make(**options):
+    return pycutlass.GemmArguments(operation, (M, N, K), A, B, None, D, **options)
+
+for clusters in (0, -1):  # an answer, and an error that the driver has for it
+    driver.fake_clusters(clusters)
+    said = "clusters of 16 threadblocks", "cannot hold one of them", "at most 8 threadblocks"
+    assert refused(make, *said) == "DeviceError"
+    forget_kernels()
+driver.fake_clusters(1)
+made = make()
+operation.run(made)
+made.sync()
+assert (D.now() == a @ b).all() and sm_count(made) == 4
+"""
+    )

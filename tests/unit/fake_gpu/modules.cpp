@@ -50,8 +50,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction functio
   return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   ENTER(cuFuncSetAttribute);
+  if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) state().allows_large_clusters = value != 0;
   return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -68,9 +69,16 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
   return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, CUlaunchConfig const*) {
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, CUlaunchConfig const* config) {
   ENTER(cuOccupancyMaxActiveClusters);
-  *clusters = 1;
+  if (!state().allows_large_clusters) violation("a cluster of more than 8 threadblocks without leave for it");
+  CUlaunchAttribute const& attribute = config->attrs[0];
+  if (config->numAttrs != 1 || attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ||
+      config->gridDimX % attribute.value.clusterDim.x != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *clusters = state().clusters;
+  if (*clusters < 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
   return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -93,6 +101,8 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
   });
   return CUDA_SUCCESS;
 }
+
+void fake_clusters(int clusters) { state().clusters = clusters; }
 
 int fake_priority() { return state().priority; }
 
