@@ -8,7 +8,7 @@ import pytest
 import torch
 from descriptions import COLUMN, ROW
 from hopper_classes import described, of_tma
-from test_hopper_classes import integers, launch, matrix
+from hopper_launches import integers, launch, matrix
 
 import pycutlass
 from pycutlass import GemmArguments, GemmOperationUniversal, KernelSchedule, cutlass

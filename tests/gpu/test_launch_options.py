@@ -9,7 +9,7 @@ import pytest
 import torch
 from descriptions import COLUMN, ROW
 from hopper_classes import described, of_tma
-from test_hopper_classes import TORCH, integers, matrix
+from hopper_launches import TORCH, integers, matrix
 
 import pycutlass
 from pycutlass import (
