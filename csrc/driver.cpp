@@ -48,6 +48,7 @@ Loaded load() {
   PYCUTLASS_LOAD(cuCtxGetCurrent)
   PYCUTLASS_LOAD(cuCtxSetCurrent)
   PYCUTLASS_LOAD(cuCtxGetDevice)
+  PYCUTLASS_LOAD(cuCtxGetStreamPriorityRange)
   PYCUTLASS_LOAD(cuMemGetInfo)
   PYCUTLASS_LOAD(cuPointerGetAttributes)
   PYCUTLASS_LOAD(cuLibraryLoadData)
@@ -58,6 +59,7 @@ Loaded load() {
   PYCUTLASS_LOAD(cuFuncSetAttribute)
   PYCUTLASS_LOAD(cuFuncGetParamInfo)
   PYCUTLASS_LOAD(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+  PYCUTLASS_LOAD(cuOccupancyMaxActiveClusters)
   PYCUTLASS_LOAD(cuLaunchKernelEx)
   PYCUTLASS_LOAD(cuMemHostAlloc)
   PYCUTLASS_LOAD(cuMemcpyHtoDAsync)
@@ -261,6 +263,15 @@ void bind_driver(py::module_& m) {
         return py::make_tuple(free, total);
       },
       py::arg("ordinal"), "Free and total bytes of a GPU.");
+  m.def(
+      "priority_range",
+      [](int ordinal) {
+        ContextScope scope(primary_context(ordinal));
+        int least = 0, greatest = 0;
+        check(driver().cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
+        return py::make_tuple(least, greatest);
+      },
+      py::arg("ordinal"), "The least and the greatest priority of work on a GPU: greater is a lower number.");
   m.def("pointer_device", &pointer_device, py::arg("pointer"),
         "Ordinal of the GPU that knows `pointer`, or -1 where the driver does not know it.");
 }

@@ -35,6 +35,7 @@ struct Driver {
   decltype(&::cuCtxGetCurrent) cuCtxGetCurrent;
   decltype(&::cuCtxSetCurrent) cuCtxSetCurrent;
   decltype(&::cuCtxGetDevice) cuCtxGetDevice;
+  decltype(&::cuCtxGetStreamPriorityRange) cuCtxGetStreamPriorityRange;
   decltype(&::cuMemGetInfo) cuMemGetInfo;
   decltype(&::cuPointerGetAttributes) cuPointerGetAttributes;
   decltype(&::cuLibraryLoadData) cuLibraryLoadData;
@@ -45,6 +46,7 @@ struct Driver {
   decltype(&::cuFuncSetAttribute) cuFuncSetAttribute;
   decltype(&::cuFuncGetParamInfo) cuFuncGetParamInfo;
   decltype(&::cuOccupancyMaxActiveBlocksPerMultiprocessor) cuOccupancyMaxActiveBlocksPerMultiprocessor;
+  decltype(&::cuOccupancyMaxActiveClusters) cuOccupancyMaxActiveClusters;
   decltype(&::cuLaunchKernelEx) cuLaunchKernelEx;
   decltype(&::cuMemHostAlloc) cuMemHostAlloc;
   decltype(&::cuMemcpyHtoDAsync) cuMemcpyHtoDAsync;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -14,6 +15,9 @@ namespace py = pybind11;
 
 namespace pycutlass {
 namespace {
+
+/// Threadblocks of a cluster that every GPU with clusters can run.
+constexpr int kPortableCluster = 8;
 
 int get_device(int* ordinal) {
   CUdevice device = 0;
@@ -47,6 +51,8 @@ int get_entry_point(char const* symbol, void** function, unsigned int) {
     *function = encoder<&Driver::cuTensorMapEncodeTiled>(&Driver::cuTensorMapEncodeTiled);
   } else if (std::strcmp(symbol, "cuTensorMapEncodeIm2col") == 0) {
     *function = encoder<&Driver::cuTensorMapEncodeIm2col>(&Driver::cuTensorMapEncodeIm2col);
+  } else if (std::strcmp(symbol, "cuDriverGetVersion") == 0) {
+    *function = reinterpret_cast<void*>(driver().cuDriverGetVersion);
   } else {
     return CUDA_ERROR_NOT_FOUND;
   }
@@ -211,6 +217,40 @@ void DeviceKernel::prepare(std::string const& name) {
   if (occupancy_ < 1) {
     raise_error("DeviceError", "kernel " + name + " does not fit on this GPU: not one threadblock can be resident");
   }
+  auto const threadblocks = static_cast<int>(info.cluster[0] * info.cluster[1] * info.cluster[2]);
+  if (threadblocks > kPortableCluster) count_clusters(name, threadblocks);
+}
+
+/// Every GPU of compute capability 9.0 runs clusters of 8 threadblocks. Larger ones have to be asked for, and how many
+/// fit differs from one GPU to the next: not all of its parts have as many multiprocessors. The threadblocks of a
+/// launch are to be resident at the same time, so a kernel is told of those multiprocessors alone.
+void DeviceKernel::count_clusters(std::string const& name, int threadblocks) {
+  pycutlass_kernel_info const& info = host_->info();
+  check(driver().cuFuncSetAttribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
+        "cuFuncSetAttribute");
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  attribute.value.clusterDim = {info.cluster[0], info.cluster[1], info.cluster[2]};
+  CUlaunchConfig config{};
+  config.gridDimX = info.cluster[0];
+  config.gridDimY = info.cluster[1];
+  config.gridDimZ = info.cluster[2];
+  config.blockDimX = info.threads[0];
+  config.blockDimY = info.threads[1];
+  config.blockDimZ = 1;
+  config.sharedMemBytes = info.shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CUresult const asked = driver().cuOccupancyMaxActiveClusters(&clusters, function_, &config);
+  if (asked != CUDA_ERROR_INVALID_CLUSTER_SIZE) check(asked, "cuOccupancyMaxActiveClusters");
+  if (clusters < 1) {
+    raise_error("DeviceError", "kernel " + name + " has clusters of " + std::to_string(threadblocks) +
+                                   " threadblocks, and this GPU cannot hold one of them: it guarantees " +
+                                   std::to_string(kPortableCluster) + ". Use a cluster_shape of at most " +
+                                   std::to_string(kPortableCluster) + " threadblocks.");
+  }
+  sm_count_ = std::min(sm_count_, clusters * threadblocks);
 }
 
 int DeviceKernel::attribute(CUfunction_attribute which) const {

@@ -74,6 +74,7 @@ class DeviceKernel {
 
  private:
   void prepare(std::string const& name);
+  void count_clusters(std::string const& name, int threadblocks);
 
   std::shared_ptr<HostLibrary> host_;
   CUcontext context_ = nullptr;

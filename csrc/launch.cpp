@@ -180,6 +180,13 @@ py::list Call::storages() const {
   return storages;
 }
 
+void Call::set_sm_count(int most) {
+  uint32_t const(&cluster)[3] = kernel_->host().info().cluster;
+  int const together = static_cast<int>(cluster[0] * cluster[1]);
+  record_->sm_count = std::min(most, kernel_->sm_count()) / together * together;
+  record_->sm_occupancy = 1;
+}
+
 void Call::set_workspace(uintptr_t pointer) { record_->workspace = reinterpret_cast<void*>(pointer); }
 
 void Call::follow_library(py::object const& tensor_type) {
@@ -202,6 +209,7 @@ void Call::adopt(Call& other) noexcept {
   config_.gridDimY = other.config_.gridDimY;
   config_.gridDimZ = other.config_.gridDimZ;
   pdl_allowed_ = other.pdl_allowed_;
+  priority_ = other.priority_;
   in_place_allowed_ = other.in_place_allowed_;
   set_attributes();
   params_.assign(other.params_);
@@ -262,6 +270,11 @@ void Call::set_attributes() {
     CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
     attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     attribute.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (priority_) {
+    CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+    attribute.value.priority = *priority_;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,6 +92,11 @@ class Call {
   void set_workspace(uintptr_t pointer);
   /// Lets the kernel start while the one ahead of it on the stream ends, where it can (programmatic dependent launch).
   void set_launch_with_pdl(bool allowed) { pdl_allowed_ = allowed; }
+  /// Keeps a persistent kernel to so many multiprocessors, each with one threadblock; a cluster needs as many as it has
+  /// threadblocks.
+  void set_sm_count(int most);
+  /// The priority of launches among those that wait for multiprocessors: a lower number goes first.
+  void set_launch_priority(int priority) { priority_ = priority; }
   /// Whether C may be D itself: not where their elements lie differently.
   void set_in_place(bool allowed) { in_place_allowed_ = allowed; }
   void follow_library(pybind11::object const& tensor_type);
@@ -116,6 +122,7 @@ class Call {
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
   uint64_t scratch_bytes() const { return result_.scratch_bytes; }
   bool launches_with_pdl() const { return pdl_allowed_ && result_.supports_pdl; }
+  std::optional<int> launch_priority() const { return priority_; }
   CUlaunchConfig const& config() const { return config_; }
   uintptr_t params_address() const { return reinterpret_cast<uintptr_t>(params_.data()); }
   uintptr_t function() const { return reinterpret_cast<uintptr_t>(kernel_->function()); }
@@ -177,8 +184,9 @@ class Call {
   StreamSource stream_;
   pycutlass_plan_result result_{};
   CUlaunchConfig config_{};
-  CUlaunchAttribute attributes_[2];  // cluster shape, then programmatic dependent launch: either may be absent
+  CUlaunchAttribute attributes_[3];  // cluster shape, programmatic dependent launch, priority: each may be absent
   bool pdl_allowed_ = false;
+  std::optional<int> priority_;
   bool in_place_allowed_ = true;
   void* arguments_[1];
   bool launched_ = false;

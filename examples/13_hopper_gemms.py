@@ -5,7 +5,8 @@ one token at a time: `swap_ab` computes the transposed problem, so the tile has 
 The third has a small D and a long K: stream-K spreads the steps of K evenly over the GPU, and ``split_k_slices``
 divides K into slices. The fourth is the gradient of a layer's weights, X^T x dY in tf32, with both operands where the
 layer has left them. The fifth has rows of A and B that are aligned to 4 bytes, and rows of D that are not even that:
-its kernel copies them without TMA. Every result is compared with numpy's product in f64.
+its kernel copies them without TMA. One launch shares the GPU with others: it keeps to some of the multiprocessors, and
+goes first on them. Every result is compared with numpy's product in f64.
 
 Run ``python examples/13_hopper_gemms.py``. Without a GPU the kernels are compiled for an H100, and the operations'
 meaning is executed on the host.
@@ -41,9 +42,14 @@ def main() -> None:
     long_k = describe(bf16, [128, 128, 64], swizzling_functor=cutlass.ThreadblockSwizzleStreamK)
     gradient = describe(tf32, [128, 128, 32], layouts=(cutlass.ColumnMajor, cutlass.RowMajor))
     odd = describe(bf16, [128, 128, 64], alignments=(2, 1))
+    print(f"few rows: {pycutlass.tile_use(few_rows, (5, 4096, 4096), sm_count=132)}")
     pycutlass.compiler.add_module([eight_bits, few_rows, long_k, gradient, odd], target="sm_90a")
 
     check("8-bit floats", eight_bits, (256, 384, 512), float8_e4m3fn)
+    # Beside other work: on some of the multiprocessors, and before whatever else waits for one.
+    check(
+        "8-bit floats, 16 multiprocessors", eight_bits, (256, 384, 512), float8_e4m3fn, sm_count=16, launch_priority=-1
+    )
     check("few rows", few_rows, (5, 512, 256), bfloat16)
     check("stream-K", long_k, (128, 256, 4096), bfloat16)
     check("split-K", long_k, (128, 256, 4096), bfloat16, split_k_slices=4)

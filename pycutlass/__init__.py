@@ -42,6 +42,7 @@ from pycutlass.operation import (
     ReductionOperation,
     ReductionProblemSize,
     tile_descriptions,
+    tile_use,
 )
 from pycutlass.spec import TensorSpec
 
@@ -109,6 +110,7 @@ __all__ = [
     "silu",
     "tanh",
     "tile_descriptions",
+    "tile_use",
 ]
 
 

@@ -15,7 +15,18 @@ from pycutlass.epilogue import Epilogue, EpilogueScalars, VisitorArguments
 from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import items_of
-from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, Problem, check_on_host, ordinal_of
+from pycutlass.launch import (
+    USUAL,
+    DeviceLaunch,
+    HostLaunch,
+    LaunchOptions,
+    NoLaunch,
+    Problem,
+    check_on_host,
+    check_priority,
+    check_sm_count,
+    ordinal_of,
+)
 from pycutlass.launch.split_k import Planes
 from pycutlass.log import say_once
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError, say_without_gradient
@@ -93,6 +104,8 @@ class Arguments(ABC):
     _reordering: Reordering = UNCHANGED
     #: Where the launch writes partial sums, which a reduction ends.
     _partials: Planes | None = None
+    #: How launches share the GPU with others.
+    _options: LaunchOptions = USUAL
     #: Whether `output_op` may be that of an EpilogueVisitTree.
     _TAKES_TREES = False
 
@@ -107,6 +120,16 @@ class Arguments(ABC):
         # Looked up once: these are the hot path of operation.run and of update.
         self._run = self._reordering.guarded(self._execution.run)
         self._try_exchange = self._reordering.exchanging(self._execution.try_exchange)
+
+    @property
+    def launch_priority(self) -> int | None:
+        """Priority of launches; None for that of their stream."""
+        return self._options.priority
+
+    def _share(self, launch_priority: Any, sm_count: Any = None, *, is_persistent: bool = False) -> None:
+        """Take the options of launches, which the operation of these arguments may refuse."""
+        limit = check_sm_count(sm_count, self.operation, is_persistent)
+        self._options = LaunchOptions(limit, check_priority(launch_priority))
 
     def _checked_problem(self, given: dict[str, Any], scalars: EpilogueScalars) -> Problem:
         """Return the problem with every operand checked, or say what the operation offers to those that do not fit."""
@@ -367,7 +390,7 @@ class Arguments(ABC):
             check_on_host(problem)
             return NoLaunch(problem) if problem.is_empty else HostLaunch(self._launched, problem)
         ordinal = ordinal_of(problem.operands)
-        return NoLaunch(problem) if problem.is_empty else DeviceLaunch(self._launched, problem, ordinal)
+        return NoLaunch(problem) if problem.is_empty else DeviceLaunch(self._launched, problem, ordinal, self._options)
 
     def _check_place(self, problem: Problem) -> None:
         """Raise unless `problem` is where the present execution works."""
@@ -403,7 +426,7 @@ def check_source(source: Any, functor: Epilogue | None = None) -> None:
 #: What arguments keep from their constructor on.
 _FIXED = (
     *("operation", "problem_size", "gemm_mode", "split_k_slices", "split_k_mode", "batch", "bias", "raster_order"),
-    *("launch_with_pdl", "reordered", "partitions"),
+    *("launch_with_pdl", "reordered", "partitions", "sm_count", "launch_priority"),
 )
 
 

@@ -52,6 +52,7 @@ _set_operation, _set_run, _set_exchange = SLOTS
 _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "output_op", "split_k_mode", "split_k_slices"),
     "bias",
+    "launch_priority",
     "reordered",
     "epilogue",
 )
@@ -90,6 +91,9 @@ class Conv2dArguments(Arguments):
         one, which is said once.
     bias : bool, optional
         Take `C` as a bias. A tensor with just the elements of one is recognised without it.
+    launch_priority : int, optional
+        Priority of the kernel among work that waits for multiprocessors, as the streams of CUDA have it: of two, the
+        lower number goes first, and 0 is the usual one. Left out, that of the stream counts.
     reordered : bool, optional
         Interleaved kernels: whether B is what `reorder_filter` returned. Left out, its memory tells, and
         copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
@@ -145,12 +149,13 @@ class Conv2dArguments(Arguments):
         split_k_slices: int | None = None,
         *,
         bias: bool | None = None,
+        launch_priority: int | None = None,
         reordered: bool | None = None,
         epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         tensors, size = (A, B, C, D), (problem_size, split_k_mode, split_k_slices)
-        known = not unknown and reordered is None and epilogue is None
+        known = not unknown and reordered is None and epilogue is None and launch_priority is None
         if known and self._start_known(operation, tensors, output_op, size, bias):
             return
         refuse_unknown("Conv2dArguments", unknown, _KEYWORDS)
@@ -162,6 +167,7 @@ class Conv2dArguments(Arguments):
         if self.split_k_mode is not _Mode.Parallel:
             check_serial_sums(operation, self.split_k_slices)
         self._bias = check_bias(bias)
+        self._share(launch_priority)
         self._reordering = Reordering(operation.B, reordered)
         launched = operation.partial if self._makes_partial_sums else operation
         given = {"A": A, "B": B, "C": C, "D": D}

@@ -85,6 +85,11 @@ class GemmArguments(Arguments):
         Hopper-native kernels: whether the kernel may start while the one ahead of it on the stream ends (programmatic
         dependent launch). It waits for that one before it touches memory, so results are the same; where kernels
         follow each other each takes one or two microseconds less. Scalars in device memory rule it out.
+    sm_count : int, optional
+        Hopper-native kernels: on how many multiprocessors they may run at most; others have the rest.
+    launch_priority : int, optional
+        Priority of the kernel among work that waits for multiprocessors, as the streams of CUDA have it: of two, the
+        lower number goes first, and 0 is the usual one. Left out, that of the stream counts.
     reordered : bool, optional
         Interleaved kernels: whether B is what `reorder_column` returned. Left out, its memory tells, and
         copies are refused. A B that is not is reordered here: host memory when it is read, a tensor on a GPU into a
@@ -142,12 +147,15 @@ class GemmArguments(Arguments):
         bias: bool | None = None,
         raster_order: RasterOrder = RasterOrder.Heuristic,
         launch_with_pdl: bool = True,
+        sm_count: int | None = None,
+        launch_priority: int | None = None,
         reordered: bool | None = None,
         epilogue: Mapping[str, Any] | None = None,
         split_k_splices: int | None = None,
         **unknown: Any,
     ) -> None:
-        if not unknown and epilogue is None and reordered is None and split_k_splices is None:
+        shares = sm_count is not None or launch_priority is not None
+        if not (unknown or shares) and epilogue is None and reordered is None and split_k_splices is None:
             tensors, how = (A, B, C, D), (bias, raster_order, launch_with_pdl)
             if self._start_ordinary(operation, problem_size, tensors, output_op, gemm_mode, split_k_slices, batch, how):
                 return
@@ -162,6 +170,7 @@ class GemmArguments(Arguments):
         self._reordering = Reordering(operation.B, reordered)
         self.raster_order = _check_raster_order(raster_order, operation)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
+        self._share(launch_priority, sm_count, is_persistent=operation.family.is_persistent)
         launched = _launched(operation, size.gemm_mode)
         if isinstance(output_op, VisitorArguments):
             C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
@@ -253,6 +262,11 @@ class GemmArguments(Arguments):
             _execution=execution,
         )
         return True
+
+    @property
+    def sm_count(self) -> int | None:
+        """Multiprocessors that a launch may use at most; None for all."""
+        return self._options.sm_count
 
     @cached_property
     def problem_size(self) -> _core.GemmCoord:
@@ -413,7 +427,7 @@ class GemmArguments(Arguments):
 
 _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "gemm_mode", "output_op", "split_k_slices", "batch", "bias"),
-    *("raster_order", "launch_with_pdl", "reordered", "epilogue"),
+    *("raster_order", "launch_with_pdl", "sm_count", "launch_priority", "reordered", "epilogue"),
 )
 
 

@@ -17,7 +17,7 @@ from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import AlignmentError, ArgumentError
 from pycutlass.integers import items_of
 from pycutlass.kernel import PreparedGrouped, prepare
-from pycutlass.launch import DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
+from pycutlass.launch import USUAL, DeviceLaunch, HostLaunch, NoLaunch, check_on_host, ordinal_of
 from pycutlass.launch.grouped import GroupedLaunch, GroupProblem, TableProblem
 from pycutlass.operands import check_bias, check_count
 from pycutlass.operands.epilogue import given_ports, taken_apart
@@ -27,7 +27,10 @@ from pycutlass.operation.grouped import GemmOperationGrouped
 
 __all__ = ["GemmGroupedArguments"]
 
-_KEYWORDS = ("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "reordered", "epilogue")
+_KEYWORDS = (
+    *("operation", "problem_sizes", "A", "B", "C", "D", "output_op", "bias", "sm_count", "launch_priority"),
+    *("reordered", "epilogue"),
+)
 
 
 @partial(public, but=("update",))
@@ -55,6 +58,11 @@ class GemmGroupedArguments(Arguments):
         raises.
     bias : bool, optional
         Take every C[i] as a bias. A tensor with just the elements of one is recognised without it.
+    sm_count : int, optional
+        On how many multiprocessors the kernel may run at most: others have the rest.
+    launch_priority : int, optional
+        Priority of the kernel among work that waits for multiprocessors, as the streams of CUDA have it: of two, the
+        lower number goes first, and 0 is the usual one. Left out, that of the stream counts.
     reordered : bool, optional
         Interleaved kernels: whether every B[i] is what `reorder_column` returned. Left out, their memory tells,
         and copies are refused. What is not is reordered here: host memory when it is read, tensors on a GPU into
@@ -109,6 +117,8 @@ class GemmGroupedArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        sm_count: int | None = None,
+        launch_priority: int | None = None,
         reordered: bool | None = None,
         epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -125,6 +135,8 @@ class GemmGroupedArguments(Arguments):
         D: Any,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        sm_count: int | None = None,
+        launch_priority: int | None = None,
         reordered: bool | None = None,
         epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
@@ -140,6 +152,8 @@ class GemmGroupedArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        sm_count: int | None = None,
+        launch_priority: int | None = None,
         reordered: bool | None = None,
         epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
@@ -147,13 +161,14 @@ class GemmGroupedArguments(Arguments):
         refuse_unknown("GemmGroupedArguments", unknown, _KEYWORDS)
         self.operation = check_operation(operation, GemmOperationGrouped)
         self.bias = check_bias(bias)
+        self._share(launch_priority, sm_count, is_persistent=True)
         self._reordering = Reordering(self.operation.B, reordered)
         self._most_tiles: int | None = None
         sizes = check_sizes(self.operation.single, problem_sizes)
         self.problem_count = len(sizes)
         tensors = {name: listed(name, operand) for name, operand in (("A", A), ("B", B), ("C", C), ("D", D))}
         given = {"problem_sizes": sizes, **tensors, **self._listed_ports({} if epilogue is None else epilogue)}
-        if not self._start_ordinary(given, output_op):
+        if self._options != USUAL or not self._start_ordinary(given, output_op):
             self._start(self.operation, given, output_op)
 
     def _listed_ports(self, epilogue: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +223,8 @@ class GemmGroupedArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         most_tiles: int = 0,
+        sm_count: int | None = None,
+        launch_priority: int | None = None,
         epilogue: Mapping[str, Any] | None = None,
     ) -> GemmGroupedArguments:
         """Return arguments whose sizes, addresses and leading dimensions are on the device, read when the kernel runs.
@@ -240,6 +257,8 @@ class GemmGroupedArguments(Arguments):
         most_tiles : int
             Output tiles of all problems at most: more threadblocks than that are not launched. 0, where nobody knows,
             launches as many as the GPU holds, which Hopper-native groups always do.
+        sm_count, launch_priority : int, optional
+            As for the constructor.
         epilogue : mapping, optional
             Of the tensors that the operation's epilogue has beside C and D, by their names: a table of addresses of
             each vector, of each matrix the two tables (addresses, leading dimensions), and of each `PerBatch` a table
@@ -258,6 +277,7 @@ class GemmGroupedArguments(Arguments):
                 "cannot make a schedule of them"
             )
         arguments.bias = None
+        arguments._share(launch_priority, sm_count, is_persistent=True)
         arguments._most_tiles = check_count("most_tiles", most_tiles, 0)
         arguments.problem_count = check_count("problem_count", problem_count)
         tables = {"problem_sizes": problem_sizes, "A": ptr_A, "B": ptr_B, "C": ptr_C, "D": ptr_D}
@@ -348,6 +368,11 @@ class GemmGroupedArguments(Arguments):
             ) from None
 
     @property
+    def sm_count(self) -> int | None:
+        """Multiprocessors that a launch may use at most; None for all."""
+        return self._options.sm_count
+
+    @property
     def problem_sizes(self) -> Any:
         """M, N, K of each problem: a copy, as an int32 array of shape (problems, 3); or the table on the device."""
         sizes = self._given["problem_sizes"]
@@ -404,6 +429,6 @@ class GemmGroupedArguments(Arguments):
 
     def _prepare(self, problem: Any) -> DeviceLaunch | HostLaunch | NoLaunch:
         if device.available():
-            return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands))
+            return GroupedLaunch(self.operation, problem, ordinal_of(problem.operands), self._options)
         check_on_host(problem)
         return HostLaunch(self.operation, problem)

@@ -64,6 +64,9 @@ class ReductionArguments(Arguments):
         then raises.
     bias : bool, optional
         Take `source` as a bias; recognised by its number of elements without it.
+    launch_priority : int, optional
+        Priority of the kernel among work that waits for multiprocessors, as the streams of CUDA have it: of two, the
+        lower number goes first, and 0 is the usual one. Left out, that of the stream counts.
     epilogue : mapping, optional
         Tensors that the operation's epilogue has beside C and D, by their names. Epilogue functors have none.
 
@@ -110,6 +113,7 @@ class ReductionArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        launch_priority: int | None = None,
         epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
 
@@ -125,6 +129,7 @@ class ReductionArguments(Arguments):
         source: Any = None,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        launch_priority: int | None = None,
         epilogue: Mapping[str, Any] | None = None,
     ) -> None: ...
 
@@ -139,11 +144,13 @@ class ReductionArguments(Arguments):
         *,
         output_op: EpilogueScalars | None = None,
         bias: bool | None = None,
+        launch_priority: int | None = None,
         epilogue: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         tensors, extents = (workspace, destination, source), _plain(problem_size, partitions)
-        if not unknown and epilogue is None and self._start_ordinary(operation, extents, tensors, output_op, bias):
+        ordinary = not unknown and epilogue is None and launch_priority is None
+        if ordinary and self._start_ordinary(operation, extents, tensors, output_op, bias):
             return
         refuse_unknown("ReductionArguments", unknown, _KEYWORDS)
         self.operation = operation = check_operation(operation, ReductionOperation)
@@ -151,6 +158,7 @@ class ReductionArguments(Arguments):
         check_size(operation, size)
         self.problem_size, self.partitions = (size.rows, size.columns), size.partitions
         self.bias = check_bias(bias)
+        self._share(launch_priority)
         self._planes: Planes | None = None
         given = {"A": workspace, "C": source, "D": destination}
         given |= given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
@@ -374,6 +382,7 @@ _KEYWORDS = (
     "workspace",
     "destination",
     "source",
+    "launch_priority",
     "output_op",
     "bias",
     "epilogue",

@@ -21,6 +21,7 @@ from pycutlass.epilogue.places import where_called
 from pycutlass.epilogue.top_k import check_selected
 from pycutlass.epilogue.traced import is_traced
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.integers import attribute
 
 __all__ = ["EpilogueFunction", "epilogue_function"]
 
@@ -136,7 +137,7 @@ class EpilogueFunction:
                 f"{where_called()}{self.name} is an epilogue function, which is called with types, and is given a "
                 f"value of another one: what several functions share is a plain function, without the decorator"
             )
-        if np.ndim(element_output):
+        if isinstance(element_output, list | tuple) or attribute(element_output, "ndim"):
             raise ArgumentTypeError(
                 f"{self.name} is called with the type and the alignment of D, as in {self.name}(cutlass.float16, 8), "
                 f"and is given a {type(element_output).__name__}: on arrays it is computed by {self.name}.numpy(...)"

@@ -20,6 +20,7 @@ from pycutlass.families.sm90_memory import (
     lies_in_shared_memory,
     stages_of,
 )
+from pycutlass.families.sm90_multicast import check_slices
 from pycutlass.families.sm90_products import (
     PRODUCTS,
     accumulator_registers,
@@ -140,6 +141,7 @@ class _Sm90(KernelFamily):
         check_register_a(kernel, parts, by_tma=not any(self.copies_of(kernel)))
         _check_function(kernel)
         _check_columns(kernel)
+        check_slices(kernel.tile_description, parts.A, parts.B)
         or_ampere = ", or for an Ampere-style kernel "
         check_family(kernel.epilogue_functor, self.gemm, lambda: _or_ampere(kernel, or_ampere))
         _check_registers(kernel.tile_description, parts)

@@ -15,8 +15,9 @@ from pycutlass.families.table import nearest_multiple
 
 __all__ = ["check_native_tile"]
 
-#: Threadblocks that a cluster can have on every GPU, and bytes of K of one instruction.
-_MOST_OF_CLUSTER, _WGMMA_DEPTH = 8, 32
+#: Threadblocks that a cluster can have: 8 on every GPU, 16 where a part of it has as many multiprocessors, as is seen
+#: when a kernel is loaded. And bytes of K of one instruction.
+_MOST_OF_CLUSTER, _WGMMA_DEPTH = 16, 32
 #: Products of 8-bit floats that tensor cores add up before their sums are promoted (mma_promotion_interval).
 _PROMOTED = 128
 
@@ -25,9 +26,9 @@ def check_native_tile(tile: Tile, schedules: Mapping[KernelSchedule, tuple[int, 
     """Raise DescriptionError where warp groups cannot have the tile; `schedules` has the rows that each takes."""
     instruction = tile.math_instruction
     m, n, k = tile.cluster_shape or (1, 1, 1)
-    if k != 1 or not {m, n} <= {1, 2, 4, 8} or m * n > _MOST_OF_CLUSTER:
+    if k != 1 or not {m, n} <= {1, 2, 4, 8, 16} or m * n > _MOST_OF_CLUSTER:
         raise DescriptionError(
-            f"cluster_shape must be 1, 2, 4 or 8 along M and N, such as cluster_shape=[2, 1], of at most "
+            f"cluster_shape must be 1, 2, 4, 8 or 16 along M and N, such as cluster_shape=[2, 1], of at most "
             f"{_MOST_OF_CLUSTER} threadblocks; got {[m, n, k]}"
         )
     given = {"instruction_shape": instruction.instruction_shape, "warp_count": tile.warp_count}

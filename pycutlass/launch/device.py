@@ -15,6 +15,7 @@ from pycutlass.deferred_release import release_after
 from pycutlass.epilogue import EpilogueScalars
 from pycutlass.errors import ArgumentError, PoolError
 from pycutlass.kernel import PreparedKernel
+from pycutlass.launch.options import USUAL, LaunchOptions
 from pycutlass.launch.prepared import Inputs, Prepared
 from pycutlass.launch.problem import Problem, guards, libraries_of
 from pycutlass.launch.streams import follow_streams, run_joined, run_with_buffers
@@ -40,8 +41,12 @@ class DeviceLaunch:
     #: Buffers that were too small for an update. They go last: captured graphs may still use them.
     _outgrown: tuple[DeviceBuffer, ...] = ()
 
-    def __init__(self, operation: Operation, problem: Problem, ordinal: int) -> None:
+    #: What is asked of every launch; ordinary arguments ask nothing.
+    _options = USUAL
+
+    def __init__(self, operation: Operation, problem: Problem, ordinal: int, options: LaunchOptions = USUAL) -> None:
         self.ordinal = ordinal
+        self._options = options
         self._operation = operation
         #: Where all of its buffers come from, also those that an update needs; None is the pool of RMM.
         self._allocator = chosen.get().allocator
@@ -184,7 +189,9 @@ class DeviceLaunch:
     def _new_call(self, problem: Problem) -> _core.Call:
         loaded = kernel.load(self._operation, self.ordinal)
         self._layout = kernel.epilogue_layout(loaded)
-        return problem.make_call(loaded)
+        call = problem.make_call(loaded)
+        self._options.apply(call, self.ordinal)
+        return call
 
     def _begin(self, problem: Problem) -> Prepared:
         """Return a call with the scalars, on the current streams of the tensors' libraries."""

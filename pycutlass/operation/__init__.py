@@ -8,6 +8,7 @@ from pycutlass.operation.problems import GemmProblemSize, ReductionProblemSize
 from pycutlass.operation.reduction import ReductionOperation
 from pycutlass.operation.support import Support
 from pycutlass.operation.tiles import tile_descriptions
+from pycutlass.operation.waves import TileUse, tile_use
 
 __all__ = [
     "Conv2dOperation",
@@ -18,5 +19,7 @@ __all__ = [
     "ReductionOperation",
     "ReductionProblemSize",
     "Support",
+    "TileUse",
     "tile_descriptions",
+    "tile_use",
 ]

@@ -13,11 +13,13 @@ from pycutlass.errors import ToolkitError
 from pycutlass.toolkit.files import Memo, content_digest, is_directory, is_file, without_memo
 from pycutlass.toolkit.trace import look, look_at_trees
 
-__all__ = ["KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
+__all__ = ["COMPARED_CUTLASS", "KNOWN_CUDA", "KNOWN_CUTLASS", "Cutlass", "Toolkit", "numbers_defined"]
 
 # The generated text is written for these and tested with them.
 KNOWN_CUTLASS = "4.2"
 KNOWN_CUDA = "13.0"
+#: A later CUTLASS, from which one kernel of each kind is built and compared (tools/compare_cutlass.py), and no more.
+COMPARED_CUTLASS = "4.7"
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,22 @@ class Cutlass:
     @property
     def note(self) -> str:
         """What to know about this version; empty for the one that PyCUTLASS is written for."""
-        if f"{self.version}.".startswith(f"{KNOWN_CUTLASS}."):
+        if self._is(KNOWN_CUTLASS):
             return ""
-        return (
+        found = (
             f"the CUTLASS in {self.root} is version {self.version}; PyCUTLASS is written for and tested with "
-            f"{KNOWN_CUTLASS}, so kernels may not compile, or compute something else. {self._another}"
+            f"{KNOWN_CUTLASS}"
         )
+        if self._is(COMPARED_CUTLASS):
+            return (
+                f"{found}. Of {COMPARED_CUTLASS} it is known that kernels of every kind compile with as few spills "
+                f"(tools/compare_cutlass.py builds one of each and compares), no more: check results. {self._another}"
+            )
+        return f"{found}, so kernels may not compile, or compute something else. {self._another}"
+
+    def _is(self, release: str) -> bool:
+        """Whether this is a version of a release such as "4.2"."""
+        return f"{self.version}.".startswith(f"{release}.")
 
     @property
     def _another(self) -> str:

@@ -10,7 +10,7 @@ from descriptions import COLUMN
 from epilogue_functions import gated, reduced, residual
 from function_cases import check, drawn
 from hopper_classes import CLASSES, F16, described, of_tma
-from test_hopper_classes import TORCH, integers
+from hopper_launches import TORCH, integers
 
 import pycutlass
 from pycutlass import GemmArguments, GemmOperationUniversal, KernelSchedule, cutlass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hopper_classes import FAST, PINGPONG, described, of_tma, to_int32
-from test_hopper_classes import TORCH, integers, matrix
+from hopper_launches import TORCH, integers, matrix
 
 import pycutlass
 from pycutlass import GemmGroupedArguments, GemmOperationGrouped

@@ -371,6 +371,8 @@ def _functions() -> Iterator[Call]:
                lambda: {"packed": matrix.reshape(-1), "rows": 32, "columns": 64})  # fmt: skip
     yield Call("reorder_column", pycutlass.reorder_column, lambda: {"packed": matrix.reshape(-1)})
     yield Call("reorder_filter", pycutlass.reorder_filter, lambda: {"tensor": matrix.reshape(-1)})
+    use = {"operation": GEMM, "problem_size": (64, 64, 64), "sm_count": 4, "threadblocks": 1}
+    yield Call("tile_use", pycutlass.tile_use, lambda: use)
     yield Call("tile_descriptions", pycutlass.tile_descriptions, lambda: {"like": GEMM, "compute_capability": 90})
     yield Call("get_memory_pool", pycutlass.get_memory_pool, lambda: {"init_pool_size": 0, "max_pool_size": 2**30})
     yield Call("device_cc", pycutlass.device_cc, lambda: {"device": 0})

@@ -121,6 +121,15 @@ def test_other_cutlass_versions_are_noted(monkeypatch, tmp_path, version, known)
     assert known or (".".join(map(str, version)) in note and "4.2" in note)
 
 
+@pytest.mark.parametrize(("version", "compared"), [((4, 7, 0), True), ((4, 7, 1), True), ((4, 70, 0), False)])
+def test_the_note_says_what_was_tested_of_a_later_cutlass(monkeypatch, tmp_path, version, compared):
+    monkeypatch.setenv("CUTLASS_PATH", str(make_cutlass(tmp_path / "cutlass", version)))
+    note = toolkit.find_cutlass().note
+    assert ("tools/compare_cutlass.py" in note) is compared
+    assert ("may not compile" in note) is not compared
+    assert "tested with 4.2" in note and "Set CUTLASS_PATH to a checkout of CUTLASS 4.2" in note
+
+
 def test_cutlass_digest_follows_the_content(tmp_path, monkeypatch):
     root = make_cutlass(tmp_path / "cutlass")
     monkeypatch.setenv("CUTLASS_PATH", str(root))

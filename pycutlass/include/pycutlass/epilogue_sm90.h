@@ -185,6 +185,17 @@ struct EpilogueSm90 : Collective {
     return store_tile(loads, loaded, stores, stored, size, coord, accumulators, mma, thread, shared, map, 0);
   }
 
+  /// The same since CUTLASS 4.6, which has the tensor maps of the fusion beside it: that of a plain epilogue or of an
+  /// epilogue function has none.
+  template <typename Size, typename Tile, typename Coord, typename Accumulators, typename Mma, typename OfFusion>
+  CUTLASS_DEVICE auto store(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,
+                            StorePipelineState stored, Size size, Tile tile, Coord coord, Accumulators accumulators,
+                            Mma mma, int thread, TensorStorage& shared,
+                            cute::tuple<cute::TmaDescriptor*, OfFusion> const& maps, int subtile = -1) {
+    return store_tile(loads, loaded, stores, stored, size, coord, accumulators, mma, thread, shared, cute::get<0>(maps),
+                      0);
+  }
+
   CUTLASS_DEVICE auto store_tail(LoadPipeline loads, LoadPipelineState loaded, StorePipeline stores,
                                  StorePipelineState stored) {
     issued_ = 0;

@@ -136,6 +136,7 @@ struct GemmArraySm90 {
     Epilogue::fill(arguments.epilogue.thread, call.common);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
+    arguments.hw_info.max_active_clusters = most_clusters<ClusterShape>(call.common.sm_count);
     order_tiles(arguments.scheduler, call);
 
     if (!Kernel::can_implement(arguments)) return cutlass::Status::kErrorInvalidProblem;

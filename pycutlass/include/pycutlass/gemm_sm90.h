@@ -225,6 +225,15 @@ void order_tiles(Scheduler& arguments, pycutlass_gemm_call const& call) {
 
 #endif
 
+/// Clusters on so many multiprocessors, of those that not all parts of a GPU have room for; 0 leaves it to CUTLASS,
+/// which knows how many others there may be. Of the former the extension has counted the multiprocessors that can have
+/// one.
+template <typename ClusterShape>
+constexpr int most_clusters(int sm_count) {
+  constexpr int kThreadblocks = cute::size(ClusterShape{});
+  return kThreadblocks > 8 ? sm_count / kThreadblocks : 0;
+}
+
 /// D may be described apart from C. The scheduler is CUTLASS's for whole tiles, or for stream-K.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Fusion, typename Schedule, int Stages, typename D = C,
@@ -320,6 +329,7 @@ struct GemmSm90 {
     Epilogue::fill(arguments.epilogue.thread, call.common);
     arguments.hw_info.device_id = call.common.device;
     arguments.hw_info.sm_count = call.common.sm_count;
+    arguments.hw_info.max_active_clusters = most_clusters<ClusterShape>(call.common.sm_count);
     order_tiles(arguments.scheduler, call);
     if constexpr (kIsStreamK) {
       using Decomposition = decltype(arguments.scheduler.decomposition_mode);

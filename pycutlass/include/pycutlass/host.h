@@ -109,6 +109,11 @@ inline int ask_version() {
   return reinterpret_cast<PFN_cuDriverGetVersion_v2020>(function)(&version) == CUDA_SUCCESS ? version : 0;
 }
 
+inline int version_of_driver() {
+  if (driver_version < 0) driver_version = ask_version();
+  return driver_version;
+}
+
 /// Bytes of an element of a tensor map.
 inline uint64_t bytes_of(CUtensorMapDataType type) {
   switch (type) {
@@ -128,7 +133,7 @@ inline uint64_t bytes_of(CUtensorMapDataType type) {
 }
 
 /// Makes a tensor map. Drivers up to CUDA 13.1 set a bit in that of a tensor of less than 128 KiB that must not be set:
-/// CUTLASS clears it since 4.4 (cute/atom/copy_traits_sm90_tma.hpp).
+/// CUTLASS clears it itself since 4.4 (cute/atom/copy_traits_sm90_tma.hpp), after which this changes nothing.
 inline CUresult CUDAAPI encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                      cuuint64_t const* extents, cuuint64_t const* strides, cuuint32_t const* box,
                                      cuuint32_t const* steps, CUtensorMapInterleave interleave,
@@ -136,10 +141,9 @@ inline CUresult CUDAAPI encode_tiled(CUtensorMap* map, CUtensorMapDataType type,
                                      CUtensorMapFloatOOBfill fill) {
   CUresult const result =
       driver_encode_tiled(map, type, rank, address, extents, strides, box, steps, interleave, swizzle, promotion, fill);
-  if (driver_version < 0) driver_version = ask_version();
   uint64_t bytes = extents[0] * bytes_of(type);
   for (cuuint32_t i = 1; i < rank; ++i) bytes += (extents[i] - 1) * strides[i - 1];
-  if (result == CUDA_SUCCESS && bytes < (128 << 10) && driver_version <= 13010) {
+  if (result == CUDA_SUCCESS && bytes < (128 << 10) && version_of_driver() <= 13010) {
     reinterpret_cast<uint64_t*>(map)[1] &= ~(uint64_t(1) << 21);
   }
   return result;
@@ -157,6 +161,11 @@ __attribute__((visibility("hidden"))) cudaError_t cudaDeviceGetAttribute(int* va
   return pycutlass::driver.get_attribute
              ? static_cast<cudaError_t>(pycutlass::driver.get_attribute(value, static_cast<int>(attribute), ordinal))
              : cudaErrorInsufficientDriver;
+}
+__attribute__((visibility("hidden"))) cudaError_t cudaDriverGetVersion(int* version) {  // since CUTLASS 4.4
+  if (!pycutlass::driver.get_entry_point) return cudaErrorInsufficientDriver;
+  *version = pycutlass::version_of_driver();
+  return cudaSuccess;
 }
 __attribute__((visibility("hidden"))) cudaError_t
 cudaGetDriverEntryPointByVersion(char const* symbol, void** function, unsigned int cuda_version, unsigned long long,

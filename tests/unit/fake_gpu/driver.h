@@ -82,6 +82,9 @@ struct State {
   std::map<std::string, int> codes;  // calls that fail from now on
   long calls = 0, fails_at = -1;
   double clock = 0;  // milliseconds that GPUs have worked: a kernel takes 0.005, a byte that is set a millionth
+  int priority = 0;  // of the last launch that asked for one
+  int clusters = 1;  // of more than 8 threadblocks, that a GPU holds
+  bool allows_large_clusters = false;
   int fails_with = 0, libraries = 0, events = 0, running_on = -1;
   std::vector<std::vector<std::function<void()>>> graphs;
   std::mutex gate;

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -446,7 +447,9 @@ __attribute__((visibility("default"))) void EXPORTED(void const* params) { run(p
 __attribute__((visibility("default"))) void pycutlass_bind(pycutlass_driver const* driver) { functions = *driver; }
 
 __attribute__((visibility("default"))) int pycutlass_describe(pycutlass_kernel_info* info) {
-  *info = {PYCUTLASS_ABI_VERSION, sizeof(Params), 0, {128, 1}, {1, 1, 1}, sizeof(Record), sizeof(Epilogue), {}};
+  char const* const cluster = std::getenv("FAKE_CLUSTER");
+  unsigned const together = cluster ? static_cast<unsigned>(std::atoi(cluster)) : 1;
+  *info = {PYCUTLASS_ABI_VERSION, sizeof(Params), 0, {128, 1}, {together, 1, 1}, sizeof(Record), sizeof(Epilogue), {}};
   for (int role = 0; role <= (FAMILY == 6 ? PYCUTLASS_SCALE_B : PYCUTLASS_D); ++role) {
     if (FAMILY != 2 || role != PYCUTLASS_B) info->elements[role] = kElement;
   }

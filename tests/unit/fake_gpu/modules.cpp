@@ -50,8 +50,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction functio
   return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute, int) {
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   ENTER(cuFuncSetAttribute);
+  if (attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) state().allows_large_clusters = value != 0;
   return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -68,12 +69,28 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
   return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function, CUlaunchConfig const* config) {
+  ENTER(cuOccupancyMaxActiveClusters);
+  if (!state().allows_large_clusters) violation("a cluster of more than 8 threadblocks without leave for it");
+  CUlaunchAttribute const& attribute = config->attrs[0];
+  if (config->numAttrs != 1 || attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ||
+      config->gridDimX % attribute.value.clusterDim.x != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *clusters = state().clusters;
+  if (*clusters < 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  return current == function->context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, void** arguments, void**) {
   ENTER(cuLaunchKernelEx);
   STREAM(config->hStream);
   if (function->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
   CUlib_st* const library = function->library;
   if (library->unloaded) violation("a launch of an unloaded kernel");
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY) state().priority = config->attrs[i].value.priority;
+  }
   auto const* begin = static_cast<unsigned char const*>(arguments[0]);
   std::vector<unsigned char> params(begin, begin + library->params_bytes);
   push(stream, [params, library] {
@@ -84,6 +101,10 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
   });
   return CUDA_SUCCESS;
 }
+
+void fake_clusters(int clusters) { state().clusters = clusters; }
+
+int fake_priority() { return state().priority; }
 
 int fake_libraries() { return state().libraries; }
 
