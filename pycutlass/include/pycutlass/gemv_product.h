@@ -77,12 +77,55 @@ CUTLASS_DEVICE int add_up_lanes(Sum* values, int lane) {
   }
 }
 
+/// An element as a number that is multiplied.
+template <typename Number, typename Element>
+struct GemvNumber {
+  CUTLASS_HOST_DEVICE static Number of(Element const& element) {
+    return cutlass::NumericConverter<Number, Element>()(element);
+  }
+};
+
+#if defined(CUDA_PTX_FP8_CVT_ENABLED)
+constexpr bool kConvertsFloat8 = true;
+#else
+// Older GPUs have no instruction for 8-bit floats, and CUTLASS's conversion is long.
+constexpr bool kConvertsFloat8 = false;
+
+/// The same bits in float, with an exponent that is too small by the difference of the biases.
+template <>
+struct GemvNumber<float, cutlass::float_e4m3_t> {
+  CUTLASS_HOST_DEVICE static float of(cutlass::float_e4m3_t const& element) {
+    union {
+      uint32_t bits;
+      float number;
+    } found = {uint32_t(element.raw() & 0x80) << 24 | uint32_t(element.raw() & 0x7f) << 20};
+    found.number *= 0x1p120f;
+    if ((element.raw() & 0x7f) == 0x7f) found.bits = 0x7fffffff;
+    return found.number;
+  }
+};
+/// The upper half of float16.
+template <>
+struct GemvNumber<float, cutlass::float_e5m2_t> {
+  CUTLASS_HOST_DEVICE static float of(cutlass::float_e5m2_t const& element) {
+    return float(cutlass::half_t::bitcast(uint16_t(element.raw() << 8)));
+  }
+};
+#endif
+
 /// Some of a fragment's elements as numbers that are multiplied.
-template <typename Sum, int kCount, typename Element, int kAll>
-CUTLASS_HOST_DEVICE cutlass::Array<Sum, kCount> numbers_of(GemvFragment<Element, kAll> const& fragment, int first) {
-  using Few = cutlass::Array<Element, kCount>;
-  return cutlass::NumericArrayConverter<Sum, Element, kCount>()(
-      *reinterpret_cast<Few const*>(reinterpret_cast<Element const*>(&fragment) + first));
+template <typename Number, int kCount, typename Element, int kAll>
+CUTLASS_HOST_DEVICE cutlass::Array<Number, kCount> numbers_of(GemvFragment<Element, kAll> const& fragment, int first) {
+  if constexpr (sizeof(Element) == 1 && !kConvertsFloat8) {
+    cutlass::Array<Number, kCount> numbers;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount; ++i) numbers[i] = GemvNumber<Number, Element>::of(fragment.elements[first + i]);
+    return numbers;
+  } else {
+    using Few = cutlass::Array<Element, kCount>;
+    auto const* const elements = reinterpret_cast<Element const*>(&fragment) + first;
+    return cutlass::NumericArrayConverter<Number, Element, kCount>()(*reinterpret_cast<Few const*>(elements));
+  }
 }
 
 /// What the threads of a warp have in common, whichever way their loads lie: `kCount` sums of each, of `kAcross` columns
@@ -259,7 +302,7 @@ struct GemvAlongN {
       auto const of_columns = numbers_of<Sum, kFew>(columns, first);
       CUTLASS_PRAGMA_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        Sum const of_row = cutlass::NumericConverter<Sum, ElementA>()(ElementA(rows[r].elements[line]));
+        Sum const of_row = GemvNumber<Sum, ElementA>::of(ElementA(rows[r].elements[line]));
         CUTLASS_PRAGMA_UNROLL
         for (int v = 0; v < kFew; ++v) {
           Sum& sum = all.sums[r * kVector + first + v];
