@@ -135,7 +135,7 @@ def why_not(functor: _Typed, family: Family) -> str:
     reduced = ", ".join(port.name for port in functor.outputs if port.form != "matrix")
     if reduced and family is Family.GEMV:
         return (
-            f"{functor.name} makes {reduced} of many elements of D, and {family.value} have threads of single elements: "
+            f"{functor.name} makes {reduced} of many elements of D, and threads of {family.value} have single ones: "
             f"leave that to another kernel, or use an Ampere-style or a Hopper-native GEMM"
         )
     tiles = ", ".join(port.name for port in functor.outputs if port.tile)

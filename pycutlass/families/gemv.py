@@ -200,9 +200,7 @@ def _refuse_shape(tile: Tile, B: Tensor | None) -> NoReturn:
     shapes = [shape for by_rows in layouts for shape in gemv_shapes(rows, warps, bits, by_rows)]
     nearest = min(
         shapes,
-        key=lambda shape: sum(
-            abs(numbers.log2(a / b)) for a, b in zip(shape, tile.threadblock_shape, strict=True)
-        ),
+        key=lambda shape: sum(abs(numbers.log2(a / b)) for a, b in zip(shape, tile.threadblock_shape, strict=True)),
     )
     of_B = "" if B is None else f" of a B that is {B.order},"
     raise DescriptionError(

@@ -1,10 +1,10 @@
-// GEMV: a GEMM with few rows, D = epilogue(A x B, C), on CUDA cores, behind the call record. Its time is that of reading
-// B, of which each element is read once for all rows of a tile: by 16 bytes, several of them on their way to each thread
-// at a time. A is small, and stays in the caches.
+// GEMV: a GEMM with few rows, D = epilogue(A x B, C), on CUDA cores, behind the call record. Its time is that of
+// reading B, of which each element is read once for all rows of a tile: by 16 bytes, several of them on their way to
+// each thread at a time. A is small, and stays in the caches.
 //
 // The elements of B that a thread loads at once lie along K, where B is column-major, or along N. Each thread adds up
-// its part of K for some elements of D; threads of a warp add up theirs by shuffles, warps through shared memory, always
-// in the same order. Then each thread takes elements of D, one at a time, through the epilogue.
+// its part of K for some elements of D; threads of a warp add up theirs by shuffles, warps through shared memory,
+// always in the same order. Then each thread takes elements of D, one at a time, through the epilogue.
 #pragma once
 
 #include "pycutlass/epilogue.h"
@@ -109,9 +109,9 @@ struct Gemv {
   static constexpr int kTileM = Tile::kM, kTileN = Tile::kN, kWarps = Warps::kCount;
   using RowMajor = cutlass::layout::RowMajor;
   static_assert(cutlass::platform::is_same<typename A::Layout, RowMajor>::value, "the elements of A lie along K");
-  using Threads = cutlass::platform::conditional_t<cutlass::platform::is_same<typename B::Layout, RowMajor>::value,
-                                                   GemvAlongN<A, B, Sum, Tile, Warps>,
-                                                   GemvAlongK<A, B, Sum, Tile, Warps>>;
+  using Threads =
+      cutlass::platform::conditional_t<cutlass::platform::is_same<typename B::Layout, RowMajor>::value,
+                                       GemvAlongN<A, B, Sum, Tile, Warps>, GemvAlongK<A, B, Sum, Tile, Warps>>;
   using ElementA = typename A::Element;
   using ElementB = typename B::Element;
   using ElementC = typename C::Element;
@@ -259,9 +259,8 @@ struct TransposedGemv : Problem {
   using Call = pycutlass_gemm_call;
 
 #if !PYCUTLASS_DEVICE_SIDE
-  using Operands =
-      Elements<typename Problem::ElementB, typename Problem::ElementA, typename Problem::ElementC,
-               typename Problem::ElementC>;
+  using Operands = Elements<typename Problem::ElementB, typename Problem::ElementA, typename Problem::ElementC,
+                            typename Problem::ElementC>;
 
   static cutlass::Status plan(Call const& call, void* storage, pycutlass_plan_result& result) {
     Call transposed = call;

@@ -24,7 +24,8 @@ struct alignas(sizeof(Element) * kCount) GemvFragment {
   cutlass::Array<Element, kCount> elements;
 };
 
-/// Loads from memory that is not written meanwhile. `kOnce`: nobody else reads it, so that the L1 cache need not keep it.
+/// Loads from memory that is not written meanwhile. `kOnce`: nobody else reads it, so that the L1 cache need not keep
+/// it.
 template <bool kOnce, typename Piece>
 CUTLASS_HOST_DEVICE void load_piece(Piece const* from, Piece* to) {
 #if defined(__CUDA_ARCH__)
@@ -128,8 +129,8 @@ CUTLASS_HOST_DEVICE cutlass::Array<Number, kCount> numbers_of(GemvFragment<Eleme
   }
 }
 
-/// What the threads of a warp have in common, whichever way their loads lie: `kCount` sums of each, of `kAcross` columns
-/// side by side; lanes whose numbers differ by multiples of `kStep` have the same ones.
+/// What the threads of a warp have in common, whichever way their loads lie: `kCount` sums of each, of `kAcross`
+/// columns side by side; lanes whose numbers differ by multiples of `kStep` have the same ones.
 template <typename Sum_, int kCount_, int kAcross, int kStep>
 struct GemvSums {
   using Sum = Sum_;
@@ -241,8 +242,8 @@ struct GemvAlongK {
   }
 };
 
-/// Threads of which each loads elements along N, some lines one below the other. Those of a warp lie along N, as many as
-/// its columns take, and then along K.
+/// Threads of which each loads elements along N, some lines one below the other. Those of a warp lie along N, as many
+/// as its columns take, and then along K.
 template <typename A, typename B, typename Sum, typename Tile, typename Warps>
 struct GemvAlongN {
   using ElementA = typename A::Element;
