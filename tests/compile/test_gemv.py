@@ -38,7 +38,7 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(na
     assert host.elements == {letter: getattr(operation, letter).type.short for letter in "ABCD"}
     tile, parts = operation.tile_description, operation.family.parts_of(operation)
     assert host.shared_bytes == operation.family.shared_bytes(tile, parts.A, parts.B, parts.C)
-    assert host.threads == (tile.num_threads, 1)
+    assert host.threads == tile.num_threads
 
 
 @pytest.mark.parametrize(
