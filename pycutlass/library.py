@@ -126,7 +126,7 @@ MathOperation.multiply_add)
             element_b=b.tag,
             element_accumulator=accumulator.tag,
             is_tensor_op=of_tensor_cores,
-            family=AMPERE if self.instruction_shape is not None else SM90 if of_tensor_cores else GEMV,
+            family=AMPERE if self.instruction_shape is not None else GEMV if self.opcode_class == _SIMT else SM90,
         )
         adds = self.math_operation is MathOperation.multiply_add
         if of_tensor_cores and a.is_integer and adds and self.instruction_shape is not None:

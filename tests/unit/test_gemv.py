@@ -56,11 +56,9 @@ def test_one_text_is_made_for_each_that_differs() -> None:
     assert gemv(capability=86).emit() == gemv().emit()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", [name for name, each in CLASSES.items() if not each.epilogue_functor.is_tree])
 def test_the_host_multiplies(name: str, without_gpu: None) -> None:
     operation = CLASSES[name]
-    if operation.epilogue_functor.is_tree:
-        pytest.skip("functions are tested with their values elsewhere")
     m, n, k = (48, 4, 32) if operation.swap_ab else (4, 48, 32)
     chance = np.random.default_rng(5)
     A, B = operation.A, operation.B
