@@ -214,3 +214,38 @@ def test_arguments_go_over_to_others_and_results_take_the_place_of_c() -> None:
     operation.run(arguments)
     arguments.sync()
     assert torch.equal(C.double(), c + (a + other) @ b)
+
+
+@pytest.mark.parametrize("name", ["f16 of 8 rows, for Hopper", "f32 to columns", "few columns"])
+def test_a_bias_and_scalars_in_device_memory(name: str) -> None:
+    """A vector stands for all rows of a row-major C, or for all columns of a column-major one."""
+    operation = PLAIN[name]
+    m, n, k = problem(operation, (5, 133, 1040))
+    a, b, bias = integers(m, k), integers(k, n), integers(n if operation.C.is_row_major else m, most=2)
+    (A, _), (B, _) = guarded(operation.A, a), guarded(operation.B, b)
+    D, memory = guarded(operation.D, torch.full((m, n), 99.0, device="cuda"))
+    alpha, beta = (torch.tensor([number], device="cuda", dtype=torch.float32) for number in (2.0, -3.0))
+    vector = bias.to(TORCH[operation.C.type.short])
+    output_op = operation.epilogue_type(alpha, beta)
+    arguments = GemmArguments(operation, (m, n, k), A, B, vector, D, output_op=output_op)
+    operation.run(arguments)
+    arguments.sync()
+    bias = bias if operation.C.is_row_major else bias[:, None]
+    assert torch.equal(D.double(), (2 * (a @ b) - 3 * bias).to(D.dtype).double())
+    check_guard(operation.D, memory)
+
+
+def test_a_weight_is_shared_by_a_batch_and_a_view_is_enough() -> None:
+    """B of two dimensions, A in the middle of larger memory, and a D whose matrices are lines of one matrix."""
+    operation = CLASSES["f16"]
+    batch, n, k = 6, 260, 512
+    a, b = integers(batch, 1, k), integers(k, n)
+    room = torch.full((batch, 3, k), 5.0, device="cuda").half()
+    room[:, 1:2] = a.half()
+    D = torch.full((1, batch, n), 99.0, device="cuda").half()
+    mode = cutlass.gemm.Mode.Batched
+    B = b.half().mT.contiguous().mT
+    arguments = GemmArguments(operation, (1, n, k), room[:, 1:2], B, None, D.swapaxes(0, 1), mode, batch=batch)
+    operation.run(arguments)
+    arguments.sync()
+    assert torch.equal(D[0].double(), (a @ b)[:, 0])
