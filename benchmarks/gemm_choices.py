@@ -9,6 +9,7 @@ from benchmarks.kernels import gemv, hopper
 from benchmarks.problems import Problem
 from benchmarks.timing import Loop
 from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder
+from pycutlass.families.gemv import gemv_shapes
 
 __all__ = [
     "SWIZZLES",
@@ -57,7 +58,7 @@ PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
 GEMV_TILES: tuple[tuple[int, int, Size], ...] = (
     *((4, 1024, (1, 4, 1)), (4, 2048, (1, 4, 1)), (8, 1024, (1, 4, 1)), (16, 512, (1, 4, 1))),
     *((8, 1024, (1, 8, 1)), (2, 2048, (1, 2, 2)), (4, 2048, (1, 2, 2)), (4, 4096, (1, 2, 2))),
-    *((1, 8192, (1, 1, 4)), (2, 4096, (1, 1, 4)), (4, 2048, (1, 1, 4)), (8, 2048, (1, 1, 8))),
+    *((1, 8192, (1, 1, 4)), (2, 4096, (1, 1, 4)), (4, 2048, (1, 1, 4)), (4, 4096, (1, 1, 8))),
 )
 _MULTIPROCESSORS = 132
 
@@ -210,7 +211,7 @@ def _gemv_choices(size: Size) -> Iterator[GemvChoice]:
     if rows is None:
         return
     for columns, depth, warps in GEMV_TILES:
-        if rows * columns // warps[1] <= 32:
+        if (rows, columns, depth) in gemv_shapes(rows, warps, 16, by_rows=False):
             yield GemvChoice((rows, columns, depth), warps)
 
 

@@ -28,9 +28,9 @@ _FLOAT8 = itertools.product(("e4m3", "e5m2"), repeat=2)
 _LANES, _BYTES = 32, 16  # of a warp, and of a load
 #: What a kernel is instantiated with; tests/compile has those with the most registers.
 _ROWS, _MOST_WARPS = (1, 2, 4, 8), 8
-_SUMS_ALONG_K, _SUMS_ALONG_N = 32, 64  # of a thread
-_LOADS, _COLUMNS = (1, 2, 4, 8), (1, 2, 4, 8)
-_MOST_LOADS = 16  # of a thread, in a step
+_SUMS_ALONG_N = 64  # of a thread
+_LOADS, _COLUMNS = (1, 2, 4, 8), (1, 2, 4)
+_MOST_LOADS = {1: 16, 2: 16, 4: 16, 8: 8}  # of a thread, in a step, by rows
 _Mode = _core.GemmMode
 
 
@@ -182,7 +182,7 @@ def gemv_shapes(rows: int, warps: Shape, bits: int, by_rows: bool) -> Iterator[S
             yield rows, across * lanes * vector, deep * loads * _LANES // lanes
         return
     for columns, loads in itertools.product(_COLUMNS, _LOADS):
-        if rows * columns <= _SUMS_ALONG_K and columns * loads <= _MOST_LOADS:
+        if columns * loads <= _MOST_LOADS[rows]:
             yield rows, across * columns, deep * loads * _LANES * vector
 
 

@@ -68,7 +68,7 @@ def to_int32() -> LinearCombination:
 
 CLASSES: dict[str, GemmOperationUniversal] = {
     "f16": gemv(),
-    "f16 of 8 rows, for Hopper": gemv(shape=(8, 16, 1024), capability=90),
+    "f16 of 8 rows, for Hopper": gemv(shape=(8, 16, 512), capability=90),
     "bf16, warps that divide K": gemv("bf16", d="bf16", shape=(4, 2, 4096), warps=(1, 2, 4)),
     "f16, single elements": gemv(shape=(2, 8, 512), alignment=1),
     "f32 to columns": gemv("f32", d="f32", shape=(4, 16, 256), of_d=COLUMN),
@@ -110,7 +110,7 @@ HEAVY: dict[str, GemmOperationUniversal] = {
         kind, d="f16", shape=(rows, 4 * columns, 32 * loads * 128 // element(TAG[kind]).bits)
     )
     for kind in ("f16", "f32", "e4m3")
-    for rows, columns, loads in ((8, 4, 4), (4, 8, 2), (8, 2, 8), (1, 8, 2))
+    for rows, columns, loads in ((8, 4, 2), (8, 2, 4), (4, 4, 4), (1, 2, 8))
 } | {
     f"{kind} by rows, {rows} rows": gemv(kind, d="f16", shape=shape, warps=(1, 1, 4), layout=ROW)
     for kind, rows, shape in (("f16", 8, (8, 64, 128)), ("e4m3", 8, (8, 64, 128)), ("e4m3", 4, (4, 128, 128)))

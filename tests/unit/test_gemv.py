@@ -102,7 +102,7 @@ def test_a_shape_that_threads_do_not_divide_names_one_that_they_do() -> None:
         tile_of("f16", shape=(1, 8, 96))
     with pytest.raises(DescriptionError, match=r"B that is cutlass\.RowMajor.*the nearest is \[1, 32, 256\]"):
         gemv(shape=(1, 8, 1024), layout=ROW)
-    with pytest.raises(DescriptionError, match=r"B that is cutlass\.ColumnMajor.*the nearest is \[1, 32, 256\]"):
+    with pytest.raises(DescriptionError, match=r"B that is cutlass\.ColumnMajor.*the nearest is \[1, 16, 256\]"):
         gemv(shape=(1, 64, 128), warps=(1, 4, 1))
 
 

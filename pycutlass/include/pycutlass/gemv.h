@@ -180,6 +180,7 @@ struct Gemv {
     CUTLASS_DEVICE static void finish(Params const& params, SharedStorage const& shared, int64_t batch, int first_row) {
       EpilogueOp const epilogue(params.epilogue);
       int const first_column = int(blockIdx.x) * kTileN;
+      CUTLASS_PRAGMA_NO_UNROLL
       for (int i = threadIdx.x; i < kTileM * kTileN; i += kThreadCount) {
         int const r = i / kTileN, n = i % kTileN;
         GemvPlace const place{first_row + r, first_column + n, params.m, params.n, batch};

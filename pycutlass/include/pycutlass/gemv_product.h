@@ -163,6 +163,7 @@ struct GemvAlongK {
   static constexpr int kRows = Tile::kM, kColumns = Tile::kN / Warps::kN, kDepth = Tile::kK / Warps::kK;  // of a warp
   static constexpr int kVector = 16 / sizeof(ElementB);   // elements of a load
   static constexpr int kLoads = kDepth / (32 * kVector);  // of a thread and a column, in a step
+  static constexpr bool kIsEarly = kRows * kLoads <= 8;   // whether there is room for all of A in a step
   static_assert(kColumns * Warps::kN == Tile::kN && kDepth * Warps::kK == Tile::kK);
   static_assert(kLoads * 32 * kVector == kDepth && sizeof(ElementA) == sizeof(ElementB));
   using FragmentA = GemvFragment<ElementA, kVector>;
@@ -196,13 +197,23 @@ struct GemvAlongK {
           load_fragment<B::kAlignment, true>(columns[c] + here, rest(here), loaded[i][c]);
         }
       }
+      FragmentA of_rows[kIsEarly ? kLoads : 1][kRows];
+      auto const load_rows = [&](int i) {
+        int const here = at + i * 32 * kVector;
+        CUTLASS_PRAGMA_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          load_fragment<A::kAlignment, false>(rows[r] + here, rest(here), of_rows[kIsEarly ? i : 0][r]);
+        }
+      };
+      if constexpr (kIsEarly) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kLoads; ++i) load_rows(i);
+      }
+      __syncwarp();  // else compilers multiply what has come before they load the rest, to save registers
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kLoads; ++i) {
-        int const here = at + i * 32 * kVector;
-        FragmentA of_rows[kRows];
-        CUTLASS_PRAGMA_UNROLL
-        for (int r = 0; r < kRows; ++r) load_fragment<A::kAlignment, false>(rows[r] + here, rest(here), of_rows[r]);
-        multiply(of_rows, loaded[i]);
+        if constexpr (!kIsEarly) load_rows(i);
+        multiply(of_rows[kIsEarly ? i : 0], loaded[i]);
       }
     });
   }
@@ -284,6 +295,7 @@ struct GemvAlongN {
       for (int r = 0; r < kRows; ++r) {
         load_fragment<A::kAlignment, false>(rows[r] + at, kIsWhole ? kLoads : k - at, of_rows[r]);
       }
+      __syncwarp();  // as above
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kLoads; ++i) multiply(of_rows, i, loaded[i]);
     });
