@@ -30,7 +30,8 @@ _LANES, _BYTES = 32, 16  # of a warp, and of a load
 _ROWS, _MOST_WARPS = (1, 2, 4, 8), 8
 _SUMS_ALONG_N = 64  # of a thread
 _LOADS, _COLUMNS = (1, 2, 4, 8), (1, 2, 4)
-_MOST_LOADS = {1: 16, 2: 16, 4: 16, 8: 8}  # of a thread, in a step, by rows
+#: Loads of a thread in a step; of many rows, or of elements of 8 bits, there are registers for fewer.
+_MOST_LOADS, _FEWER_LOADS = 16, 8
 _Mode = _core.GemmMode
 
 
@@ -181,8 +182,9 @@ def gemv_shapes(rows: int, warps: Shape, bits: int, by_rows: bool) -> Iterator[S
         for lanes, loads in itertools.product((1, 2, 4, 8, 16, 32), _LOADS):
             yield rows, across * lanes * vector, deep * loads * _LANES // lanes
         return
+    most = _FEWER_LOADS if rows == _ROWS[-1] or bits == 8 else _MOST_LOADS
     for columns, loads in itertools.product(_COLUMNS, _LOADS):
-        if columns * loads <= _MOST_LOADS[rows]:
+        if columns * loads <= most:
             yield rows, across * columns, deep * loads * _LANES * vector
 
 

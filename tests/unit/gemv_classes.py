@@ -109,8 +109,11 @@ HEAVY: dict[str, GemmOperationUniversal] = {
     f"{kind}, {rows} rows, {columns} columns, {loads} loads": gemv(
         kind, d="f16", shape=(rows, 4 * columns, 32 * loads * 128 // element(TAG[kind]).bits)
     )
-    for kind in ("f16", "f32", "e4m3")
-    for rows, columns, loads in ((8, 4, 2), (8, 2, 4), (4, 4, 4), (1, 2, 8))
+    for kind, tiles in (
+        *((kind, ((8, 4, 2), (8, 2, 4), (4, 4, 4), (1, 2, 8))) for kind in ("f16", "f32")),
+        ("e4m3", ((8, 4, 2), (8, 2, 4), (4, 4, 2), (1, 1, 8))),
+    )
+    for rows, columns, loads in tiles
 } | {
     f"{kind} by rows, {rows} rows": gemv(kind, d="f16", shape=shape, warps=(1, 1, 4), layout=ROW)
     for kind, rows, shape in (("f16", 8, (8, 64, 128)), ("e4m3", 8, (8, 64, 128)), ("e4m3", 4, (4, 128, 128)))
