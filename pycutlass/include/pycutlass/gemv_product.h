@@ -163,7 +163,8 @@ struct GemvAlongK {
   static constexpr int kRows = Tile::kM, kColumns = Tile::kN / Warps::kN, kDepth = Tile::kK / Warps::kK;  // of a warp
   static constexpr int kVector = 16 / sizeof(ElementB);   // elements of a load
   static constexpr int kLoads = kDepth / (32 * kVector);  // of a thread and a column, in a step
-  static constexpr bool kIsEarly = kRows * kLoads <= 8;   // whether there is room for all of A in a step
+  /// Whether there are registers for all of A in a step; conversions of 8-bit floats take some.
+  static constexpr bool kIsEarly = kRows * kLoads <= (sizeof(ElementA) == 1 ? 4 : 8);
   static_assert(kColumns * Warps::kN == Tile::kN && kDepth * Warps::kK == Tile::kK);
   static_assert(kLoads * 32 * kVector == kDepth && sizeof(ElementA) == sizeof(ElementB));
   using FragmentA = GemvFragment<ElementA, kVector>;
