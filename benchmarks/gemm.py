@@ -19,7 +19,7 @@ from benchmarks.duels import alone_duel, geometric_mean
 from benchmarks.gemm_choices import (
     SWIZZLES,
     TILES,
-    Choice,
+    AnyChoice,
     cooperative_choices,
     pingpong_choices,
     shape_choices,
@@ -59,7 +59,7 @@ WAYS = "Ways to divide the work"
 _MORE = (
     "Where tiles are fewer than twice the multiprocessors, stream-K and split-K of cooperative tiles as well, and "
     "parallel split-K, with the time of the kernel that adds up; with up to 128 rows the transposed problem (swap_ab), "
-    "in tiles of as few columns, whole and divided along K."
+    "in tiles of as few columns, whole and divided along K; with up to 8 rows GEMVs on CUDA cores."
 )
 _ALONE = 8  # choices that were the fastest when queued, and are tried alone
 _NO_PDL = "the same, launch_with_pdl=False"
@@ -245,7 +245,7 @@ class Contest:
 
 
 def contest(
-    problem: Problem, choices: Sequence[Choice], seconds: float, others: Mapping[str, Loop] | None = None
+    problem: Problem, choices: Sequence[AnyChoice], seconds: float, others: Mapping[str, Loop] | None = None
 ) -> Contest:
     """Find the fastest of `choices`, then measure it, `others` and torch.mm in turns."""
     compiled = [choice for choice in choices if choice.launched.artifacts]
@@ -261,7 +261,12 @@ def contest(
 
 
 def _choose_and_compare(
-    report: Report, name: str, problem: Problem, choices: Sequence[Choice], seconds: float, others: Mapping[str, Loop]
+    report: Report,
+    name: str,
+    problem: Problem,
+    choices: Sequence[AnyChoice],
+    seconds: float,
+    others: Mapping[str, Loop],
 ) -> float:
     """Record a table of one contest and return the ratio to cuBLAS."""
     found = contest(problem, choices, seconds, others)

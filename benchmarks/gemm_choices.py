@@ -1,16 +1,26 @@
-"""The Hopper kernels that are tried for a problem: tiles, clusters, schedules, and how they divide K."""
+"""The kernels that are tried for a problem: tiles, clusters, schedules, how they divide K, and GEMVs for few rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from benchmarks.kernels import hopper
+from benchmarks.kernels import gemv, hopper
 from benchmarks.problems import Problem
 from benchmarks.timing import Loop
 from pycutlass import GemmOperationUniversal, KernelSchedule, RasterOrder
+from pycutlass.families.gemv import gemv_shapes
 
-__all__ = ["SWIZZLES", "TILES", "Choice", "cooperative_choices", "pingpong_choices", "shape_choices", "ways_table"]
+__all__ = [
+    "SWIZZLES",
+    "TILES",
+    "AnyChoice",
+    "Choice",
+    "cooperative_choices",
+    "pingpong_choices",
+    "shape_choices",
+    "ways_table",
+]
 
 Size = tuple[int, int, int]
 
@@ -43,6 +53,12 @@ PARALLEL_TILES: tuple[tuple[KernelSchedule, Size, tuple[int, int]], ...] = (
     (KernelSchedule.Pingpong, (128, 128, 64), (2, 1)),
     (KernelSchedule.Cooperative, (128, 256, 64), (2, 1)),
     (KernelSchedule.Cooperative, (256, 128, 64), (1, 2)),
+)
+#: Columns, K and warps of GEMVs. A thread has 64 or 128 bytes of B on their way to it, and A from the caches.
+GEMV_TILES: tuple[tuple[int, int, Size], ...] = (
+    *((4, 1024, (1, 4, 1)), (4, 2048, (1, 4, 1)), (8, 1024, (1, 4, 1)), (16, 512, (1, 4, 1))),
+    *((8, 1024, (1, 8, 1)), (2, 2048, (1, 2, 2)), (4, 2048, (1, 2, 2)), (4, 4096, (1, 2, 2))),
+    *((1, 8192, (1, 1, 4)), (2, 4096, (1, 1, 4)), (4, 2048, (1, 1, 4)), (4, 4096, (1, 1, 8))),
 )
 _MULTIPROCESSORS = 132
 
@@ -94,6 +110,42 @@ class Choice:
         return problem.pycutlass(self.operation, self.raster, launch_with_pdl=launch_with_pdl, slices=slices)
 
 
+@dataclass(frozen=True)
+class GemvChoice:
+    """A kernel of CUDA cores for few rows."""
+
+    tile: Size
+    warps: Size
+
+    @property
+    def name(self) -> str:
+        """How the tables call it."""
+        shape, warps = ("x".join(map(str, each)) for each in (self.tile, self.warps))
+        return f"Gemv {shape}, warps {warps}"
+
+    @property
+    def way(self) -> str:
+        """How it divides the work."""
+        return "GEMV"
+
+    @property
+    def operation(self) -> GemmOperationUniversal:
+        """The kernel."""
+        return gemv(self.tile, self.warps)
+
+    @property
+    def launched(self) -> GemmOperationUniversal:
+        """The kernel that is compiled."""
+        return self.operation
+
+    def loop(self, problem: Problem, *, launch_with_pdl: bool = True) -> Loop:
+        """Return a loop over the kernel."""
+        return problem.pycutlass(self.operation, launch_with_pdl=launch_with_pdl)
+
+
+AnyChoice = Choice | GemvChoice
+
+
 def cooperative_choices() -> list[Choice]:
     """Return what the requirement leaves open for the cooperative kernel."""
     return [Choice(KernelSchedule.Cooperative, (128, 256, 64), (2, 1), 4, raster) for raster in RasterOrder]
@@ -109,14 +161,15 @@ def pingpong_choices() -> list[Choice]:
     ]
 
 
-def shape_choices(size: Size) -> list[Choice]:
+def shape_choices(size: Size) -> list[AnyChoice]:
     """Return all that is tried for a shape."""
-    return [
+    whole = [
         Choice(schedule, tile, cluster, swizzle, raster)
         for schedule, tile, cluster in TILES
         for swizzle in SWIZZLES
         for raster in (RasterOrder.AlongM, RasterOrder.AlongN)
-    ] + [*_split_choices(size), *_swapped_choices(size)]
+    ]
+    return [*whole, *_split_choices(size), *_swapped_choices(size), *_gemv_choices(size)]
 
 
 def _split_choices(size: Size) -> Iterator[Choice]:
@@ -152,6 +205,16 @@ def _swapped_choices(size: Size) -> Iterator[Choice]:
             yield Choice(KernelSchedule.Cooperative, tile, (1, 1), 1, RasterOrder.AlongM, slices, swap_ab=True)
 
 
+def _gemv_choices(size: Size) -> Iterator[GemvChoice]:
+    """Yield kernels of CUDA cores, with as few rows in a tile as there can be."""
+    rows = next((rows for rows in (1, 2, 4, 8) if size[0] <= rows), None)
+    if rows is None:
+        return
+    for columns, depth, warps in GEMV_TILES:
+        if (rows, columns, depth) in gemv_shapes(rows, warps, 16, by_rows=False):
+            yield GemvChoice((rows, columns, depth), warps)
+
+
 def ways_table(screened: Mapping[Size, Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows: how much slower the best of each way to divide the work is than the best of all.
 
@@ -163,7 +226,7 @@ def ways_table(screened: Mapping[Size, Mapping[str, float]]) -> tuple[list[str],
     ways = dict.fromkeys(choice.way for size in screened for choice in shape_choices(size))
     rows = []
     for size, times in screened.items():
-        best: dict[str, Choice] = {}
+        best: dict[str, AnyChoice] = {}
         for choice in shape_choices(size):
             if choice.name in times and times[choice.name] < times.get(getattr(best.get(choice.way), "name", ""), 1e30):
                 best[choice.way] = choice

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pycutlass
 from pycutlass import GemmOperationUniversal, KernelSchedule, ReductionOperation, cutlass
 
-__all__ = ["COMPILED", "KINDS", "ampere", "hopper", "plain", "small_ampere", "small_hopper", "summing"]
+__all__ = ["COMPILED", "KINDS", "ampere", "gemv", "hopper", "plain", "small_ampere", "small_hopper", "summing"]
 
 Triple = tuple[int, int, int]
 
@@ -49,6 +49,16 @@ def hopper(
     )
     described = pycutlass.TileDescription(tile, None, None, instruction, (*cluster, 1), schedule)
     return _operation(90, described, "ThreadblockSwizzleStreamK" if stream_k else f"IdentitySwizzle{swizzle}", swap_ab)
+
+
+@functools.cache
+def gemv(tile: Triple, warps: Triple) -> GemmOperationUniversal:
+    """Return the same GEMM for few rows, on CUDA cores."""
+    instruction = pycutlass.MathInstruction(
+        None, cutlass.float16, cutlass.float16, cutlass.float32, cutlass.OpClass.Simt
+    )
+    described = pycutlass.TileDescription(tile, None, warps, instruction, kernel_schedule=KernelSchedule.Gemv)
+    return _operation(90, described, "IdentitySwizzle1")
 
 
 @functools.cache

@@ -95,10 +95,12 @@ MathOperation.multiply_add_fast_f32)
 
 
 class KernelSchedule(Choice):
-    """How the warp groups of a Hopper kernel share the work.
+    """How the warps of a kernel share the work, where it is not Ampere-style.
 
-    Pingpong: each of two consumer warp groups has an output tile of its own, one computes while the other writes.
+    Pingpong: each of two consumer warp groups of a Hopper-native kernel has an output tile of its own, one computes
+    while the other writes.
     Cooperative: both work on one tile, which must be at least 128 rows tall.
+    Gemv: a kernel of CUDA cores for problems with 1 to 8 rows, whose warps divide columns and K.
 
     Examples
     --------
@@ -113,6 +115,7 @@ class KernelSchedule(Choice):
 
     Pingpong = "Pingpong"
     Cooperative = "Cooperative"
+    Gemv = "Gemv"
 
     def __repr__(self) -> str:
         return f"KernelSchedule.{self.name}"

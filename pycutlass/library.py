@@ -14,7 +14,7 @@ from pycutlass import _core
 from pycutlass.calls import meant, public, shown
 from pycutlass.enums import KernelSchedule, MathOperation
 from pycutlass.errors import DescriptionError
-from pycutlass.families import AMPERE, SM90, KernelFamily, Product
+from pycutlass.families import AMPERE, GEMV, SM90, KernelFamily, Product
 from pycutlass.families.sm90 import SM90_THREADS
 from pycutlass.families.sm90_products import accumulator_registers
 from pycutlass.integers import as_int, items_of, several
@@ -67,7 +67,8 @@ class MathInstruction(Value):
     Parameters
     ----------
     instruction_shape : sequence of 3 int, or None
-        M, N, K of one instruction. None for Hopper-native kernels, whose instruction follows from the tile.
+        M, N, K of one instruction. None for Hopper-native kernels, by TensorOp, and for GEMV kernels, by Simt, whose
+        instruction follows from the tile.
     element_a, element_b, element_accumulator : element types of ``cutlass``
         Types of the operands and of the accumulator. Operands of two types are e4m3 and e5m2, or int8 and uint8,
         which Hopper-native kernels multiply.
@@ -125,7 +126,7 @@ MathOperation.multiply_add)
             element_b=b.tag,
             element_accumulator=accumulator.tag,
             is_tensor_op=of_tensor_cores,
-            family=SM90 if self.instruction_shape is None else AMPERE,
+            family=AMPERE if self.instruction_shape is not None else GEMV if self.opcode_class == _SIMT else SM90,
         )
         adds = self.math_operation is MathOperation.multiply_add
         if of_tensor_cores and a.is_integer and adds and self.instruction_shape is not None:
@@ -169,7 +170,8 @@ class TileDescription(Value):
     cluster_shape : sequence of 2 or 3 int, optional
         Threadblocks of one cluster along M and N. Naming it asks for a Hopper-native kernel.
     kernel_schedule : KernelSchedule, optional
-        Hopper-native kernels only; by default cooperative where the tile has 128 or 256 rows, else pingpong.
+        Of Hopper-native kernels, by default cooperative where the tile has 128 or 256 rows, else pingpong; without a
+        `cluster_shape`, ``KernelSchedule.Gemv`` asks for a GEMV kernel, of 1, 2, 4 or 8 rows.
 
     Raises
     ------
@@ -213,7 +215,7 @@ class TileDescription(Value):
         along_m, along_n, along_k = counted or (1, 1, 1)
         self.__dict__.update(
             stages=self.stages if stages is None else stages,
-            family=AMPERE if self.cluster_shape is None else SM90,
+            family=SM90 if self.cluster_shape is not None else GEMV if self.is_gemv else AMPERE,
             num_threads=32 * along_m * along_n * along_k if counted else SM90_THREADS,
             warp_shape=(m // along_m, n // along_n, k // along_k),
         )
@@ -223,6 +225,11 @@ class TileDescription(Value):
     def is_sm90(self) -> bool:
         """Whether this tile belongs to a Hopper-native kernel."""
         return self.cluster_shape is not None
+
+    @property
+    def is_gemv(self) -> bool:
+        """Whether this tile belongs to a GEMV kernel."""
+        return self.cluster_shape is None and self.kernel_schedule is KernelSchedule.Gemv
 
     def stage_bytes(self) -> int:
         """Return the shared memory of one pipeline stage in bytes: one tile of A and one of B."""
@@ -242,8 +249,8 @@ class TileDescription(Value):
     def __repr__(self) -> str:
         warps = None if self.warp_count is None else list(self.warp_count)
         text = f"{list(self.threadblock_shape)}, {self.stages}, {warps}, {self.math_instruction!r}"
-        if self.is_sm90:
-            text += f", {list(self.cluster_shape or ())}, {self.kernel_schedule!r}"
+        if self.kernel_schedule is not None:
+            text += f", {self.cluster_shape and list(self.cluster_shape)}, {self.kernel_schedule!r}"
         return f"TileDescription({text})"
 
 

@@ -314,6 +314,19 @@ def _hopper(schedule: KernelSchedule, operation: Any = GemmOperationUniversal, o
     return describe
 
 
+def _gemv(order: Any = cutlass.RowMajor, **more: Any) -> Any:
+    def describe(kind: str, make: Any, written: Any) -> Any:
+        operand, accumulator = (_s8, _s32) if kind == "s8" else (_f16, _f32)
+        instruction = MathInstruction(None, operand, operand, accumulator, cutlass.OpClass.Simt)
+        shape = [1, 8, 8192 // _BITS[operand]]
+        tile = TileDescription(shape, None, [1, 4, 1], instruction, kernel_schedule=KernelSchedule.Gemv)
+        return GemmOperationUniversal(
+            compute_capability=80, **_described(kind, make, written, tile, order=order), **more
+        )
+
+    return describe
+
+
 def _conv(direction: Any, strides: Any = _Strides.unity, **more: Any) -> Any:
     def describe(kind: str, make: Any, written: Any) -> Any:
         described = _described(kind, make, written)
@@ -378,6 +391,12 @@ WAYS: dict[str, tuple[Way, ...]] = {
         Way("`Array`", _hopper(_PINGPONG), kinds=("f16",), problem=_ARRAY),
         Way("split-K", _hopper(_PINGPONG), kinds=("f16",), problem=_size(_Mode.Gemm, slices=2)),
         Way("D column-major", _hopper(_PINGPONG, order=cutlass.ColumnMajor), kinds=("f16",)),
+    ),
+    "GEMV": (
+        Way("few rows", _gemv(), kinds=("f16", "s8")),
+        Way("few columns", _gemv(swap_ab=True), kinds=("f16", "s8")),
+        Way("`Batched`", _gemv(), kinds=("f16", "s8"), problem=_BATCHED),
+        Way("D column-major", _gemv(cutlass.ColumnMajor), kinds=("f16", "s8")),
     ),
     "Grouped GEMM": (
         Way("Ampere-style", _ampere(GemmOperationGrouped), problem=[_SIZE]),

@@ -170,7 +170,7 @@ class GemmArguments(Arguments):
         self._reordering = Reordering(operation.B, reordered)
         self.raster_order = _check_raster_order(raster_order, operation)
         self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
-        self._share(launch_priority, sm_count, is_persistent=operation.family.is_persistent)
+        self._share(launch_priority, sm_count, is_persistent=operation.is_sm90)
         launched = _launched(operation, size.gemm_mode)
         if isinstance(output_op, VisitorArguments):
             C, D, epilogue = self._of_tree(output_op, C, D, epilogue)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.epilogue.functors import LinearCombinationClamp
+from pycutlass.epilogue.protocol import Family
 from pycutlass.errors import DescriptionError
 from pycutlass.types import element
 
@@ -63,6 +64,15 @@ class FastLinearCombinationClamp(LinearCombinationClamp):
                 f"FastLinearCombinationClamp converts 4 elements at a time, got epilogue_vector_length="
                 f"{self.epilogue_vector_length}: use {for_any_sums(self)}"
             )
+
+    def why_not(self, family: Family) -> str:
+        """Return why kernels of `family` cannot have this functor; nothing where they can."""
+        if family is Family.GEMV:
+            return (
+                f"{type(self).__name__} converts 4 elements at a time, and threads of {family.value} have single ones: "
+                f"use {for_any_sums(self)}"
+            )
+        return super().why_not(family)
 
     def _for_other_types(self) -> str:
         """Return the functor that takes the types that were given."""

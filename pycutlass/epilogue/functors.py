@@ -19,6 +19,7 @@ from pycutlass.epilogue.activations import activation_named
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
 from pycutlass.epilogue.scalars import EpilogueScalars, computed
 from pycutlass.errors import DescriptionError
+from pycutlass.families.parts import changed
 from pycutlass.integers import as_int
 from pycutlass.library import Value
 from pycutlass.log import say_once
@@ -176,6 +177,9 @@ class EpilogueFunctor(Value, Epilogue):
 
     def cpp(self, family: Family, source: Element | None = None) -> str:
         """Return the functor's C++ type for kernels of `family`, with a C of type `source`."""
+        if family is Family.GEMV:
+            single: EpilogueFunctor = changed(self, epilogue_vector_length=1)
+            return f"pycutlass::GemvFunctor<{single.emit()}>"
         return self.emit_fusion(source) if family.is_sm90 else self.emit()
 
     def emit(self) -> str:

@@ -115,6 +115,7 @@ FAMILIES: dict[Family, _Target] = {
     Family.SM90_GEMM: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
     Family.SM90_GROUP: _Target("pycutlass::FunctionSm90<Function>", "function_sm90.h"),
     Family.REDUCTION: _Target("Function", "reduction_function.h"),
+    Family.GEMV: _Target("pycutlass::GemvFunction<Function>", "gemv.h"),
 }
 
 
@@ -130,6 +131,12 @@ def why_not(functor: _Typed, family: Family) -> str:
         return (
             f"{functor.name} has {column_major} as cutlass.ColumnMajor, and tensors of {family.value} lie as D does: "
             f"give the element type alone, in place of a TensorDescription"
+        )
+    reduced = ", ".join(port.name for port in functor.outputs if port.form != "matrix")
+    if reduced and family is Family.GEMV:
+        return (
+            f"{functor.name} makes {reduced} of many elements of D, and threads of {family.value} have single ones: "
+            f"leave that to another kernel, or use an Ampere-style or a Hopper-native GEMM"
         )
     tiles = ", ".join(port.name for port in functor.outputs if port.tile)
     if tiles and family is Family.REDUCTION:

@@ -227,6 +227,8 @@ class Epilogue(ABC):
 
     def why_not(self, family: Family) -> str:
         """Return why kernels of `family` cannot have this epilogue; nothing where they can."""
+        if family is Family.GEMV:
+            return f"{type(self).__name__} is a tree of visitors, which {family.value} do not have: write a function"
         if self.ports and family not in (Family.AMPERE_GEMM, Family.AMPERE_CONV, Family.SM90_GEMM):
             names = ", ".join(port.name for port in self.ports)
             return f"{type(self).__name__} has tensors beside C and D ({names}), which {family.value} do not take"

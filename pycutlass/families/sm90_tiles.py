@@ -40,10 +40,20 @@ def check_native_tile(tile: Tile, schedules: Mapping[KernelSchedule, tuple[int, 
             f"{listed(f'{name}={list(value)}' for name, value in unlike.items())}"
             f"{': ' + ', or '.join(ways) if ways else ''}"
         )
+    if not instruction.is_tensor_op:
+        raise DescriptionError(
+            f"a tile with a cluster_shape makes a Hopper-native kernel, which needs OpClass.TensorOp, got "
+            f"{instruction.opcode_class.name}: give the instruction opcode_class=cutlass.OpClass.TensorOp"
+        )
     schedule = tile.kernel_schedule
     if not isinstance(schedule, KernelSchedule):
         near = member_meant(schedule, KernelSchedule, "KernelSchedule")
         raise DescriptionError(f"kernel_schedule must be a KernelSchedule, got {shown(schedule)}{near}")
+    if schedule not in schedules:
+        raise DescriptionError(
+            f"a tile with a cluster_shape makes a Hopper-native kernel, which has {listed(map(repr, schedules))}; got "
+            f"{schedule!r}: leave out kernel_schedule, or leave out cluster_shape for a GEMV kernel"
+        )
     _check_extents(tile, schedule, schedules)
     if tile.stages is not None and (type(tile.stages) is not int or tile.stages < 2):
         raise DescriptionError(f"stages must be None (as many as fit) or at least 2, got {shown(tile.stages)}")

@@ -49,6 +49,7 @@ class Family(enum.Enum):
     AMPERE_GROUP = "Ampere-style groups"
     SM90_GEMM = "Hopper-native GEMMs"
     SM90_GROUP = "Hopper-native groups"
+    GEMV = "GEMV kernels"
     REDUCTION = "reductions"
 
     def __init__(self, called: str) -> None:

@@ -32,7 +32,7 @@ from pycutlass.calls import (
 from pycutlass.epilogue import Epilogue, EpilogueFunction, EpilogueFunctor, EpilogueScalars
 from pycutlass.epilogue.functors import for_activation_of
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.families import SHARED_MEMORY_LIMIT
+from pycutlass.families import AMPERE, SHARED_MEMORY_LIMIT
 from pycutlass.families.parts import changed
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
@@ -341,7 +341,7 @@ def over_f32(tile: TileDescription, A: TensorDescription, B: TensorDescription) 
 
 def single_loads(math: MathInstruction, name: str, operand: TensorDescription) -> TensorDescription:
     """Return an operand as a SIMT kernel loads it: f32 and f64 by single elements, whatever its alignment is."""
-    if math.is_tensor_op or operand.type.is_integer or operand.alignment == 1:
+    if math.is_tensor_op or math.family is not AMPERE or operand.type.is_integer or operand.alignment == 1:
         return operand
     say_once(
         f"SIMT kernels of {operand.type} load single elements: operand {name}, described with alignment "

@@ -344,8 +344,9 @@ class Conv2dOperation(Operation):
     def _check(self) -> None:
         tile = self.tile_description
         if tile.family is not AMPERE:
+            field = "kernel_schedule" if tile.cluster_shape is None else "cluster_shape"
             raise DescriptionError(
-                f"convolutions are Ampere-style kernels: {as_ampere(tile, self) or 'leave out cluster_shape'}"
+                f"convolutions are Ampere-style kernels: {as_ampere(tile, self) or f'leave out {field}'}"
             )
         conv2d_rules.check_layouts(self)
         conv2d_rules.check_algorithm(self)

@@ -51,7 +51,8 @@ class GemmOperationUniversal(Operation):
     ----------
     compute_capability : int
         Kernel family: 80 (also 86, 87, 89) for Ampere-style kernels, which run on every later GPU; 90 together with a
-        tile that names a ``cluster_shape`` for Hopper-native ones. The original's keyword ``arch`` is taken as well.
+        tile that names a ``cluster_shape`` for Hopper-native ones. GEMV kernels, whose tile has
+        ``KernelSchedule.Gemv``, take either. The original's keyword ``arch`` is taken as well.
     tile_description : TileDescription
         Threadblock tile, pipeline stages, warps and math instruction.
     A, B, C : TensorDescription
@@ -69,7 +70,7 @@ class GemmOperationUniversal(Operation):
         Whether a Hopper-native kernel computes the transposed problem, D^T = B^T x A^T, with the epilogue transposed as
         well: its tiles have rows along N and columns along M, so that a problem with few rows takes tiles with few
         columns. Arguments are the same. A column-major D of an epilogue function is always computed so, and so are A
-        and B by rows, of other types than those of 16 bits.
+        and B by rows, of other types than those of 16 bits. GEMV kernels compute problems with few columns by it.
     visitor : bool
         Whether `epilogue_functor` is an `EpilogueVisitTree`, which scripts of the original say; it is seen anyway.
     direct_store, element_epilogue : optional

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
-from pycutlass.families import KernelFamily
+from pycutlass.families import GEMV, KernelFamily
 from pycutlass.families.other_family import as_ampere, listed
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import (
@@ -180,6 +180,11 @@ def check_slices(operation: Described, k: int, slices: int, mode: Any = _Mode.Ge
 
 def _check_native_slices(operation: Described, k: int, slices: int, mode: Any) -> None:
     """Check slices of a Hopper-native kernel without stream-K: in parallel, as a batch of equal parts."""
+    if operation.family is GEMV:
+        raise ArgumentError(
+            f"the warps of a {operation.family.name} kernel divide K among themselves: leave out split_k_slices, got "
+            f"{slices}"
+        )
     if mode != _Mode.GemmSplitKParallel:
         changes = as_ampere(operation.tile_description, operation)
         raise ArgumentError(

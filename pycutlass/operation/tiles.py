@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pycutlass.calls import public
 from pycutlass.enums import KernelSchedule
 from pycutlass.errors import ArgumentTypeError, DescriptionError
-from pycutlass.families import SM90
+from pycutlass.families import GEMV, SM90
+from pycutlass.families.gemv import gemv_shapes
 from pycutlass.families.parts import changed
 from pycutlass.families.sm90_products import accumulator_registers, clean_registers
 from pycutlass.families.sm90_register_a import spills
@@ -38,6 +39,8 @@ _AMPERE_TILES = (
     ),
 )
 _AMPERE_DEPTHS, _AMPERE_STAGES = (64, 128), (3, 4, 5, 2)
+#: Warps of GEMV tiles along N and K, and how many bytes a thread has on their way to it at a time.
+_GEMV_WARPS, _GEMV_BYTES = ((4, 1), (8, 1), (2, 2), (1, 4), (1, 8)), (64, 128)
 
 
 @public
@@ -55,7 +58,8 @@ def tile_descriptions(
     like : GemmOperationUniversal
         With the operands, the epilogue and the swizzle. Its own tile gives the math instruction alone.
     compute_capability : int, optional
-        90 for Hopper-native tiles, 80, 86, 87 or 89 for Ampere-style ones; by default that of `like`.
+        90 for Hopper-native tiles, 80, 86, 87 or 89 for Ampere-style ones; by default that of `like`. A GEMV kernel has
+        tiles of as many rows with any.
 
     Returns
     -------
@@ -87,7 +91,8 @@ def tile_descriptions(
     capability = as_int(like.compute_capability if compute_capability is None else compute_capability)
     if capability is None:
         raise ArgumentTypeError(f"compute_capability must be an integer, got {type(compute_capability).__name__}")
-    drawn = _native(like) if capability in SM90.shared_memory else _ampere(like)
+    native = capability in SM90.shared_memory
+    drawn = _gemv(like) if like.family is GEMV else _native(like) if native else _ampere(like)
     return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
 
 
@@ -125,6 +130,23 @@ def _ampere(like: GemmOperationUniversal) -> Iterator[TileDescription]:
             continue
 
 
+def _gemv(like: GemmOperationUniversal) -> Iterator[TileDescription]:
+    """Yield GEMV tiles of as many rows, those of the fewest columns first."""
+    tile, B = like.tile_description, GEMV.parts_of(like).B
+    rows, math = tile.threadblock_shape[0], tile.math_instruction
+    shapes = [
+        (shape, warps)
+        for warps in ((1, *each) for each in _GEMV_WARPS)
+        for shape in gemv_shapes(rows, warps, B.type.bits, B.is_row_major)
+    ]
+    for shape, warps in sorted(shapes, key=lambda each: (each[0][1], each[0][2])):
+        made = TileDescription(shape, None, warps, math, kernel_schedule=KernelSchedule.Gemv)
+        lines = shape[1] // warps[1] * B.type.bits // 8  # bytes that a warp has side by side, where B is row-major
+        in_flight = shape[1] * shape[2] * B.type.bits // 8 // made.num_threads
+        if in_flight in _GEMV_BYTES and (not B.is_row_major or 32 <= lines <= 256):
+            yield made
+
+
 def _instruction(like: GemmOperationUniversal, shape: tuple[int, int, int] | None) -> MathInstruction | None:
     """Return the instruction of the same types with another shape; None where there is none."""
     try:
@@ -134,7 +156,7 @@ def _instruction(like: GemmOperationUniversal, shape: tuple[int, int, int] | Non
 
 
 def _is_taken(like: GemmOperationUniversal, capability: int, tile: TileDescription) -> bool:
-    swap_ab = like.swap_ab if tile.family is SM90 else False
+    swap_ab = like.swap_ab if tile.family in (SM90, GEMV) else False
     operands = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D)
     try:
         GemmOperationUniversal(capability, tile, *operands, swap_ab)

@@ -197,7 +197,7 @@ class Emulator:
             return _include(self._common / header.name)
         directory.mkdir()
         kernels = ("gemm_universal", "gemm_visitor", "function_ampere", "conv2d_visitor", "reduction_function")
-        kernels += ("gemm_grouped",)
+        kernels += ("gemm_grouped", "gemv")
         names = [f"pycutlass/{name}.h" for name in kernels]
         names += ["algorithm", "array", "memory", "random", "tuple", "vector"]
         header.write_text("".join(f"#include <{name}>\n" for name in names))
@@ -254,6 +254,18 @@ class Emulator:
             for (m, n, k, seed), count in zip(drawn, (2, 3, 4, 7), strict=True)
         )
         return self._run(operation, "gemm_function.h", itertools.chain(problems, slices))
+
+    def run_gemv(self, operation: GemmOperationUniversal, seed: int = 0) -> tuple[bool, str]:
+        """The same for a GEMV, with a functor or with a function."""
+        if not operation.epilogue_functor.is_tree:
+            return self._run(operation, "gemm.h", _problems(operation, seed))
+        mode = cutlass.gemm.Mode
+        problems = (
+            (m, n, k, each.value, count, seed)
+            for number, (m, n, k, _, _, seed) in enumerate(_problems(operation, seed))
+            for each, count in [((mode.Gemm, 1), (mode.Batched, 3))[number % 2]]
+        )
+        return self._run(operation, "gemm_function.h", problems)
 
     def run_group(self, operation: GemmOperationGrouped, seed: int = 0) -> tuple[bool, str]:
         """The same for groups of problems of all sizes, of which some are empty."""

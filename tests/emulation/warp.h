@@ -107,6 +107,11 @@ T __shfl_up_sync(unsigned mask, T value, int lanes) {
   return other;
 }
 
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+  return __shfl_sync(mask, value, emulation::lane() ^ lanes);
+}
+
 inline unsigned __ballot_sync(unsigned, int holds) {
   std::memcpy(emulation::slot(emulation::lane()), &holds, sizeof(holds));
   emulation::wait_for_warp();

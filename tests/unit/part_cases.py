@@ -18,6 +18,7 @@ def instruction(opcode: Any, operand: str, accumulator: str, shape: Any, operati
 F16 = instruction(TENSOR_OP, "f16", "f32", (16, 8, 16), MathOperation.multiply_add)
 HOPPER = instruction(TENSOR_OP, "f16", "f32", None, MathOperation.multiply_add)
 F32_SIMT = instruction(SIMT, "f32", "f32", (1, 1, 1), MathOperation.multiply_add)
+GEMV = instruction(SIMT, "f16", "f32", None, MathOperation.multiply_add)
 
 #: What is changed in F16, and words of the message.
 WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
@@ -43,8 +44,12 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
         ["Hopper-native kernels", "f16 or bf16 or tf32 or e4m3 or e5m2 and accumulate in f32", "cutlass.int32"],
     ),
     (
-        {"instruction_shape": None, "opcode_class": cutlass.OpClass.Simt},
-        ["Hopper-native kernels", "by OpClass.TensorOp and multiply_add", "by Simt and multiply_add"],
+        {"instruction_shape": None, "opcode_class": cutlass.OpClass.SparseTensorOp},
+        ["Hopper-native kernels", "by OpClass.TensorOp and multiply_add", "by SparseTensorOp and multiply_add"],
+    ),
+    (
+        {"instruction_shape": None, "opcode_class": cutlass.OpClass.Simt, "element_accumulator": cutlass.float16},
+        ["GEMV kernels", "f16 and f32", "got cutlass.float16 and cutlass.float16", "cutlass.OpClass.TensorOp"],
     ),
     ({"element_a": "f16"}, ["an element type must be one of", "'f16'"]),
     ({"element_accumulator": cutlass.bfloat16}, ["-> bf16", "Nearest valid choices", "-> f32"]),
@@ -60,6 +65,7 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
 TILE = TileDescription([128, 128, 32], 3, [2, 2, 1], F16)
 SIMT_TILE = TileDescription([128, 128, 8], 4, [4, 2, 1], F32_SIMT)
 NATIVE = TileDescription([128, 256, 64], 4, None, HOPPER, [2, 1], KernelSchedule.Cooperative)
+GEMV_TILE = TileDescription([1, 8, 1024], None, [1, 4, 1], GEMV, kernel_schedule=KernelSchedule.Gemv)
 #: A tile, what is changed in it, and words of the message.
 WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (TILE, {"threadblock_shape": [128, 128]}, ["threadblock_shape", "[M, N, K]", "[128, 128]"]),
@@ -75,6 +81,16 @@ WRONG_TILES: list[tuple[TileDescription, dict[str, Any], list[str]]] = [
     (TILE, {"math_instruction": "mma"}, ["math_instruction", "MathInstruction", "'mma'"]),
     (TILE, {"math_instruction": HOPPER}, ["instruction_shape", "Hopper-native"]),
     (TILE, {"kernel_schedule": KernelSchedule.Pingpong}, ["kernel_schedule", "cluster_shape"]),
+    (TILE, {"math_instruction": GEMV}, ["kernel_schedule=KernelSchedule.Gemv", "TensorOp", "cluster_shape"]),
+    (SIMT_TILE, {"kernel_schedule": KernelSchedule.Gemv}, ["MathInstruction(None, cutlass.float32", "Simt"]),
+    (NATIVE, {"math_instruction": GEMV}, ["needs OpClass.TensorOp, got Simt", "opcode_class=cutlass.OpClass.TensorOp"]),
+    (NATIVE, {"kernel_schedule": KernelSchedule.Gemv}, ["KernelSchedule.Pingpong", "leave out kernel_schedule"]),
+    (GEMV_TILE, {"stages": 3}, ["registers", "use stages=None, got 3"]),
+    (GEMV_TILE, {"warp_count": None}, ["warp_count", "[1, n, k]", "such as [1, 4, 1]", "None"]),
+    (GEMV_TILE, {"warp_count": [2, 2, 1]}, ["warp_count", "[1, n, k]", "[2, 2, 1]"]),
+    (GEMV_TILE, {"warp_count": [1, 8, 2]}, ["at most 8 warps", "[1, 8, 2]"]),
+    (GEMV_TILE, {"threadblock_shape": [5, 8, 1024]}, ["M=5", "1, 2, 4 and 8", "use M=8"]),
+    (GEMV_TILE, {"threadblock_shape": [1, 8, 96]}, ["4 warps, [1, 4, 1]", "[1, 8, 96]", "nearest is [1, 8, 256]"]),
     (SIMT_TILE, {"warp_count": [16, 1, 1]}, ["SIMT warp tile", "8x128", "threadblock_shape or warp_count"]),
     (SIMT_TILE, {"threadblock_shape": [32, 16, 8]}, ["SIMT warp tile", "8x8", "32x16"]),
     (NATIVE, {"math_instruction": F32_SIMT}, ["TensorOp", "leave out cluster_shape"]),

@@ -8,6 +8,7 @@ from typing import Any
 from descriptions import COLUMN, ROW, TAG, native_parts, parts
 from epilogue_functions import biased, gated, linear, reduced, selecting, tile_sums
 from extra_epilogue import ExtraEpilogue
+from gemv_classes import gemv
 
 from pycutlass import (
     KernelSchedule,
@@ -54,6 +55,13 @@ def int8_simt() -> dict[str, Any]:
     return made
 
 
+def gemv_parts() -> dict[str, Any]:
+    """Return the parts of a GEMV."""
+    operation = gemv()
+    names = ("compute_capability", "tile_description", "A", "B", "C", "epilogue_functor")
+    return {name: getattr(operation, name) for name in names}
+
+
 def interleaved() -> dict[str, Any]:
     """Return the parts of an int8 kernel on interleaved operands."""
     made = int8("s8", (COLUMNS32, ROWS32, COLUMNS32), stages=6, tile=(64, 64, 64))
@@ -98,6 +106,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "hopper": native_parts(),
     "hopper e4m3": native_parts((128, 128, 128), operand="e4m3"),
     "hopper tf32": native_parts((128, 128, 32), operand="tf32"),
+    "gemv": gemv_parts(),
 }
 
 
@@ -464,5 +473,20 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         "f16",
         parts("f16_out32", tile=(256, 256, 32), warps=(16, 1, 1)),
         ["the epilogue of threadblock_shape [256, 256, 32], warp_count [16, 1, 1]", "270,336 bytes", "use warp_count"],
+    ),
+    # GEMV
+    ("gemv", {"compute_capability": 75}, ["GEMV", "compute capability 80", "75"]),
+    (
+        "gemv",
+        {"A": tensor("f16", COLUMN, 8)},
+        ["operand A", "lie along K", "cutlass.RowMajor", "a vector, where M is 1"],
+    ),
+    ("gemv", {"swap_ab": True, "B": tensor("f16", ROW, 8)}, ["operand B", "swap_ab=True", "cutlass.ColumnMajor"]),
+    ("gemv", {"B": tensor("f16", ROWS32, 8)}, ["operand B", "RowMajor or ColumnMajor", "Interleaved"]),
+    ("gemv", {"B": tensor("f16", ROW, 8)}, ["RowMajor", "[1, 8, 1024]", "the nearest is [1, 32, 256]"]),
+    (
+        "gemv",
+        {"D": tensor("f32", ROW, 1), "epilogue_functor": functor("f32", 1)},
+        ["D described apart", "leave out D", "an epilogue function with a Tensor"],
     ),
 ]

@@ -78,7 +78,7 @@ def ampere_tiles(draw: st.DrawFn) -> TileDescription:
 
 @st.composite
 def native_tiles(draw: st.DrawFn) -> TileDescription:
-    schedule = draw(st.sampled_from([None, *KernelSchedule]))
+    schedule = draw(st.sampled_from([None, KernelSchedule.Pingpong, KernelSchedule.Cooperative]))
     m = draw(st.sampled_from([64, 128, 192, 256]))
     assume(schedule is not KernelSchedule.Cooperative or m in (128, 256))
     cooperative = schedule is KernelSchedule.Cooperative or (schedule is None and m in (128, 256))
@@ -271,7 +271,7 @@ def test_one_wrong_thing_in_a_tile_is_named(tile, change, words):
 
 
 @pytest.mark.parametrize("m", [128, 256])
-@pytest.mark.parametrize("schedule", KernelSchedule)
+@pytest.mark.parametrize("schedule", [KernelSchedule.Pingpong, KernelSchedule.Cooperative])
 def test_the_remedy_for_too_many_accumulators_works(m, schedule):
     def tile(n: int) -> TileDescription:
         return TileDescription([m, n, 64], None, None, HOPPER, [1, 1], schedule)

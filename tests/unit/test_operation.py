@@ -107,7 +107,7 @@ def many() -> dict[tuple[Any, ...], GemmOperationUniversal]:
         ("f16", "bf16", "f32"),
         ((128, 128, 64), (128, 64, 64), (256, 64, 32)),
         ((1, 1), (2, 1), (1, 2), (2, 2)),
-        KernelSchedule,
+        (KernelSchedule.Pingpong, KernelSchedule.Cooperative),
         (None, 2, 3),
     ):
         key = (operand, output, tile, cluster, schedule, stages)

@@ -30,9 +30,11 @@ from pycutlass import (
 from pycutlass.errors import DescriptionError
 from pycutlass.families import (
     agreement,
+    gemv,
     sm90,
     sm90_copies,
     sm90_group,
+    sm90_multicast,
     sm90_register_a,
     sm90_swap,
     sm90_tiles,
@@ -68,8 +70,8 @@ def test_the_tile_of_a_column_major_c_is_transposed():
 @pytest.mark.parametrize(
     "module",
     [
-        *(table, agreement, sm90, sm90_copies, sm90_group, sm90_register_a, sm90_swap, sm90_tiles),
-        *(family, simt, tensor_op, tiles),
+        *(table, agreement, gemv, sm90, sm90_copies, sm90_group, sm90_multicast, sm90_register_a, sm90_swap),
+        *(sm90_tiles, family, simt, tensor_op, tiles),
     ],
     ids=lambda module: module.__name__,
 )
@@ -85,6 +87,9 @@ def test_every_rule_is_broken_by_a_case(module):
         with pytest.raises(DescriptionError) as caught:
             replace(value, **change)
         errors.append(caught.value)
+    with pytest.raises(DescriptionError) as caught:
+        GemmOperationGrouped(**BASELINES["gemv"])
+    errors.append(caught.value)
     by_columns = {"C": tensor("f16", COLUMN, 8), "epilogue_functor": biased(TAG["f16"], 8)}
     wide = {"C": tensor("e4m3", ROW, 16), "epilogue_functor": functor("e4m3", 16)}
     clustered = replace(BASELINES["hopper"]["tile_description"], cluster_shape=(4, 1))

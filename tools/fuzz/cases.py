@@ -86,7 +86,8 @@ def _modes(kernel: Kernel) -> list[str]:
     if isinstance(operation, pycutlass.Conv2dOperation):
         modes = ["conv", "conv"] + (["serial"] if operation.splits_k and not _narrow(operation) else [])
         return modes + (["parallel", "parallel"] if kernel.reduction is not None else [])
-    if operation.is_sm90 or operation.swizzling_functor is cutlass.ThreadblockSwizzleStreamK:
+    has_arrays = cutlass.gemm.Mode.Array in operation.family.modes
+    if not has_arrays or operation.swizzling_functor is cutlass.ThreadblockSwizzleStreamK:
         return ["gemm", "gemm", "gemm", "batched"]
     modes = ["gemm", "gemm", "gemm", "batched", "array"] + ([] if _narrow(operation) else ["serial"])
     return modes + (["parallel"] * 3 if kernel.reduction is not None else [])

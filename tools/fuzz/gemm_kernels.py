@@ -9,6 +9,7 @@ import pycutlass
 from pycutlass import MathOperation, TensorDescription, cutlass
 from pycutlass.epilogue import Activation, EpilogueFunctor
 from pycutlass.errors import DescriptionError
+from pycutlass.families.gemv import gemv_shapes
 from pycutlass.types import element
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "drawn_tile",
     "f32",
     "f64",
+    "gemv",
     "grouped",
     "grouped_hopper",
     "half",
@@ -60,6 +62,11 @@ _HOPPER_PRODUCTS = (
     *((a, b, _S32) for a in (_S8, _U8) for b in (_S8, _U8)),
 )
 _HOPPER_OUTPUTS = _OUTPUTS | {_F32: (*_OUTPUTS[_F32], _E4M3, _E5M2), _S32: (*_OUTPUTS[_S32], _U8)}
+#: What CUDA cores multiply for few rows.
+_GEMV_PRODUCTS = (
+    *((_F16, _F16, _F32), (_BF16, _BF16, _F32), (_F32, _F32, _F32), (_S8, _S8, _S32)),
+    *((a, b, _F32) for a in (_E4M3, _E5M2) for b in (_E4M3, _E5M2)),
+)
 #: Accumulators of one thread beyond which few kernels are drawn: they spill, and take minutes to compile.
 _MANY_ACCUMULATORS = 128
 
@@ -143,6 +150,24 @@ def hopper(random: Random) -> Any:
         functor = drawn_functor(random, accumulator, D.element, D.alignment)
     swizzle = random.choice(_IDENTITY if is_cp_async else (*_IDENTITY, cutlass.ThreadblockSwizzleStreamK))
     return pycutlass.GemmOperationUniversal(90, tile, A, B, C, functor, swizzle, D, random.random() < 0.3)
+
+
+def gemv(random: Random) -> Any:
+    """Return a GEMV of few rows, or of few columns."""
+    a, b, accumulator = random.choice(_GEMV_PRODUCTS)
+    math = pycutlass.MathInstruction(None, a, b, accumulator, _SIMT)
+    rows, by_rows = random.choice((1, 2, 4, 8)), random.random() < 0.4
+    warps = random.choice(((1, 4, 1), (1, 4, 1), (1, 1, 4), (1, 2, 2), (1, 8, 1), (1, 1, 1)))
+    shape = random.choice(list(gemv_shapes(rows, warps, math.b.bits, by_rows)))
+    tile = pycutlass.TileDescription(shape, None, warps, math, kernel_schedule=pycutlass.KernelSchedule.Gemv)
+    swap_ab = random.random() < 0.3
+    large = _ROW if by_rows is not swap_ab else _COLUMN
+    layouts = (large, _COLUMN) if swap_ab else (_ROW, large)
+    A, B = (TensorDescription(tag, of, drawn_alignment(random, tag)) for tag, of in zip((a, b), layouts, strict=True))
+    output = random.choice(_OUTPUTS[accumulator])
+    D = TensorDescription(output, random.choice((_ROW, _ROW, _COLUMN)), random.choice((1, 1, 2, 4)))
+    functor = drawn_functor(random, accumulator, D.element, D.alignment)
+    return pycutlass.GemmOperationUniversal(random.choice((80, 90)), tile, A, B, D, functor, swap_ab=swap_ab)
 
 
 def grouped(random: Random) -> Any:
@@ -294,7 +319,7 @@ def _hopper_tile(
         None,
         math,
         (1, 1) if is_cp_async else (random.choice((1, 1, 2, 2, 4)), random.choice((1, 1, 2, 2, 4))),
-        random.choice((None, *pycutlass.KernelSchedule)),
+        random.choice((None, pycutlass.KernelSchedule.Pingpong, pycutlass.KernelSchedule.Cooperative)),
     )
 
 

@@ -28,6 +28,7 @@ FAMILIES: dict[str, tuple[float, Callable[[Random], Any]]] = {
     "gemm turing": (3, gemm_kernels.turing),
     "gemm stream-k": (4, gemm_kernels.stream_k),
     "gemm hopper": (9, gemm_kernels.hopper),
+    "gemm gemv": (6, gemm_kernels.gemv),
     "grouped": (7, gemm_kernels.grouped),
     "grouped hopper": (3, gemm_kernels.grouped_hopper),
     "fprop": (7, conv_kernels.fprop),

@@ -87,6 +87,12 @@ class _Ampere(KernelFamily):
             self._refuse_native_parts(
                 tile, "kernel_schedule belongs to Hopper-native kernels, which name a cluster_shape"
             )
+        if instruction.instruction_shape is None and not instruction.is_tensor_op:
+            raise DescriptionError(
+                "an instruction_shape of None with OpClass.Simt is that of GEMV kernels: give the tile "
+                "kernel_schedule=KernelSchedule.Gemv; or give opcode_class=cutlass.OpClass.TensorOp, and the tile a "
+                "cluster_shape, for a Hopper-native kernel"
+            )
         if tile.warp_count is None or tile.stages is None or instruction.instruction_shape is None:
             parts = {"instruction_shape": instruction.instruction_shape, "stages": tile.stages}
             missing = listed(name for name, value in {**parts, "warp_count": tile.warp_count}.items() if value is None)
