@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from cuda.bindings import driver
 from descriptions import COLUMN, ROW
 from hopper_classes import described, of_tma
 from hopper_launches import TORCH, integers, matrix
@@ -185,7 +186,9 @@ def test_a_group_keeps_to_its_multiprocessors(name: str) -> None:
 
 
 def test_priorities_of_this_gpu_are_taken_and_others_refused() -> None:
-    least, greatest = torch.cuda.Stream.priority_range()
+    torch.cuda.init()
+    error, least, greatest = driver.cuCtxGetStreamPriorityRange()  # of which PyTorch uses a part
+    assert error == driver.CUresult.CUDA_SUCCESS
     for name in ("cooperative", "stream-K"):
         operation, (m, n, k) = SINGLES[name][0], (264, 272, 520)
         a, b = integers(m, k), integers(k, n)
