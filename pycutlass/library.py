@@ -215,7 +215,11 @@ class TileDescription(Value):
         along_m, along_n, along_k = counted or (1, 1, 1)
         self.__dict__.update(
             stages=self.stages if stages is None else stages,
-            family=SM90 if self.cluster_shape is not None else GEMV if self.is_gemv else AMPERE,
+            family=SM90
+            if self.cluster_shape is not None
+            else GEMV
+            if self.kernel_schedule is KernelSchedule.Gemv
+            else AMPERE,
             num_threads=32 * along_m * along_n * along_k if counted else SM90_THREADS,
             warp_shape=(m // along_m, n // along_n, k // along_k),
         )

@@ -114,8 +114,8 @@ class EpilogueScalars:
         """
         values = dict(zip(self.names, self.values, strict=True))
         pointers = dict(zip(self.names, self.pointers, strict=True))
-        if several := self.per_batch:
-            strides = {**dict.fromkeys(several, (1,)), **(strides or {})}
+        if max(self.counts, default=0) > 1:
+            strides = {**dict.fromkeys(self.per_batch, (1,)), **(strides or {})}
         return layout.pack(values, {**pointers, **addresses} if addresses else pointers, strides)
 
     def sync(self, stream_sync: bool = True) -> None:
@@ -188,7 +188,8 @@ def check_scalars(functor: _Epilogue, scalars: EpilogueScalars | None, batch: in
             f"output_op must be what operation.epilogue_type(alpha, beta) returns, got {type(scalars).__name__}"
             f"{_scalars_meant(functor, scalars)}"
         )
-    _check_counts(scalars, batch)
+    if max(scalars.counts, default=0) > 1:
+        _check_counts(scalars, batch)
     if any(scalars.pointers) and scalars.compute is not functor.compute:
         raise ArgumentError(
             f"output_op has device scalars of {scalars.compute}, this operation's epilogue computes in "

@@ -218,12 +218,6 @@ class _Sm90(KernelFamily):
     def check_array(self, kernel: Gemm) -> None:
         """Check that tables can say where the tensors of a GEMM are, as in ``Mode.Array``."""
         check_array(kernel, self._array_stages(kernel)[1], by_tma=not any(self.copies_of(kernel)))
-        parts = self.parts_of(kernel)
-        if loads_a(parts.A, parts.B):
-            raise DescriptionError(
-                f"Hopper-native kernels for Mode.Array multiply A and B of {parts.A.type} from shared memory, where "
-                f"both lie along K: describe A as cutlass.RowMajor and B as cutlass.ColumnMajor, or use Mode.Batched"
-            )
 
     def array_text(self, kernel: Gemm) -> str:
         """Return the C++ of the GEMM for ``Mode.Array``, without the line that names the kernel."""

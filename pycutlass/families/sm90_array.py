@@ -7,6 +7,8 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.other_family import listed
 from pycutlass.families.parts import Gemm
 from pycutlass.families.sm90_copies import TMA_BYTES
+from pycutlass.families.sm90_register_a import loads_a
+from pycutlass.families.sm90_swap import parts_in_kernel
 
 __all__ = ["check_array"]
 
@@ -32,6 +34,12 @@ def check_array(kernel: Gemm, stages: int, by_tma: bool) -> None:
         raise DescriptionError(
             "Hopper-native kernels for Mode.Array have whole tiles, not those of stream-K: use "
             "swizzling_functor=cutlass.IdentitySwizzle1"
+        )
+    parts = parts_in_kernel(kernel)
+    if loads_a(parts.A, parts.B):
+        raise DescriptionError(
+            f"Hopper-native kernels for Mode.Array multiply A and B of {parts.A.type} from shared memory, where both "
+            f"lie along K: describe A as cutlass.RowMajor and B as cutlass.ColumnMajor, or use Mode.Batched"
         )
     if C.layout is not D.layout and functor.reads_source is not False:
         raise DescriptionError(

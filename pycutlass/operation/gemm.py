@@ -370,8 +370,10 @@ class GemmOperationUniversal(Operation):
         alignments = "x".join(str(operand.alignment) for operand in (self.A, self.B, self.C))
         cluster = "" if tile.cluster_shape is None else f"_{tile.cluster_shape[0]}x{tile.cluster_shape[1]}"
         written = f"_{self.D.type.short}{self.D.order.short}" if self.is_apart else ""
-        copied = "_cpasync" * self.loads_by_cp_async + "_direct" * self.stores_directly
-        scheduled = copied + "_swapped" * self.swap_ab + "_streamk" * (self.is_stream_k and self.is_sm90)
+        scheduled = "_swapped" * self.swap_ab
+        if self.is_sm90:
+            copied = "_cpasync" * self.loads_by_cp_async + "_direct" * self.stores_directly
+            scheduled = copied + scheduled + "_streamk" * self.is_stream_k
         schedule = "" if tile.kernel_schedule is None else f"_{tile.kernel_schedule.name.lower()}"
         return (
             f"cutlass_sm{self.family.tag(self.compute_capability)}_{math.opcode_class.name.lower()}_{math.procedural_name()}gemm_{operands}_"

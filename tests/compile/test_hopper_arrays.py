@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from descriptions import COLUMN
 from epilogue_functions import gated, reduced
-from hopper_classes import CLASSES, F16, described, of_tma
+from hopper_classes import ARRAYS, F16, described, of_tma
 from records import Result, describe, set_epilogue
 from test_gemm_sm90 import INVALID_PROBLEM, MULTIPROCESSORS, SUCCESS, Driver, Record, attribute, device, get_entry_point
 
@@ -25,17 +25,17 @@ FUNCTIONS = {
     "a function that reduces": described(C=of_tma("f16"), functor=reduced(F16, 8)),
     "a function of pairs": described(C=of_tma("f16"), functor=gated(F16, 8)),
 }
-ARRAYS = {name: each for name, each in CLASSES.items() if not name.startswith("stream-K")} | FUNCTIONS
+KERNELS = ARRAYS | FUNCTIONS
 #: Those that are compiled each time.
 USUAL = ("A by columns, C and D by columns", "e4m3 to e5m2 by columns", "swapped, a function", "a function of pairs")
-NAMES = [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in ARRAYS]
+NAMES = [each if each in USUAL else pytest.param(each, marks=pytest.mark.thorough) for each in KERNELS]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(
     name: str, host_compiler: HostCompiler
 ) -> None:
-    operation = ARRAYS[name]
+    operation = KERNELS[name]
     product = host_compiler.compile(operation.array.source(), "sm_90a", Processes(1, 8 << 30))
     host = _core.HostLibrary(product.binary)
     assert host.elements == {letter: getattr(operation, letter).type.short for letter in "ABCD"}
@@ -50,7 +50,7 @@ def test_the_host_side_has_the_types_and_the_shared_memory_of_the_description(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_compiles_for_the_device(name: str) -> None:
-    source = ARRAYS[name].array.source()
+    source = KERNELS[name].array.source()
     artifact = build(source, "sm_90a", find_tools("nvcc", toolkit.without_memo), Processes(2, 8 << 30))
     assert BuildReport.from_json(artifact.report).problems() == []
 

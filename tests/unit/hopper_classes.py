@@ -19,9 +19,10 @@ from pycutlass import (
     cutlass,
     relu,
 )
+from pycutlass.families.sm90_register_a import loads_a
 from pycutlass.types import element
 
-__all__ = ["CLASSES", "described", "of_tma"]
+__all__ = ["ARRAYS", "CLASSES", "described", "of_tma"]
 
 F16, F32 = cutlass.float16, cutlass.float32
 STREAM_K = cutlass.ThreadblockSwizzleStreamK
@@ -131,3 +132,12 @@ CLASSES: dict[str, GemmOperationUniversal] = {
         swap_ab=True,
     ),
 }
+
+
+def _is_along_k(operation: GemmOperationUniversal) -> bool:
+    parts = operation.family.parts_of(operation)
+    return not loads_a(parts.A, parts.B)
+
+
+#: Those that have a kernel for Mode.Array.
+ARRAYS = {name: each for name, each in CLASSES.items() if not name.startswith("stream-K") and _is_along_k(each)}

@@ -213,6 +213,16 @@ FLIPS: list[tuple[str, dict[str, Any], list[str]]] = [
         ["A or B of cutlass.tfloat32 does not lie along K", "32 or 64 elements of K", "K=16", "[128, 128, 32]"],
     ),
     (
+        "hopper tf32",
+        {"A": tensor("tf32", COLUMN, 4), "C": tensor("f32", ROW, 1), "epilogue_functor": functor("f32", 1)},
+        ["A or B of cutlass.tfloat32 does not lie along K", "16-byte alignment", "alignments of 4, 4, 1 and 1"],
+    ),
+    (
+        "hopper",
+        tile("hopper", threadblock_shape=(64, 8, 32), cluster_shape=(8, 1), kernel_schedule=None),
+        ["cluster of 8x1 divides each tile of B", "8 lines of 64 bytes", "at most 4 threadblocks along M"],
+    ),
+    (
         "hopper",
         {"swap_ab": True, "epilogue_functor": gated(TAG["f16"], 8)},
         ["swap_ab=True", "gated", "cannot be transposed", "use swap_ab=False"],

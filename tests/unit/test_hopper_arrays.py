@@ -12,16 +12,23 @@ import pytest
 from descriptions import COLUMN, ROW, parts
 from epilogue_functions import biased, linear
 from extra_epilogue import ExtraEpilogue
-from hopper_classes import CLASSES, F16, F32, FAST, STREAM_K, described, of_tma, to_int32
+from hopper_classes import ARRAYS, CLASSES, F16, F32, FAST, STREAM_K, described, of_tma, to_int32
 from ml_dtypes import bfloat16
 
 import pycutlass
-from pycutlass import GemmArguments, GemmOperationUniversal, GemmProblemSize, KernelSchedule, LinearCombination, cutlass
+from pycutlass import (
+    GemmArguments,
+    GemmOperationUniversal,
+    GemmProblemSize,
+    KernelSchedule,
+    LinearCombination,
+    TensorDescription,
+    cutlass,
+)
 from pycutlass.epilogue.scalars import EpilogueLayout, check_scalars
 from pycutlass.errors import ArgumentError, DescriptionError
 
 Mode = cutlass.gemm.Mode
-LISTED = [name for name in CLASSES if not name.startswith("stream-K")]
 
 
 class DeviceTensor:
@@ -38,7 +45,7 @@ class DeviceTensor:
 # Descriptions
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("name", ARRAYS)
 def test_a_description_has_a_kernel_for_arrays(name: str) -> None:
     operation = CLASSES[name]
     array = operation.array
@@ -50,6 +57,19 @@ def test_a_description_has_a_kernel_for_arrays(name: str) -> None:
     assert operation.parts([operation]) == [
         operation
     ]  # others take their time, and are compiled where they are asked for
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if name not in ARRAYS])
+def test_other_descriptions_say_why_they_have_none(name: str) -> None:
+    with pytest.raises(DescriptionError, match=r"kernels for Mode\.Array .*: (describe|use) "):
+        assert CLASSES[name].array
+
+
+def test_arrays_are_copied_by_tma() -> None:
+    functor = LinearCombination(F16, 1, F32, F32)
+    operation = described(C=TensorDescription(F16, ROW, 1), functor=functor)
+    with pytest.raises(DescriptionError, match="got C with alignment 1, not 8 and D with alignment 1, not 8: describe"):
+        assert operation.array
 
 
 def test_equal_descriptions_share_the_kernel_for_arrays() -> None:
