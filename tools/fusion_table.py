@@ -51,8 +51,9 @@ PAGE = ROOT / "docs" / "guide" / "fusion-support.md"
 _ABOUT = """# What epilogue functions are made of, and which kernels take it
 
 Written by `python tools/fusion_table.py` from what descriptions accept; see [Fuse your epilogue](fusion.md). A number
-is that of a note below its table: what an operation says that is described so, or is asked whether it supports such a
-problem, of a function f. What is alike shares a row. `relu`, `leaky_relu`, `clamp` and `//` are made of the nodes here.
+is that of a note below the table, which has the message of an operation that is described in this way with a function
+f, or that is asked whether it supports such a problem. What has the same answers shares a row. `relu`, `leaky_relu`,
+`clamp` and `//` are made of the nodes here.
 """
 _f16, _f32, _f64, _s8, _s32 = cutlass.float16, cutlass.float32, cutlass.float64, cutlass.int8, cutlass.int32
 _Mode, _Operator, _Strides = cutlass.gemm.Mode, cutlass.conv.Operator, cutlass.conv.StrideSupport
