@@ -1,4 +1,4 @@
-"""The table of GEMV kernels: CUDA cores multiply few rows by a matrix that is read once, at the speed of memory.
+"""The table of GEMV kernels: CUDA cores multiply few rows by a matrix that is read once.
 
 Where a kernel computes the transposed problem, with few columns, rows and columns below are those of that.
 """

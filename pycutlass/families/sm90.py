@@ -385,7 +385,7 @@ def _check_registers(tile: Tile, parts: Parts) -> None:
     if registers > clean:
         say_once(
             f"{needs}, and beyond {clean} of them for C of {parts.D.type} the kernel may be slower: registers spill, "
-            f"and from 216 on instructions wait for each other; {columns} columns are the most that do not"
+            f"and from 216 on instructions wait for each other; at most {columns} columns do not spill"
         )
     elif spills(tile, parts):
         m, n, k = tile.threadblock_shape

@@ -10,6 +10,7 @@ from typing import Any
 from pycutlass.epilogue import FunctionEpilogue
 from pycutlass.errors import AlignmentError, ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.families.other_family import as_ampere
+from pycutlass.families.sm90_register_a import loads_a
 from pycutlass.integers import attribute, shape_of
 from pycutlass.library import TensorDescription
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
@@ -54,7 +55,8 @@ def explained(
     if operation.is_sm90 and not remedy:
         needs, changes = "as TMA needs 16-byte alignment", ""
         if hasattr(operation, "loads_by_cp_async"):  # which a group lacks
-            needs += ", and cp.async 4-byte alignment" if described != "C" else ""
+            by_threads = described != "C" and not _loads_a(operation)  # which goes to registers by TMA alone
+            needs += ", and cp.async 4-byte alignment" if by_threads else ""
             changes = _ampere(operation, alignments, letter == "D")
         return AlignmentError(f"{error.rule}, {needs}. {error.padded}{changes and f', or {changes}'}.")
     return AlignmentError(error.text(remedy))
@@ -204,6 +206,11 @@ def narrower(operation: Any, alignments: Mapping[str, int], least: str = "", is_
         if _is_accepted(operation, chosen, change):
             return _text(chosen, is_target) + said
     return ""
+
+
+def _loads_a(operation: Any) -> bool:
+    parts = operation.family.parts_of(operation)
+    return loads_a(parts.A, parts.B)
 
 
 def _chosen(operation: Any, alignments: Mapping[str, int], least: str) -> dict[str, int]:

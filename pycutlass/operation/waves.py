@@ -22,7 +22,7 @@ __all__ = ["TileUse", "tile_use"]
 
 @dataclass(frozen=True)
 class TileUse:
-    """How well the tiles of a kernel fit a problem, and the waves of them a GPU.
+    """How well the tiles of a kernel fit a problem, and how well their waves fit a GPU.
 
     Attributes
     ----------
