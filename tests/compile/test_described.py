@@ -70,7 +70,10 @@ def test_a_kernel_takes_the_scalars_of_its_functor(described: Any) -> None:
     operation, host = described
     functor, layout = operation.epilogue_functor, EpilogueLayout(host.epilogue_bytes, host.epilogue_fields)
     assert layout.scalars == {*functor.scalar_names}
-    assert {field.element for field in layout.fields} == {functor.compute.short}
+    steps = [field for field in layout.fields if field.kind == "stride"]  # from one matrix of a batch to the next
+    assert [field.name for field in steps] == ["alpha", "beta"] * bool(steps) and {f.element for f in steps} <= {"s64"}
+    assert bool(steps) == operation.is_sm90
+    assert {field.element for field in layout.fields if field not in steps} == {functor.compute.short}
     assert {field.name for field in layout.fields if field.kind == "address"} == {"alpha", "beta"}
     ends = [field.offset + field.bytes for field in layout.fields]
     assert all(end <= field.offset for end, field in zip(ends, layout.fields[1:], strict=False))
