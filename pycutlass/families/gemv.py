@@ -123,6 +123,13 @@ class _Gemv(KernelFamily):
             "tile, or a GemmOperationUniversal for each problem"
         )
 
+    def check_array(self, kernel: Gemm) -> NoReturn:
+        """Refuse tables of addresses."""
+        raise DescriptionError(
+            "GEMV kernels run in Mode.Gemm and Mode.Batched, and have none for Mode.Array: use Mode.Batched, or an "
+            "Ampere-style or a Hopper-native tile"
+        )
+
     def parts_of(self, kernel: Gemm) -> Parts:
         """Return the epilogue and the operands as the C++ has them."""
         return parts_in_kernel(kernel)

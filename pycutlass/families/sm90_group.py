@@ -25,8 +25,8 @@ def check_grouped(kernel: Gemm) -> None:
     written = _WRITTEN.get(math.accumulator.short, ())
     for lacks, rule, remedy in (
         (
-            math.a.short not in _OPERANDS or math.accumulator.short not in _WRITTEN,
-            f"multiply f16, bf16 or 8-bit floats and accumulate in f32, or int8 in int32; got {math.a} and "
+            not {math.a.short, math.b.short} <= {*_OPERANDS} or math.accumulator.short not in _WRITTEN,
+            f"multiply f16, bf16 or 8-bit floats and accumulate in f32, or int8 in int32; got {math.a} by {math.b} and "
             f"{math.accumulator}",
             "describe a GEMM for each problem",
         ),

@@ -235,7 +235,10 @@ class GemmOperationUniversal(Operation):
         'cutlass_sm90_tensorop_s64x128x16gemm_array_f16_f1'
         """
         # Of an equal operation: what one keeps must not keep it.
-        return GemmArrayPart(type(self)(*self._value())) if self.is_sm90 else self
+        if self.is_sm90:
+            return GemmArrayPart(type(self)(*self._value()))
+        self.family.check_array(self)
+        return self
 
     def parts(self, operations: Sequence[Any]) -> list[Any]:
         """Return what has to be compiled for this operation: with a reduction beside it, its partial kernel too."""

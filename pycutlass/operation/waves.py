@@ -10,6 +10,7 @@ from typing import Any
 from pycutlass import _core, device
 from pycutlass.calls import counted, public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.families import AMPERE
 from pycutlass.operands.checks import check_count
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
@@ -149,7 +150,7 @@ def _products(operation: Any, problem_size: Any) -> Iterator[tuple[int, int, int
         size = _core.implicit_gemm_problem_size(operation.conv_kind, problem_size)
         yield size.m(), size.n(), size.k(), 1, problem_size.split_k_slices
         return
-    is_transposed = single.swap_ab or (not single.is_sm90 and not single.C.is_row_major)
+    is_transposed = single.swap_ab or (single.family is AMPERE and not single.C.is_row_major)
     if isinstance(operation, GemmOperationGrouped):
         sizes = [(m, n, k, 1, 1) for m, n, k in check_sizes(single, problem_size).tolist()]
     else:

@@ -194,6 +194,11 @@ def test_kernels_of_other_kinds_have_no_such_tile() -> None:
         Conv2dOperation(**fields | {"tile_description": operation.tile_description})
 
 
+def test_no_kernel_takes_tables_of_addresses() -> None:
+    with pytest.raises(DescriptionError, match=r"none for Mode\.Array: use Mode\.Batched"):
+        _ = gemv().array
+
+
 def test_k_is_not_divided_into_slices() -> None:
     operation = gemv()
     reason = operation.supports(GemmProblemSize(1, 64, 4096, split_k_slices=4)).reason

@@ -231,6 +231,12 @@ def test_groups_multiply_8_bits(operation: GemmOperationUniversal) -> None:
     assert "pycutlass::GemmGroupedSm90<" in group.emit() and group.supports([(16, 16, 32), (300, 48, 64)])
 
 
+@pytest.mark.parametrize(("a", "b"), [("s8", "u8"), ("u8", "s8"), ("u8", "u8")])
+def test_groups_multiply_no_uint8(a: str, b: str) -> None:
+    with pytest.raises(DescriptionError, match=r"or int8 in int32; got cutlass\.u?int8 by cutlass\.u?int8"):
+        pycutlass.GemmOperationGrouped(*described(a, b, "s32", functor=to_int32())._value()[:7])
+
+
 def test_groups_write_no_8_bits() -> None:
     with pytest.raises(DescriptionError, match=r"groups write f16, bf16, f32, got cutlass\.float_e4m3"):
         pycutlass.GemmOperationGrouped(*described("e4m3", C=of_tma("e4m3"))._value()[:7])

@@ -7,6 +7,7 @@ import math
 import pytest
 from convolutions import OPERATIONS as CONVOLUTIONS
 from descriptions import COLUMN, ROW, ampere
+from gemv_classes import gemv
 from groups import grouped
 from hopper_classes import STREAM_K, described, of_tma
 from hypothesis import given
@@ -51,6 +52,14 @@ def test_the_transposed_problem_has_its_rows_along_n():
     assert (swapped.tiles, swapped.outside) == (64, 0.5)
     by_columns = ampere("f16", (ROW, COLUMN, COLUMN), tile=(128, 64, 32))
     assert pycutlass.tile_use(by_columns, (64, 128, 32), 108).outside == 0
+
+
+@pytest.mark.parametrize("of_d", [ROW, COLUMN])
+def test_a_gemv_kernel_has_rows_along_m_whatever_the_order_of_d(of_d):
+    use = pycutlass.tile_use(gemv(of_d=of_d), (1, 128, 1024), 132)
+    assert (use.tiles, use.outside) == (16, 0)
+    use = pycutlass.tile_use(gemv(of_d=of_d, swap_ab=True), (128, 1, 1024), 132)
+    assert (use.tiles, use.outside) == (16, 0)
 
 
 def test_batches_and_slices_are_work_of_their_own():
