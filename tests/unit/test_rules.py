@@ -129,7 +129,11 @@ def test_a_tile_that_spills_is_warned_of(shape, schedule, output, columns, caplo
     if columns is None:
         assert said == []
         return
-    assert len(said) == 1 and f"{shape[0]}x{shape[1]} tile" in said[0] and f"at most {columns} columns do not spill" in said[0]
+    assert (
+        len(said) == 1
+        and f"{shape[0]}x{shape[1]} tile" in said[0]
+        and f"at most {columns} columns do not spill" in said[0]
+    )
     caplog.clear()
     GemmOperationUniversal(**native_parts((shape[0], columns, 64), (1, 1), schedule, output=output))
     assert caplog.records == []
