@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.timing import Loop, Summary, alone_times, device_times, median_ratio, summarize
 
@@ -32,6 +33,11 @@ class Duel:
     def rounds(self) -> Summary:
         """The same round by round."""
         return median_ratio(self.ours, self.theirs)[1]
+
+    @classmethod
+    def of(cls, samples: Mapping[str, Any]) -> Duel:
+        """Return the duel with these `samples`."""
+        return cls(samples["best"], samples["screened us"], samples[_OURS], samples[_THEIRS])
 
     @property
     def samples(self) -> dict[str, object]:

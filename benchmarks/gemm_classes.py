@@ -35,6 +35,7 @@ _LARGE: Size = (8192, 8192, 8192)
 _SQUARE: Size = (4096, 4096, 4096)
 _ODD: Size = (2048, 1280, 5120)
 _MULTIPROCESSORS = 132
+_WAYS = ("queued", "alone")
 _RETRIED = 6  # choices that were the fastest when queued, and are tried alone
 
 _ABOUT = (
@@ -295,32 +296,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = Report("gemm_classes", "GEMMs of every type and layout", _ABOUT, chosen.out, quick=chosen.quick)
     with report.part("compile the kernels"):
         compile_all(report, operations)
-    rows: list[list[str]] = []
     few_rows: dict[str, list[float]] = {}
     for kind in kinds:
         for size, limit in kind.limits:
             with report.part(f"{kind.words}, {_shape(size)}"):
                 duels = measure(report, kind, size, seconds)
-                rows.append(_row(kind, size, duels))
                 for way, duel in duels.items():
                     if kind.is_few_rows:
                         few_rows.setdefault(way, []).append(duel.ratio)
                     if limit is not None:
                         what = f"{kind.words}, {_shape(size)}, {way}: speed of cuBLAS's"
                         report.check(what, duel.ratio, limit, "x", at_least=True)
-    columns = ("kind", "M x N x K")
-    for way in ("queued", "alone"):
-        columns += (f"cuBLAS, {way}, us", "PyCUTLASS, us", "speed of cuBLAS's", "round by round", "best")  # type: ignore[assignment]
-    report.table("Against cuBLAS", columns, rows)
+                tabulate(report)  # each time: what was measured before an interruption counts
     for way, ratios in few_rows.items():
         what = f"e4m3, few rows, geometric mean of {len(ratios)} problems, {way}: speed of cuBLAS's"
         report.check(what, geometric_mean(ratios), 1.0, "x", at_least=True)
     return report.finish()
 
 
-def _row(kind: Kind, size: Size, duels: dict[str, Duel]) -> list[str]:
+def tabulate(report: Report) -> None:
+    """Make the table of what has been measured."""
+    columns = ["kind", "M x N x K"]
+    for way in _WAYS:
+        columns += [f"cuBLAS, {way}, us", "PyCUTLASS, us", "speed of cuBLAS's", "round by round", "best"]
+    raw, rows = report.result["raw"], []
+    for kind in KINDS:
+        for size, _ in kind.limits:
+            samples = [raw.get(f"{kind.words}, {_shape(size)}, {way}") for way in _WAYS]
+            if all(samples):
+                rows.append(_row(kind, size, [Duel.of(each) for each in samples]))
+    report.result["tables"] = []
+    report.table("Against cuBLAS", columns, rows)
+
+
+def _row(kind: Kind, size: Size, duels: Sequence[Duel]) -> list[str]:
     row = [kind.words, _shape(size)]
-    for duel in duels.values():
+    for duel in duels:
         theirs, ours = (sorted(times)[len(times) // 2] for times in (duel.theirs, duel.ours))
         row += [number(theirs), number(ours), f"{duel.ratio:.3f}", duel.rounds.spread(3), duel.best]
     return row

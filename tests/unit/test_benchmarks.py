@@ -227,6 +227,7 @@ def test_the_fastest_choice_is_measured_anew(monkeypatch):
     duel = duels.queued_duel({"slow": print, "fast": print}, print, 1.0)
     assert asked == [["fast", "slow"], ["PyCUTLASS", "theirs"]]
     assert (duel.best, duel.ratio, duel.screened["slow"]) == ("fast", pytest.approx(2.0), 3.0)
+    assert duels.Duel.of(duel.samples) == duel
     assert duels.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
 
 
