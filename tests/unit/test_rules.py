@@ -90,6 +90,9 @@ def test_every_rule_is_broken_by_a_case(module):
     with pytest.raises(DescriptionError) as caught:
         GemmOperationGrouped(**BASELINES["gemv"])
     errors.append(caught.value)
+    with pytest.raises(DescriptionError) as caught:
+        _ = GemmOperationUniversal(**BASELINES["gemv"]).array
+    errors.append(caught.value)
     by_columns = {"C": tensor("f16", COLUMN, 8), "epilogue_functor": biased(TAG["f16"], 8)}
     wide = {"C": tensor("e4m3", ROW, 16), "epilogue_functor": functor("e4m3", 16)}
     clustered = replace(BASELINES["hopper"]["tile_description"], cluster_shape=(4, 1))
