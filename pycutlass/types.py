@@ -20,6 +20,7 @@ __all__ = [
     "LAYOUT_OF_TAG",
     "Element",
     "Layout",
+    "computed",
     "element",
     "element_of_dtype",
     "layout",
@@ -268,3 +269,14 @@ def element_of_dtype(name: str) -> Element | None:
     float32 is answered with ``float32``; an operand described as tf32 takes float32 tensors all the same.
     """
     return next((row for row in ELEMENTS if name in (row.name, row.dtype_name)), None)
+
+
+def computed(compute: Element, number: float) -> float:
+    """Return a scalar as kernels have it: rounded to the compute type, by way of f32 to f16 (include/.../epilogue.h).
+
+    So a beta of 1e-60 is 0 where an epilogue computes in f32, and C is not read.
+    """
+    with np.errstate(over="ignore"):
+        if compute.bits <= 16:
+            number = float(np.float32(number))
+        return float(compute.dtype.type(number)) if not compute.is_integer else number

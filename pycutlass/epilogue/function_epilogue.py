@@ -15,13 +15,12 @@ from pycutlass.epilogue import drawing, function_types, lowering
 from pycutlass.epilogue.drawing import Cost
 from pycutlass.epilogue.graph import Graph, element_named
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
-from pycutlass.epilogue.scalars import computed
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families.parts import Tile
 from pycutlass.integers import as_int
 from pycutlass.library import TensorDescription
 from pycutlass.library import Value as FrozenValue
-from pycutlass.types import Element, element
+from pycutlass.types import Element, computed, element
 
 __all__ = ["FunctionEpilogue"]
 

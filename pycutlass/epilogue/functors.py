@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from pycutlass.calls import public, shown
 from pycutlass.epilogue.activations import activation_named
 from pycutlass.epilogue.protocol import Epilogue, Family, Port, Scalar
-from pycutlass.epilogue.scalars import EpilogueScalars, computed
+from pycutlass.epilogue.scalars import EpilogueScalars
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import changed
 from pycutlass.integers import as_int
 from pycutlass.library import Value
 from pycutlass.log import say_once
-from pycutlass.types import Element, element
+from pycutlass.types import Element, computed, element
 
 __all__ = [
     "EpilogueFunctor",
