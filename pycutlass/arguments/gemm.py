@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from pycutlass import _core, device
+from pycutlass import _core
 from pycutlass.arguments.base import (
     SLOTS,
     Arguments,
@@ -18,10 +17,11 @@ from pycutlass.arguments.base import (
     kept,
     refuse_unknown,
 )
-from pycutlass.calls import counted, member_meant, public, shown
+from pycutlass.arguments.gemm_options import check_flag, check_raster_order, launched_kernel
+from pycutlass.calls import counted, public
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars, VisitorArguments
-from pycutlass.errors import ArgumentError, ArgumentTypeError, NotCompiledError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.kernel import PreparedGemm, prepare
 from pycutlass.launch import DeviceLaunch
@@ -33,7 +33,7 @@ from pycutlass.operands.epilogue import check_sums, for_batches, given_ports, li
 from pycutlass.operands.overlaps import check_target
 from pycutlass.operands.pointers import PointerArray, PointerTable, check_no_table, pointer_operand
 from pycutlass.operands.reordered import UNCHANGED, Reordering
-from pycutlass.operation import GemmOperationUniversal, Operation
+from pycutlass.operation import GemmOperationUniversal
 from pycutlass.operation.gemm_support import check_size, launched_k
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.tensor import TensorView, wrap
@@ -168,16 +168,16 @@ class GemmArguments(Arguments):
         self.gemm_mode, self.split_k_slices, self.batch_count = size.gemm_mode, size.split_k_slices, size.batch
         self._bias = check_bias(bias)
         self._reordering = Reordering(operation.B, reordered)
-        self.raster_order = _check_raster_order(raster_order, operation)
-        self.launch_with_pdl = _check_flag("launch_with_pdl", launch_with_pdl)
+        self.raster_order = check_raster_order(raster_order, operation)
+        self.launch_with_pdl = check_flag("launch_with_pdl", launch_with_pdl)
         self._share(launch_priority, sm_count, is_persistent=operation.is_sm90)
-        launched = _launched(operation, size.gemm_mode)
+        kernel = launched_kernel(operation, size.gemm_mode)
         if isinstance(output_op, VisitorArguments):
             C, D, epilogue = self._of_tree(output_op, C, D, epilogue)
         given = {name: self._taken(tensor) for name, tensor in (("A", A), ("B", B), ("C", C), ("D", D))}
         ports = given_ports(operation.epilogue_functor, {} if epilogue is None else epilogue)
         given |= {name: self._taken(tensor) for name, tensor in ports.items()}
-        self._start(launched, given, output_op)
+        self._start(kernel, given, output_op)
         if isinstance(output_op, VisitorArguments):
             output_op.known_to(self)
 
@@ -429,47 +429,3 @@ _KEYWORDS = (
     *("operation", "problem_size", "A", "B", "C", "D", "gemm_mode", "output_op", "split_k_slices", "batch", "bias"),
     *("raster_order", "launch_with_pdl", "sm_count", "launch_priority", "reordered", "epilogue"),
 )
-
-
-def _launched(operation: GemmOperationUniversal, mode: Any) -> Operation:
-    """Return whose kernel runs in a mode: another one's of partial sums, and of Hopper-native arrays."""
-    if mode == _Mode.GemmSplitKParallel:
-        return _partial(operation)
-    array = operation.array if mode == _Mode.Array else operation
-    if array is not operation and device.available() and not array.artifacts:
-        raise NotCompiledError(
-            f"{operation.procedural_name()} has a kernel of its own for Mode.Array, which has not been compiled: call "
-            f"pycutlass.compiler.add_module([operation.array]) first"
-        )
-    return array
-
-
-def _partial(operation: GemmOperationUniversal) -> GemmOperationUniversal:
-    partial = operation.partial
-    if device.available() and not partial.artifacts:
-        raise NotCompiledError(
-            f"{operation.procedural_name()} has no kernel for partial sums: compile it together with its reduction, "
-            f"pycutlass.compiler.add_module([operation, reduction])"
-        )
-    return partial
-
-
-def _check_raster_order(order: Any, operation: GemmOperationUniversal) -> RasterOrder:
-    try:
-        if RasterOrder(order) is not RasterOrder.Heuristic and not operation.is_sm90:
-            say_once(
-                f"raster_order={RasterOrder(order)!r} is ignored: it is for Hopper-native kernels; an Ampere-style one "
-                f"goes through its tiles as the swizzling_functor of its description says"
-            )
-        return RasterOrder(order)
-    except ArgumentError:
-        known, near = ", ".join(map(repr, RasterOrder)), member_meant(order, RasterOrder, "RasterOrder")
-        if isinstance(order, str) and (letters := re.findall(r"\b[MNmn]\b", order)):
-            near = f". Did you mean RasterOrder.Along{letters[0].upper()}, without quotes?"
-        raise ArgumentError(f"raster_order must be one of {known}; got {shown(order)}{near}") from None
-
-
-def _check_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
-    return value

@@ -77,11 +77,9 @@ struct GemmArraySm90 {
           typename D::Element, typename D::Layout, D::kAlignment, EpilogueSchedule, typename Fused::Type>::CollectiveOp,
       Fused::kIsFunction>>;
 
-  using CollectiveMainloop = ArrayMainloop<typename cutlass::gemm::collective::CollectiveBuilder<
-      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, typename LoadedAs<typename A::Element>::Type,
-      typename A::Layout, A::kAlignment, typename LoadedAs<typename B::Element>::Type, typename B::Layout,
-      B::kAlignment, ElementAccumulator, TileShape, ClusterShape, typename StageCount<Stages, CollectiveEpilogue>::Type,
-      typename GroupSchedule<Schedule>::Mainloop>::CollectiveOp>;
+  using CollectiveMainloop = ArrayMainloop<
+      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape,
+                    typename StageCount<Stages, CollectiveEpilogue>::Type, typename GroupSchedule<Schedule>::Mainloop>>;
 
   using Size = cute::Shape<int, int, int, int>;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::ArrayProblemShape<Size>, CollectiveMainloop,
