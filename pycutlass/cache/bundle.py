@@ -6,19 +6,17 @@ the same bytes. Digests find damage; they do not make a stranger's bundle safe, 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import secrets
-import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pycutlass import _core
+from pycutlass.cache.files import regular_file, written_whole
 from pycutlass.cache.store import Artifact, make_key
 from pycutlass.errors import CacheError
 from pycutlass.report import BuildReport
@@ -56,19 +54,9 @@ def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
     members = {_MANIFEST: json.dumps(manifest, sort_keys=True, indent=1).encode()}
     for artifact in chosen:
         members |= {f"{artifact.key}.cubin": artifact.cubin, f"{artifact.key}.host": artifact.host}
-    if not path.name:
-        raise CacheError(f"the bundle cannot be written to {str(path)!r}: that is a directory. Give a file name.")
-    try:
-        _refuse_what_is_no_file(path)
-        with _replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
-            for name, content in members.items():
-                archive.writestr(_member(name), content)
-    except (OSError, ValueError) as error:  # ValueError: what no file can be called
-        # The operating system names the new file that was to take its place, which nobody knows.
-        why = (isinstance(error, OSError) and error.strerror) or error
-        if isinstance(error, FileNotFoundError):
-            why = f"there is no directory {path.parent}: make it first"
-        raise CacheError(f"the bundle {path} cannot be written: {why}") from error
+    with written_whole(path, "the bundle") as file, zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(_member(name), content)
 
 
 def read_bundle(path: Path) -> Iterator[Artifact]:
@@ -80,7 +68,7 @@ def read_bundle(path: Path) -> Iterator[Artifact]:
         If it is not a whole bundle, or if a kernel is not what its key and its digest say; the message names it.
     """
     try:
-        with _opened(path) as file, zipfile.ZipFile(file) as archive:
+        with regular_file(path, "a bundle of kernels") as file, zipfile.ZipFile(file) as archive:
             descriptions = _descriptions(path, os.fstat(file.fileno()).st_size, archive)
             for entry in descriptions:
                 _artifact(path, archive, entry)
@@ -95,45 +83,6 @@ def read_bundle(path: Path) -> Iterator[Artifact]:
             f"{path} cannot be read as a bundle of kernels: {error or type(error).__name__}. "
             "Write it again with `pycutlass cache export`, or copy it again."
         ) from error
-
-
-def _refuse_what_is_no_file(path: Path) -> None:
-    """Raise `CacheError` if something stands where the bundle is to be that a file must not replace."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise CacheError(f"the bundle cannot be written to {path}: that is {kind}. Give the name of a file.")
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a new file beside `path`, which takes its place if all goes well and is gone otherwise."""
-    partial = path.with_name(f".pycutlass-export-{secrets.token_hex(8)}")
-    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
-
-
-def _opened(path: Path) -> BinaryIO:
-    """Open a bundle for reading; a pipe would never end, and a device may never."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise CacheError(f"{path} cannot be read as a bundle of kernels: it is not a file")
-    return file
 
 
 def _descriptions(path: Path, size: int, archive: zipfile.ZipFile) -> list[dict[str, Any]]:

@@ -1,14 +1,17 @@
 """The database in the user's directory: opened when it is first needed, and given up or replaced when it fails.
 
 A cache may be slow or empty, but it must not stop a program. So whatever goes wrong here is said once in the log, and
-the caller learns that the disk does not have the answer.
+the caller learns that the disk does not have the answer. A database that the user names is another matter: what is
+asked of it is not in any other, so it is left as it is, and the reason is raised.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 import threading
 import time
 import weakref
@@ -36,6 +39,18 @@ class Disk:
 
     Where there is none, it is made when it is first needed, unless it is only looked at (`make` is False).
 
+    Parameters
+    ----------
+    directory : path or None
+        Of the kernel cache.
+    make : bool
+        Whether it is made where there is none.
+    file : path, optional
+        A database that the user names, instead of that of a directory. No native code is loaded from it, so it may be
+        where others can write. It is never set aside, and what it does not do is raised as CacheError.
+    contents : str
+        What stays in memory where there is no disk.
+
     Attributes
     ----------
     lock : RLock
@@ -46,11 +61,15 @@ class Disk:
         Why there is no store on disk and will be none in this process.
     """
 
-    def __init__(self, directory: Path | None, *, make: bool = True) -> None:
+    def __init__(
+        self, directory: Path | None, *, make: bool = True, file: Path | None = None, contents: str = "kernels"
+    ) -> None:
         self._make = make
+        self._is_named = file is not None
+        self._contents = contents
         self.lock = threading.RLock()
         self.refusal: str | None = None
-        self.path = (config.cache_directory() if directory is None else directory) / _DATABASE
+        self.path = file or (config.cache_directory() if directory is None else directory) / _DATABASE
         self._store: Store | None = None
         self._real = self.path  # the database by its real path, once that was found to be ours alone
         self._opened: os.stat_result | None = None  # of the file that is open
@@ -60,7 +79,13 @@ class Disk:
         _close_around_forks(self)
 
     def run(self, action: Callable[[Store], _T]) -> _T | None:
-        """Return what `action` gives on the store, or None where it cannot be used, or is not there to look at."""
+        """Return what `action` gives on the store, or None where it cannot be used, or is not there to look at.
+
+        Raises
+        ------
+        CacheError
+            It is a file that the user named, and cannot be used; or `action` raises it.
+        """
         with self.lock:
             if not self._make and self.is_unmade:
                 return None
@@ -71,14 +96,20 @@ class Disk:
                     if self._store is None and self.refusal is None:
                         self._store = self._open()
                 except (CacheError, OSError) as error:
-                    self._give_up(f"there is no kernel cache on disk, so kernels stay in memory: {error}", str(error))
+                    if self._is_named:
+                        raise self._unusable(error) from error
+                    stay = f"{self._contents} stay in memory"
+                    self._give_up(f"there is no kernel cache on disk, so {stay}: {error}", str(error))
                 if self._store is None:
                     break
                 try:
                     return action(self._store)
                 except StoreError as error:
+                    if self._is_named:
+                        self.close()
+                        raise self._unusable(error) from error
                     if not error.damaged:
-                        self.say("use", f"{self.path} does not work, so kernels stay in memory: {error}")
+                        self.say("use", f"{self.path} does not work, so {self._contents} stay in memory: {error}")
                         break
                     self._begin_anew(error)
             return None
@@ -102,7 +133,9 @@ class Disk:
 
         What is `waiting_for` another process is said in the log.
         """
-        lock = self._real.parent / _LOCKS / name
+        # Beside a file that the user names no directory of ours is wanted.
+        beside = self._real.with_name(f"{self._real.name}.{name}-lock")
+        lock = beside if self._is_named else self._real.parent / _LOCKS / name
 
         def still_waiting() -> None:
             self.say(f"waiting {name}", waiting_for, logging.INFO)
@@ -157,7 +190,7 @@ class Disk:
         return sum(sizes)
 
     def set_aside(self) -> tuple[Path, ...]:
-        """Return the damaged databases that stand beside this one."""
+        """Return the damaged databases that stand beside this one; none is put beside a file that the user names."""
         with contextlib.suppress(OSError):
             return tuple(sorted(self.path.parent.glob(f"{_DATABASE}.corrupt-*[0-9]")))  # without their -wal and -shm
         return ()
@@ -169,18 +202,13 @@ class Disk:
             logger.log(level, "%s", message)
 
     def _open(self) -> Store:
-        if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory
-            remedy = "correct or unset" if config.text("PYCUTLASS_CACHE_DIR") else "set"
-            raise CacheError(
-                f"the cache's directory must be an absolute path, not {self.path.parent}: {remedy} PYCUTLASS_CACHE_DIR"
-            )
-        self._real = private_directory(self.path.parent, *_NAMES) / _DATABASE
+        self._real = self._named_file() if self._is_named else self._own_file()
         try:
             with self.exclusive(*self._opening):
                 try:
                     return self._in_file()
                 except StoreError as error:
-                    if not error.damaged:
+                    if not error.damaged or self._is_named:
                         raise
                     self._put_aside(error)
                 return self._in_file()
@@ -190,15 +218,51 @@ class Disk:
                 store = Store.read_only(self._real)
             except (OSError, StoreError):
                 raise error from None  # why it cannot be written tells more than that there is nothing to read
-            self.say("open", f"the kernel cache {self.path} cannot be written, so new kernels stay in memory: {error}")
+            if not self._is_named:  # else whoever writes is told
+                cache, stay = f"the kernel cache {self.path}", f"new {self._contents} stay in memory"
+                self.say("open", f"{cache} cannot be written, so {stay}: {error}")
             return store
 
+    def _own_file(self) -> Path:
+        """Return the real path of the database in a directory that is this user's alone, which is made."""
+        if not self.path.is_absolute():  # a home that is not known leaves a ~; never the working directory
+            remedy = "correct or unset" if config.text("PYCUTLASS_CACHE_DIR") else "set"
+            raise CacheError(
+                f"the cache's directory must be an absolute path, not {self.path.parent}: {remedy} PYCUTLASS_CACHE_DIR"
+            )
+        return private_directory(self.path.parent, *_NAMES) / _DATABASE
+
+    def _named_file(self) -> Path:
+        """Return the real path of the file that the user named, in a directory that is there."""
+        if not self.path.is_absolute():
+            raise CacheError("its path must be absolute, or every working directory would have a database of its own")
+        real = Path(os.path.realpath(self.path))
+        if not real.parent.is_dir():
+            raise CacheError(f"there is no directory {real.parent}: make it first")
+        if real.exists() and not real.is_file():
+            raise CacheError("that is not a file: name one, or one that is still to be made")
+        return real
+
     def _in_file(self) -> Store:
-        """Return the store in the file, which is made for this user alone: SQLite would let others read it."""
-        descriptor = os.open(self._real, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._opened = os.fstat(descriptor)
-        os.close(descriptor)
-        return Store.in_file(self._real)
+        """Return the store in the file, which is made for this user alone: SQLite would let others read it.
+
+        A file that is there is not opened here: closing it would release the locks that SQLite holds on it for other
+        connections of this process, and another process could then delete the log that they write.
+        """
+        mode = 0o666 if self._is_named else 0o600
+        with contextlib.suppress(FileExistsError):
+            if not self._real.exists():
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(self._real, flags, mode))
+        self._opened = self._real.lstat()
+        kind, wrong = stat.S_IFMT(self._opened.st_mode), 0
+        if kind != stat.S_IFREG:
+            wrong = errno.EISDIR if kind == stat.S_IFDIR else errno.ELOOP
+        elif not os.access(self._real, os.R_OK | os.W_OK, effective_ids=True):  # SQLite would go on reading
+            wrong = errno.EACCES
+        if wrong:
+            raise OSError(wrong, os.strerror(wrong), str(self._real))
+        return Store.in_file(self._real, take_over=not self._is_named)
 
     def _begin_anew(self, error: StoreError) -> None:
         """Close the store, whose file is damaged, and have it set aside."""
@@ -207,7 +271,7 @@ class Disk:
             with self.exclusive(*self._opening):
                 self._put_aside(error)
         except OSError as failure:
-            self._give_up(f"{self.path} is damaged, so kernels stay in memory: {error}", str(failure))
+            self._give_up(f"{self.path} is damaged, so {self._contents} stay in memory: {error}", str(failure))
 
     def _put_aside(self, error: StoreError) -> None:
         """Rename the damaged file, unless another process has done so since it was opened here."""
@@ -232,7 +296,15 @@ class Disk:
             return False
 
     def _companions(self) -> list[Path]:
-        return [self._real.with_name(_DATABASE + suffix) for suffix in _COMPANIONS]
+        return [self._real.with_name(self._real.name + suffix) for suffix in _COMPANIONS]
+
+    def _unusable(self, error: Exception) -> CacheError:
+        """Return what to raise of a file that the user named."""
+        if isinstance(error, StoreError) and error.damaged:
+            remedy = "It is damaged or no database of PyCUTLASS: move it away, or name another file"
+            return CacheError(f"the database {self.path} cannot be used: {error}. {remedy}.")
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        return CacheError(f"the database {self.path} cannot be used: {reason}")
 
     def _give_up(self, message: str, reason: str) -> None:
         self.refusal = reason

@@ -1,4 +1,4 @@
-"""The tables of the kernel cache, and the steps by which the database of an older PyCUTLASS gets those that it lacks.
+"""The tables of the database, of kernels and of trials, and the steps by which an older one gets those that it lacks.
 
 A file says in ``user_version`` how many steps were made. Several versions of PyCUTLASS share one file, also at the same
 time, so a step only adds tables and indexes: what an older one reads and writes stays as it is, and what a newer one
@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ARTIFACTS", "MEMOS", "VERSION", "bring_up", "version"]
+__all__ = ["ARTIFACTS", "CLAIMS", "MEMOS", "TRIALS", "VERSION", "bring_up", "version"]
 
 ARTIFACTS = "artifact_v1"
 MEMOS = "memo_v1"
+TRIALS = "trial_v1"
+CLAIMS = "claim_v1"
 
 #: What leads from each version to the next. Never changed once released, only added to.
 _STEPS: tuple[tuple[str, ...], ...] = (
@@ -30,6 +32,16 @@ _STEPS: tuple[tuple[str, ...], ...] = (
     ),
     # A machine without a compiler has no keys: it finds kernels by their names, of thousands in a bundle.
     (f"CREATE INDEX IF NOT EXISTS {ARTIFACTS}_by_name ON {ARTIFACTS} (name, target)",),
+    # Of a trial that gave no time, times and rounds are NULL. A claim is one row for what is being measured now.
+    (
+        f"""CREATE TABLE IF NOT EXISTS {TRIALS} (digest TEXT PRIMARY KEY NOT NULL, key TEXT NOT NULL,
+            problem TEXT NOT NULL, candidate TEXT NOT NULL, machine TEXT NOT NULL, condition TEXT NOT NULL,
+            status TEXT NOT NULL, time REAL, low REAL, high REAL, rounds INTEGER, host TEXT NOT NULL,
+            date TEXT NOT NULL, reason TEXT NOT NULL)""",
+        f"CREATE INDEX IF NOT EXISTS {TRIALS}_by_key ON {TRIALS} (key)",
+        f"""CREATE TABLE IF NOT EXISTS {CLAIMS} (subject TEXT PRIMARY KEY NOT NULL, owner TEXT NOT NULL,
+            expires REAL NOT NULL)""",
+    ),
 )
 
 VERSION = len(_STEPS)

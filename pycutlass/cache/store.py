@@ -2,7 +2,8 @@
 
 The key of an artifact says what it was made from, its digest what it is. A store knows SQL and nothing of directories,
 other processes or what a failure means: `StoreError` goes to the caller. Every statement is a transaction of its own,
-and every row is read to its end, so no lock outlives a call.
+or part of one that `transaction` makes, and every row is read to its end, so no lock outlives a call. Other rooms have
+tables of their own in the same file, for which there is `run`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import os
 import time
 import weakref
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pycutlass.cache import schema
-from pycutlass.cache.schema import ARTIFACTS, MEMOS
+from pycutlass.cache.schema import ARTIFACTS, MEMOS, TRIALS
 from pycutlass.errors import ArgumentTypeError, CacheError
 from pycutlass.log import logger
 
@@ -134,12 +135,18 @@ class Store:
         self._finalizer = weakref.finalize(self, self._connection.close)
 
     @classmethod
-    def in_file(cls, path: Path) -> Store:
-        """Open the database `path` for reading and writing and bring its tables up to date."""
+    def in_file(cls, path: Path, *, take_over: bool = True) -> Store:
+        """Open the database `path` for reading and writing and bring its tables up to date.
+
+        With `take_over` also one that has none of our tables yet, but tables of others.
+        """
         store = cls(path.as_uri())
         try:
             ((version,),) = store._run("PRAGMA user_version")
-            if version < schema.VERSION and not store._run("SELECT 1 FROM sqlite_master LIMIT 1"):
+            tables = {name for (name,) in store._run("SELECT name FROM sqlite_master")}
+            if tables.isdisjoint((ARTIFACTS, TRIALS)) and tables and not take_over:
+                raise CacheError("it is a database of another program, and stays as it is: name another file")
+            if version < schema.VERSION and not tables:
                 store._run("PRAGMA auto_vacuum = FULL")  # SQLite writes and syncs all but an empty file for nothing
             journal = journal_for(path)
             if store._run("PRAGMA journal_mode") != [(journal.lower(),)]:
@@ -150,7 +157,7 @@ class Store:
                 schema.bring_up(store._run)
             for probe in _PROBES:
                 store._run(probe)
-        except StoreError:
+        except CacheError:
             store.close()
             raise
         return store
@@ -182,6 +189,33 @@ class Store:
     def journal(self) -> str:
         """How SQLite keeps this database whole: ``wal``, ``delete`` or ``memory``."""
         return str(self._run("PRAGMA journal_mode")[0][0])
+
+    @property
+    def data_version(self) -> int:
+        """A number that is another one once another connection has changed the database."""
+        return int(self._run("PRAGMA data_version")[0][0])
+
+    def run(self, statement: str, *values: object) -> list[Any]:
+        """Return the rows of `statement`, about another table than those of kernels.
+
+        Raises
+        ------
+        StoreError
+            SQLite refuses.
+        """
+        return self._run(statement, *values)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make one transaction of all statements inside, which nobody else writes between, and none after an error."""
+        self._run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._run("COMMIT")
+        except BaseException:
+            with contextlib.suppress(StoreError):  # SQLite has taken it back already where the disk is full
+                self._run("ROLLBACK")
+            raise
 
     def get(self, key: str) -> Artifact | None:
         """Return the artifact under `key`; a row that is not what was put there is deleted and counts as absent."""

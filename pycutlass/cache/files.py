@@ -1,0 +1,94 @@
+"""Files that are carried to other machines: written whole or not at all, and read only where they are files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pycutlass.errors import CacheError, PyCutlassError
+
+__all__ = ["regular_file", "written_whole"]
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, what: str) -> Iterator[BinaryIO]:
+    """Give a file to write, which has the name `path` once all of it is written, and is gone after an error.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    what : str
+        What is written there, for messages: "the bundle".
+
+    Raises
+    ------
+    CacheError
+        If it cannot be written, or something stands there that a file must not replace.
+    """
+    if not path.name:
+        raise CacheError(f"{what} cannot be written to {str(path)!r}: that is a directory. Give a file name.")
+    try:
+        _refuse_what_is_no_file(path, what)
+        with _replacing(path) as file:
+            yield file
+    except PyCutlassError:  # some of which are ValueErrors as well
+        raise
+    except (OSError, ValueError) as error:  # ValueError: what no file can be called
+        # The operating system names the new file that was to take its place, which nobody knows.
+        why = (isinstance(error, OSError) and error.strerror) or error
+        if isinstance(error, FileNotFoundError):
+            why = f"there is no directory {path.parent}: make it first"
+        raise CacheError(f"{what} {path} cannot be written: {why}") from error
+
+
+def regular_file(path: Path, what: str) -> BinaryIO:
+    """Open a file for reading as `what`, "a bundle of kernels"; a pipe would never end, and a device may never.
+
+    Raises
+    ------
+    CacheError
+        If it is no file.
+    OSError
+        If it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise CacheError(f"{path} cannot be read as {what}: it is not a file")
+    return file
+
+
+def _refuse_what_is_no_file(path: Path, what: str) -> None:
+    """Raise `CacheError` if something stands where a file is to be that a file must not replace."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise CacheError(f"{what} cannot be written to {path}: that is {kind}. Give the name of a file.")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a new file beside `path`, which takes its place if all goes well and is gone otherwise."""
+    partial = path.with_name(f".pycutlass-export-{secrets.token_hex(8)}")
+    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
