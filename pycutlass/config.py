@@ -20,6 +20,7 @@ __all__ = [
     "Variable",
     "cache_directory",
     "compiler_environment",
+    "database_file",
     "flag",
     "of_the_search",
     "package_directories",
@@ -44,6 +45,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("CUDA_INSTALL_PATH", "unset", "root of a CUDA toolkit; comes first"),
     Variable("CUDA_HOME", "unset", "root of a CUDA toolkit; comes second, before nvcc on PATH and the wheels"),
     Variable("PYCUTLASS_CACHE_DIR", "the user's cache directory", "where compiled kernels are kept"),
+    Variable("PYCUTLASS_DATABASE", "that of the cache", "file of the database of measured trials"),
     Variable("PYCUTLASS_BACKEND", "nvcc if there is one, else nvrtc", "device compiler: nvcc or nvrtc"),
     Variable(
         "PYCUTLASS_TARGET",
@@ -130,6 +132,17 @@ def cache_directory() -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("pycutlass", appauthor=False))
+
+
+def database_file() -> Path | None:
+    """Return the file that is named for trials, or None for that of the kernel cache.
+
+    A relative path stays relative, and the database refuses it, as `cache_directory` says.
+    """
+    value = text("PYCUTLASS_DATABASE")
+    if value is None:
+        return None
+    return (path("PYCUTLASS_DATABASE") if value[0] == "~" else None) or Path(value)
 
 
 def of_the_search() -> tuple[str | None, ...] | None:

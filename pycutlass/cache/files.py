@@ -8,11 +8,12 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from pycutlass.errors import CacheError, PyCutlassError
+from pycutlass.calls import shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, CacheError, PyCutlassError
 
-__all__ = ["regular_file", "written_whole"]
+__all__ = ["as_path", "regular_file", "written_whole"]
 
 
 @contextlib.contextmanager
@@ -63,6 +64,29 @@ def regular_file(path: Path, what: str) -> BinaryIO:
         file.close()
         raise CacheError(f"{path} cannot be read as {what}: it is not a file")
     return file
+
+
+def as_path(name: str, value: Any) -> Path:
+    """Return argument `name` as a path.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        It is none, or one that no file can have.
+    """
+    try:
+        path = Path(value)
+        possible = 0 not in f"{path}".encode("utf-8", "surrogateescape")
+    except TypeError:
+        raise ArgumentTypeError(f"{name} must be a path, a str or pathlib.Path; got {shown(value)}") from None
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise ArgumentError(
+            f"{name} must be a path that the file system can have, without NUL and halves of surrogate pairs; got "
+            f"{shown(value)}"
+        )
+    return path
 
 
 def _refuse_what_is_no_file(path: Path, what: str) -> None:

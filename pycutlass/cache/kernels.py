@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pycutlass.cache.bundle import read_bundle, write_bundle
 from pycutlass.cache.disk import Disk
+from pycutlass.cache.files import as_path
 from pycutlass.cache.locking import wait_for
 from pycutlass.cache.selection import narrowed, selected
 from pycutlass.cache.store import Artifact, Entry, Store, make_key
@@ -45,7 +46,7 @@ class KernelCache:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, make: bool = True) -> None:
-        self._disk = Disk(None if directory is None else _path("directory", directory), make=make)
+        self._disk = Disk(None if directory is None else as_path("directory", directory), make=make)
         self._memory: Store | None = None  # what the disk does not take; same tables, so same answers
         self._builders: weakref.WeakValueDictionary[tuple[int, str], threading.Lock] = weakref.WeakValueDictionary()
 
@@ -271,7 +272,7 @@ class KernelCache:
             If a key, a prefix or a target fits no kernel, if there is no kernel or a damaged one, or if the file cannot
             be written.
         """
-        bundle = _path("path", path)
+        bundle = as_path("path", path)
         chosen = self.select(keys, prefix=prefix, target=target)
         found = {entry.key: self._stored(entry.key) for entry in chosen}
         artifacts = [artifact for artifact in found.values() if artifact is not None]
@@ -296,7 +297,7 @@ class KernelCache:
             If the bundle is not whole or a kernel in it was changed; nothing is taken in then.
         """
         result = Imported([], [], [])
-        for artifact in read_bundle(_path("path", path)):
+        for artifact in read_bundle(as_path("path", path)):
             if self._stored(artifact.key) is not None:
                 result.present.append(artifact.key)
             else:
@@ -384,19 +385,3 @@ class Imported(NamedTuple):
     added: list[str]
     present: list[str]
     in_memory: list[str]
-
-
-def _path(name: str, value: Any) -> Path:
-    try:
-        path = Path(value)
-        possible = 0 not in f"{path}".encode("utf-8", "surrogateescape")
-    except TypeError:
-        raise ArgumentTypeError(f"{name} must be a path, a str or pathlib.Path; got {shown(value)}") from None
-    except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise ArgumentError(
-            f"{name} must be a path that the file system can have, without NUL and halves of surrogate pairs; got "
-            f"{shown(value)}"
-        )
-    return path

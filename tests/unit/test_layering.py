@@ -23,7 +23,7 @@ FLOORS: tuple[str, ...] = (
     "_core config report log remedies imported",
     "integers calls",
     "types cutlass device enums tensor cache toolkit cubin interleave deferred_release allocators",
-    "families source memory",
+    "families source memory trials",
     "spec timing",
     "library",
     "epilogue toolchain",
