@@ -1,16 +1,12 @@
-"""The command ``pycutlass``: look after the kernel cache, and see what this machine has and lacks."""
+"""The command ``pycutlass``: look after the kernel cache and the trials, and see what this machine has and lacks."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
-import shutil
 import sys
-import time
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
@@ -21,10 +17,12 @@ import typer
 from pycutlass import __version__, config
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
+from pycutlass.cli.db import db
 from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, usable_kernels
 from pycutlass.cli.inspection import facts_of, printed
+from pycutlass.cli.output import AsJson, ago, print_json, print_table
 from pycutlass.cli.stale import stale
-from pycutlass.cli.table import UNITS, size, table
+from pycutlass.cli.table import UNITS, size
 from pycutlass.compiler.choice import check_target
 from pycutlass.errors import PyCutlassError
 
@@ -39,10 +37,10 @@ app = typer.Typer(
 )
 cache = typer.Typer(help="Look after the cache of compiled kernels.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cache, name="cache")
+app.add_typer(db, name="db")
 
 _OFTEN = "; may be repeated, or several between commas."
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Kernels = Annotated[
     list[str] | None, typer.Argument(metavar="KERNEL", help="Names, or beginnings of keys: at least 4 digits.")
 ]
@@ -95,13 +93,13 @@ def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) ->
     why = stale(store.memo)
     said = {entry.key: why(entry) for entry in entries}
     if as_json:
-        _print_json([{**asdict(entry), "stale": said[entry.key]} for entry in entries])
+        print_json([{**asdict(entry), "stale": said[entry.key]} for entry in entries])
         return
     rows = [
-        (e.key[:12], e.name, e.target, _compiler(e), size(e.size), _ago(e.created), _ago(e.last_used), said[e.key])
+        (e.key[:12], e.name, e.target, _compiler(e), size(e.size), ago(e.created), ago(e.last_used), said[e.key])
         for e in entries
     ]
-    _print_table(("key", "kernel", "target", "compiler", "size", "built", "used", "stale"), rows)
+    print_table(("key", "kernel", "target", "compiler", "size", "built", "used", "stale"), rows)
 
 
 @cache.command()
@@ -110,11 +108,11 @@ def info(as_json: AsJson = False) -> None:
     facts = asdict(KernelCache(make=False).info())
     facts |= {"directory": str(facts["directory"]), "set_aside": [str(path) for path in facts["set_aside"]]}
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     shown = facts | {label: size(facts[label]) for label in ("kernel_bytes", "file_bytes")}
     shown["set_aside"] = ", ".join(facts["set_aside"]) or "none"
-    _print_table(("", ""), [(label.replace("_", " "), str(value)) for label, value in shown.items() if value != ""])
+    print_table(("", ""), [(label.replace("_", " "), str(value)) for label, value in shown.items() if value != ""])
 
 
 @cache.command()
@@ -200,12 +198,12 @@ def inspect(
     why = stale(cache.memo)
     facts = [{**facts_of(artifact, cache.memo), "stale": why(artifact)} for artifact in cache.load(kernel)]
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     for number, one in enumerate(facts):
         if number:
             typer.echo("")
-        _print_table(("", ""), printed(one))
+        print_table(("", ""), printed(one))
         typer.echo(
             "\n" + (one["source"].rstrip() or "Its source was not kept; kernels that are built now have theirs.")
         )
@@ -220,9 +218,9 @@ def doctor(as_json: AsJson = False) -> None:
     found = looked_for()
     missing = [finding for finding in found if finding.required and not finding.ok]
     if as_json:
-        _print_json([asdict(finding) for finding in found])
+        print_json([asdict(finding) for finding in found])
     else:
-        _print_table(("", "what", "found", "remedy"), diagnoses(found))
+        print_table(("", "what", "found", "remedy"), diagnoses(found))
         if missing and not any(map(is_wrong, missing)) and (kernels := usable_kernels()):
             usable = counted(kernels, "kernel")
             typer.echo(
@@ -237,10 +235,10 @@ def doctor(as_json: AsJson = False) -> None:
 def env(as_json: AsJson = False) -> None:
     """Show the environment variables that PyCUTLASS reads."""
     if as_json:
-        _print_json([{**asdict(variable), "value": config.text(variable.name)} for variable in config.VARIABLES])
+        print_json([{**asdict(variable), "value": config.text(variable.name)} for variable in config.VARIABLES])
         return
     rows = [(v.name, config.text(v.name) or "", v.default, v.meaning) for v in config.VARIABLES]
-    _print_table(("variable", "now", "default", "meaning"), rows)
+    print_table(("variable", "now", "default", "meaning"), rows)
 
 
 def _show_version(wanted: bool) -> None:
@@ -256,17 +254,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-def _print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table, folded where the output is a terminal."""
-    width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-    for line in table(titles, [*rows], width):
-        typer.echo(line)
-
-
-def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, sort_keys=True))
 
 
 def _report(done: str, entries: list[Entry]) -> None:
@@ -308,12 +295,3 @@ def _bytes(text: str) -> int:
             f"to delete all"
         )
     return min(int(count), 1 << 64)  # no disk has more
-
-
-def _ago(moment: float) -> str:
-    """Return how long ago `moment` (seconds UTC) was."""
-    seconds = max(0, int(time.time() - moment))
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit} ago"
-    return f"{seconds} seconds ago"

@@ -1,15 +1,16 @@
-"""Which kernels of the cache are not found any more, because the headers that they were made from are not here."""
+"""What is not found any more, because it was made with other headers, compilers or versions than those that are here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from pycutlass import __version__
 from pycutlass.cache import Artifact, Entry
-from pycutlass.compiler.tools import find_device_compiler
+from pycutlass.compiler.tools import device_compiler_release, find_device_compiler
 from pycutlass.errors import PyCutlassError
 from pycutlass.toolkit import Memo, find_cutlass, own_headers_digest
 
-__all__ = ["has_our_headers", "stale"]
+__all__ = ["has_our_headers", "here", "stale"]
 
 #: Fields of a key, and whose headers they are about.
 _OF = {"headers": "PyCUTLASS", "cutlass": "CUTLASS", "cuda_headers": "CUDA"}
@@ -43,3 +44,18 @@ def stale(memo: Memo) -> Callable[[Entry | Artifact], str]:
         return f"other {', '.join(other)}" if other else ""
 
     return of
+
+
+def here(memo: Memo) -> dict[str, str]:
+    """Return the versions that trials of this machine have now, as far as they are installed."""
+    versions = {"pycutlass": __version__}
+    looks: dict[str, Callable[[], str]] = {
+        "cutlass": lambda: find_cutlass().version,
+        "compiler": lambda: device_compiler_release(memo),
+    }
+    for name, look in looks.items():
+        try:
+            versions[name] = look()
+        except PyCutlassError:  # `pycutlass doctor` says why
+            continue
+    return versions

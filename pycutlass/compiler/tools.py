@@ -34,7 +34,7 @@ from pycutlass.toolkit import (
     unrepeatable,
 )
 
-__all__ = ["Tools", "find_device_compiler", "find_tools", "search"]
+__all__ = ["Tools", "device_compiler_release", "find_device_compiler", "find_tools", "search"]
 
 _Found = TypeVar("_Found")
 
@@ -96,6 +96,18 @@ def find_device_compiler(wanted: str | None, memo: Memo) -> tuple[str, Toolkit]:
             refusals.append(error)
     absent = all(error.absent for error in refusals)
     raise ToolkitError("\n".join(["there is no device compiler.", *dict.fromkeys(map(str, refusals))]), absent=absent)
+
+
+def device_compiler_release(memo: Memo) -> str:
+    """Return the device compiler with its release, for example ``nvcc 13.0.88``.
+
+    Raises
+    ------
+    ArgumentError, ToolkitError
+        As `find_device_compiler` does, or if it cannot be asked.
+    """
+    found = find_device_compiler(None, memo)
+    return _device(found, (), ("g++",), memo).signature()["device_compiler"].partition(",")[0]
 
 
 def _named_device_compiler(named: str, memo: Memo) -> tuple[str, Toolkit]:
