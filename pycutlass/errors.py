@@ -12,7 +12,7 @@
     ├── ToolkitError (RuntimeError)          a compiler, header or library is missing
     ├── CompileError (RuntimeError)          a compiler refused the generated source
     │   └── BuildReportError                 it compiled, but the strict switch refuses the result
-    ├── CacheError (RuntimeError)            the kernel cache cannot be used
+    ├── CacheError (RuntimeError)            the kernel cache, or a database of trials, cannot be used
     ├── DeviceError (RuntimeError)           no driver, no GPU, or a GPU that cannot run the kernel
     │   └── DriverError                      a CUDA driver call failed
     └── PoolError (MemoryError)              the memory pool cannot hold what was asked for
@@ -130,7 +130,7 @@ class BuildReportError(CompileError):
 
 
 class CacheError(PyCutlassError, RuntimeError):
-    """The kernel cache, or a bundle exported from one, cannot be used."""
+    """The kernel cache, a database of trials, or a file exported from one of them, cannot be used."""
 
 
 class DeviceError(PyCutlassError, RuntimeError):

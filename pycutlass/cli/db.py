@@ -231,11 +231,7 @@ def _microseconds(time: float | None) -> str:
 
 def _why(trial: Trial, now: dict[str, str]) -> str:
     """Return which versions of a trial are not those that are here."""
-    other = [
-        called
-        for name, called in _VERSIONS.items()
-        if getattr(trial.machine, name) != now.get(name, getattr(trial.machine, name))
-    ]
+    other = [called for name, called in _VERSIONS.items() if name in now and getattr(trial.machine, name) != now[name]]
     return f"other {', '.join(other)}" if other else ""
 
 

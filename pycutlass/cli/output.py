@@ -26,6 +26,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def print_json(value: object) -> None:
+    """Print a value as JSON."""
     typer.echo(json.dumps(value, indent=2, sort_keys=True))
 
 

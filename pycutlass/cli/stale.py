@@ -1,4 +1,4 @@
-"""What is not found any more, because it was made with other headers, compilers or versions than those that are here."""
+"""What is not found any more, because it was made with other headers, compilers or versions than there are here."""
 
 from __future__ import annotations
 
