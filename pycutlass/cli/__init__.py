@@ -17,7 +17,7 @@ import typer
 from pycutlass import __version__, config
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
-from pycutlass.cli.db import db
+from pycutlass.cli import db
 from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, usable_kernels
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.output import AsJson, ago, print_json, print_table
@@ -37,7 +37,7 @@ app = typer.Typer(
 )
 cache = typer.Typer(help="Look after the cache of compiled kernels.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cache, name="cache")
-app.add_typer(db, name="db")
+app.add_typer(db.commands, name="db")
 
 _OFTEN = "; may be repeated, or several between commas."
 

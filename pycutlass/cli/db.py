@@ -20,9 +20,9 @@ from pycutlass.trials import Database, Trial
 from pycutlass.trials.lines import as_json
 from pycutlass.trials.ranking import ranked
 
-__all__ = ["db"]
+__all__ = ["commands", "export", "import_", "ls", "merge", "prune", "show", "stale", "verify"]
 
-db = typer.Typer(
+commands = typer.Typer(
     help="Look after the database of measured trials: which kernel took how long.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -48,7 +48,7 @@ IsStale = Annotated[bool, typer.Option("--stale", help="Delete what `pycutlass d
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Delete nothing: show what would be deleted.")]
 
 
-@db.command()
+@commands.command()
 def ls(gpu: Gpu = None, database: Named = None, as_json: AsJson = False) -> None:
     """List the problems that were measured, each with its best candidate, the most recently measured first."""
     trials = Database(database, make=False).trials(gpu=gpu)
@@ -74,14 +74,12 @@ def ls(gpu: Gpu = None, database: Named = None, as_json: AsJson = False) -> None
     print_table(titles, rows)
 
 
-@db.command()
+@commands.command()
 def show(key: OneKey, database: Named = None, as_json: AsJson = False) -> None:
     """Show all trials of one problem on one machine, the best first."""
     store = Database(database, make=False)
     if not re.fullmatch(r"[0-9a-f]{4,64}", key):
-        raise typer.BadParameter(
-            f"a key is at least 4 hexadecimal digits, as `pycutlass db ls` shows them; got {key!r}"
-        )
+        raise typer.BadParameter(f"a key is 4 to 64 hexadecimal digits, which `pycutlass db ls` shows; got {key!r}")
     trials = store.trials(key=key)
     if not trials:
         raise CacheError(f"no key in {store.path} begins with {key}; `pycutlass db ls` lists them")
@@ -102,7 +100,7 @@ def show(key: OneKey, database: Named = None, as_json: AsJson = False) -> None:
         print_table(titles, [_row(trial) for trial in _ordered(each)])
 
 
-@db.command()
+@commands.command()
 def export(file: Path, database: Named = None, gpu: Gpu = None) -> None:
     """Write the trials to a file of JSON lines, for other machines."""
     store = Database(database, make=False)
@@ -110,19 +108,19 @@ def export(file: Path, database: Named = None, gpu: Gpu = None) -> None:
     typer.echo(f"{counted(count, 'trial')} written to {file}")
 
 
-@db.command("import")
+@commands.command("import")
 def import_(file: Path, database: Named = None) -> None:
     """Take in the trials of an exported file: all of them, or none where a line is wrong."""
     _report_taken(Database(database).import_(file))
 
 
-@db.command()
+@commands.command()
 def merge(other: Path, database: Named = None) -> None:
     """Take in the trials of another database, which stays as it is."""
     _report_taken(Database(database).merge(other))
 
 
-@db.command()
+@commands.command()
 def prune(
     keep: Keep = None,
     older_than: OlderThan = None,
@@ -145,7 +143,7 @@ def prune(
     typer.echo(f"{counted(count, 'trial')} {'would be deleted' if dry_run else 'deleted'}")
 
 
-@db.command()
+@commands.command()
 def stale(database: Named = None, as_json: AsJson = False) -> None:
     """List what was measured with other versions than those that are here, and is not looked up any more."""
     found = Database(database, make=False).stale(**(now := here(KernelCache(make=False).memo)))
@@ -159,7 +157,7 @@ def stale(database: Named = None, as_json: AsJson = False) -> None:
     print_table(("key", "GPU", "problem", "candidate", "median", "stale"), rows)
 
 
-@db.command()
+@commands.command()
 def verify(database: Named = None) -> None:
     """Check every trial against its digest.
 
