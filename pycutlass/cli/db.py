@@ -91,10 +91,8 @@ def show(key: OneKey, database: Named = None, as_json: AsJson = False) -> None:
         if number:
             typer.echo("")
         machine = json.loads(each[0].machine.text)
-        facts = {"key": each[0].key, "problem": each[0].problem} | {
-            name: str(machine[name]) for name in sorted(machine)
-        }
-        print_table(("", ""), [(name.replace("_", " "), value) for name, value in facts.items()])
+        facts = {"key": each[0].key, "problem": each[0].problem, **machine}
+        print_table(("", ""), [(name.replace("_", " "), str(value)) for name, value in facts.items()])
         typer.echo("")
         titles = ("condition", "status", "median", "10 % to 90 %", "rounds", "candidate", "host", "date", "reason")
         print_table(titles, [_row(trial) for trial in _ordered(each)])

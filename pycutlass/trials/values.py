@@ -330,7 +330,9 @@ def _reason(status: str, reason: Any) -> str:
     if (status == "ok") == bool(reason):
         rule = "has no reason: leave it out" if reason else "needs a reason, which says what was wrong"
         raise ArgumentError(f"a trial of status {status!r} {rule}")
-    return reason.encode(errors="backslashreplace").decode()[:_LONGEST_REASON]
+    # What a terminal would obey, and halves of surrogate pairs, which no file can hold, become what Python writes.
+    plain = (each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in reason)
+    return "".join(plain)[:_LONGEST_REASON]
 
 
 def _utc(date: Any) -> datetime:

@@ -102,6 +102,8 @@ def test_what_is_no_trial_is_refused(fields: dict[str, Any], said: str) -> None:
 def test_a_trial_without_a_time_has_a_reason_and_nothing_else() -> None:
     failed = trial(status="failed", reason="an illegal address\n" * 500)
     assert failed.time is None and len(failed.reason) == 2000
+    for reason in ("\x1b[31mred\ttext\r\n\ud800", "\\x1b[31mred\\ttext\\r\n\\ud800"):  # nothing that a terminal obeys
+        assert trial(status="failed", reason=reason).reason == "\\x1b[31mred\\ttext\\r\n\\ud800"
     with pytest.raises(ArgumentError, match="a trial of status 'wrong' needs a reason, which says what was wrong"):
         trial(status="wrong", reason="")
     with pytest.raises(ArgumentError, match="a trial of status 'timeout' has no times: leave out low, rounds"):
