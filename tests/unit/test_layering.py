@@ -32,6 +32,8 @@ FLOORS: tuple[str, ...] = (
     "kernel reference",
     "launch",
     "arguments",
+    "plan",
+    "tuning",
     "compat",
     "__init__",
     "cli",

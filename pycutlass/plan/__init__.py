@@ -1,0 +1,6 @@
+"""From a problem to a kernel: what kernels there are for it, which is likely the fastest, and how it is called."""
+
+from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.kind import GemmKind
+
+__all__ = ["Candidate", "GemmKind"]

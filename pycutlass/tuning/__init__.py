@@ -1,0 +1,1 @@
+"""Which kernel is the fastest for a problem, measured."""
