@@ -196,20 +196,14 @@ class Store:
         return int(self._run("PRAGMA data_version")[0][0])
 
     def run(self, statement: str, *values: object) -> list[Any]:
-        """Return the rows of `statement`, about another table than those of kernels.
-
-        Raises
-        ------
-        StoreError
-            SQLite refuses.
-        """
+        """Return the rows of `statement`, about another table than those of kernels."""
         return self._run(statement, *values)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Make one transaction of all statements inside, which nobody else writes between, and none after an error."""
-        self._run("BEGIN IMMEDIATE")
         try:
+            self._run("BEGIN IMMEDIATE")
             yield
             self._run("COMMIT")
         except BaseException:

@@ -29,6 +29,7 @@ from pycutlass.trials.values import (
     at_least,
     checked_choice,
     checked_machine,
+    key_beginning,
     listed,
     positive,
 )
@@ -67,9 +68,8 @@ class Database:
 
     Notes
     -----
-    A damaged file of the kernel cache is set aside, as `docs/guide/compiling-and-caching.md` says, and where its disk
-    takes nothing, trials stay in memory. A file that was named is never changed where it is not what it should be: each
-    use raises CacheError with the reason.
+    A damaged file of the kernel cache is set aside, and where its disk takes nothing, trials stay in memory. A file
+    that was named stays as it is where it is damaged, or the database of another program: each use raises CacheError.
 
     Examples
     --------
@@ -183,22 +183,17 @@ class Database:
         wanted = {
             "problem": None if problem is None else canonical("problem", problem),
             "candidate": None if candidate is None else canonical("candidate", candidate),
-            "machine": None if machine is None else checked_machine(machine),
+            "machine": None if machine is None else checked_machine(machine).text,
             "condition": None if condition is None else checked_choice("condition", condition, CONDITIONS),
             "status": None if status is None else checked_choice("status", status, STATUSES),
+            "beginning": "" if key is None else key_beginning(key),
         }
         if gpu is not None and not isinstance(gpu, str):
             raise ArgumentTypeError(f"gpu must be the name of a GPU, got {shown(gpu)}")
-        if key is not None and not (isinstance(key, str) and key and set(key) <= set("0123456789abcdef")):
-            raise ArgumentError(f"key must be the beginning of a trial's key, hexadecimal digits; got {shown(key)}")
-        exact = {name: value for name, value in wanted.items() if value is not None}
-        found = (
-            trial
-            for trial in self._storage.read(lambda store: rows.select(store, beginning=key or ""))
-            if all(getattr(trial, name) == value for name, value in exact.items())
-            and (gpu is None or trial.machine.gpu == gpu)
-        )
-        return sorted(found, key=lambda trial: (trial.date, trial.digest))
+        equal = {name: text for name, text in wanted.items() if text is not None}
+        found = self._storage.read(lambda store: rows.select(store, **equal))
+        of_gpu = (trial for trial in found if gpu is None or trial.machine.gpu == gpu)
+        return sorted(of_gpu, key=lambda trial: (trial.date, trial.digest))
 
     def claim(
         self,

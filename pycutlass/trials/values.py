@@ -26,6 +26,7 @@ __all__ = [
     "at_least",
     "checked_choice",
     "checked_machine",
+    "key_beginning",
     "key_of",
     "listed",
     "positive",
@@ -266,6 +267,21 @@ def at_least(least: int, name: str, value: Any) -> int:
     if number < least:
         raise ArgumentError(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def key_beginning(key: Any) -> str:
+    """Return the beginning of a trial's key.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        It is none.
+    """
+    if not isinstance(key, str):
+        raise ArgumentTypeError(f"key must be the beginning of a trial's key, got {shown(key)}")
+    if not key or set(key) - set("0123456789abcdef"):
+        raise ArgumentError(f"key must be the beginning of a trial's key, hexadecimal digits; got {shown(key)}")
+    return key
 
 
 def listed(trials: Any) -> list[Trial]:
