@@ -235,12 +235,13 @@ class Disk:
     def _named_file(self) -> Path:
         """Return the real path of the file that the user named, in a directory that is there."""
         if not self.path.is_absolute():
-            raise CacheError("its path must be absolute, or every working directory would have a database of its own")
+            rule = "PYCUTLASS_DATABASE must be an absolute path"
+            raise CacheError(f"{rule}, or every working directory would have a database of its own")
         real = Path(os.path.realpath(self.path))
         if not real.parent.is_dir():
             raise CacheError(f"there is no directory {real.parent}: make it first")
         if real.exists() and not real.is_file():
-            raise CacheError("that is not a file: name one, or one that is still to be made")
+            raise CacheError("that is not a file: name one, or a name that nothing has yet")
         return real
 
     def _in_file(self) -> Store:

@@ -143,11 +143,12 @@ class Store:
         store = cls(path.as_uri())
         try:
             ((version,),) = store._run("PRAGMA user_version")
-            tables = {name for (name,) in store._run("SELECT name FROM sqlite_master")}
-            if tables.isdisjoint((ARTIFACTS, TRIALS)) and tables and not take_over:
-                raise CacheError("it is a database of another program, and stays as it is: name another file")
-            if version < schema.VERSION and not tables:
-                store._run("PRAGMA auto_vacuum = FULL")  # SQLite writes and syncs all but an empty file for nothing
+            if version < schema.VERSION or not take_over:
+                tables = {name for (name,) in store._run("SELECT name FROM sqlite_master")}
+                if tables and not take_over and tables.isdisjoint((ARTIFACTS, TRIALS)):
+                    raise CacheError("it is a database of another program, and stays as it is: name another file")
+                if not tables:
+                    store._run("PRAGMA auto_vacuum = FULL")  # SQLite writes and syncs all but an empty file for nothing
             journal = journal_for(path)
             if store._run("PRAGMA journal_mode") != [(journal.lower(),)]:
                 with contextlib.suppress(StoreError):  # where that cannot be, SQLite's own choice is right as well

@@ -60,10 +60,8 @@ def select(store: Store, **equal: str) -> list[Trial]:
     beginning = equal.pop("beginning", None)
     conditions, values = [f"{column} = ?" for column in equal] or ["1"], [*equal.values()]
     if beginning is not None:
-        conditions, values = (
-            [*conditions, "key >= ? AND key < ?"],
-            [*values, beginning, f"{beginning}g"],
-        )  # g is behind f
+        conditions.append("key >= ? AND key < ?")
+        values += [beginning, f"{beginning}g"]  # which comes behind all hexadecimal digits
     found = []
     for row in store.run(f"SELECT {_LISTED} FROM {TRIALS} WHERE {' AND '.join(conditions)}", *values):
         trial, reason = _checked(row)

@@ -66,7 +66,7 @@ def test_a_variable_names_another_file(in_cache: Path, tmp_path: Path, monkeypat
 def test_a_variable_must_be_an_absolute_path(in_cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYCUTLASS_DATABASE", "team.db")
-    with pytest.raises(CacheError, match=r"database team\.db cannot be used: its path must be absolute"):
+    with pytest.raises(CacheError, match=r"team\.db cannot be used: PYCUTLASS_DATABASE must be an absolute path"):
         Database().add(trial(1))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYCUTLASS_DATABASE", "~/team.db")
