@@ -43,6 +43,7 @@ def role_write(file: Path, first: str, log: str) -> None:
 def role_tune(file: Path, log: str, start: str) -> None:
     """Measure what nobody else has measured or measures, and write down what was."""
     database = Database(file)
+    Path(f"{log}-ready-{os.getpid()}").touch()
     wait_for(Path(start))
     with Path(log).open("a") as measured:
         for number in range(40):
@@ -167,6 +168,8 @@ def test_of_two_writers_one_is_killed(file: Path, tmp_path: Path, start: Start, 
 def test_tuners_do_not_repeat_each_others_work(file: Path, start: Start, tmp_path: Path) -> None:
     log, go = tmp_path / "log", tmp_path / "go"
     tuners = [start("tune", log, go) for _ in range(4)]
+    for tuner in tuners:  # or the first one could be done before the others begin
+        wait_for(Path(f"{log}-ready-{tuner.pid}"))
     go.touch()
     finish(*tuners)
     measured = Counter(line.split()[0] for line in log.read_text().splitlines())
