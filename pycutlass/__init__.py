@@ -45,13 +45,12 @@ from pycutlass.operation import (
     tile_use,
 )
 from pycutlass.spec import TensorSpec
+from pycutlass.version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
     from pycutlass.timing import DeviceTimer
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Conv2dArguments",

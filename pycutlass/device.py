@@ -26,6 +26,7 @@ __all__ = [
     "current_target",
     "describe",
     "device_cc",
+    "power_limit",
     "require",
     "with_streams",
 ]
@@ -106,6 +107,31 @@ def current() -> int:
 def compute_capability(ordinal: int = 0) -> int:
     """Return the compute capability of a GPU as one number: 80 for an A100, 90 for an H100 or H200."""
     return describe(ordinal).compute_capability
+
+
+def power_limit(ordinal: int = 0) -> float | None:
+    """Return how many watts GPU `ordinal` may take; None where NVML is not there, or does not say.
+
+    Kernels that keep all multiprocessors busy are as fast as that lets them be.
+    """
+    describe(ordinal)
+    try:
+        from cuda.bindings import driver, nvml
+
+        nvml.init_v2()
+        try:
+            # NVML counts all GPUs, the driver those that CUDA_VISIBLE_DEVICES leaves.
+            error, address = driver.cuDeviceGetPCIBusId(16, ordinal)
+            if error != driver.CUresult.CUDA_SUCCESS:
+                return None
+            handle = nvml.device_get_handle_by_pci_bus_id_v2(address.split(b"\0")[0].decode())
+            return float(nvml.device_get_enforced_power_limit(handle)) / 1000
+        finally:
+            nvml.shutdown()
+    except (
+        Exception
+    ):  # an older cuda-bindings without NVML, a container without its library, a virtual GPU without power
+        return None
 
 
 def with_streams() -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pycutlass import __version__
 from pycutlass.cache import Artifact, Entry
 from pycutlass.compiler.tools import device_compiler_release, find_device_compiler
 from pycutlass.errors import PyCutlassError
 from pycutlass.toolkit import Memo, find_cutlass, own_headers_digest
+from pycutlass.version import __version__
 
 __all__ = ["has_our_headers", "here", "stale"]
 

@@ -19,7 +19,7 @@ ROOT = Path(pycutlass.__file__).parent
 #: Rooms by floor, the ground floor first. A module may import from its own room and from lower floors; imports for
 #: type checkers count as well.
 FLOORS: tuple[str, ...] = (
-    "errors",
+    "errors version",
     "_core config report log remedies imported",
     "integers calls",
     "types cutlass device enums tensor cache toolkit cubin interleave deferred_release allocators",
