@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pycutlass import __version__, config
+from pycutlass import __version__, compiler, config
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
 from pycutlass.cli import db
@@ -207,6 +207,20 @@ def inspect(
         typer.echo(
             "\n" + (one["source"].rstrip() or "Its source was not kept; kernels that are built now have theirs.")
         )
+
+
+@app.command()
+def warm(
+    manifests: Annotated[list[Path], typer.Argument(help="Files that pycutlass.compiler.write_manifest wrote.")],
+    target: Annotated[
+        list[str] | None, typer.Option(help=f"What to build for, for example sm_90a; default: this GPU{_OFTEN}")
+    ] = None,
+) -> None:
+    """Compile the kernels of manifests that the cache lacks, so that programs which need them compile nothing."""
+    targets = [one for given in target or () for one in given.split(",")]
+    artifacts = compiler.warm(manifests, target=targets or None)
+    kernels = len({artifact.key for artifact in artifacts})
+    typer.echo(f"{counted(kernels, 'kernel')} in the cache {KernelCache(make=False).path}")
 
 
 @app.command()
