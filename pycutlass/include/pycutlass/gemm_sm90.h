@@ -14,6 +14,7 @@
 #include "pycutlass/k_major_sm90.h"
 #include "pycutlass/loads_sm90.h"
 #include "pycutlass/prelude.h"
+#include "pycutlass/sums_sm90.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>

@@ -128,9 +128,8 @@ struct KMajorMainloop : Collective {
     constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
     constexpr int kGroups = cute::size<1>(typename TiledMma::ThrLayoutVMNK{});
     using Instruction = typename TiledMma::AtomShape_MNK;
-    int const group = __shfl_sync(~0u, thread / kGroup, 0) * kGroup;
-    auto const A = descriptors<kTileM, cute::size<0>(Instruction{}), kGroups>(shared.smem_A.data(),
-                                                                              group / kGroup % kGroups);
+    int const group = __shfl_sync(~0u, thread / kGroup, 0) * kGroup / kGroup % kGroups;
+    auto const A = descriptors<kTileM, cute::size<0>(Instruction{}), kGroups>(shared.smem_A.data(), group);
     auto const B = descriptors<kTileN, cute::size<1>(Instruction{}), 1>(shared.smem_B.data(), 0);
 
     TiledMma instruction;
@@ -151,6 +150,7 @@ struct KMajorMainloop : Collective {
     }
     cute::warpgroup_fence_operand(accumulators);
 
+    cute::warpgroup_fence_operand(accumulators);
     CUTLASS_PRAGMA_NO_UNROLL
     for (count -= cute::min(+kInFlight, count); count > 0; --count) {
       pipeline.consumer_wait(state, pipeline.consumer_try_wait(state));
