@@ -5,6 +5,7 @@
 #pragma once
 
 #include "pycutlass/prelude.h"
+#include "pycutlass/source_sm90.h"
 #include "pycutlass/subtile_sm90.h"
 
 #include <cute/tensor.hpp>
@@ -127,9 +128,6 @@ struct EpilogueSm90 : Collective {
                                      : kByColumns ? int(cute::size<0>(typename Collective::SmemLayoutAtomD{}))
                                                   : kRows;
   static_assert(kOfArray || !(kOfGroup && kByColumns));
-  /// Whether rows of C's subtiles are as long as the swizzle of shared memory is wide, so that TMA takes one at a time.
-  static constexpr bool kOneBox = !kOfGroup && !kByColumns &&
-                                  decltype(cute::size<1>(typename Collective::SmemLayoutAtomC{}))::value == kColumns;
   /// Whether each of two warp groups that take turns has half of the buffers: one that has stored a tile does not wait
   /// for TMA then, which keeps the other waiting, but when it stores the next.
   static constexpr bool kHalves = kByWarps && kShared && OnlyStores<FusionCallbacks>::value && kBuffersD % 2 == 0;
@@ -170,13 +168,16 @@ struct EpilogueSm90 : Collective {
     if constexpr (kHalves) cute::tma_store_wait<0>();  // shared memory is there until TMA has read it
   }
 
-  /// Loads C as CUTLASS does, or, where one box is what a subtile has of it, without its algebra of layouts.
-  template <typename... Given>
-  CUTLASS_DEVICE auto load(LoadPipeline loads, LoadPipelineState state, Given&&... given) {
-    if constexpr (kOneBox) {
-      return load_boxes(loads, state, given...);
+  /// Loads what a tile needs of C. Where two warp groups take turns, it is CUTLASS's `load` that does: with another
+  /// one, a compiler arranges the whole kernel in another way.
+  template <typename Size, typename Tile, typename Coord, typename Mma, typename... Given>
+  CUTLASS_DEVICE auto load(LoadPipeline loads, LoadPipelineState state, Size const& size, Tile const& tile,
+                           Coord const& coord, Mma const& mma, int thread, TensorStorage& shared, Given&&... given) {
+    if constexpr (!kOfGroup && LoadsBoxes<Collective>::value && cute::size(Mma{}) > cutlass::NumThreadsPerWarpGroup) {
+      return load_boxes<Collective>(fusion_, params_.tma_load_c.get_tma_descriptor(), loads, state, size, coord, mma,
+                                    thread, shared.collective.smem_C.begin(), given...);
     } else {
-      return Collective::load(loads, state, given...);
+      return Collective::load(loads, state, size, tile, coord, mma, thread, shared, given...);
     }
   }
 
@@ -220,39 +221,6 @@ struct EpilogueSm90 : Collective {
   }
 
  private:
-  template <typename Size, typename Tile, typename Coord, typename Mma>
-  CUTLASS_DEVICE auto load_boxes(LoadPipeline& loads, LoadPipelineState state, Size const& size, Tile const&,
-                                 Coord const& coord, Mma const& mma, int thread, TensorStorage& shared, int = -1) {
-    constexpr int kDown = cute::size<0>(CtaTileMNK{}) / kRows, kAcross = cute::size<1>(CtaTileMNK{}) / kColumns;
-    constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-    auto const [m, n, k, batch] = coord;
-    int const row = m * (kRows * kDown), column = n * (kColumns * kAcross);
-    auto callbacks = fusion_.get_producer_load_callbacks(cutlass::epilogue::fusion::detail::ProducerLoadArgs(
-        size, CtaTileMNK{}, coord, mma, EpilogueTile{}, thread));
-    bool const has_source = fusion_.is_C_load_needed(), is_issuer = cute::elect_one_sync();
-    callbacks.begin();
-    CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < kAcross; ++j) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kDown; ++i) {
-        uint64_t* const barrier = loads.producer_get_barrier(state);
-        loads.producer_acquire(state);
-        callbacks.step(barrier, i, j, state.count(), is_issuer);
-        if (is_issuer && has_source) {
-          cute::SM90_TMA_LOAD::copy(params_.tma_load_c.get_tma_descriptor(), barrier, kHint,
-                                    shared.collective.smem_C.begin() + state.index() * kRows * kColumns,
-                                    kAcross > 1 ? column + j * kColumns : column, kDown > 1 ? row + i * kRows : row,
-                                    batch);
-          loads.producer_expect_transaction(state);
-        }
-        loads.producer_commit(state);
-        ++state;
-      }
-    }
-    callbacks.end();
-    return state;
-  }
-
   template <typename Size, typename Coord, typename Accumulators, typename Mma>
   CUTLASS_DEVICE auto store_tile(LoadPipeline& loads, LoadPipelineState loaded, StorePipeline& stores,
                                  StorePipelineState stored, Size const& size, Coord const& coord,

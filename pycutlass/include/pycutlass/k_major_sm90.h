@@ -217,12 +217,12 @@ struct KMajorMainloop : Collective {
     first.bitfield.start_address_ =
         static_cast<uint16_t>(cute::cast_smem_ptr_to_uint(shared + group * kInstructionRows * kTileK) >> 4);
     first.bitfield.base_offset_ = 0;
-    first.bitfield.stride_byte_offset_ = 8 * kRowWords;
+    first.bitfield.stride_byte_offset_ = kInstructionRows > 8 ? 8 * kRowWords : 0;
     first.bitfield.leading_byte_offset_ = 1;
-    using Shape = cute::Shape<cute::_1, cute::Int<kRows / kTogether>, cute::Int<kRowWords / kStepWords>,
-                              cute::Int<kStages>>;
-    using Stride = cute::Stride<cute::_0, cute::Int<kTogether * kRowWords>, cute::Int<kStepWords>,
-                                cute::Int<kRows * kRowWords>>;
+    using Shape =
+        cute::Shape<cute::_1, cute::Int<kRows / kTogether>, cute::Int<kRowWords / kStepWords>, cute::Int<kStages>>;
+    using Stride =
+        cute::Stride<cute::_0, cute::Int<kTogether * kRowWords>, cute::Int<kStepWords>, cute::Int<kRows * kRowWords>>;
     return cute::make_tensor(cute::SM90::GMMA::DescriptorIterator{first}, cute::Layout<Shape, Stride>{});
   }
 #endif
