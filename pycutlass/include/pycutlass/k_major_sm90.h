@@ -14,7 +14,9 @@
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/dispatch_policy.hpp>
 
+#if !PYCUTLASS_DEVICE_SIDE
 #include <cstddef>
+#endif
 
 namespace pycutlass {
 
@@ -45,6 +47,7 @@ struct TensorMap {
   cute::tuple<> beside;
 };
 
+/// The collective mainloop that a builder made, with parameters, loads and products of our own in device code.
 template <typename Collective>
 struct KMajorMainloop : Collective {
   using typename Collective::MainloopPipeline;
@@ -84,7 +87,7 @@ struct KMajorMainloop : Collective {
     cute::prefetch_tma_descriptor(&params.tma_load_b.map);
   }
 
-  /// Returns coordinates of A and B in tiles, of which kernels ask how many there are.
+  /// Returns A and B in tiles. Kernels ask for their numbers, and `load` for nothing.
   template <typename Size>
   CUTLASS_DEVICE auto load_init(Size const& size, Params const&) const {
     auto const [m, n, k, batches] = size;
@@ -128,7 +131,7 @@ struct KMajorMainloop : Collective {
     constexpr int kGroup = cutlass::NumThreadsPerWarpGroup;
     constexpr int kGroups = cute::size<1>(typename TiledMma::ThrLayoutVMNK{});
     using Instruction = typename TiledMma::AtomShape_MNK;
-    int const group = __shfl_sync(~0u, thread / kGroup, 0) * kGroup / kGroup % kGroups;
+    int const group = __shfl_sync(~0u, thread / kGroup, 0) % kGroups;
     auto const A = descriptors<kTileM, cute::size<0>(Instruction{}), kGroups>(shared.smem_A.data(), group);
     auto const B = descriptors<kTileN, cute::size<1>(Instruction{}), 1>(shared.smem_B.data(), 0);
 
@@ -149,8 +152,8 @@ struct KMajorMainloop : Collective {
       ++state;
     }
     cute::warpgroup_fence_operand(accumulators);
+    cute::warpgroup_fence_operand(accumulators);  // once more, as CUTLASS does: registers are allocated in the same way
 
-    cute::warpgroup_fence_operand(accumulators);
     CUTLASS_PRAGMA_NO_UNROLL
     for (count -= cute::min(+kInFlight, count); count > 0; --count) {
       pipeline.consumer_wait(state, pipeline.consumer_try_wait(state));
@@ -194,7 +197,7 @@ struct KMajorMainloop : Collective {
     CUTLASS_DEVICE void load(cute::TmaDescriptor const& map, uint64_t* barrier, uint16_t mask, int k, Element* shared,
                              int stage) const {
       constexpr auto kHint = static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL);
-      Element* const to = shared + offset + stage * kRows * kTileK;
+      Element* const to = shared + (offset + stage * kRows * kTileK);
       if constexpr (kSharers > 1) {
         cute::SM90_TMA_LOAD_MULTICAST::copy(&map, barrier, mask, kHint, to, k * kTileK, row, batch);
       } else {
