@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+from pathlib import Path
 
 import pytest
 from hopper_classes import CLASSES, PINGPONG, described, of_tma
@@ -20,6 +22,7 @@ KERNELS = {
     "cluster of 2 x 1": described(C=of_tma("f16"), shape=(128, 256, 64), cluster=(2, 1)),
     "cluster of 2 x 2, two instructions along M": described(C=of_tma("f16"), shape=(256, 128, 64), cluster=(2, 2)),
     "pingpong": described(C=of_tma("f16"), shape=(64, 256, 64), cluster=(2, 1), schedule=PINGPONG),
+    "few rows of B for each of a cluster": described(C=of_tma("f16"), shape=(128, 16, 64), cluster=(4, 1)),
     "half of a swizzle": described(C=of_tma("f16"), shape=(128, 128, 32)),
     "f32 to f16": described("tf32", C=of_tma("f16"), shape=(128, 128, 32)),
     **{name: CLASSES[name] for name in ("swapped, 8 columns", "swapped, e4m3", "swapped, a function", "int8")},
@@ -64,3 +67,12 @@ def test_the_machine_code_is_that_of_cutlass(name: str) -> None:
     assert source.text.count(include) == source.text.count(operation) == 1
     text = source.text.replace(include, include + OF_CUTLASS).replace(operation, SAME_SUMS + operation)
     assert machine_code(source) == machine_code(dataclasses.replace(source, text=text))
+
+
+def test_a_plain_kernel_has_few_functions(tmp_path: Path) -> None:
+    """Each takes its time in every phase of a compiler: there were 26,000 before loads and products were our own."""
+    source = tmp_path / "kernel.cu"
+    source.write_text(KERNELS["plain"].source().text)
+    command = find_tools("nvcc", toolkit.without_memo).device.command(source, tmp_path / "kernel.cubin", "sm_90a")
+    subprocess.run([*command, "--keep", "--keep-dir", str(tmp_path)], check=True, capture_output=True)
+    assert 1_000 < (tmp_path / "kernel.cudafe1.gpu").read_text().count("___device__(static") < 13_000
