@@ -5,6 +5,7 @@
 #pragma once
 
 #include "pycutlass/prelude.h"
+#include "pycutlass/source_sm90.h"
 #include "pycutlass/subtile_sm90.h"
 
 #include <cute/tensor.hpp>
@@ -165,6 +166,19 @@ struct EpilogueSm90 : Collective {
       : Collective(params, shared), params_(params), fusion_(params.thread, shared.thread) {}
   CUTLASS_DEVICE ~EpilogueSm90() {
     if constexpr (kHalves) cute::tma_store_wait<0>();  // shared memory is there until TMA has read it
+  }
+
+  /// Loads what a tile needs of C. Where two warp groups take turns, it is CUTLASS's `load` that does: with another
+  /// one, a compiler arranges the whole kernel in another way.
+  template <typename Size, typename Tile, typename Coord, typename Mma, typename... Given>
+  CUTLASS_DEVICE auto load(LoadPipeline loads, LoadPipelineState state, Size const& size, Tile const& tile,
+                           Coord const& coord, Mma const& mma, int thread, TensorStorage& shared, Given&&... given) {
+    if constexpr (!kOfGroup && LoadsBoxes<Collective>::value && cute::size(Mma{}) > cutlass::NumThreadsPerWarpGroup) {
+      return load_boxes<Collective>(fusion_, params_.tma_load_c.get_tma_descriptor(), loads, state, size, coord, mma,
+                                    thread, shared.collective.smem_C.begin(), given...);
+    } else {
+      return Collective::load(loads, state, size, tile, coord, mma, thread, shared, given...);
+    }
   }
 
   /// Stores the tile `coord` of a GEMM, or of a batch of them.

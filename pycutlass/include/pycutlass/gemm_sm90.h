@@ -11,8 +11,10 @@
 #include "pycutlass/epilogue_direct_sm90.h"
 #include "pycutlass/epilogue_sm90.h"
 #include "pycutlass/host.h"
+#include "pycutlass/k_major_sm90.h"
 #include "pycutlass/loads_sm90.h"
 #include "pycutlass/prelude.h"
+#include "pycutlass/sums_sm90.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
@@ -170,8 +172,8 @@ using BuiltMainloop = typename cutlass::gemm::collective::CollectiveBuilder<
 template <bool kIsCpAsync, typename A, typename B, typename ElementAccumulator, typename TileShape,
           typename ClusterShape, typename Stages, typename Schedule>
 struct MainloopOf {
-  using Type = WithOwnLoads<
-      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>>;
+  using Type = typename OwnMainloop<WithOwnLoads<
+      BuiltMainloop<A, B, ElementAccumulator, TileShape, ClusterShape, Stages, typename Schedule::Mainloop>>>::Type;
 };
 template <typename A, typename B, typename ElementAccumulator, typename TileShape, typename ClusterShape,
           typename Stages, typename Schedule>
