@@ -3,5 +3,6 @@
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.pick import Ranked, pick, ranking
 
-__all__ = ["Candidate", "GemmKind", "candidates"]
+__all__ = ["Candidate", "GemmKind", "Ranked", "candidates", "pick", "ranking"]
