@@ -84,7 +84,7 @@ class Model:
 
     def predict(self, m: int, n: int, k: int, batch: int | None = None) -> Prediction:
         """Return how long each candidate takes for a problem, whether it takes it or not."""
-        f, g = self.features, self.constants
+        f = self.features
         batches = 1 if batch is None else batch
         rows, columns = np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n)
         along_m = _up(np.ceil(rows / f.rows), f.cluster_rows)

@@ -114,7 +114,7 @@ def shipped() -> tuple[Constants, ...]:
 
 @lru_cache(maxsize=32)  # a program meets a few models of GPU
 def constants_of(gpu: device.Device) -> Constants:
-    """Return the constants of a GPU: of its model, else of the usual one of its capability or of the nearest earlier."""
+    """Return the constants of a GPU: of its model, else of the usual one of its capability or the nearest earlier."""
     return _nearest(gpu.name, gpu.compute_capability).of_size(gpu.sm_count)
 
 
