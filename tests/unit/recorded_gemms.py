@@ -85,7 +85,9 @@ def recorded_winners() -> Iterator[tuple[GemmKind, Recorded]]:
     for row in _rows("gemm_classes", "Against cuBLAS"):
         kind = kind_of(row[0])
         if kind is not None:
-            yield kind, Recorded(row[0], _size(row[1]), *_named(row[6]), _number(row[3]))
+            way, (rows, columns, depth) = _named(row[6])
+            tile = rows, columns, depth * 16 // kind.A.type.bits  # the table has the K of operands of 16 bits
+            yield kind, Recorded(row[0], _size(row[1]), way, tile, _number(row[3]))
 
 
 def recorded_ways() -> Iterator[Recorded]:

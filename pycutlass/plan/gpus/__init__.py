@@ -74,7 +74,7 @@ class Constants:
     dram_gb_per_s: float
     macs_per_cycle: Mapping[str, float]
     sustained: Mapping[str, float]
-    native: Mapping[str, float]
+    native: Mapping[str, Any]
     ampere: Mapping[str, Any]
     gemv: Mapping[str, float]
     sources: Mapping[str, str]
