@@ -256,22 +256,29 @@ class Model:
 
     @cached_property
     def _last_wave(self) -> Floats:
-        return self._measured("last_wave", self._wave)
+        return self._measured("last_wave", self._epilogue)
 
     @cached_property
     def _last_depth(self) -> Floats:
         return self._measured("last_depth", self._depth)
 
     @cached_property
-    def _wave(self) -> Floats:
-        """Microseconds of a wave beside its k-tiles: the epilogue, which pingpong kernels hide behind the next tile."""
+    def _epilogue(self) -> Floats:
+        """Microseconds of writing a tile where nothing hides it; pingpong kernels hide it behind the next tile."""
         f, g = self.features, self.constants
         cycle = g.clock_ghz * 1e3
         written = f.rows * f.columns * (self._bytes[2] / cycle)
         cooperative = g.native["cooperative_wave_us"] + written / g.native["epilogue_bytes_per_cycle"]
         native = np.where(f.is_pingpong, g.native["pingpong_wave_us"], cooperative)
-        wave = np.where(f.is_native, native, g.ampere["wave_us"] + written / g.l2_bytes_per_cycle)
-        return self._measured("wave", wave)
+        result: Floats = np.where(f.is_native, native, g.ampere["wave_us"] + written / g.l2_bytes_per_cycle)
+        return result
+
+    @cached_property
+    def _wave(self) -> Floats:
+        """Microseconds of a wave beside its k-tiles; a cooperative kernel waits for operands anew after each."""
+        f, g = self.features, self.constants
+        turns = np.where(f.is_native & ~f.is_pingpong, g.native["cooperative_turn_us"], 0.0)
+        return self._measured("wave", self._epilogue + turns)
 
     @cached_property
     def _start(self) -> Floats:
