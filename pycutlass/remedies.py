@@ -73,7 +73,7 @@ def converted(
         return f"Make {name} as {made} and read the result from there"
     if given is not None and given.startswith("complex") and not dtype.startswith("complex"):
         return f"A cast would leave out imaginary parts: make {name} in {dtype} from the start"
-    if given == "bool" and dtype == "int8" and library in ("torch", "numpy", "cupy"):
+    if given == "bool" and dtype in ("int8", "uint8") and library in ("torch", "numpy", "cupy"):
         return f"Pass {name}.view({typed(library, dtype)}), which has the same memory: 1 where it holds, else 0"
     described = _described(name, given)
     if given is not None and _wraps(given, dtype):

@@ -213,7 +213,10 @@ ELEMENT_OF_TAG = {row.tag: row for row in ELEMENTS}
 LAYOUT_OF_TAG = {row.tag: row for row in LAYOUTS}
 
 
-_OF_BOOL = ". A tensor of booleans is read as one of cutlass.int8: mask.view(int8) of its library, which copies nothing"
+_OF_BOOL = (
+    ". A tensor of booleans is read as one of cutlass.int8 or cutlass.uint8: pass mask.view(torch.uint8), or that of "
+    "its library, which copies nothing"
+)
 
 
 def element(tag: Any) -> Element:

@@ -70,8 +70,20 @@ def _number(name: str, value: Any, readable: tuple[str, ...]) -> float:
         single = f": pass {name}.item()" if shape and set(shape) == {1} else ""
         if type(value) in (list, tuple) and len(value) == 1:
             single = f": pass {name}[0]"
-        raise ArgumentTypeError(f"{name} must be {kinds}, got {type(value).__name__}{of_shape}{single}") from cause
+        raise ArgumentTypeError(
+            f"{name} must be {kinds}, got {type(value).__name__}{of_shape}{single or _for_batch(name, value, shape)}"
+        ) from cause
     return number
+
+
+def _for_batch(name: str, value: Any, shape: tuple[int, ...] | None) -> str:
+    """Return how a launch gets several numbers, one for each matrix of a batch, for the end of a message."""
+    if not shape and not (type(value) in (list, tuple) and all(isinstance(each, int | float) for each in value)):
+        return ""
+    return (
+        f". For one number for each matrix of a batch, write an epilogue function with {name}: "
+        f"pycutlass.epilogue.PerBatch, which kernels of every family read"
+    )
 
 
 def _check_integer(compute: Element, name: str, number: float) -> None:

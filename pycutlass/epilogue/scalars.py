@@ -218,7 +218,8 @@ def _check_counts(scalars: EpilogueScalars, batch: int) -> None:
             )
         raise ArgumentError(
             f"{name} on the device has {count} elements, and must have one: Hopper-native kernels alone read one for "
-            f"each matrix, in Mode.Batched and Mode.Array. Elsewhere, write an epilogue function with {name}: PerBatch"
+            f"each matrix, in Mode.Batched and Mode.Array. Elsewhere, write an epilogue function with {name}: "
+            f"pycutlass.epilogue.PerBatch"
         )
 
 

@@ -15,8 +15,9 @@ from pycutlass import _core
 from pycutlass.calls import counted, shown
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
-from pycutlass.families.other_family import listed
-from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Product, Shape, Tensor, Tile
+from pycutlass.families.nearest_products import nearest_products, of_same_types
+from pycutlass.families.other_family import ampere_shape, as_ampere, listed
+from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Product, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_swap import parts_in_kernel
 from pycutlass.families.table import SHARED_MEMORY_LIMIT, Family, KernelFamily, check_family
 
@@ -42,11 +43,11 @@ class _Gemv(KernelFamily):
     def _why_not(self, math: Math) -> str:
         if reason := super()._why_not(math):
             return reason
-        kinds = "; ".join(dict.fromkeys(f"{row.a} and {row.accumulator}" for row in self.products))
+        kinds = "; ".join(dict.fromkeys(f"{row.a} and {row.accumulator}" for row in of_same_types(self.products, math)))
         return (
             f"an instruction_shape of None with OpClass.Simt is that of {self.name} kernels, which multiply and "
             f"accumulate in {kinds}, by multiply_add; got {math.a} and {math.accumulator} by "
-            f"{math.math_operation.name}. For tensor cores, give opcode_class=cutlass.OpClass.TensorOp"
+            f"{math.math_operation.name}{_other_instructions(math)}"
         )
 
     def check_tile(self, tile: Tile) -> None:
@@ -119,15 +120,15 @@ class _Gemv(KernelFamily):
     def check_group(self, kernel: Gemm, mode: SchedulerMode) -> NoReturn:
         """Refuse groups."""
         raise DescriptionError(
-            "a group has problems of any number of rows, and no GEMV kernel: use an Ampere-style or a Hopper-native "
-            "tile, or a GemmOperationUniversal for each problem"
+            f"a group has problems of any number of rows, and no GEMV kernel: use a GemmOperationUniversal for each "
+            f"problem, or an Ampere-style or a Hopper-native tile{_or_ampere(kernel)}"
         )
 
     def check_array(self, kernel: Gemm) -> NoReturn:
         """Refuse tables of addresses."""
         raise DescriptionError(
-            "GEMV kernels run in Mode.Gemm and Mode.Batched, and have none for Mode.Array: use Mode.Batched, or an "
-            "Ampere-style or a Hopper-native tile"
+            f"GEMV kernels run in Mode.Gemm and Mode.Batched, and have none for Mode.Array: use Mode.Batched, or an "
+            f"Ampere-style or a Hopper-native tile{_or_ampere(kernel)}"
         )
 
     def parts_of(self, kernel: Gemm) -> Parts:
@@ -216,6 +217,30 @@ def _refuse_shape(tile: Tile, B: Tensor | None) -> NoReturn:
         f"{counted(numbers.prod(warps), 'warp')}, {list(warps)}, whose threads load {_BYTES} bytes{of_B} at a time do "
         f"not divide threadblock_shape {list(tile.threadblock_shape)} evenly; the nearest is {list(nearest)}"
     )
+
+
+def _or_ampere(kernel: Gemm) -> str:
+    """Return how the same is described as an Ampere-style kernel, for the end of a message that names it last."""
+    changes = as_ampere(kernel.tile_description, kernel, swap_ab=False)
+    if not changes:
+        return ""
+    return f". For an Ampere-style one, {'leave out swap_ab, and ' * kernel.swap_ab}{changes}"
+
+
+def _other_instructions(math: Math) -> str:
+    """Return the instructions by which kernels of other families multiply the types of `math`."""
+    ways = []
+    if shape := ampere_shape(math):
+        ways.append(f"for an Ampere-style kernel, give instruction_shape={list(shape)} and leave out kernel_schedule")
+    try:
+        changed(math, opcode_class=_core.OpClass.TensorOp)
+    except DescriptionError:
+        pass  # Hopper-native kernels do not multiply them either
+    else:
+        ways.append("for tensor cores, give opcode_class=cutlass.OpClass.TensorOp")
+    if ways:
+        return f": {'; or '.join(ways)}"
+    return f". Nearest valid choices: {'; '.join(map(str, nearest_products(GEMV.products, math)))}"
 
 
 def _types(math: Math) -> tuple[type, ...]:

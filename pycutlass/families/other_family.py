@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.parts import Gemm, Kernel, Math, Shape, Tile, changed
 
@@ -14,6 +15,7 @@ __all__ = ["ampere_shape", "as_ampere", "as_native", "listed"]
 #: What is tried for a message: Ampere-style instructions, the deepest first, and usual tiles after the given one.
 _INSTRUCTIONS: tuple[Shape, ...] = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4), (1, 1, 1), (1, 1, 4))
 _TILES: tuple[Shape, ...] = ((128, 128, 32), (64, 64, 32), (64, 64, 16))
+_TENSOR_OP = _core.OpClass.TensorOp
 _WARPS: tuple[Shape, ...] = ((2, 2, 1), (4, 2, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1))
 
 
@@ -25,16 +27,22 @@ def listed(texts: Iterable[str]) -> str:
 
 def ampere_shape(math: Math) -> Shape | None:
     """Return the Ampere-style instruction that multiplies the same types; None where there is none."""
-    for shape in _INSTRUCTIONS:
+    other = _ampere_instruction(math, math.opcode_class)
+    return None if other is None else other.instruction_shape
+
+
+def _ampere_instruction(math: Math, *opcode_classes: Any) -> Math | None:
+    """Return the Ampere-style instruction of the same types, of the first of these classes that has one."""
+    for opcode_class, shape in itertools.product(opcode_classes, _INSTRUCTIONS):
         try:
-            return changed(math, instruction_shape=shape).instruction_shape
+            return changed(math, opcode_class=opcode_class, instruction_shape=shape)
         except DescriptionError:
             continue
     return None
 
 
 def as_ampere(tile: Tile, kernel: Kernel | None = None, **fields: Any) -> str:
-    """Return how to describe a Hopper-native `tile` as an Ampere-style one; nothing where that is not known.
+    """Return how to describe a Hopper-native or GEMV `tile` as an Ampere-style one; nothing where that is not known.
 
     With a `kernel`, its operands can be loaded and written by what is named, and D is like C; `fields` are those parts
     of it that are others then.
@@ -74,12 +82,13 @@ def as_native(tile: Tile, kernel: Gemm | None = None) -> str:
 def _ampere_tiles(tile: Tile) -> Iterator[Tile]:
     """Yield Ampere-style tiles in place of `tile`, those first that are most like it."""
     math = tile.math_instruction
-    instruction = math.instruction_shape or ampere_shape(math)
+    # Those of GEMV kernels are of CUDA cores, which do not multiply all types in Ampere-style kernels.
+    instruction = math if math.instruction_shape else _ampere_instruction(math, math.opcode_class, _TENSOR_OP)
     if instruction is None:
         return
     choices = itertools.product(
         (tile.threadblock_shape, *_TILES),
-        [tile.warp_count] if tile.warp_count else _WARPS,
+        [tile.warp_count] if tile.warp_count and math.instruction_shape else _WARPS,
         [tile.stages] if tile.stages else (3, 2),
     )
     for extents, warps, stages in choices:
@@ -89,7 +98,7 @@ def _ampere_tiles(tile: Tile) -> Iterator[Tile]:
                 threadblock_shape=extents,
                 stages=stages,
                 warp_count=warps,
-                math_instruction=changed(math, instruction_shape=instruction),
+                math_instruction=instruction,
                 cluster_shape=None,
                 kernel_schedule=None,
             )
@@ -109,11 +118,13 @@ def _is_taken(kernel: Kernel, tile: Tile, **fields: Any) -> bool:
 
 def _changes(first: str, tile: Tile, other: Tile) -> str:
     """Return what to give in place of what `tile` has."""
-    pairs = [
+    pairs: list[tuple[str, Any, Any]] = [
         ("instruction_shape", tile.math_instruction.instruction_shape, other.math_instruction.instruction_shape),
         *((name, getattr(tile, name), getattr(other, name)) for name in ("threadblock_shape", "stages", "warp_count")),
     ]
     if other.cluster_shape and not tile.cluster_shape:
         pairs.append(("cluster_shape", None, other.cluster_shape[:2]))
     given = [f"{name}={list(new) if isinstance(new, tuple) else new}" for name, old, new in pairs if new != old]
+    if other.math_instruction.opcode_class != tile.math_instruction.opcode_class:
+        given.insert(0, f"opcode_class=cutlass.OpClass.{other.math_instruction.opcode_class.name}")
     return ", and ".join([*([first] if first else []), *([f"give {listed(given)}"] if given else [])])

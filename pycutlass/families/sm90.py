@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pycutlass import _core
 from pycutlass.enums import KernelSchedule, MathOperation, SchedulerMode
 from pycutlass.errors import DescriptionError
+from pycutlass.families.nearest_products import of_same_types
 from pycutlass.families.other_family import ampere_shape, as_ampere, listed
 from pycutlass.families.parts import Epilogue, Gemm, Math, Parts, Shape, Tensor, Tile, changed
 from pycutlass.families.sm90_array import check_array
@@ -65,14 +66,22 @@ class _Sm90(KernelFamily):
         if reason := super()._why_not(math):
             return reason
         kinds: dict[str, list[str]] = {}
-        for row in self.products:
+        rows = of_same_types(self.products, math)
+        for row in rows:
             if row.a == row.b:
                 kinds.setdefault(row.accumulator, []).append(row.a)
+            elif len(rows) < len(self.products):  # those of the types that are given
+                kinds.setdefault(row.accumulator, []).append(f"{row.a} x {row.b}")
         multiplied = ", or ".join(f"{' or '.join(types)} and accumulate in {sums}" for sums, types in kinds.items())
+        fast = MathOperation.multiply_add_fast_accum
+        also = (
+            ", floats of 8 bits by multiply_add_fast_accum as well"
+            if any(fast in row.operations for row in rows)
+            else ""
+        )
         return (
             f"{self.name} kernels, whose instruction_shape is None, multiply {multiplied}, by OpClass.TensorOp and "
-            f"multiply_add, floats of 8 bits by multiply_add_fast_accum as well; "
-            f"got {math.a} and {math.accumulator} by {math.opcode_class.name} and "
+            f"multiply_add{also}; got {math.a} and {math.accumulator} by {math.opcode_class.name} and "
             f"{math.math_operation.name}.{self._instead(math)}"
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pycutlass import _core
 from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import check_alignments
+from pycutlass.families.other_family import as_ampere
 from pycutlass.families.parts import Gemm
 from pycutlass.families.sm90_copies import TMA_BYTES
 
@@ -23,6 +24,8 @@ def check_grouped(kernel: Gemm) -> None:
     check_alignments(f"Hopper-native groups need {TMA_BYTES}-byte alignment, for TMA", wanted)
     m, n, _ = tile.cluster_shape or (1, 1, 1)
     written = _WRITTEN.get(math.accumulator.short, ())
+    changes = as_ampere(tile, kernel)
+    or_ampere = f", or for an Ampere-style kernel {changes}" if changes else ""
     for lacks, rule, remedy in (
         (
             not {math.a.short, math.b.short} <= {*_OPERANDS} or math.accumulator.short not in _WRITTEN,
@@ -43,12 +46,13 @@ def check_grouped(kernel: Gemm) -> None:
         (
             kernel.D.type.short not in written,
             f"write {', '.join(written)}, got {kernel.D.type}",
-            "describe C, which D follows, and the functor's output, with one of these",
+            f"describe C, which D follows, and the functor's output, with one of these, or a GEMM for each problem"
+            f"{or_ampere}",
         ),
         (
             max(m, n) > 2,
             f"have 1 or 2 threadblocks along M and N in a cluster, got {[m, n]}",
-            "use cluster_shape=[2, 1]",
+            f"use cluster_shape={[min(m, 2), min(n, 2)]}",
         ),
         (
             tile.threadblock_shape[1] == 8,

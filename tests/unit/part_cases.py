@@ -41,7 +41,7 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"instruction_shape": None, "element_accumulator": cutlass.int32},
-        ["Hopper-native kernels", "f16 or bf16 or tf32 or e4m3 or e5m2 and accumulate in f32", "cutlass.int32"],
+        ["Hopper-native kernels", "multiply f16 and accumulate in f32, or f16 and accumulate in f16", "cutlass.int32"],
     ),
     (
         {"instruction_shape": None, "opcode_class": cutlass.OpClass.SparseTensorOp},
@@ -50,6 +50,17 @@ WRONG_INSTRUCTIONS: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"instruction_shape": None, "opcode_class": cutlass.OpClass.Simt, "element_accumulator": cutlass.float16},
         ["GEMV kernels", "f16 and f32", "got cutlass.float16 and cutlass.float16", "cutlass.OpClass.TensorOp"],
+    ),
+    (
+        dict.fromkeys(("element_a", "element_b", "element_accumulator"), cutlass.int32) | {"instruction_shape": None},
+        ["f16 or bf16 or tf32 or e4m3 or e5m2 and accumulate in f32", "multiply_add_fast_accum as well"],
+    ),
+    (
+        dict.fromkeys(("element_a", "element_b"), cutlass.uint8) | {"element_accumulator": cutlass.int32},
+        [
+            "Nearest valid choices: TensorOp s8 x s8 -> s32, [16, 8, 32], multiply_add_saturate; ",
+            "; instruction_shape=None for a Hopper-native kernel",
+        ],
     ),
     ({"element_a": "f16"}, ["an element type must be one of", "'f16'"]),
     ({"element_accumulator": cutlass.bfloat16}, ["-> bf16", "Nearest valid choices", "-> f32"]),

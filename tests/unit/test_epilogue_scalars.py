@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from descriptions import TAG, plainly
+from descriptions import TAG, parts, plainly
 from hypothesis import given
 from hypothesis import strategies as st
 
 import pycutlass
 from pycutlass import (
+    GemmOperationUniversal,
+    GemmProblemSize,
     LinearCombination,
     LinearCombinationGeneric,
     cutlass,
 )
+from pycutlass.epilogue import PerBatch
 from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
@@ -147,6 +151,20 @@ def test_what_is_no_number_is_refused(name, value):
     assert name in str(caught.value)
     assert type(value).__name__ in str(caught.value)
     assert "must be a number" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], (1, 2), np.ones(2), torch.ones(2)], ids=plainly)
+def test_several_numbers_are_for_an_epilogue_function(value: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="one number for each matrix of a batch, write an epilogue function wi"):
+        F16.epilogue_type(1.0, value)
+
+    @pycutlass.epilogue_function
+    def scaled(accum: Any, beta: PerBatch(cutlass.float32)) -> Any:  # type: ignore[valid-type]
+        return accum * beta
+
+    operation = GemmOperationUniversal(**parts() | {"epilogue_functor": scaled(cutlass.float16, 8)})
+    batches = GemmProblemSize(8, 8, 8, cutlass.gemm.Mode.Batched, batch=2)
+    assert operation.supports(batches, {"beta": np.asarray(value, np.float32)})
 
 
 @pytest.mark.parametrize("value", [0.5, float("inf"), float("nan")])

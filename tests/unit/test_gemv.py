@@ -137,7 +137,9 @@ def test_parts_of_other_families_are_told_apart() -> None:
         TileDescription([128, 128, 64], None, None, simt, cluster_shape=[1, 1])
     with pytest.raises(DescriptionError, match="leave out kernel_schedule, or leave out cluster_shape for a GEMV"):
         TileDescription([128, 128, 64], None, None, tensor_op, [1, 1], schedule)
-    with pytest.raises(DescriptionError, match=r"f16 and f32; bf16 and f32; .*got cutlass\.float64.*TensorOp"):
+    with pytest.raises(
+        DescriptionError, match=r"f16 and f32; bf16 and f32; .*got cutlass\.float64.*give instruction_shape=\[1, 1, 1\]"
+    ):
         MathInstruction(None, cutlass.float64, cutlass.float64, cutlass.float64, SIMT)
 
 

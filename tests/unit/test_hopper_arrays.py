@@ -196,8 +196,16 @@ def test_scalars_of_matrices_lie_one_behind_the_other(tensor: Any) -> None:
         (described(C=of_tma("f16")), Mode.Gemm, "beta on the device has 3 elements, and must have one"),
         (described(C=of_tma("f16")), Mode.Batched, "beta on the device has 3 elements, and batch=2"),
         (described(C=of_tma("f16")), Mode.Array, "beta on the device has 3 elements, and batch=2"),
-        (GemmOperationUniversal(**parts("f16")), Mode.Batched, "write an epilogue function with beta: PerBatch"),
-        (described(C=of_tma("f16"), functor=linear(F16, 8)), Mode.Batched, "epilogue function with beta: PerBatch"),
+        (
+            GemmOperationUniversal(**parts("f16")),
+            Mode.Batched,
+            "write an epilogue function with beta: pycutlass.epilogue.PerBatch",
+        ),
+        (
+            described(C=of_tma("f16"), functor=linear(F16, 8)),
+            Mode.Batched,
+            "epilogue function with beta: pycutlass.epilogue.PerBatch",
+        ),
     ],
 )
 def test_where_each_matrix_cannot_have_a_scalar_of_its_own(

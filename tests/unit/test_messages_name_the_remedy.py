@@ -290,6 +290,18 @@ def test_no_cast_is_offered_that_wraps_integers(library: str) -> None:
         assert converted("A", library, wanted, given).startswith("Pass A.")
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_truth_values_are_viewed_as_bytes_of_either_sign(library: str, dtype: str) -> None:
+    from pycutlass.remedies import converted
+
+    made = {"numpy": np.array([True, False]), "torch": torch.tensor([True, False])}[library]
+    said = re.search(r"Pass (A\.view\(\w+\.\w+\)), which has the same memory", converted("A", library, dtype, "bool"))
+    assert said is not None
+    viewed = eval(said[1], {"A": made, "np": np, "torch": torch})
+    assert viewed.tolist() == [1, 0] and str(viewed.dtype).endswith(f".{dtype}"[library == "numpy" :])
+
+
 @pytest.mark.parametrize("make", [lambda D: D[::-1], lambda D: np.broadcast_to(D[:1], D.shape)])
 def test_a_result_is_never_written_to_a_copy(make: Any) -> None:
     A, B = np.ones((8, 8), np.float16), np.ones((8, 8), np.float16).T

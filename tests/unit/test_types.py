@@ -205,5 +205,5 @@ def test_rounding_leaves_its_input_and_its_shape(row):
 
 @pytest.mark.parametrize("tag", [bool, np.bool_, np.dtype(bool)])
 def test_booleans_are_read_as_int8(tag: Any) -> None:
-    with pytest.raises(DescriptionError, match=r"read as one of cutlass.int8: mask.view\(int8\)"):
+    with pytest.raises(DescriptionError, match=r"cutlass.int8 or cutlass.uint8: pass mask.view\(torch.uint8\)"):
         element(tag)

@@ -16,6 +16,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.ampere import simt, tensor_op
 from pycutlass.families.ampere.products import PRODUCTS
 from pycutlass.families.ampere.tiles import divided, near, with_other_warps, writable
+from pycutlass.families.nearest_products import is_native, nearest_products
 from pycutlass.families.other_family import as_ampere, as_native, listed
 from pycutlass.families.parts import Epilogue, Gemm, Kernel, Math, Shape, Tensor, Tile
 from pycutlass.families.table import (
@@ -66,10 +67,9 @@ class _Ampere(KernelFamily):
             return reason
         a, b, shape = math.a.short, math.b.short, list(math.instruction_shape or ())
         alike = [row for row in self.products if (row.a, row.b) == (a, b)]
-        nearest = [row for row in alike if row.opcode_class == math.opcode_class] or alike or self.products
-        choices = "; ".join(map(str, nearest))
-        if shape[0] == _WGMMA_ROWS:
-            choices += "; None for a Hopper-native kernel, whose instruction follows from its tile"
+        choices = "; ".join(map(str, nearest_products(self.products, math)))
+        if shape[0] == _WGMMA_ROWS or (not alike and is_native(math)):
+            choices += "; instruction_shape=None for a Hopper-native kernel, whose instruction follows from its tile"
         if math.is_tensor_op and a == "f16" and math.instruction_shape == _VOLTA_SHAPE:
             reason = f": {shape} of {math.a} is Volta's, and {NO_VOLTA}. Newer GPUs have others"
         sums, operation = math.accumulator.short, math.math_operation.name
