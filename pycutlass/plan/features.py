@@ -14,7 +14,7 @@ from pycutlass.families import AMPERE, SHARED_MEMORY_LIMIT
 from pycutlass.library import MathInstruction
 from pycutlass.plan.candidate import Candidate
 
-__all__ = ["Features", "product_class"]
+__all__ = ["Bools", "Features", "Floats", "product_class", "tile_class"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -36,6 +36,14 @@ def product_class(math: MathInstruction) -> str:
     if math.a.short in ("s8", "u8", "s4", "u4", "b1"):
         return "s8"
     return _BYTE_CLASSES.get(math.a.short, "tf32")
+
+
+def tile_class(candidate: Candidate) -> str:
+    """Return how constants call the tile of a Hopper-native kernel: by schedule, rows and columns."""
+    tile = candidate.operation.tile_description
+    rows, columns, _ = tile.threadblock_shape
+    schedule = "" if tile.kernel_schedule is None else tile.kernel_schedule.name
+    return f"{'swapped ' if candidate.operation.swap_ab else ''}{schedule} {rows}x{columns}"
 
 
 @dataclass(frozen=True)
