@@ -62,7 +62,7 @@ class Features:
         What kind of kernel it is, and how it divides K.
     occupancy : array
         Threadblocks that a multiprocessor holds at once.
-    threads : array
+    threads, warps_along_m, warps_along_n : array
         Of a threadblock.
     deep_bytes : array
         Bytes of one row of a tile along K.
@@ -88,6 +88,8 @@ class Features:
     is_serial: Bools
     occupancy: Floats
     threads: Floats
+    warps_along_m: Floats
+    warps_along_n: Floats
     deep_bytes: Floats
     classes: tuple[str, ...]
     promotes: Bools
@@ -103,7 +105,7 @@ class Features:
         floats = ("rows", "columns", "depth", "cluster_rows", "cluster_columns", "slices", "swizzle", "occupancy")
         flags = ("transposed", "native", "gemv", "pingpong", "stream_k", "parallel", "serial")
         return cls(
-            **{name: column(name) for name in (*floats, "threads", "deep_bytes")},
+            **{name: column(name) for name in (*floats, "threads", "deep_bytes", "warps_along_m", "warps_along_n")},
             **{f"is_{name}": column(f"is_{name}", np.bool_) for name in flags},
             classes=tuple(row["class"] for row in rows),
             promotes=column("promotes", np.bool_),
@@ -135,6 +137,8 @@ def _row(candidate: Candidate, capability: int) -> dict[str, Any]:
         "is_serial": divides and not candidate.is_parallel,
         "occupancy": _occupancy(candidate, capability),
         "threads": tile.num_threads,
+        "warps_along_m": (tile.warp_count or (1, 1, 1))[0],
+        "warps_along_n": (tile.warp_count or (1, 1, 1))[1],
         "deep_bytes": depth * max(math.a.bits, math.b.bits) / 8,
         "class": product_class(math),
         # Sums of 8-bit floats move to registers of float32 every few instructions, unless they may be less exact.

@@ -235,10 +235,13 @@ class Model:
         # wgmma reads A and B from shared memory; with few columns it waits for A.
         steps = f.rows / _WGMMA_ROWS * (f.deep_bytes / _WGMMA_BYTES)
         by_shared = steps * (_WGMMA_ROWS + f.columns) * _WGMMA_BYTES / _SHARED_BYTES
+        # Each warp of mma.sync reads the rows and columns that are its own.
+        by_fragments = (f.warps_along_n * f.rows + f.warps_along_m * f.columns) * f.deep_bytes / _SHARED_BYTES
         multiplied = np.where(
             f.is_native,
             np.maximum(self._macs_of_depth / (rates * of_wgmma), by_shared) + between * lines,
-            self._macs_of_depth * f.occupancy / (rates * efficiency),
+            (np.maximum(self._macs_of_depth / (rates * efficiency), by_fragments) + g.ampere["between_cycles"])
+            * f.occupancy,
         )
         multiplied = multiplied * np.where(f.promotes, g.native["promotion"], 1.0)
         loaded = (f.rows / f.cluster_columns + f.columns / f.cluster_rows) * f.deep_bytes * f.occupancy
