@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.features import Bools, Features, Floats
+from pycutlass.plan.features import Bools, Features, Floats, tile_class
 from pycutlass.plan.gpus import Constants
 from pycutlass.plan.kind import GemmKind
 
@@ -103,7 +103,9 @@ class Model:
         memory = self._memory(m, n, k, batches, along_m, along_n)
         adding = self._adding(m, n, tiles, divided)
         work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
-        total = np.where(f.is_gemv, self._gemv(m, n, k, batches, along_m, along_n), self._start + work + adding)
+        total = np.where(
+            f.is_gemv, self._gemv(m, n, k, batches, along_m, along_n), (self._start + work + adding) * self._margin
+        )
         return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, adding)
 
     def _multiplying(self, tiles: Floats, k_tiles: Floats, divided: Bools) -> Floats:
@@ -139,7 +141,7 @@ class Model:
         per_a, per_b, per_d = self._bytes
         of_a, of_b, of_d = m * k * per_a, k * n * per_b, m * n * per_d
         least = batches * (of_a + of_b + of_d)
-        start = g.native["dram_start_us"] * min(1.0, least / g.native["dram_start_bytes"])
+        start = g.dram_start_us * min(1.0, least / g.dram_start_bytes)
         kept = _L2_SHARE * g.l2_bytes
         if of_a + of_b <= kept:
             return np.full(len(self.candidates), least / (g.dram_gb_per_s * 1e3) + start)
@@ -233,10 +235,13 @@ class Model:
         # wgmma reads A and B from shared memory; with few columns it waits for A.
         steps = f.rows / _WGMMA_ROWS * (f.deep_bytes / _WGMMA_BYTES)
         by_shared = steps * (_WGMMA_ROWS + f.columns) * _WGMMA_BYTES / _SHARED_BYTES
+        # Each warp of mma.sync reads the rows and columns that are its own.
+        by_fragments = (f.warps_along_n * f.rows + f.warps_along_m * f.columns) * f.deep_bytes / _SHARED_BYTES
         multiplied = np.where(
             f.is_native,
             np.maximum(self._macs_of_depth / (rates * of_wgmma), by_shared) + between * lines,
-            self._macs_of_depth * f.occupancy / (rates * efficiency),
+            (np.maximum(self._macs_of_depth / (rates * efficiency), by_fragments) + g.ampere["between_cycles"])
+            * f.occupancy,
         )
         multiplied = multiplied * np.where(f.promotes, g.native["promotion"], 1.0)
         loaded = (f.rows / f.cluster_columns + f.columns / f.cluster_rows) * f.deep_bytes * f.occupancy
@@ -279,6 +284,18 @@ class Model:
         f, g = self.features, self.constants
         turns = np.where(f.is_native & ~f.is_pingpong, g.native["cooperative_turn_us"], 0.0)
         return self._measured("wave", self._epilogue + turns)
+
+    @cached_property
+    def _margin(self) -> Floats:
+        """How much longer a tile is taken to need that nothing was measured of, on the GPU that the constants are of.
+
+        The smallest of many predictions is one that errs on the low side, and those of tiles that nobody has measured
+        err most.
+        """
+        native = self.constants.native
+        known = [tile_class(candidate) in native["measured"] for candidate in self.candidates]
+        result: Floats = np.where(self.features.is_native & ~np.array(known, np.bool_), native["margin"], 1.0)
+        return result
 
     @cached_property
     def _start(self) -> Floats:
