@@ -49,6 +49,8 @@ from pycutlass.spec import TensorSpec
 if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
+    from pycutlass.plan.gemm import Gemm
+    from pycutlass.plan.matmul import linear, matmul
     from pycutlass.timing import DeviceTimer
 
 __version__ = "0.1.0"
@@ -60,6 +62,7 @@ __all__ = [
     "DeviceTimer",
     "EpilogueVisitTree",
     "FastLinearCombinationClamp",
+    "Gemm",
     "GemmArguments",
     "GemmGroupedArguments",
     "GemmOperationGrouped",
@@ -99,6 +102,8 @@ __all__ = [
     "interleave_columns",
     "interleave_rows",
     "leaky_relu",
+    "linear",
+    "matmul",
     "reduction_op",
     "relu",
     "reorder_column",
@@ -138,6 +143,8 @@ __path__.append(f"{__path__[0]}/compat/modules")
 _LATER = {
     **dict.fromkeys(("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments"), "arguments"),
     "DeviceTimer": "timing",
+    "Gemm": "plan.gemm",
+    **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
 }
 
 
