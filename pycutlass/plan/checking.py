@@ -25,7 +25,9 @@ def checked(plan: Gemm, seed: int) -> float:
     """Return the largest error of D in parts of what is allowed; raise ArgumentError where that is more than 1."""
     kind, (m, n, k), batch = plan.kind, plan._size, plan._batch
     if kind.epilogue.ports or not kind.D.is_row_major:
-        raise ArgumentError("check is for a D by rows and for epilogues without tensors of their own: compare with numpy")
+        raise ArgumentError(
+            "check is for a D by rows and for epilogues without tensors of their own: compare with numpy"
+        )
     stack = () if batch is None else (batch,)
     rng = np.random.default_rng(seed)
     a = _random(rng, (*stack, m, k), kind.A.type, kind.A.is_row_major)
@@ -63,7 +65,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], of: Element, is_ro
         return _random(rng, (*shape[:-2], shape[-1], shape[-2]), of, True).swapaxes(-1, -2)
     if of.is_integer:
         least, most = of.limits
-        return rng.integers(max(least, -8), min(most, 8), shape).astype(of.dtype)
+        return rng.integers(int(max(least, -8)), int(min(most, 8)), shape).astype(of.dtype)
     return np.asarray(of.round(rng.standard_normal(shape)), of.dtype)
 
 

@@ -34,7 +34,7 @@ def form_of(view: TensorView, bits: int) -> Form | None:
     assert view.shape is not None and view.strides is not None
     (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
     if 0 in view.shape:  # whose strides mean nothing
-        down, along = columns, 1
+        down, along = max(columns, 1), 1
     by_rows = (along == 1 or columns <= 1) and (rows <= 1 or down >= max(columns, 1))
     by_columns = (down == 1 or rows <= 1) and (columns <= 1 or along >= max(rows, 1))
     if not by_rows and not by_columns:
@@ -48,9 +48,7 @@ def form_of(view: TensorView, bits: int) -> Form | None:
             return None
         steps.append(view.strides[0])
     alignment = _ACCESS * 8 // bits
-    while alignment > 1 and (
-        any(each % alignment for each in steps) or view.pointer % max(1, alignment * bits // 8)
-    ):
+    while alignment > 1 and (any(each % alignment for each in steps) or view.pointer % max(1, alignment * bits // 8)):
         alignment //= 2
     return Form(by_rows, alignment)
 
@@ -106,7 +104,8 @@ def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> 
         array = view.owner[0] if view.library == "dlpack" else tensor
         return np.array(np.broadcast_to(array, shape), order="C")
     raise ArgumentError(
-        f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass torch.from_dlpack({name})"
+        f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass "
+        f"torch.from_dlpack({name})"
     )
 
 

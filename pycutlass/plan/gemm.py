@@ -15,21 +15,33 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.forms import Form, form_of, new_tensor
+from pycutlass.plan.forms import new_tensor
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, pick, ranking
+from pycutlass.plan.readings import (
+    about_c,
+    batches,
+    checked_form,
+    device_of,
+    element_of,
+    form_of_c,
+    is_number,
+    needs_source,
+    packed_form,
+    place,
+    range_of,
+    size_of,
+)
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView, wrap
-from pycutlass.types import ELEMENTS, Element
 
 __all__ = ["Gemm"]
 
 #: Shapes of A for which a thread keeps its arguments, and with them the tensors of the last run: programs alternate
 #: between few, and what is kept here is memory that the program cannot use elsewhere.
 _KEPT = 4
-_BY_NAME: Mapping[str, Element] = {row.dtype_name: row for row in reversed(ELEMENTS) if row.short != "tf32"}
 _NONE: Mapping[str, Any] = MappingProxyType({})
 #: What is planned for where there is no GPU, and kernels are executed on the host.
 _NO_GPU = Device(0, "NVIDIA A100", 80, 108)
@@ -92,26 +104,24 @@ class Gemm:
         precision: str | None = None,
     ) -> None:
         views = {"a": view_of("a", a), "b": view_of("b", b)}
-        size, batch = _size_of(views["a"], views["b"])
-        types = tuple(_element(name, view) for name, view in views.items())
-        of_a, of_b = (_form(name, view, of) for (name, view), of in zip(views.items(), types, strict=True))
+        size, batch = size_of(views["a"], views["b"])
+        types = element_of("a", views["a"]), element_of("b", views["b"])
+        of_a, of_b = checked_form("a", views["a"], types[0]), checked_form("b", views["b"], types[1])
         wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
         if out is not None:
             views["out"] = view_of("out", out)
-            if out_dtype is None and not isinstance(epilogue, type(None)) and hasattr(epilogue, "output"):
-                wanted = Wanted(epilogue, None, accumulator_dtype, precision)
-            elif out_dtype is None:
-                wanted = Wanted(epilogue, _element("out", views["out"]).tag, accumulator_dtype, precision)
-        of_d = _form("out", views["out"], _element("out", views["out"])) if out is not None else None
-        of_d = of_d or _packed(size[1], wanted.output(types[0]))
+            if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
+                wanted = replace(wanted, out_dtype=element_of("out", views["out"]).tag)
+        of_d = checked_form("out", views["out"], element_of("out", views["out"])) if out is not None else None
+        of_d = of_d or packed_form(size[1], wanted.output(types[0]))
         of_c = None
         if c is not None:
             views["c"] = view_of("c", c)
-            of_c = _form_of_c(views["c"], size, batch, of_d)
-        if (c is not None) != _needs_source(epilogue, beta):
-            raise ArgumentError(_about_c(c, beta))
+            of_c = form_of_c(views["c"], size, batch, of_d)
+        if (c is not None) != needs_source(epilogue, beta):
+            raise ArgumentError(about_c(c, beta))
         self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
-        self._size, self._batch, self._device = size, batch, _device_of(views)
+        self._size, self._batch, self._device = size, batch, device_of(views)
         self._take_inputs(alpha, beta, epilogue_inputs)
         self._reads_c, self._choices = c is not None, dict[int, Candidate]()
         self._start()
@@ -131,8 +141,10 @@ class Gemm:
         for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
             if name in known:
                 scalars.setdefault(name, value)
-            elif not _is(value, usual):
-                raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it")
+            elif not is_number(value, usual):
+                raise ArgumentError(
+                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
+                )
         self._scalars: dict[str, Any] = scalars
 
     def _start(self) -> None:
@@ -254,11 +266,11 @@ class Gemm:
     ) -> Any:
         """Compute D with arguments that are made now, and kept for the next tensors of these shapes."""
         view_a, view_b = wrap("a", a), wrap("b", b)
-        size, batch = _size_of(view_a, view_b)
+        size, batch = size_of(view_a, view_b)
         if size[1:] != self._size[1:] or batch != self._batch:
             raise ArgumentError(
-                f"this plan is for N={self._size[1]}, K={self._size[2]} and {_batches(self._batch)}; got "
-                f"N={size[1]}, K={size[2]} and {_batches(batch)}: make another plan"
+                f"this plan is for N={self._size[1]}, K={self._size[2]} and {batches(self._batch)}; got "
+                f"N={size[1]}, K={size[2]} and {batches(batch)}: make another plan"
             )
         for name, view, described in (("a", view_a, self.kind.A), ("b", view_b, self.kind.B)):
             if view.dtype_name != described.type.dtype_name:
@@ -266,9 +278,9 @@ class Gemm:
                     f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: convert it, or "
                     f"make another plan"
                 )
-        here = _device_of({"a": view_a, "b": view_b})
+        here = device_of({"a": view_a, "b": view_b})
         if here != self._device:
-            raise ArgumentError(f"this plan is for {_place(self._device)}, and a is on {_place(here)}: make another plan")
+            raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
         shape: tuple[int, ...] = (size[0], self.kind.epilogue.columns(size[1]))
         shape = shape if batch is None else (batch, *shape)
         like = view_a, shape
@@ -313,7 +325,7 @@ class Gemm:
 
         It is chosen for the end of the range, so that it does not depend on which M came first.
         """
-        most = _range_of(m)
+        most = range_of(m)
         found = self._choices.get(most)
         if found is None:
             try:
@@ -341,7 +353,9 @@ class Gemm:
             raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
         if (c is None) is self._reads_c:
             has = "reads c, and none is given" if self._reads_c else "was made without c, and one is given"
-            raise ArgumentError(f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}")
+            raise ArgumentError(
+                f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
+            )
         names = ", ".join(port.name for port in self.kind.epilogue.ports) or "none"
         raise ArgumentError(
             f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
@@ -354,7 +368,7 @@ class Gemm:
 
     def __repr__(self) -> str:
         m, n, k = self._size
-        return f"<Gemm of {m}x{n}x{k} (M x N x K), {_batches(self._batch)}, on {_place(self._device)}>"
+        return f"<Gemm of {m}x{n}x{k} (M x N x K), {batches(self._batch)}, on {place(self._device)}>"
 
 
 def _restored(kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any) -> Gemm:
@@ -365,106 +379,3 @@ def _restored(kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_
     plan._choices = {most: Candidate.of(kind, choice) for most, choice in chosen.items()}
     plan._start()
     return plan
-
-
-def _range_of(m: int) -> int:
-    """Return the largest M of the range that `m` is in: ranges are an eighth of their power of two wide."""
-    step = 1 << max(0, (m - 1).bit_length() - 4) if m > 1 else 1
-    return -(-m // step) * step
-
-
-def _size_of(a: TensorView, b: TensorView) -> tuple[tuple[int, int, int], int | None]:
-    """Return M, N, K and the number of matrices, None where there is no batch."""
-    if a.shape is None or b.shape is None or not {len(a.shape), len(b.shape)} <= {2, 3}:
-        raise ArgumentError(
-            f"a plan takes a and b of two dimensions, or of three in a batch; got shapes {a.shape} and {b.shape}. "
-            f"pycutlass.matmul takes others"
-        )
-    batches = {view.shape[0] for view in (a, b) if view.shape is not None and len(view.shape) == 3}
-    if a.shape[-1] != b.shape[-2] or len(batches) > 1:
-        raise ArgumentError(
-            f"a of (M, K) and b of (K, N) must have one K, and one batch where both have; got {a.shape} and {b.shape}"
-        )
-    size = a.shape[-2], b.shape[-1], a.shape[-1]
-    return size, batches.pop() if batches else None
-
-
-def _element(name: str, view: TensorView) -> Element:
-    found = _BY_NAME.get(view.dtype_name or "")
-    if found is None:
-        raise ArgumentError(f"{name} is of {view.dtype_name or 'no known type'}, which kernels do not take")
-    return found
-
-
-def _form(name: str, view: TensorView, of: Element) -> Form:
-    found = form_of(view, of.bits)
-    if found is None:
-        raise ArgumentError(
-            f"{name} of shape {view.shape} has strides {view.strides}, and kernels take adjacent elements along rows or "
-            f"columns: pass a contiguous copy, or allow_copy=True to pycutlass.matmul"
-        )
-    return found
-
-
-def _form_of_c(view: TensorView, size: tuple[int, int, int], batch: int | None, of_d: Form) -> Form:
-    """Return the form of C: a vector is read along the lines of D."""
-    assert view.shape is not None
-    if len(view.shape) > 1:
-        return _form("c", view, _element("c", view))
-    extent = size[1] if of_d.is_row_major else size[0]
-    if view.shape != (extent,):
-        raise ArgumentError(f"c is a vector, and so a bias of {extent} elements; got shape {view.shape}")
-    found = _form("c", view.__class__(*_as_row(view)), _element("c", view))
-    return Form(of_d.is_row_major, found.alignment)
-
-
-def _as_row(view: TensorView) -> tuple[Any, ...]:
-    assert view.shape is not None and view.strides is not None
-    return view.pointer, view.dtype_name, (1, *view.shape), (0, *view.strides), view.device, view.library, view.owner
-
-
-def _packed(columns: int, out: Element) -> Form:
-    """Return the form of packed rows."""
-    alignment = 128 // out.bits
-    while columns % alignment:
-        alignment //= 2
-    return Form(True, alignment)
-
-
-def _is(value: Any, number: int) -> bool:
-    return isinstance(value, int | float) and value == number
-
-
-def _needs_source(epilogue: Any, beta: Any) -> bool:
-    """Return whether C is read."""
-    reads = getattr(epilogue, "reads_source", None)
-    if reads is None and hasattr(epilogue, "graph"):
-        return any(each.form == "source" for each in epilogue.graph.inputs)
-    return not _is(beta, 0) if reads is None else bool(reads)
-
-
-def _about_c(c: Any, beta: Any) -> str:
-    if c is None:
-        return f"c is missing, and would be read: beta is {shown(beta)}. Give c, or leave out beta"
-    return "c is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave c out"
-
-
-def _device_of(views: Mapping[str, TensorView]) -> int | None:
-    """Return the GPU of the tensors; of those in host memory, and without memory, the current one where there is one."""
-    found = {name: view.device for name, view in views.items() if view.device is not None and view.device >= 0}
-    if len(set(found.values())) > 1:
-        where = ", ".join(f"{name} on GPU {ordinal}" for name, ordinal in found.items())
-        raise ArgumentError(f"tensors must be on one device, got {where}: move one")
-    if found:
-        return next(iter(found.values()))
-    return device.current() if device.available() else None
-
-
-def _place(ordinal: int | None) -> str:
-    return "the host" if ordinal is None else f"GPU {ordinal}"
-
-
-def _batches(batch: int | None) -> str:
-    return "no batch" if batch is None else f"a batch of {batch}"
-
-

@@ -12,6 +12,7 @@ from pycutlass.epilogue import (
     Activation,
     Epilogue,
     EpilogueFunction,
+    EpilogueFunctor,
     LinearCombination,
     LinearCombinationGeneric,
 )
@@ -89,7 +90,8 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
     if written > length:
         raise ArgumentError(
             f"the epilogue {epilogue!r} writes {written} elements at once, and c and out are aligned to "
-            f"{counted(length, 'element')}: make it with epilogue_vector_length={length}, or leave its types to the plan"
+            f"{counted(length, 'element')}: make it with epilogue_vector_length={length}, or leave its types "
+            f"to the plan"
         )
     C, D = (TensorDescription(each.element, each.layout, written) for each in (C, D))
     A, B = _description(a, of_a), _description(b, of_b)
@@ -145,7 +147,7 @@ def _epilogue(given: Any, out: Element, length: int, accumulator: Element) -> Ep
         return LinearCombinationGeneric(given, *types)
     if isinstance(given, EpilogueFunction):
         return given(*types)
-    if isinstance(given, type) and issubclass(given, Epilogue):
+    if isinstance(given, type) and issubclass(given, EpilogueFunctor):
         return given(*types)
     if isinstance(given, Epilogue):
         return given

@@ -23,14 +23,12 @@ class Launch:
         The kernel, compiled where there is a GPU.
     size : GemmProblemSize
         The problem.
-    a, b, c, out : tensor
-        The operands, as the candidate's kind describes them; `c` may be None.
-    alpha, beta : number
-        The scalars.
+    tensors : tuple
+        A, B, C and D, as the candidate's kind describes them; C may be None.
+    scalars : mapping
+        Those of the epilogue, by name.
     ports : mapping
         Tensors that the epilogue has beside C and D, by name.
-    named : mapping
-        Further scalars, by name.
     """
 
     __slots__ = ("_arguments", "_ends", "_operation", "_reduction")
@@ -45,10 +43,10 @@ class Launch:
     ) -> None:
         a, b, c, out = tensors
         self._operation, self._reduction = candidate.operation, candidate.reduction
-        further = {"epilogue": dict(ports)} if ports else {}
+        further: dict[str, Any] = {"epilogue": dict(ports)} if ports else {}
         if self._reduction is None:
             output_op = self._operation.epilogue_type(**scalars)
-            how = {"output_op": output_op, "raster_order": candidate.raster_order}
+            how: dict[str, Any] = {"output_op": output_op, "raster_order": candidate.raster_order}
             self._arguments = GemmArguments(self._operation, size, a, b, c, out, **how, **further)
             self._ends = None
             return
@@ -73,7 +71,7 @@ class Launch:
                 self._arguments.update(A=a, B=b, C=c, D=out)
             return
         self._arguments.update(A=a, B=b)
-        further = {"epilogue": ports} if ports else {}
+        further: dict[str, Any] = {"epilogue": ports} if ports else {}
         self._ends.update(source=c, destination=out, **further)
 
     def run(self, stream: Any) -> None:

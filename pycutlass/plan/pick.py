@@ -28,9 +28,7 @@ class Ranked:
     note: str
 
 
-def ranking(
-    kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Any = None
-) -> tuple[Ranked, ...]:
+def ranking(kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Any = None) -> tuple[Ranked, ...]:
     """Return the candidates that take a problem."""
     taken = []
     for candidate in _candidates(kind):

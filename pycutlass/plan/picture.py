@@ -25,7 +25,8 @@ def explained(
     moved = count * sum(each.type.bytes_of(elements) for each, elements in matrices)
     products = 2 * count * m * n * k
     lines = [
-        f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K) on {gpu.name}, {gpu.sm_count} multiprocessors",
+        f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K) on {gpu.name}, "
+        f"{gpu.sm_count} multiprocessors",
         f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} for each",
         f"chosen: {chosen.name}",
     ]
@@ -44,7 +45,12 @@ def manifest(kernels: Sequence[Operation]) -> dict[str, Any]:
     """Return kernels as texts with what they are written for, in JSON's types."""
     sources = [kernel.source() for kernel in kernels]
     described = [
-        {"name": each.name, "text": each.text, "compute_capability": kernel.compute_capability, "is_sm90": kernel.is_sm90}
+        {
+            "name": each.name,
+            "text": each.text,
+            "compute_capability": kernel.compute_capability,
+            "is_sm90": kernel.is_sm90,
+        }
         for each, kernel in zip(sources, kernels, strict=True)
     ]
     return {"version": 1, "kernels": described}

@@ -43,8 +43,8 @@ class Product:
         a, b = ((1, *a) if len(a) == 1 else a), ((*b, 1) if len(b) == 1 else b)
         if a[-1] != b[-2]:
             raise ArgumentError(
-                f"a of shape {views['a'].shape} and b of shape {views['b'].shape} have different K: {a[-1]} columns of a "
-                f"and {b[-2]} rows of b"
+                f"a of shape {views['a'].shape} and b of shape {views['b'].shape} have different K: {a[-1]} columns "
+                f"of a and {b[-2]} rows of b"
             )
         self.batch = _broadcast(a[:-2], b[:-2])
         self.rows, self.columns, depth = a[-2], b[-1], a[-1]
@@ -149,9 +149,7 @@ class Product:
         shape = _shape("c", view)
         if len(shape) == 1 and not any(self.is_vector):
             if shape != (self.columns,):
-                raise ArgumentError(
-                    f"a bias has one number for each of {self.columns} columns, got shape {shape}"
-                )
+                raise ArgumentError(f"a bias has one number for each of {self.columns} columns, got shape {shape}")
             return c
         if shape != self.shape:
             raise ArgumentError(f"c must have the shape of the product, {self.shape}, or be a bias; got {shape}")
@@ -213,9 +211,7 @@ class Result:
         self.given = target if as_is else as_strided("out", target, view, *found)
         self.key = (*found, view.dtype_name, view.device, view.library, view.pointer % _ACCESS)
 
-    def _taken(
-        self, full: tuple[int, ...], strides: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def _taken(self, full: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return shape and strides of a result as a plan takes it; None where it has no such form."""
         product = self._product
         if product.is_folded:
