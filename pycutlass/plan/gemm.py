@@ -11,7 +11,7 @@ from typing import Any
 from pycutlass import compiler, device
 from pycutlass.calls import public, shown
 from pycutlass.device import Device
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
 from pycutlass.plan.candidate import Candidate
@@ -243,7 +243,10 @@ class Gemm:
             return self._first(a, b, c, out, stream, epilogue_inputs)
         if out is None:
             out = self._new(a, like)
-        launch.exchange(a, b, c, out, epilogue_inputs)
+        try:
+            launch.exchange(a, b, c, out, epilogue_inputs)
+        except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
+            return self._first(a, b, c, out, stream, epilogue_inputs)
         launch.run(stream)
         if is_host:
             launch.sync()
