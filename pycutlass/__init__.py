@@ -50,6 +50,8 @@ from pycutlass.version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
+    from pycutlass.plan.gemm import Gemm
+    from pycutlass.plan.matmul import linear, matmul
     from pycutlass.timing import DeviceTimer
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "DeviceTimer",
     "EpilogueVisitTree",
     "FastLinearCombinationClamp",
+    "Gemm",
     "GemmArguments",
     "GemmGroupedArguments",
     "GemmOperationGrouped",
@@ -98,6 +101,8 @@ __all__ = [
     "interleave_columns",
     "interleave_rows",
     "leaky_relu",
+    "linear",
+    "matmul",
     "reduction_op",
     "relu",
     "reorder_column",
@@ -137,6 +142,8 @@ __path__.append(f"{__path__[0]}/compat/modules")
 _LATER = {
     **dict.fromkeys(("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments"), "arguments"),
     "DeviceTimer": "timing",
+    "Gemm": "plan.gemm",
+    **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
 }
 
 

@@ -66,7 +66,7 @@ class HostLaunch(_WithoutGpu):
         _check_stream(stream)
         reason = _core.driver_problem() or "the driver sees no GPU"
         say_once(f"no GPU ({reason}): operations are executed on the host by pycutlass.reference", cause="no GPU")
-        if not self._operation.artifacts:
+        if not (self._operation.artifacts or self._operation._is_compiled_when_used):
             say_once(
                 f"{self._operation.procedural_name()} runs on the host without having been compiled, which no GPU will "
                 f"do: call pycutlass.compiler.add_module({self.problem.compiled_as}) first"

@@ -114,6 +114,8 @@ class Operation(ABC):
     epilogue_functor: Epilogue
     _source: KernelSource | None = None
     _artifacts: _Artifacts | None = None
+    #: Whether a plan compiles the kernel where there is a GPU, so that nobody has to be told to.
+    _is_compiled_when_used: bool = False
     #: What arguments have prepared for the launches to come, one for each GPU.
     _prepared: tuple[Any, ...] = ()
 

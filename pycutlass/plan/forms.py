@@ -1,0 +1,132 @@
+"""How tensors of any strides are read as matrices that kernels take without a copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pycutlass.errors import ArgumentError
+from pycutlass.tensor import TensorView
+
+__all__ = ["Form", "as_strided", "copied", "form_of", "new_tensor", "stacked"]
+
+_ACCESS = 16  # bytes of the widest access of a kernel
+
+
+@dataclass(frozen=True)
+class Form:
+    """What kernels must know of a matrix, or of a batch of them, beside its type and extents.
+
+    Attributes
+    ----------
+    is_row_major : bool
+        Whether the elements of a row are adjacent; those of a column are otherwise.
+    alignment : int
+        Elements that its address, its contiguous extent and the steps of rows and matrices are multiples of.
+    """
+
+    is_row_major: bool
+    alignment: int
+
+
+def form_of(view: TensorView, bits: int) -> Form | None:
+    """Return the form of a view of (rows, columns) or (batch, rows, columns); None where kernels need a copy."""
+    assert view.shape is not None and view.strides is not None
+    (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
+    if 0 in view.shape:  # whose strides mean nothing
+        down, along = max(columns, 1), 1
+    by_rows = (along == 1 or columns <= 1) and (rows <= 1 or down >= max(columns, 1))
+    by_columns = (down == 1 or rows <= 1) and (columns <= 1 or along >= max(rows, 1))
+    if not by_rows and not by_columns:
+        return None
+    if by_rows and by_columns:  # a vector: along it, more elements are aligned
+        by_rows = columns >= rows
+    extent, lines, step = (columns, rows, down) if by_rows else (rows, columns, along)
+    steps = [extent, step if lines > 1 else 0]
+    if len(view.shape) == 3 and view.shape[0] > 1:
+        if view.strides[0] < 0:
+            return None
+        steps.append(view.strides[0])
+    alignment = _ACCESS * 8 // bits
+    while alignment > 1 and (any(each % alignment for each in steps) or view.pointer % max(1, alignment * bits // 8)):
+        alignment //= 2
+    return Form(by_rows, alignment)
+
+
+def stacked(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return how many matrices several axes of a batch are, and the step between them; None where there is no one step.
+
+    An axis of one matrix has no step. One along which a matrix is repeated has the step 0.
+    """
+    count, step = 1, 0
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 1:
+            continue
+        if count == 1:
+            step = stride
+        elif stride != step * count:
+            return None
+        count *= extent
+    return count, step
+
+
+def as_strided(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """Return a tensor of the same memory with other extents and strides, in its library."""
+    if view.library == "torch":
+        return tensor.as_strided(shape, strides, tensor.storage_offset())
+    if view.library in ("numpy", "dlpack") and view.device is None:
+        from numpy.lib.stride_tricks import as_strided as numpy_strided
+
+        array = view.owner[0] if view.library == "dlpack" else tensor
+        steps = tuple(step * array.itemsize for step in strides)
+        return numpy_strided(array, shape, steps, writeable=bool(array.flags.writeable))
+    if view.library == "cupy":
+        from cupy.lib.stride_tricks import as_strided as cupy_strided
+
+        return cupy_strided(tensor, shape, tuple(step * tensor.itemsize for step in strides))
+    raise ArgumentError(
+        f"operand {name} of a library that is known by DLPack alone must be a matrix as it is, got shape {view.shape}: "
+        f"pass torch.from_dlpack({name}) or cupy.from_dlpack({name})"
+    )
+
+
+def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> Any:
+    """Return a packed copy of a tensor, repeated to `shape`."""
+    if view.library == "torch":
+        return tensor.expand(shape).contiguous()
+    if view.library == "cupy":
+        import cupy
+
+        return cupy.ascontiguousarray(cupy.broadcast_to(tensor, shape))
+    if view.device is None and view.library in ("numpy", "dlpack"):
+        import numpy as np
+
+        array = view.owner[0] if view.library == "dlpack" else tensor
+        return np.array(np.broadcast_to(array, shape), order="C")
+    raise ArgumentError(
+        f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass "
+        f"torch.from_dlpack({name})"
+    )
+
+
+def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Any:
+    """Return packed memory for a result, in the library of `like` and where that is."""
+    if view.library == "torch":
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype_name), device=like.device)
+    if view.library == "cupy":
+        import cupy
+
+        with cupy.cuda.Device(view.device):
+            return cupy.empty(shape, dtype_name)
+    if view.library in ("numpy", "dlpack") and view.device is None:
+        import numpy as np
+
+        from pycutlass.types import ELEMENTS
+
+        return np.empty(shape, next(row.dtype for row in ELEMENTS if row.dtype_name == dtype_name))
+    raise ArgumentError(
+        f"a result cannot be made in a library that is known by {view.library} alone: pass out=, a tensor of shape "
+        f"{shape} of {dtype_name}"
+    )

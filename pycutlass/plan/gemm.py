@@ -1,0 +1,384 @@
+"""A plan: which kernel computes a GEMM, made once and run with any tensors of the same kind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from pycutlass import compiler, device
+from pycutlass.calls import public, shown
+from pycutlass.device import Device
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.operation import GemmOperationUniversal
+from pycutlass.plan import picture
+from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.forms import new_tensor
+from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.kinds import Wanted, kind_of
+from pycutlass.plan.launches import Launch
+from pycutlass.plan.pick import Ranked, pick, ranking
+from pycutlass.plan.readings import (
+    about_c,
+    batches,
+    checked_form,
+    device_of,
+    element_of,
+    form_of_c,
+    is_number,
+    needs_source,
+    packed_form,
+    place,
+    range_of,
+    size_of,
+)
+from pycutlass.spec import view_of
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = ["Gemm"]
+
+#: Shapes of A for which a thread keeps its arguments, and with them the tensors of the last run: programs alternate
+#: between few, and what is kept here is memory that the program cannot use elsewhere.
+_KEPT = 4
+_NONE: Mapping[str, Any] = MappingProxyType({})
+#: What is planned for where there is no GPU, and kernels are executed on the host.
+_NO_GPU = Device(0, "NVIDIA A100", 80, 108)
+
+
+@public
+class Gemm:
+    """A plan of D = epilogue(alpha * A x B + beta * C): the kernel for a kind of GEMM, and how it is launched.
+
+    It is for one N and K and for any M: ranges of M have kernels of their own, which are chosen and compiled when they
+    are first needed. Plans are safe for threads, can be pickled and copied as a choice, without what was compiled, and
+    keep the tensors of a few last runs of each thread alive until `reset_operands` is called.
+
+    Parameters
+    ----------
+    a, b : tensor or TensorSpec
+        Of (M, K) and (K, N), or batches of them, of which either may be a single matrix.
+    c : tensor or TensorSpec, optional
+        What is added, of (M, N); a vector is a bias.
+    alpha, beta : number
+        The scalars. A `c` needs a `beta` other than 0.
+    epilogue : optional
+        An epilogue functor, an activation, or an epilogue function, with or without its types.
+    epilogue_inputs : mapping, optional
+        Tensors and scalars that it has beside C and D, by name: scalars are kept, tensors are given to `run` as well.
+    out : tensor or TensorSpec, optional
+        The result, which says the layout that is written; by default packed rows.
+    out_dtype, accumulator_dtype : element type, optional
+        What is written, and summed up in.
+    precision : str, optional
+        How float32 is multiplied: ``"float32"`` (the default), ``"tf32"`` or ``"3xtf32"``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Tensors that do not fit each other, or for which there is no kernel; the message names the remedy.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> a, b = np.ones((4, 16), np.float16), np.ones((16, 8), np.float16)
+    >>> plan = pycutlass.Gemm(a, b)
+    >>> float(plan.run(a, b)[0, 0])
+    16.0
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        *,
+        alpha: Any = 1,
+        beta: Any = 0,
+        epilogue: Any = None,
+        epilogue_inputs: Mapping[str, Any] | None = None,
+        out: Any = None,
+        out_dtype: Any = None,
+        accumulator_dtype: Any = None,
+        precision: str | None = None,
+    ) -> None:
+        views = {"a": view_of("a", a), "b": view_of("b", b)}
+        size, batch = size_of(views["a"], views["b"])
+        types = element_of("a", views["a"]), element_of("b", views["b"])
+        of_a, of_b = checked_form("a", views["a"], types[0]), checked_form("b", views["b"], types[1])
+        wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
+        if out is not None:
+            views["out"] = view_of("out", out)
+            if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
+                wanted = replace(wanted, out_dtype=element_of("out", views["out"]).tag)
+        of_d = checked_form("out", views["out"], element_of("out", views["out"])) if out is not None else None
+        of_d = of_d or packed_form(size[1], wanted.output(types[0]))
+        of_c = None
+        if c is not None:
+            views["c"] = view_of("c", c)
+            of_c = form_of_c(views["c"], size, batch, of_d)
+        if (c is not None) != needs_source(epilogue, beta):
+            raise ArgumentError(about_c(c, beta))
+        self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
+        self._size, self._batch, self._device = size, batch, device_of(views)
+        self._take_inputs(alpha, beta, epilogue_inputs)
+        self._reads_c, self._choices = c is not None, dict[int, Candidate]()
+        self._start()
+
+    def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
+        """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
+        names = {port.name for port in self.kind.epilogue.ports}
+        known = tuple(self.kind.epilogue.scalar_names)
+        given = {} if inputs is None else dict(inputs)
+        unknown = sorted(set(given) - names - set(known))
+        if unknown:
+            raise ArgumentTypeError(
+                f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {self.kind.epilogue!r} takes "
+                f"{', '.join((*sorted(names), *known)) or 'none'}"
+            )
+        scalars = {name: value for name, value in given.items() if name in known}
+        for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
+            if name in known:
+                scalars.setdefault(name, value)
+            elif not is_number(value, usual):
+                raise ArgumentError(
+                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
+                )
+        self._scalars: dict[str, Any] = scalars
+
+    def _start(self) -> None:
+        """Make what a plan has for itself: it is neither pickled nor copied."""
+        self._lock, self._held = threading.Lock(), (None, None, None, None)
+        self.reset_operands()
+
+    # What users ask of a plan
+
+    @property
+    def candidate(self) -> Candidate:
+        """The kernel with the options of its launch, for the M that the plan was made with."""
+        return self._candidate(self._size[0])
+
+    @property
+    def operation(self) -> GemmOperationUniversal:
+        """The kernel for the M that the plan was made with."""
+        return self.candidate.operation
+
+    def candidates(self) -> tuple[Ranked, ...]:
+        """Return all kernels that take the problem, the likely fastest first."""
+        return tuple(ranking(self.kind, *self._size, self._batch, self._gpu))
+
+    def explain(self) -> str:
+        """Return, as text, which kernels were considered, what is predicted of them, and why one was chosen."""
+        return picture.explained(self.candidate, self.candidates(), self._size, self._batch, self._gpu)
+
+    def compile(self) -> None:
+        """Compile the kernel for the M that the plan was made with; `run` does so where it is not yet compiled."""
+        compiler.add_module(self.candidate.kernels)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what has to be compiled for the ranges of M that were used so far, in JSON's types."""
+        self._candidate(self._size[0])
+        chosen = [self._choices[most] for most in sorted(self._choices)]
+        return picture.manifest(tuple(dict.fromkeys(kernel for each in chosen for kernel in each.kernels)))
+
+    def check(self, seed: int = 0) -> float:
+        """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.
+
+        Returns
+        -------
+        float
+            The largest error, in parts of what a right kernel may have: at most 1.
+
+        Raises
+        ------
+        ArgumentError
+            D is wrong, or something was written beside it; or the epilogue has tensors of its own.
+        """
+        from pycutlass.plan.checking import checked
+
+        return checked(self, seed)
+
+    def reset_operands(self, a: Any = None, b: Any = None, c: Any = None, out: Any = None) -> None:
+        """Let go of all tensors, and keep these for a `run` that is given none."""
+        self._held = (a, b, c, out)
+        self._local = threading.local()
+
+    def run(
+        self,
+        a: Any = None,
+        b: Any = None,
+        c: Any = None,
+        out: Any = None,
+        stream: Any = None,
+        epilogue_inputs: Mapping[str, Any] = _NONE,
+    ) -> Any:
+        """Compute D and return it.
+
+        Parameters
+        ----------
+        a, b, c : tensor
+            As the plan was made for, with any M. Without `a`, those of `reset_operands`.
+        out : tensor, optional
+            Where D is written; by default a new tensor in the library of `a`.
+        stream : optional
+            An integer handle, or a stream of torch, cupy or cuda.core; by default the current stream of the tensors'
+            library.
+        epilogue_inputs : mapping, optional
+            Tensors that the epilogue has beside C and D, by name.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, AlignmentError
+            Other shapes, types, strides or devices than the plan is for; nothing was launched.
+        """
+        if a is None:
+            a, b, c, held = self._held
+            out = held if out is None else out
+        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
+            self._refuse(a, b, c, epilogue_inputs)
+        try:
+            launch, is_host, like = self._local.launches[a.shape]
+        except (AttributeError, KeyError, TypeError):  # the first of this thread, or of this M
+            return self._first(a, b, c, out, stream, epilogue_inputs)
+        if out is None:
+            out = self._new(a, like)
+        try:
+            launch.exchange(a, b, c, out, epilogue_inputs)
+        except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
+            return self._first(a, b, c, out, stream, epilogue_inputs)
+        launch.run(stream)
+        if is_host:
+            launch.sync()
+        return out
+
+    __call__ = run
+
+    def run_once(
+        self, a: Any, b: Any, c: Any, out: Any, stream: Any = None, epilogue_inputs: Mapping[str, Any] = _NONE
+    ) -> Any:
+        """Compute D as `run` does, and keep no tensor: for tensors that are not seen again."""
+        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
+            self._refuse(a, b, c, epilogue_inputs)
+        return self._first(a, b, c, out, stream, epilogue_inputs, is_kept=False)
+
+    # How they are done
+
+    def _first(
+        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool = True
+    ) -> Any:
+        """Compute D with arguments that are made now, and kept for the next tensors of these shapes."""
+        view_a, view_b = wrap("a", a), wrap("b", b)
+        size, batch = size_of(view_a, view_b)
+        if size[1:] != self._size[1:] or batch != self._batch:
+            raise ArgumentError(
+                f"this plan is for N={self._size[1]}, K={self._size[2]} and {batches(self._batch)}; got "
+                f"N={size[1]}, K={size[2]} and {batches(batch)}: make another plan"
+            )
+        for name, view, described in (("a", view_a, self.kind.A), ("b", view_b, self.kind.B)):
+            if view.dtype_name != described.type.dtype_name:
+                raise ArgumentError(
+                    f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: convert it, or "
+                    f"make another plan"
+                )
+        here = device_of({"a": view_a, "b": view_b})
+        if here != self._device:
+            raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
+        shape: tuple[int, ...] = (size[0], self.kind.epilogue.columns(size[1]))
+        shape = shape if batch is None else (batch, *shape)
+        like = view_a, shape
+        if out is None:
+            out = self._new(a, like)
+        candidate = self._compiled(size[0])
+        problem = candidate.size(*size, batch)
+        launch = Launch(candidate, problem, (a, b, c, out), self._scalars, ports)
+        is_host = wrap("out", out).device is None
+        launch.run(stream)
+        if is_host:
+            launch.sync()
+        shape_of_a = getattr(a, "shape", None)  # a library may show its shape otherwise; then it is made anew
+        if is_kept and isinstance(shape_of_a, tuple):
+            kept = self._local.__dict__.setdefault("launches", {})
+            while len(kept) >= _KEPT:
+                kept.pop(next(iter(kept)))
+            # Only the shapes of the view are needed, and it would keep the first operand alive.
+            kept[shape_of_a] = (launch, is_host, (replace(view_a, owner=None), shape))
+        return out
+
+    def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
+        """Return memory for D, packed, in the library of `a`."""
+        view, shape = like
+        name = self.kind.D.type.dtype_name
+        if self.kind.D.is_row_major:
+            return new_tensor(a, view, shape, name)
+        turned = new_tensor(a, view, (*shape[:-2], shape[-1], shape[-2]), name)
+        return turned.swapaxes(-1, -2)
+
+    @property
+    def _ports(self) -> int:
+        """How many tensors the epilogue has beside C and D."""
+        return len(self.kind.epilogue.ports)
+
+    @property
+    def _gpu(self) -> Device:
+        return _NO_GPU if self._device is None else device.describe(self._device)
+
+    def _candidate(self, m: int) -> Candidate:
+        """Return the candidate for the range of M that `m` is in, chosen when it is first asked for.
+
+        It is chosen for the end of the range, so that it does not depend on which M came first.
+        """
+        most = range_of(m)
+        found = self._choices.get(most)
+        if found is None:
+            try:
+                found = pick(self.kind, most, *self._size[1:], self._batch, self._gpu)
+                found.operation.supports(found.size(m, *self._size[1:], self._batch)).require()
+            except ArgumentError:  # which takes no problem of that M, perhaps for an alignment
+                return pick(self.kind, m, *self._size[1:], self._batch, self._gpu)
+            with self._lock:
+                found = self._choices.setdefault(most, found)
+        return found
+
+    def _compiled(self, m: int) -> Candidate:
+        """Return the candidate for `m`, with what runs on the GPU where there is one."""
+        candidate = self._candidate(m)
+        target = None if self._device is None else self._gpu.target
+        for kernel in candidate.kernels:
+            kernel._is_compiled_when_used = True
+        if target is not None and any(target not in kernel.artifacts for kernel in candidate.kernels):
+            compiler.add_module(candidate.kernels)
+        return candidate
+
+    def _refuse(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> None:
+        """Raise for operands that are missing, or that would not be read."""
+        if a is None or b is None:
+            raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
+        if (c is None) is self._reads_c:
+            has = "reads c, and none is given" if self._reads_c else "was made without c, and one is given"
+            raise ArgumentError(
+                f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
+            )
+        names = ", ".join(port.name for port in self.kind.epilogue.ports) or "none"
+        raise ArgumentError(
+            f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        chosen = {most: candidate.choice() for most, candidate in self._choices.items()}
+        state = (self.kind, self._size, self._batch, self._device, self._scalars, self._reads_c)
+        return _restored, (*state, chosen)
+
+    def __repr__(self) -> str:
+        m, n, k = self._size
+        return f"<Gemm of {m}x{n}x{k} (M x N x K), {batches(self._batch)}, on {place(self._device)}>"
+
+
+def _restored(kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any) -> Gemm:
+    """Return the plan that was pickled or copied, with what was chosen."""
+    plan = Gemm.__new__(Gemm)
+    plan.kind, plan._size, plan._batch, plan._device = kind, size, batch, where
+    plan._scalars, plan._reads_c = scalars, reads_c
+    plan._choices = {most: Candidate.of(kind, choice) for most, choice in chosen.items()}
+    plan._start()
+    return plan

@@ -1,0 +1,157 @@
+"""Which kind of GEMM tensors ask for: what is multiplied, summed up and written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pycutlass import cutlass
+from pycutlass.calls import counted, shown
+from pycutlass.enums import MathOperation
+from pycutlass.epilogue import (
+    Activation,
+    Epilogue,
+    EpilogueFunction,
+    EpilogueFunctor,
+    LinearCombination,
+    LinearCombinationGeneric,
+)
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.library import TensorDescription
+from pycutlass.plan.forms import Form
+from pycutlass.plan.kind import GemmKind
+from pycutlass.types import Element, element
+
+__all__ = ["Wanted", "kind_of"]
+
+_PRECISIONS = ("float32", "tf32", "3xtf32")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a caller wants beside the tensors.
+
+    Attributes
+    ----------
+    epilogue : Epilogue, EpilogueFunction, Activation, class of one, or None
+        What happens to the sums.
+    out_dtype, accumulator_dtype : element type, or None for the usual one
+        What is written and summed up in.
+    precision : str or None
+        How float32 is multiplied: ``"float32"``, ``"tf32"`` or ``"3xtf32"``.
+    """
+
+    epilogue: Any = None
+    out_dtype: Any = None
+    accumulator_dtype: Any = None
+    precision: str | None = None
+
+    def output(self, a: Element) -> Element:
+        """Return the type of the result of operands of type `a`."""
+        if self.out_dtype is not None:
+            return element(self.out_dtype)
+        if isinstance(self.epilogue, Epilogue):
+            return self.epilogue.output
+        return element(cutlass.bfloat16) if a.is_float8 else element(cutlass.int32) if a.is_integer else a
+
+
+def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form], wanted: Wanted) -> GemmKind:
+    """Return the kind of GEMM of operands of types `a` and `b`.
+
+    Parameters
+    ----------
+    a, b : Element
+        Types of A and B.
+    forms : tuple of Form
+        Of A, B, C and D; the C of None is like D.
+    wanted : Wanted
+        What the caller asks for.
+
+    Raises
+    ------
+    ArgumentError
+        Types that are not multiplied with each other.
+    DescriptionError
+        An epilogue that cannot be computed or written so.
+    """
+    _check_types(a, b)
+    of_a, of_b, of_c, of_d = forms
+    out = wanted.output(a)
+    accumulator = _accumulator(a, wanted)
+    element_a, element_b, math = _multiplied(a, b, wanted.precision)
+    if a.short in ("f32", "f64") and element_a is not cutlass.tfloat32 and math is MathOperation.multiply_add:
+        # CUDA cores, and tensor cores of f64, load and store single elements, whatever the alignment is.
+        of_a, of_b, of_d = (replace(each, alignment=1) for each in (of_a, of_b, of_d))
+    D = _description(out, of_d)
+    C = D if of_c is None else _description(out, of_c)
+    length = min(C.alignment, D.alignment)
+    epilogue = _epilogue(wanted.epilogue, out, length, accumulator)
+    written = int(getattr(epilogue, "epilogue_vector_length", length))
+    if written > length:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} writes {written} elements at once, and c and out are aligned to "
+            f"{counted(length, 'element')}: make it with epilogue_vector_length={length}, or leave its types "
+            f"to the plan"
+        )
+    C, D = (TensorDescription(each.element, each.layout, written) for each in (C, D))
+    A, B = _description(a, of_a), _description(b, of_b)
+    return GemmKind(A, B, C, D, element_a, element_b, accumulator.tag, math, epilogue)
+
+
+def _description(of: Element, form: Form) -> TensorDescription:
+    layout = cutlass.RowMajor if form.is_row_major else cutlass.ColumnMajor
+    return TensorDescription(of.tag, layout, min(form.alignment, 128 // of.bits))
+
+
+def _check_types(a: Element, b: Element) -> None:
+    if a is b or (a.is_byte and b.is_byte) or (a.is_float8 and b.is_float8):
+        return
+    wider = a if a.bits > b.bits else b
+    raise ArgumentError(
+        f"a is {a.dtype_name} and b is {b.dtype_name}: kernels multiply equal types, int8 with uint8, and one float of "
+        f"8 bits with another. Convert one, for example to {wider.dtype_name}"
+    )
+
+
+def _accumulator(a: Element, wanted: Wanted) -> Element:
+    usual = cutlass.int32 if a.is_integer else cutlass.float64 if a.short == "f64" else cutlass.float32
+    return element(usual if wanted.accumulator_dtype is None else wanted.accumulator_dtype)
+
+
+def _multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any, MathOperation]:
+    """Return what is multiplied, and how: float32 as it is unless something else is asked for."""
+    if precision is not None and precision not in _PRECISIONS:
+        raise ArgumentError(f"precision must be one of {', '.join(map(repr, _PRECISIONS))}, got {shown(precision)}")
+    if a.short != "f32":
+        if precision is not None:
+            raise ArgumentError(f"precision={precision!r} is for operands of float32, and these are {a.dtype_name}")
+        return a.tag, b.tag, MathOperation.multiply_add
+    if precision == "tf32":
+        return cutlass.tfloat32, cutlass.tfloat32, MathOperation.multiply_add
+    if precision == "3xtf32":
+        return cutlass.float32, cutlass.float32, MathOperation.multiply_add_fast_f32
+    return cutlass.float32, cutlass.float32, MathOperation.multiply_add
+
+
+def _epilogue(given: Any, out: Element, length: int, accumulator: Element) -> Epilogue:
+    """Return the epilogue with its types: a linear combination where none is given."""
+    compute = cutlass.int32 if out.short == "s32" else accumulator.tag
+    if accumulator.is_integer and out.short != "s32":
+        compute = cutlass.float32
+    types = (out.tag, length, accumulator.tag, compute)
+    if given is None or given is LinearCombination:
+        return LinearCombination(*types)
+    if isinstance(given, type) and issubclass(given, Activation):
+        given = given()
+    if isinstance(given, Activation):
+        return LinearCombinationGeneric(given, *types)
+    if isinstance(given, EpilogueFunction):
+        return given(*types)
+    if isinstance(given, type) and issubclass(given, EpilogueFunctor):
+        return given(*types)
+    if isinstance(given, Epilogue):
+        return given
+    raise ArgumentTypeError(
+        f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: decorate a "
+        f"function of your own with pycutlass.epilogue_function"
+    )

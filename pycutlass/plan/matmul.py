@@ -1,0 +1,233 @@
+"""Products in one line: a plan is made for the tensors, kept, and run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.imported import imported
+from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.stacks import Product, Result
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = ["linear", "matmul"]
+
+#: Plans that `matmul` made, by all that tells kinds of products apart: those of a program that runs for long with ever
+#: other shapes must not fill memory, and the ones that are used go to the end, so that the others are dropped first.
+_plans: dict[Any, Gemm] = {}
+_MOST_PLANS = 256
+_lock = threading.Lock()
+
+
+@public
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    bias: Any = None,
+    epilogue: Any = None,
+    epilogue_inputs: Mapping[str, Any] | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    accumulator_dtype: Any = None,
+    precision: str | None = None,
+    scales: Any = None,
+    plan: Gemm | None = None,
+    allow_copy: bool = False,
+    stream: Any = None,
+) -> Any:
+    """Return the product of two tensors, as ``numpy.matmul`` defines it: epilogue(alpha * a @ b + beta * c).
+
+    Parameters
+    ----------
+    a, b : tensor
+        Matrices, vectors, or batches of matrices, which broadcast against each other. Tensors of torch, NumPy and CuPy,
+        and objects with ``__dlpack__``, of equal types, or of two types of 8 bits that kernels multiply.
+    c : tensor, optional
+        What is added, of the shape of the product; a vector is a bias of one number for each column.
+    alpha, beta : number
+        The scalars. A `c` that is no vector needs a `beta` other than 0, which is 1 for a vector if left out.
+    bias : tensor, optional
+        A vector of one number for each column, which is added before the activation.
+    epilogue : optional
+        An epilogue functor, an activation, or an epilogue function.
+    epilogue_inputs : mapping, optional
+        The tensors and scalars of the epilogue, by name.
+    out : tensor, optional
+        Where the result is written.
+    out_dtype : element type, optional
+        Type of the result: by default that of `out`, else that of `a`, of integers int32, of floats of 8 bits bfloat16.
+    accumulator_dtype : element type, optional
+        What is summed up in.
+    precision : str, optional
+        How float32 is multiplied: ``"float32"``, ``"tf32"`` or ``"3xtf32"``. By default float32, and for torch tensors
+        as torch's own setting for matrix products says.
+    plan : Gemm, optional
+        What computes it, instead of a plan that is made here.
+    allow_copy : bool
+        Whether tensors that no kernel takes are copied; otherwise they are refused.
+    stream : optional
+        Where it is launched; by default the current stream of the tensors' library.
+
+    Returns
+    -------
+    tensor
+        `out`, or a new tensor in the library of `a` and on its device.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Tensors that do not fit each other, that would have to be copied, or that require a gradient.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> pycutlass.matmul(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32))
+    array([[3., 3.],
+           [3., 3.]], dtype=float32)
+    """
+    if scales is not None:
+        raise ArgumentError("scales are not taken yet: give the product of the scales as alpha")
+    views = {"a": wrap("a", a), "b": wrap("b", b)}
+    c, beta = _source(c, bias, beta)
+    for name, tensor in (("c", c), ("out", out)):
+        if tensor is not None:
+            views[name] = wrap(name, tensor)
+    _check_gradients(views)
+    precision = _precision(precision, views["a"])
+    product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
+    options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
+    result = Result(product, out, views.get("out"), allow_copy)
+    if plan is None:
+        plan = _plan_of(product, result, options, epilogue_inputs)
+    elif not isinstance(plan, Gemm):
+        raise ArgumentTypeError(f"plan must be a pycutlass.Gemm, got {shown(plan)}")
+    else:
+        _check_with_plan(options)
+    target = result.target(plan.kind)
+    if not product.is_empty:
+        given = {} if epilogue_inputs is None else epilogue_inputs
+        ports = {port.name: given[port.name] for port in plan.kind.epilogue.ports if port.name in given}
+        plan.run_once(product.a, product.b, product.c, target, stream, ports)
+    return result.finished()
+
+
+@public
+def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: Any) -> Any:
+    """Return activation(x @ w.T + bias), as a linear layer of torch computes it.
+
+    Parameters
+    ----------
+    x : tensor
+        Of (..., in), with any leading dimensions.
+    w : tensor
+        Of (out, in).
+    bias : tensor, optional
+        Of (out,).
+    activation : optional
+        An activation, such as ``pycutlass.relu``.
+    **options
+        What `matmul` takes besides.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> x, w = np.ones((2, 3, 4), np.float32), np.ones((5, 4), np.float32)
+    >>> pycutlass.linear(x, w, activation=pycutlass.relu).shape
+    (2, 3, 5)
+    """
+    shape = wrap("w", w).shape
+    if shape is None or len(shape) != 2:
+        raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
+    if activation is not None:
+        if options.get("epilogue") is not None:
+            raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
+        options["epilogue"] = activation
+    return matmul(x, w.T, bias=bias, **options)
+
+
+def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any]:
+    """Return what is added, and by what it is multiplied: a bias is a C that is a vector."""
+    if bias is not None:
+        if c is not None:
+            raise ArgumentError(
+                "c and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
+                "function, with a parameter of Row, and pass it in epilogue_inputs"
+            )
+        shape = wrap("bias", bias).shape
+        if shape is None or len(shape) != 1:
+            raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
+        c = bias
+    is_zero = isinstance(beta, int | float) and beta == 0
+    if c is not None and is_zero and len(wrap("c", c).shape or ()) == 1:
+        beta = 1
+    return c, beta
+
+
+def _check_gradients(views: Mapping[str, TensorView]) -> None:
+    """Refuse tensors whose gradients would be lost."""
+    asking = [name for name, view in views.items() if view.requires_grad]
+    is_enabled = imported("torch", "is_grad_enabled")
+    if asking and callable(is_enabled) and is_enabled():
+        names = ", ".join(asking)
+        raise ArgumentError(
+            f"{names} require a gradient, and the product has none: pass {asking[0]}.detach(), or call it under "
+            f"torch.no_grad()"
+        )
+
+
+def _precision(given: str | None, a: TensorView) -> str | None:
+    """Return how float32 is multiplied: as was said, or as torch's setting says of its tensors."""
+    if given is not None or a.dtype_name != "float32" or a.library != "torch":
+        return given
+    setting = imported("torch", "backends", "cuda", "matmul", "fp32_precision")
+    if isinstance(setting, str) and setting != "none":
+        return "tf32" if setting == "tf32" else None
+    return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
+
+
+def _check_with_plan(options: tuple[Any, ...]) -> None:
+    """Refuse what a plan says itself."""
+    names = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype")
+    said = [
+        name for name, value in zip(names, options, strict=False) if value is not None and name not in ("alpha", "beta")
+    ]
+    if said or options[0] != 1:
+        names_said = ", ".join([*said, *(["alpha"] if options[0] != 1 else [])])
+        raise ArgumentError(f"{names_said} and a plan are given, and the plan has its own: make the plan with them")
+
+
+def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:
+    """Return the plan that was kept for such tensors, or make it."""
+    alpha, beta, epilogue, out_dtype, accumulator_dtype, precision = options
+    key = (product.key, result.key, options, None if inputs is None else tuple(inputs))
+    scalars = inputs is not None and any(isinstance(value, int | float) for value in inputs.values())
+    try:
+        kept = None if scalars else _plans.get(key)
+    except TypeError as error:  # scalars in device memory, or types of the user's own
+        raise ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {error}") from error
+    if kept is not None:
+        return kept
+    made = Gemm(
+        *product.planned,
+        alpha=alpha,
+        beta=beta,
+        epilogue=epilogue,
+        epilogue_inputs=inputs,
+        out=result.given,
+        out_dtype=out_dtype,
+        accumulator_dtype=accumulator_dtype,
+        precision=precision,
+    )
+    if scalars:
+        return made
+    with _lock:
+        while len(_plans) >= _MOST_PLANS:
+            _plans.pop(next(iter(_plans)))
+        return _plans.setdefault(key, made)

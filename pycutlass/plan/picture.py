@@ -1,0 +1,56 @@
+"""Plans for people to read, and for programs that compile what plans need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pycutlass.device import Device
+from pycutlass.operation import Operation, tile_use
+from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.pick import Ranked
+
+__all__ = ["explained", "manifest"]
+
+_SHOWN = 10
+
+
+def explained(
+    chosen: Candidate, ranked: Sequence[Ranked], size: tuple[int, int, int], batch: int | None, gpu: Device
+) -> str:
+    """Return a table of the candidates with what is predicted of them, the chosen one marked."""
+    m, n, k = size
+    operation, count = chosen.operation, 1 if batch is None else batch
+    matrices = ((operation.A, m * k), (operation.B, k * n), (operation.D, m * n))
+    moved = count * sum(each.type.bytes_of(elements) for each, elements in matrices)
+    products = 2 * count * m * n * k
+    lines = [
+        f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K) on {gpu.name}, "
+        f"{gpu.sm_count} multiprocessors",
+        f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} for each",
+        f"chosen: {chosen.name}",
+    ]
+    if m and n:
+        lines.append(f"        {tile_use(operation, chosen.size(m, n, k, batch), gpu.sm_count)}")
+    lines.append(f"considered: {len(ranked)}, the likely fastest first")
+    for each in ranked[:_SHOWN]:
+        mark = "*" if each.candidate == chosen else " "
+        lines.append(f"{mark} {each.microseconds:9.1f} us  {each.waves:4} waves  {each.candidate.name}  ({each.note})")
+    if len(ranked) > _SHOWN:
+        lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
+    return "\n".join(lines)
+
+
+def manifest(kernels: Sequence[Operation]) -> dict[str, Any]:
+    """Return kernels as texts with what they are written for, in JSON's types."""
+    sources = [kernel.source() for kernel in kernels]
+    described = [
+        {
+            "name": each.name,
+            "text": each.text,
+            "compute_capability": kernel.compute_capability,
+            "is_sm90": kernel.is_sm90,
+        }
+        for each, kernel in zip(sources, kernels, strict=True)
+    ]
+    return {"version": 1, "kernels": described}

@@ -1,0 +1,135 @@
+"""What a plan reads of tensors: the problem that they make, types, forms and the device that they are on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pycutlass import device
+from pycutlass.calls import shown
+from pycutlass.errors import ArgumentError
+from pycutlass.plan.forms import Form, form_of
+from pycutlass.tensor import TensorView
+from pycutlass.types import ELEMENTS, Element
+
+__all__ = [
+    "about_c",
+    "batches",
+    "checked_form",
+    "device_of",
+    "element_of",
+    "form_of_c",
+    "is_number",
+    "needs_source",
+    "packed_form",
+    "place",
+    "range_of",
+    "size_of",
+]
+
+_BY_NAME: Mapping[str, Element] = {row.dtype_name: row for row in reversed(ELEMENTS) if row.short != "tf32"}
+
+
+def range_of(m: int) -> int:
+    """Return the largest M of the range that `m` is in: ranges are an eighth of their power of two wide."""
+    step = 1 << max(0, (m - 1).bit_length() - 4) if m > 1 else 1
+    return -(-m // step) * step
+
+
+def size_of(a: TensorView, b: TensorView) -> tuple[tuple[int, int, int], int | None]:
+    """Return M, N, K and the number of matrices, None where there is no batch."""
+    if a.shape is None or b.shape is None or not {len(a.shape), len(b.shape)} <= {2, 3}:
+        raise ArgumentError(
+            f"a plan takes a and b of two dimensions, or of three in a batch; got shapes {a.shape} and {b.shape}. "
+            f"pycutlass.matmul takes others"
+        )
+    found = {view.shape[0] for view in (a, b) if view.shape is not None and len(view.shape) == 3}
+    if a.shape[-1] != b.shape[-2] or len(found) > 1:
+        raise ArgumentError(
+            f"a of (M, K) and b of (K, N) must have one K, and one batch where both have; got {a.shape} and {b.shape}"
+        )
+    size = a.shape[-2], b.shape[-1], a.shape[-1]
+    return size, found.pop() if found else None
+
+
+def element_of(name: str, view: TensorView) -> Element:
+    """Return the element type of a tensor, or raise."""
+    found = _BY_NAME.get(view.dtype_name or "")
+    if found is None:
+        raise ArgumentError(f"{name} is of {view.dtype_name or 'no known type'}, which kernels do not take")
+    return found
+
+
+def checked_form(name: str, view: TensorView, of: Element) -> Form:
+    """Return the form of a tensor that kernels take as it is, or raise with the remedy."""
+    found = form_of(view, of.bits)
+    if found is None:
+        raise ArgumentError(
+            f"{name} of shape {view.shape} has strides {view.strides}, and kernels take adjacent elements along rows "
+            f"or columns: pass a contiguous copy, or allow_copy=True to pycutlass.matmul"
+        )
+    return found
+
+
+def form_of_c(view: TensorView, size: tuple[int, int, int], batch: int | None, of_d: Form) -> Form:
+    """Return the form of C: a vector is read along the lines of D."""
+    assert view.shape is not None
+    if len(view.shape) > 1:
+        return checked_form("c", view, element_of("c", view))
+    extent = size[1] if of_d.is_row_major else size[0]
+    if view.shape != (extent,):
+        raise ArgumentError(f"c is a vector, and so a bias of {extent} elements; got shape {view.shape}")
+    assert view.strides is not None
+    as_row = replace(view, shape=(1, *view.shape), strides=(0, *view.strides))
+    found = checked_form("c", as_row, element_of("c", view))
+    return Form(of_d.is_row_major, found.alignment)
+
+
+def packed_form(columns: int, out: Element) -> Form:
+    """Return the form of packed rows."""
+    alignment = 128 // out.bits
+    while columns % alignment:
+        alignment //= 2
+    return Form(True, alignment)
+
+
+def is_number(value: Any, number: int) -> bool:
+    """Return whether a scalar is a number of Python with this value."""
+    return isinstance(value, int | float) and value == number
+
+
+def needs_source(epilogue: Any, beta: Any) -> bool:
+    """Return whether C is read."""
+    reads = getattr(epilogue, "reads_source", None)
+    if reads is None and hasattr(epilogue, "graph"):
+        return any(each.form == "source" for each in epilogue.graph.inputs)
+    return not is_number(beta, 0) if reads is None else bool(reads)
+
+
+def about_c(c: Any, beta: Any) -> str:
+    """Return what to do about a C that is missing, or that would not be read."""
+    if c is None:
+        return f"c is missing, and would be read: beta is {shown(beta)}. Give c, or leave out beta"
+    return "c is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave c out"
+
+
+def device_of(views: Mapping[str, TensorView]) -> int | None:
+    """Return the GPU of the tensors; of those in host memory, and without memory, the current one if there is one."""
+    found = {name: view.device for name, view in views.items() if view.device is not None and view.device >= 0}
+    if len(set(found.values())) > 1:
+        where = ", ".join(f"{name} on GPU {ordinal}" for name, ordinal in found.items())
+        raise ArgumentError(f"tensors must be on one device, got {where}: move one")
+    if found:
+        return next(iter(found.values()))
+    return device.current() if device.available() else None
+
+
+def place(ordinal: int | None) -> str:
+    """Return a device in words."""
+    return "the host" if ordinal is None else f"GPU {ordinal}"
+
+
+def batches(batch: int | None) -> str:
+    """Return a number of matrices in words."""
+    return "no batch" if batch is None else f"a batch of {batch}"

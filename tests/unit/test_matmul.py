@@ -1,0 +1,191 @@
+"""`matmul` and `linear` against NumPy: shapes, strides, types, batches that broadcast, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pycutlass
+from pycutlass import cutlass
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.plan import matmul as module
+
+RNG = np.random.default_rng(5)
+TOLERANCE = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-13}
+SHAPES = [
+    *(((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((1, 8), (8, 16)), ((8, 16), (16, 1))),
+    *(((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,))),
+    *(((6, 2, 3, 4), (6, 2, 4, 5)), ((6, 1, 3, 4), (1, 1, 4, 5)), ((1, 3, 4), (1, 4, 5)), ((2, 3, 16), (16, 8))),
+    *(((0, 3, 4), (4, 5)), ((3, 0), (0, 5)), ((0, 4), (4, 5)), ((3, 4), (4, 0)), ((2, 3, 0), (2, 0, 5))),
+]
+
+
+def random(shape: tuple[int, ...], dtype: Any) -> Any:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def check(a: Any, b: Any, got: Any, tolerance: float) -> None:
+    exact = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    assert got.shape == exact.shape
+    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=tolerance, atol=tolerance * 8)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_it_is_numpys_product(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
+    left, right = random(a, dtype), random(b, dtype)
+    got = pycutlass.matmul(left, right)
+    assert got.dtype == dtype
+    check(left, right, got, TOLERANCE[dtype])
+
+
+_EXTENT = st.integers(1, 24)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_EXTENT, _EXTENT, _EXTENT, st.sampled_from("CF"), st.sampled_from("CF"), st.integers(0, 3), st.booleans())
+def test_any_strides_that_kernels_take(
+    m: int, n: int, k: int, order_a: Any, order_b: Any, offset: int, into: bool
+) -> None:
+    wide_a = np.array(random((m + offset, k + offset), np.float32), order=order_a)
+    wide_b = np.array(random((k + offset, n + offset), np.float32), order=order_b)
+    a, b = wide_a[offset:, offset:], wide_b[offset:, offset:]
+    memory = np.full((m + 2, n + 5), np.nan, np.float32)
+    out = memory[1:-1, 2 : 2 + n] if into else None
+    got = pycutlass.matmul(a, b, out=out)
+    check(a, b, got, 1e-5)
+    if into:
+        assert got is out
+        memory[1:-1, 2 : 2 + n] = np.nan
+        assert np.isnan(memory).all()  # nothing was written beside it
+
+
+def test_a_column_major_result_is_written_in_place() -> None:
+    a, b, out = random((16, 8), np.float32), random((8, 4), np.float32), np.empty((4, 16), np.float32).T
+    check(a, b, pycutlass.matmul(a, b, out=out), 1e-5)
+
+
+def test_what_would_be_copied_is_refused_unless_that_is_allowed() -> None:
+    a, b = random((8, 16), np.float32)[:, ::2], random((8, 4), np.float32)
+    with pytest.raises(ArgumentError, match="allow_copy=True"):
+        pycutlass.matmul(a, b)
+    check(a, b, pycutlass.matmul(a, b, allow_copy=True), 1e-5)
+    left, right = random((6, 1, 3, 4), np.float32), random((1, 2, 4, 5), np.float32)
+    with pytest.raises(ArgumentError, match="allow_copy=True"):
+        pycutlass.matmul(left, right)
+    check(left, right, pycutlass.matmul(left, right, allow_copy=True), 1e-5)
+    out = np.zeros((8, 8), np.float32)
+    with pytest.raises(ArgumentError, match="allow_copy=True"):
+        pycutlass.matmul(b, b[:4], out=out[:, ::2])
+    check(b, b[:4], pycutlass.matmul(b, b[:4], out=out[:, ::2], allow_copy=True), 1e-5)
+    assert not out[:, 1::2].any()
+
+
+def test_scalars_source_and_bias() -> None:
+    a, b, c = random((16, 8), np.float32), random((8, 4), np.float32), random((16, 4), np.float32)
+    product = a.astype(np.float64) @ b
+    got = pycutlass.matmul(a, b, c, alpha=2, beta=-1)
+    np.testing.assert_allclose(got, 2 * product - c, atol=1e-4)
+    np.testing.assert_allclose(pycutlass.matmul(a, b, c[0]), product + c[0], atol=1e-4)
+    np.testing.assert_allclose(pycutlass.matmul(a, b, bias=c[0]), product + c[0], atol=1e-4)
+    np.testing.assert_allclose(pycutlass.matmul(a, b, c, beta=1, out=c.copy()), product + c, atol=1e-4)
+
+
+def test_linear_is_that_of_torch() -> None:
+    x, w, bias = random((2, 3, 8), np.float16), random((16, 8), np.float16), random((16,), np.float16)
+    exact = np.maximum(x.astype(np.float64) @ w.T + bias, 0)
+    np.testing.assert_allclose(pycutlass.linear(x, w, bias, pycutlass.relu), exact, atol=2e-2)
+    assert pycutlass.linear(x[0, 0], w).shape == (16,)
+
+
+def test_epilogue_functions_take_their_inputs_by_name() -> None:
+    def scaled(accum: Any, row: pycutlass.epilogue.Row, factor: pycutlass.epilogue.Scalar = 1.0) -> Any:
+        return accum * row * factor
+
+    function = pycutlass.epilogue_function(scaled)
+    a, b, row = random((16, 8), np.float16), random((8, 16), np.float16), random((16,), np.float16)
+    got = pycutlass.matmul(a, b, epilogue=function, epilogue_inputs={"row": row, "factor": 2.0})
+    np.testing.assert_allclose(got, a.astype(np.float64) @ b * row * 2, atol=5e-2)
+    with pytest.raises(ArgumentTypeError, match="rows"):
+        pycutlass.matmul(a, b, epilogue=function, epilogue_inputs={"rows": row})
+    with pytest.raises(ArgumentError, match="row"):
+        pycutlass.matmul(a, b, epilogue=function)
+
+
+def test_integers_are_summed_in_int32() -> None:
+    a = RNG.integers(-8, 8, (16, 32)).astype(np.int8)
+    b = RNG.integers(-8, 8, (64, 32)).astype(np.int8)
+    got = pycutlass.matmul(a, b.T)
+    assert got.dtype == np.int32
+    assert np.array_equal(got, a.astype(np.int64) @ b.T.astype(np.int64))
+
+
+def test_float32_is_rounded_only_where_that_is_asked_for() -> None:
+    a, b = random((16, 64), np.float32), random((64, 16), np.float32)
+    exact = a.astype(np.float64) @ b
+    errors = [np.abs(pycutlass.matmul(a, b, precision=how) - exact).max() for how in (None, "float32", "tf32")]
+    assert errors[0] == errors[1] < 1e-4 < errors[2]
+
+
+SQUARE = np.ones((8, 8), np.float32)
+A, B = np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)
+REFUSED: list[tuple[str, Any]] = [
+    ("different K: 8 columns of a and 4 rows of b", lambda: pycutlass.matmul(A, A)),
+    ("do not broadcast", lambda: pycutlass.matmul(np.ones((2, 4, 8)), np.ones((3, 8, 4)))),
+    ("equal types", lambda: pycutlass.matmul(A, B.astype(np.float16))),
+    ("one dimension or more", lambda: pycutlass.matmul(np.ones((), np.float32), B)),
+    ("beta is 0", lambda: pycutlass.matmul(A, B, np.ones((4, 4), np.float32))),
+    ("c is missing", lambda: pycutlass.matmul(A, B, beta=1)),
+    ("c and bias are both given", lambda: pycutlass.matmul(A, B, A, bias=A)),
+    ("bias must be a vector", lambda: pycutlass.matmul(A, B, bias=A)),
+    ("a bias has one number", lambda: pycutlass.matmul(A, B, bias=np.ones(5, np.float32))),
+    ("c must have the shape", lambda: pycutlass.matmul(A, B, np.ones((4, 3), np.float32), beta=1)),
+    (r"out must have shape \(4, 4\), got \(4, 8\)", lambda: pycutlass.matmul(A, B, out=A.copy())),
+    ("precision must be one of", lambda: pycutlass.matmul(A, B, precision="half")),
+    (
+        "is for operands of float32",
+        lambda: pycutlass.matmul(A.astype(np.float64), B.astype(np.float64), precision="tf32"),
+    ),
+    ("has no keyword oout", lambda: pycutlass.matmul(A, B, oout=A)),
+    ("epilogue must be", lambda: pycutlass.matmul(A, B, epilogue="relu")),
+    ("plan must be", lambda: pycutlass.matmul(A, B, plan=3)),
+    ("scales are not taken yet", lambda: pycutlass.matmul(A, B, scales=(1, 1))),
+    ("w must be a matrix", lambda: pycutlass.linear(A, A[0])),
+    ("operand b must be a tensor", lambda: pycutlass.matmul(A, None)),
+    ("overlap", lambda: pycutlass.matmul(np.ones((8, 8), np.float32), SQUARE, out=SQUARE)),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), REFUSED, ids=[message for message, _ in REFUSED])
+def test_refused(message: str, call: Any) -> None:
+    with pytest.raises(PyCutlassError, match=message):
+        call()
+
+
+def test_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.randn(3, 4, 8), torch.randn(8, 5)
+    got = pycutlass.matmul(a, b)
+    assert isinstance(got, torch.Tensor)
+    torch.testing.assert_close(got, a @ b, atol=1e-4, rtol=1e-4)
+    half = a.bfloat16(), b.bfloat16()
+    torch.testing.assert_close(pycutlass.matmul(*half), half[0] @ half[1], atol=0.1, rtol=0.1)
+    a.requires_grad_(True)
+    with pytest.raises(ArgumentError, match=r"a\.detach"):
+        pycutlass.matmul(a, b)
+    with torch.no_grad():
+        assert pycutlass.matmul(a, b).shape == (3, 4, 5)
+
+
+def test_plans_are_kept_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_plans", {})
+    monkeypatch.setattr(module, "_MOST_PLANS", 2)
+    for rows in (4, 4, 5, 6):
+        pycutlass.matmul(np.ones((rows, 8), np.float32), B)
+        assert len(module._plans) <= 2
+    assert len(module._plans) == 2
+    assert pycutlass.matmul(A, B, out_dtype=cutlass.float32).dtype == np.float32

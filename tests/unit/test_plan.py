@@ -1,0 +1,147 @@
+"""Plans: one for any M, other tensors each time, threads, copies, and what is refused before a launch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pycutlass
+from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.plan.readings import range_of
+
+RNG = np.random.default_rng(7)
+
+
+def random(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+A, B = random(16, 8), random(8, 4)
+
+
+@pytest.fixture
+def plan() -> pycutlass.Gemm:
+    return pycutlass.Gemm(A, B)
+
+
+def test_other_tensors_are_really_taken(plan: pycutlass.Gemm) -> None:
+    for _ in range(3):
+        a, b, out = random(16, 8), random(8, 4), np.full((16, 4), np.nan, np.float32)
+        assert plan.run(a, b, out=out) is out
+        np.testing.assert_allclose(out, a @ b, atol=1e-5)
+    first, second = plan(A, B), plan(A, B)
+    assert first is not second
+    assert np.array_equal(first, second)
+
+
+def test_one_plan_serves_any_m(plan: pycutlass.Gemm) -> None:
+    for m in (1, 2, 3, 100, 16, 1, 5, 7):
+        a = random(m, 8)
+        np.testing.assert_allclose(plan(a, B), a @ B, atol=1e-5)
+
+
+def test_ranges_hold_the_m_that_they_are_of() -> None:
+    ends = [range_of(m) for m in range(1, 3000)]
+    assert all(m <= end < m * 1.25 for m, end in enumerate(ends, 1))
+    assert ends == sorted(ends)
+    assert all(range_of(end) == end for end in ends)
+
+
+def test_a_plan_is_made_without_memory() -> None:
+    made = pycutlass.Gemm(pycutlass.TensorSpec((16, 8), "float32"), pycutlass.TensorSpec((8, 4), "float32"))
+    np.testing.assert_allclose(made(A, B), A @ B, atol=1e-5)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
+def test_copies_have_the_same_choice(plan: pycutlass.Gemm, again: Any) -> None:
+    plan(A, B)
+    other = again(plan)
+    assert other.kind == plan.kind
+    assert other.candidate == plan.candidate
+    assert np.array_equal(other(A, B), plan(A, B))
+
+
+def test_threads_have_tensors_of_their_own(plan: pycutlass.Gemm) -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        a = np.full((16, 8), number, np.float32)
+        for _ in range(20):
+            if not np.array_equal(plan(a, np.ones((8, 4), np.float32)), np.full((16, 4), 8 * number)):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_operands_that_are_kept_for_runs_without_any(plan: pycutlass.Gemm) -> None:
+    out = np.empty((16, 4), np.float32)
+    plan.reset_operands(A, B, out=out)
+    assert plan.run() is out
+    plan.reset_operands()
+    with pytest.raises(ArgumentError, match="a and b are missing"):
+        plan.run()
+
+
+def test_no_candidate_is_left_unsaid(plan: pycutlass.Gemm) -> None:
+    assert plan.candidate in [each.candidate for each in plan.candidates()]
+    text = plan.explain()
+    assert plan.candidate.name in text
+    assert "16x4x8" in text
+    manifest = json.loads(json.dumps(plan.manifest()))
+    assert [each["name"] for each in manifest["kernels"]] == [each.procedural_name() for each in plan.candidate.kernels]
+
+
+def test_check_finds_what_is_wrong(plan: pycutlass.Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 <= plan.check() <= 1
+
+    def wrong(a: Any, b: Any, c: Any, out: Any) -> None:
+        out[...] = a @ b
+        out[3, 1] += 1
+
+    monkeypatch.setattr(plan, "run_once", wrong)
+    with pytest.raises(ArgumentError, match="is wrong for 16x4x8"):
+        plan.check()
+
+    def beside(a: Any, b: Any, c: Any, out: Any) -> None:
+        out[...] = a @ b
+        out.base[0, 0] = 0
+
+    monkeypatch.setattr(plan, "run_once", beside)
+    with pytest.raises(ArgumentError, match="wrote beside D"):
+        plan.check()
+
+
+REFUSED: list[tuple[str, Any]] = [
+    ("N=4, K=8 and no batch; got N=5", lambda plan: plan(A, random(8, 5))),
+    ("K=8 and no batch; got N=4, K=3", lambda plan: plan(random(16, 3), random(3, 4))),
+    ("a of float32, got float16", lambda plan: plan(A.astype(np.float16), B.astype(np.float16))),
+    ("was made without c", lambda plan: plan(A, B, random(16, 4))),
+    ("a and b are missing", lambda plan: plan(A, None)),
+    ("epilogue_inputs has row", lambda plan: plan(A, B, epilogue_inputs={"row": A})),
+    ("operand A", lambda plan: plan(np.asfortranarray(A), B)),
+    ("operand D", lambda plan: plan(A, B, out=np.empty((16, 5), np.float32))),
+]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("message", "call"), REFUSED, ids=[message for message, _ in REFUSED])
+def test_what_a_plan_is_not_for(plan: pycutlass.Gemm, message: str, call: Any, is_first: bool) -> None:
+    out = plan(A, B)
+    before = out.copy()
+    if is_first:
+        plan.reset_operands()
+    with pytest.raises(PyCutlassError, match=message):
+        call(plan)
+    assert np.array_equal(out, before)
+    assert np.array_equal(plan(A, B), before)
