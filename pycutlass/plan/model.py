@@ -86,10 +86,9 @@ class Model:
         self.features = Features.of(candidates, constants.capability)
         self._bytes = tuple(operand.type.bits / 8 for operand in (kind.A, kind.B, kind.D))
 
-    def predict(self, m: int, n: int, k: int, batch: int | None = None) -> Prediction:
+    def predict(self, m: int, n: int, k: int, batches: int = 1) -> Prediction:
         """Return how long each candidate takes for a problem, whether it takes it or not."""
         f = self.features
-        batches = 1 if batch is None else batch
         rows, columns = np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n)
         along_m = _up(np.ceil(rows / f.rows), f.cluster_rows)
         along_n = _up(np.ceil(columns / f.columns), f.cluster_columns)
@@ -165,7 +164,7 @@ class Model:
         peers = np.where(f.is_serial, f.slices, peers)
         of_tile = f.rows * f.columns * (_PARTIAL_BYTES * 2)  # written by one threadblock, and read by the next
         fixup = np.where(peers > 1, peers * of_tile / self._fixup + self._fixed, 0.0)
-        fixup = np.where(f.is_stream_k, np.maximum(fixup, g.native["scheduler_us"]), fixup)
+        fixup = np.where(f.is_stream_k, np.maximum(fixup, self._of_family("scheduler_us")), fixup)
         partial = f.slices * (m * n * _PARTIAL_BYTES * 2) / (g.dram_gb_per_s * 1e3)
         result: Floats = np.where(f.is_parallel, self._reduction + partial, fixup)
         return result
@@ -217,9 +216,7 @@ class Model:
         """Multiply-adds of a microsecond that power allows."""
         g = self.constants
         shares = np.array([g.sustained[name] for name in self.features.classes])
-        native = self._macs_per_us * shares
-        efficiency = np.array([g.ampere["efficiency"][name] for name in self.features.classes])
-        result: Floats = np.where(self.features.is_native, native, self._macs_per_us * np.minimum(shares, efficiency))
+        result: Floats = self._macs_per_us * shares
         return result
 
     @cached_property

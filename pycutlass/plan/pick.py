@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.gpus import Constants, constants_of, present_or_named
@@ -20,6 +22,7 @@ from pycutlass.plan.model import Model, Prediction
 
 __all__ = ["Ranked", "pick", "ranking"]
 
+_Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
 _SHOWN = 3  # reasons in a message, of the best candidates
 
@@ -180,11 +183,14 @@ class _Predicted:
 
     @classmethod
     def of(cls, kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None) -> _Predicted:
+        batched = batch is not None
+        size = GemmProblemSize(m, n, k, _Mode.Batched, batch) if batched else GemmProblemSize(m, n, k)
         where = present_or_named() if gpu is None else gpu
         if not isinstance(where, Device):
             raise ArgumentTypeError(f"gpu must be a pycutlass.device.Device, got {type(gpu).__name__}")
-        model = _model(kind, where.compute_capability, batch is not None, constants_of(where))
-        return cls(model, model.predict(m, n, k, batch), (m, n, k, batch))
+        model = _model(kind, where.compute_capability, batched, constants_of(where))
+        extents = (max(1, extent) for extent in size.extents)  # what has no elements is as if it had one
+        return cls(model, model.predict(*extents, size.batch), (*size.extents, size.batch if batched else None))
 
     @property
     def order(self) -> list[int]:

@@ -54,8 +54,6 @@ class Constants:
         What one multiprocessor takes from the L2 cache, and all of them from memory.
     dram_start_us, dram_start_bytes : float
         How long memory takes until it delivers at that rate, of problems that read so much or more.
-    dram_start_us, dram_start_bytes : float
-        How long memory takes until it delivers at that rate, of problems that read so much or more.
     macs_per_cycle : mapping
         Multiply-adds of a multiprocessor in a cycle, by class of product (`features.product_class`).
     sustained : mapping
