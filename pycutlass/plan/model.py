@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.constants import Constants
 from pycutlass.plan.features import Bools, Features, Floats, tile_class
-from pycutlass.plan.gpus import Constants
 from pycutlass.plan.kind import GemmKind
 
 __all__ = ["Model", "Prediction"]

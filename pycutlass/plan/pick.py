@@ -16,7 +16,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
-from pycutlass.plan.gpus import Constants, constants_of, present_or_named
+from pycutlass.plan.constants import Constants, constants_of, present_or_named
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.model import Model, Prediction
 
@@ -153,12 +153,12 @@ def pick(
         other = predicted.model.candidates[place]
         if predicted.of_all.microseconds[place] > most:
             break
-        if summation(other) == summation(chosen) and is_compiled(other):
+        if _summation(other) == _summation(chosen) and is_compiled(other):
             return other
     return chosen
 
 
-def summation(candidate: Candidate) -> tuple[Any, ...]:
+def _summation(candidate: Candidate) -> tuple[Any, ...]:
     """Return what decides in which order a candidate adds up products: those that agree in it agree in results.
 
     Stream-K divides K by the tiles that there are, so its kernels agree with none of another tile.
@@ -184,13 +184,14 @@ class _Predicted:
     @classmethod
     def of(cls, kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None) -> _Predicted:
         batched = batch is not None
-        size = GemmProblemSize(m, n, k, _Mode.Batched, batch) if batched else GemmProblemSize(m, n, k)
+        size = GemmProblemSize(m, n, k) if batch is None else GemmProblemSize(m, n, k, _Mode.Batched, batch)
         where = present_or_named() if gpu is None else gpu
         if not isinstance(where, Device):
             raise ArgumentTypeError(f"gpu must be a pycutlass.device.Device, got {type(gpu).__name__}")
         model = _model(kind, where.compute_capability, batched, constants_of(where))
-        extents = (max(1, extent) for extent in size.extents)  # what has no elements is as if it had one
-        return cls(model, model.predict(*extents, size.batch), (*size.extents, size.batch if batched else None))
+        rows, columns, depth = (max(1, extent) for extent in size.extents)  # no elements take as long as one
+        of_all = model.predict(rows, columns, depth, size.batch)
+        return cls(model, of_all, (*size.extents, size.batch if batched else None))
 
     @property
     def order(self) -> list[int]:

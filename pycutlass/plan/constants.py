@@ -112,7 +112,7 @@ class Constants:
 @lru_cache(maxsize=1)  # files of the package, which do not change
 def shipped() -> tuple[Constants, ...]:
     """Return the constants of all GPUs that have a file."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent / "gpus"
     return tuple(Constants.of(json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))) for name in _FILES)
 
 
