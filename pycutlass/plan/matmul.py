@@ -95,11 +95,12 @@ def matmul(
     """
     if scales is not None:
         raise ArgumentError("scales are not taken yet: give the product of the scales as alpha")
-    key, options = None, (alpha, beta, epilogue, out_dtype, accumulator_dtype)
+    key: Any = None
+    given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
     if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
         precision = _precision(precision, a)
         try:
-            key = (tensors, options, precision)
+            key = (tensors, given, precision)
             shortcut = known(key)
         except TypeError as error:  # scalars in device memory, or types of the user's own
             raise ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {error}") from error
@@ -123,8 +124,8 @@ def matmul(
         _check_with_plan(options)
     target = result.target(plan.kind)
     if not product.is_empty:
-        given = {} if epilogue_inputs is None else epilogue_inputs
-        ports = {port.name: given[port.name] for port in plan.kind.epilogue.ports if port.name in given}
+        inputs = {} if epilogue_inputs is None else epilogue_inputs
+        ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
         plan.run_once(product.a, product.b, product.c, target, stream, ports)
         is_plain = product.a is a and product.b is b and product.c is c and result.given is out
         if key is not None and is_plain and plan.kind.D.is_row_major:

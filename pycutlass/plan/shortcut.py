@@ -27,7 +27,8 @@ _ACCESS = 15  # bits of an address that alignment depends on
 
 def seen(*tensors: Any) -> tuple[Any, ...] | None:
     """Return what tells matrices apart, None unless all are plain ones without a gradient."""
-    torch_tensor, found = imported("torch", "Tensor"), []
+    torch_tensor = imported("torch", "Tensor")
+    found: list[tuple[Any, ...] | None] = []
     for each in tensors:
         if each is None:
             found.append(None)
@@ -55,7 +56,7 @@ class Shortcut:
 
     def __init__(self, key: Any, plan: Gemm, a: Any, b: Any) -> None:
         view = wrap("a", a)
-        m, k, n = *a.shape, b.shape[1]
+        (m, k), n = a.shape, b.shape[1]
         self._plan, self._candidate = plan, plan._compiled(m)
         self._size: GemmProblemSize = self._candidate.size(m, n, k)
         self._shape = (m, plan.kind.epilogue.columns(n))
