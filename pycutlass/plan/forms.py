@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pycutlass.errors import ArgumentError
 from pycutlass.tensor import TensorView
+from pycutlass.types import ELEMENTS
 
 __all__ = ["Form", "as_strided", "copied", "form_of", "new_tensor", "stacked"]
 
@@ -75,11 +78,9 @@ def as_strided(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...],
     if view.library == "torch":
         return tensor.as_strided(shape, strides, tensor.storage_offset())
     if view.library in ("numpy", "dlpack") and view.device is None:
-        from numpy.lib.stride_tricks import as_strided as numpy_strided
-
         array = view.owner[0] if view.library == "dlpack" else tensor
         steps = tuple(step * array.itemsize for step in strides)
-        return numpy_strided(array, shape, steps, writeable=bool(array.flags.writeable))
+        return np.lib.stride_tricks.as_strided(array, shape, steps, writeable=bool(array.flags.writeable))
     if view.library == "cupy":
         from cupy.lib.stride_tricks import as_strided as cupy_strided
 
@@ -99,8 +100,6 @@ def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> 
 
         return cupy.ascontiguousarray(cupy.broadcast_to(tensor, shape))
     if view.device is None and view.library in ("numpy", "dlpack"):
-        import numpy as np
-
         array = view.owner[0] if view.library == "dlpack" else tensor
         return np.array(np.broadcast_to(array, shape), order="C")
     raise ArgumentError(
@@ -121,10 +120,6 @@ def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: 
         with cupy.cuda.Device(view.device):
             return cupy.empty(shape, dtype_name)
     if view.library in ("numpy", "dlpack") and view.device is None:
-        import numpy as np
-
-        from pycutlass.types import ELEMENTS
-
         return np.empty(shape, next(row.dtype for row in ELEMENTS if row.dtype_name == dtype_name))
     raise ArgumentError(
         f"a result cannot be made in a library that is known by {view.library} alone: pass out=, a tensor of shape "

@@ -15,6 +15,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
 from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.checking import checked
 from pycutlass.plan.forms import new_tensor
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, kind_of
@@ -195,8 +196,6 @@ class Gemm:
         ArgumentError
             D is wrong, or something was written beside it; or the epilogue has tensors of its own.
         """
-        from pycutlass.plan.checking import checked
-
         return checked(self, seed)
 
     def reset_operands(self, a: Any = None, b: Any = None, c: Any = None, out: Any = None) -> None:
