@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
-__all__ = ["logger", "say_once"]
+__all__ = ["logger", "say_once", "silent"]
 
 logger = logging.getLogger("pycutlass")
 
 # One set for the process, as there is one logger: a line that is said in every loop is read in none.
 _said: set[str] = set()
 _lock = threading.Lock()
+#: Of each thread: whether it only tries what nobody has asked for, of which nothing is said.
+_trying = threading.local()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Let this thread describe what nobody asked for, of which `say_once` writes nothing and forgets nothing."""
+    before = getattr(_trying, "is_silent", False)
+    _trying.is_silent = True
+    try:
+        yield
+    finally:
+        _trying.is_silent = before
 
 
 def say_once(text: str, level: int = logging.WARNING, *, cause: str | None = None) -> None:
@@ -26,6 +41,8 @@ def say_once(text: str, level: int = logging.WARNING, *, cause: str | None = Non
     cause : str, optional
         What the line is about. Of all lines about one cause the first is written; by default, the text is the cause.
     """
+    if getattr(_trying, "is_silent", False):
+        return
     cause = text if cause is None else cause
     with _lock:
         new = cause not in _said

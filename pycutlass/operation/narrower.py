@@ -13,6 +13,7 @@ from pycutlass.families.other_family import as_ampere
 from pycutlass.families.sm90_register_a import loads_a
 from pycutlass.integers import attribute, shape_of
 from pycutlass.library import TensorDescription
+from pycutlass.log import silent
 from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.remedies import EpilogueName, alignment_of
 from pycutlass.spec import view_of
@@ -29,6 +30,7 @@ _EXTENTS = {"A": "MK", "B": "KN", "C": "MN"}
 _DESCRIBED = {"D": "C", "destination": "C", "source": "C"}
 
 
+@silent()  # other descriptions are tried
 def explained(
     operation: Any,
     error: MisalignedError | OtherLayoutError | OtherTypeError,

@@ -97,6 +97,12 @@ class Candidate:
         """What has to be compiled for it."""
         return (self.operation,) if self.reduction is None else (self.operation.partial, self.reduction)
 
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a launch may need memory beside its operands: for partial sums, semaphores or reductions."""
+        operation = self.operation
+        return self.split_k_slices > 1 or operation.is_stream_k or operation.epilogue_functor.is_tree
+
     def size(self, m: int, n: int, k: int, batch: int | None = None) -> GemmProblemSize:
         """Return the problem of its launch: with a batch, in ``Mode.Batched``."""
         if batch is not None:

@@ -14,6 +14,7 @@ from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
+from pycutlass.plan.building import build_for, without_gpu
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.forms import new_tensor
@@ -44,8 +45,6 @@ __all__ = ["Gemm"]
 #: between few, and what is kept here is memory that the program cannot use elsewhere.
 _KEPT = 4
 _NONE: Mapping[str, Any] = MappingProxyType({})
-#: What is planned for where there is no GPU, and kernels are executed on the host.
-_NO_GPU = Device(0, "NVIDIA A100", 80, 108)
 
 
 @public
@@ -320,7 +319,7 @@ class Gemm:
 
     @property
     def _gpu(self) -> Device:
-        return _NO_GPU if self._device is None else device.describe(self._device)
+        return without_gpu() if self._device is None else device.describe(self._device)
 
     def _candidate(self, m: int) -> Candidate:
         """Return the candidate for the range of M that `m` is in, chosen when it is first asked for.
@@ -342,11 +341,10 @@ class Gemm:
     def _compiled(self, m: int) -> Candidate:
         """Return the candidate for `m`, with what runs on the GPU where there is one."""
         candidate = self._candidate(m)
-        target = None if self._device is None else self._gpu.target
         for kernel in candidate.kernels:
             kernel._is_compiled_when_used = True
-        if target is not None and any(target not in kernel.artifacts for kernel in candidate.kernels):
-            compiler.add_module(candidate.kernels)
+        if self._device is not None:
+            build_for(candidate.kernels, self._device)
         return candidate
 
     def _refuse(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> None:

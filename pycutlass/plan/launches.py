@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pycutlass.allocators import allocating_with
 from pycutlass.arguments import GemmArguments, ReductionArguments
+from pycutlass.imported import is_of
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 
@@ -41,8 +43,23 @@ class Launch:
         scalars: Mapping[str, Any],
         ports: Mapping[str, Any],
     ) -> None:
-        a, b, c, out = tensors
         self._operation, self._reduction = candidate.operation, candidate.reduction
+        if candidate.has_workspace and is_of(tensors[3], "torch", "Tensor") and tensors[3].is_cuda:
+            # While torch captures a graph, memory belongs to that, for as long as it is replayed.
+            with allocating_with("torch"):
+                self._make(candidate, size, tensors, scalars, ports)
+        else:
+            self._make(candidate, size, tensors, scalars, ports)
+
+    def _make(
+        self,
+        candidate: Candidate,
+        size: GemmProblemSize,
+        tensors: tuple[Any, Any, Any, Any],
+        scalars: Mapping[str, Any],
+        ports: Mapping[str, Any],
+    ) -> None:
+        a, b, c, out = tensors
         further: dict[str, Any] = {"epilogue": dict(ports)} if ports else {}
         if self._reduction is None:
             output_op = self._operation.epilogue_type(**scalars)

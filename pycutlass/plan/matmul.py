@@ -94,7 +94,16 @@ def matmul(
            [3., 3.]], dtype=float32)
     """
     if scales is not None:
-        raise ArgumentError("scales are not taken yet: give the product of the scales as alpha")
+        raise ArgumentError(
+            "scales are not taken yet: give the product of two numbers as alpha, and vectors to an epilogue function, "
+            "epilogue=pycutlass.epilogue.fusions.dequantize, epilogue_inputs={'row_scale': ..., 'column_scale': ...}"
+        )
+    if out is not None and getattr(getattr(epilogue, "graph", None), "is_gated", False):
+        raise ArgumentError(
+            "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
+            "out away, or use pycutlass.Gemm"
+        )
+    asked_precision = precision
     key: Any = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
     if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
@@ -121,7 +130,7 @@ def matmul(
     elif not isinstance(plan, Gemm):
         raise ArgumentTypeError(f"plan must be a pycutlass.Gemm, got {shown(plan)}")
     else:
-        _check_with_plan(options)
+        _check_with_plan(plan, (*options[:-1], asked_precision))
     target = result.target(plan.kind)
     if not product.is_empty:
         inputs = {} if epilogue_inputs is None else epilogue_inputs
@@ -207,15 +216,17 @@ def _precision(given: str | None, a: Any) -> str | None:
     return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
 
 
-def _check_with_plan(options: tuple[Any, ...]) -> None:
+def _check_with_plan(plan: Gemm, options: tuple[Any, ...]) -> None:
     """Refuse what a plan says itself."""
-    names = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype")
-    said = [
-        name for name, value in zip(names, options, strict=False) if value is not None and name not in ("alpha", "beta")
-    ]
-    if said or options[0] != 1:
-        names_said = ", ".join([*said, *(["alpha"] if options[0] != 1 else [])])
-        raise ArgumentError(f"{names_said} and a plan are given, and the plan has its own: make the plan with them")
+    alpha, beta, *others = options
+    names = ("epilogue", "out_dtype", "accumulator_dtype", "precision")
+    said = [name for name, value in zip(names, others, strict=True) if value is not None]
+    said += ["alpha"] if alpha != 1 else []
+    said += ["beta"] if beta not in (0, plan._scalars.get("beta", 0)) else []
+    if said:
+        raise ArgumentError(
+            f"{', '.join(said)} and a plan are given, and the plan has its own: make the plan with them"
+        )
 
 
 def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:

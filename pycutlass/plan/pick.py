@@ -24,6 +24,7 @@ __all__ = ["Ranked", "pick", "ranking"]
 
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
+_FEW = 8  # rows or columns up to which GEMV kernels are considered like all others
 _SHOWN = 3  # reasons in a message, of the best candidates
 
 
@@ -195,8 +196,17 @@ class _Predicted:
 
     @property
     def order(self) -> list[int]:
-        """The places of candidates, the likely fastest first; of equal ones the first listed."""
-        return [int(place) for place in np.argsort(self.of_all.microseconds, kind="stable")]
+        """The places of candidates, the likely fastest first; of equal ones the first listed.
+
+        GEMV kernels come behind all others where there are many rows and columns: they are for few, and what is
+        predicted of them beyond that has not been measured.
+        """
+        m, n, *_ = self.size
+        by_time = [int(place) for place in np.argsort(self.of_all.microseconds, kind="stable")]
+        if min(m, n) <= _FEW:
+            return by_time
+        is_gemv = self.model.features.is_gemv
+        return sorted(by_time, key=lambda place: bool(is_gemv[place]))
 
     def supported(self) -> Iterator[int]:
         """Yield the places of those that take the problem, the likely fastest first."""

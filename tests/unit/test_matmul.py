@@ -189,3 +189,44 @@ def test_plans_are_kept_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(module._plans) <= 2
     assert len(module._plans) == 2
     assert pycutlass.matmul(A, B, out_dtype=cutlass.float32).dtype == np.float32
+
+
+def test_a_plan_has_its_own_options() -> None:
+    plan = pycutlass.Gemm(A, B)
+    np.testing.assert_allclose(pycutlass.matmul(A, B, plan=plan), A @ B, rtol=1e-5)
+    for option in ({"alpha": 2}, {"precision": "tf32"}, {"out_dtype": cutlass.float32}, {"epilogue": pycutlass.relu}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(option))} and a plan are given"):
+            pycutlass.matmul(A, B, plan=plan, **option)
+    C = np.ones((A.shape[0], B.shape[1]), np.float32)
+    adding = pycutlass.Gemm(A, B, C, beta=3)
+    np.testing.assert_allclose(pycutlass.matmul(A, B, C, beta=3, plan=adding), A @ B + 3, rtol=1e-5)
+    with pytest.raises(ArgumentError, match="beta and a plan are given"):
+        pycutlass.matmul(A, B, C, beta=2, plan=adding)
+
+
+def test_pairs_of_columns_make_new_results() -> None:
+    a, b = np.ones((8, 16), np.float16), np.ones((16, 32), np.float16)
+    swiglu = pycutlass.epilogue.fusions.swiglu
+    assert pycutlass.matmul(a, b, epilogue=swiglu).shape == (8, 16)
+    with pytest.raises(ArgumentError, match=r"use pycutlass\.Gemm"):
+        pycutlass.matmul(a, b, epilogue=swiglu, out=np.empty((8, 16), np.float16))
+
+
+def test_what_is_considered_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Descriptions that nobody asked for are tried, some of which would be slow."""
+    a, b = np.ones((64, 60), np.float16), np.ones((60, 64), np.float16)
+    plan = pycutlass.Gemm(a, b)
+    plan.explain()
+    plan(a, b)
+    said = [record.getMessage() for record in caplog.records if not record.getMessage().startswith("no GPU")]
+    assert said == []
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_without_a_gpu_a_target_may_be_named(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYCUTLASS_TARGET", target)
+    a, b = np.ones((128, 64), np.float16), np.ones((64, 256), np.float16)
+    plan = pycutlass.Gemm(a, b)
+    assert plan.operation.is_sm90 == (target == "sm_90a")
+    assert "compute capability" in plan.explain()
+    np.testing.assert_array_equal(plan(a, b), np.full((128, 256), 64, np.float16))

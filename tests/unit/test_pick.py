@@ -85,8 +85,10 @@ def test_ways_to_divide_the_work_are_told_apart() -> None:
 def test_ranked_candidates_take_the_problem(gpu: Device, size: tuple[int, int, int]) -> None:
     ranked = ranking(tnt(), *size, gpu=gpu)
     assert ranked[0].candidate == pick(tnt(), *size, gpu=gpu)
+    # Kernels for few rows or columns come last where there are many of both.
+    later = [min(size[:2]) > 8 and each.candidate.operation.tile_description.is_gemv for each in ranked]
     times = [each.microseconds for each in ranked]
-    assert times == sorted(times)
+    assert [*zip(later, times, strict=True)] == sorted(zip(later, times, strict=True))
     assert all(math.isfinite(time) and time > 0 for time in times)
     assert all(each.waves >= 1 and each.note.startswith("limited by ") for each in ranked)
     for each in ranked:
@@ -180,7 +182,7 @@ def test_a_query_takes_microseconds() -> None:
 def test_a_problem_that_no_kernel_takes_is_explained() -> None:
     with pytest.raises(ArgumentError, match=r"no kernel takes 64x64x60 \(M x N x K\).*alignment 8") as refused:
         pick(tnt(), 64, 64, 60, gpu=H200)
-    assert "multiple of 8" in str(refused.value)
+    assert "must be a multiple of that, got 60. Pad the tensor" in str(refused.value)
     assert ranking(tnt(), 64, 64, 60, gpu=H200) == ()
     kind = described(cutlass.float_e4m3, cutlass.bfloat16, "tnt", pycutlass.MathOperation.multiply_add_fast_accum)
     with pytest.raises(ArgumentError, match="there is no kernel for GEMMs of this kind"):
@@ -189,7 +191,11 @@ def test_a_problem_that_no_kernel_takes_is_explained() -> None:
 
 @pytest.mark.parametrize(
     ("size", "gpu", "error"),
-    [((-1, 64, 64), H200, ArgumentError), ((64, 64, 64.5), H200, ArgumentTypeError), ((64, 64, 64), 0, ArgumentTypeError)],
+    [
+        ((-1, 64, 64), H200, ArgumentError),
+        ((64, 64, 64.5), H200, ArgumentTypeError),
+        ((64, 64, 64), 0, ArgumentTypeError),
+    ],
 )
 def test_other_arguments_are_refused(size: tuple[Any, ...], gpu: Any, error: type[Exception]) -> None:
     with pytest.raises(error):

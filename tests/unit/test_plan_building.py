@@ -1,0 +1,51 @@
+"""Kernels of plans are built for the GPU of the tensors, and once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from descriptions import ampere, hopper
+
+from pycutlass import device
+from pycutlass.plan import building
+
+GPUS = [device.Device(0, "NVIDIA H200", 90, 132), device.Device(1, "NVIDIA A100", 80, 108)]
+
+
+class Kernel:
+    """An operation of which artifacts are given by target."""
+
+    def __init__(self, like: Any, *targets: str) -> None:
+        self.artifacts = dict.fromkeys(targets, "artifact")
+        self.source, self.procedural_name = like.source, like.procedural_name
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    calls: list[Any] = []
+    monkeypatch.setattr(device, "describe", lambda ordinal=0: GPUS[ordinal])
+    monkeypatch.setattr(device, "current", lambda: 0)
+    monkeypatch.setattr(building.compiler, "add_module", lambda kernels, target=None: calls.append((kernels, target)))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ordinal"), [(Kernel(hopper(), "sm_90a"), 0), (Kernel(ampere("f16"), "sm_90"), 0),
+                            (Kernel(ampere("f16"), "sm_80"), 1), (Kernel(ampere("f16"), "sm_80", "sm_90"), 1)]
+)  # fmt: skip
+def test_what_runs_there_is_not_built_again(kernel: Any, ordinal: int, asked: list[Any]) -> None:
+    building.build_for([kernel], ordinal)
+    assert asked == []
+
+
+def test_what_is_missing_is_built_together(asked: list[Any]) -> None:
+    kernels: list[Any] = [Kernel(hopper(), "sm_90a"), Kernel(ampere("f16"), "sm_80")]  # which no H200 runs
+    building.build_for(kernels, 0)
+    assert asked == [(kernels, None)]
+
+
+def test_another_gpu_than_the_current_one(asked: list[Any]) -> None:
+    kernels: list[Any] = [Kernel(ampere("f16"), "sm_90"), Kernel(ampere("f16"))]
+    building.build_for(kernels, 1)
+    assert asked == [([each], "sm_80") for each in kernels]
