@@ -1,6 +1,8 @@
 """From a problem to a kernel: what kernels there are for it, which is likely the fastest, and how it is called."""
 
 from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.candidates import candidates
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.pick import Ranked, pick, ranking
 
-__all__ = ["Candidate", "GemmKind"]
+__all__ = ["Candidate", "GemmKind", "Ranked", "candidates", "pick", "ranking"]

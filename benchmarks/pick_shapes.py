@@ -1,0 +1,132 @@
+"""The problems that the default pick is judged by, and others that its model is fitted to.
+
+Both are drawn with a fixed seed, and share none. What is judged by was committed before anything was fitted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+__all__ = ["FITTED", "HELD_OUT", "SEED", "Shape"]
+
+_T = TypeVar("_T")
+
+SEED = 20261125
+_FIT_SEED = 7
+#: Types of A and B, with how often they are drawn.
+_TYPES = {"f16": 3, "bf16": 4, "tf32": 1, "e4m3": 2, "s8": 1}
+#: Layouts of A, B and D, t for row-major and n for column-major. A and B of 8 bits lie along K.
+_LAYOUTS = {"tnt": 4, "ttt": 2, "nnt": 1, "ntt": 1, "tnn": 1, "ttn": 1, "nnn": 1, "ntn": 1}
+#: N and K of the layers of language models.
+_LAYERS = (
+    *((4096, 4096), (6144, 4096), (14336, 4096), (4096, 14336), (28672, 4096), (8192, 8192), (28672, 8192)),
+    *((8192, 28672), (7168, 2048), (2048, 7168), (4608, 7168), (24576, 1536), (1536, 7168), (5120, 5120)),
+    *((13824, 5120), (5120, 13824), (11008, 4096), (4096, 11008), (3072, 768), (768, 3072), (1280, 5120)),
+)
+_DECODED = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_PREFILLED = (192, 256, 384, 512, 777, 1000, 1024, 1536, 2048, 3000, 4096, 6000, 8192, 16384)
+_SKINNY = (16, 32, 64, 96, 128, 192, 256)
+#: Extents are multiples of this, which all types load 16 bytes of, and so are those beside the usual sizes.
+_STEP = 16
+_MOST_PRODUCTS = 2**43  # of a problem: more takes so long that no other is measured in the meantime
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A problem: types of A and B, layouts, extents, and the number of matrices where it is a batch."""
+
+    operands: str
+    layouts: str
+    m: int
+    n: int
+    k: int
+    batch: int | None = None
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        of = "" if self.batch is None else f"{self.batch} of "
+        return f"{self.operands} {self.layouts} {of}{self.m}x{self.n}x{self.k}"
+
+
+def _drawn(seed: int, counts: dict[str, int]) -> list[Shape]:
+    """Return so many shapes of each kind, all different."""
+    rng = random.Random(seed)
+    kinds = {"decode": _decode, "prefill": _prefill, "odd": _odd, "skinny": _skinny, "square": _square, "batch": _batch}
+    shapes: dict[Shape, None] = {}
+    for kind, count in counts.items():
+        wanted = len(shapes) + count
+        while len(shapes) < wanted:
+            m, n, k, batch = kinds[kind](rng)
+            operands = _weighted(rng, _TYPES)
+            layouts = "tnt" if operands in ("e4m3", "s8") else _weighted(rng, _LAYOUTS)
+            # Where D or A lies along M, M is a multiple as well.
+            m = m if layouts in ("tnt", "ttt") else -(-m // _STEP) * _STEP
+            if m * n * k * (batch or 1) <= _MOST_PRODUCTS:
+                shapes[Shape(operands, layouts, m, n, k, batch)] = None
+    return list(shapes)
+
+
+def _decode(rng: random.Random) -> tuple[int, int, int, int | None]:
+    n, k = _one(rng, _LAYERS)
+    return _one(rng, _DECODED), n, k, None
+
+
+def _prefill(rng: random.Random) -> tuple[int, int, int, int | None]:
+    n, k = _one(rng, _LAYERS)
+    return _one(rng, _PREFILLED), n, k, None
+
+
+def _odd(rng: random.Random) -> tuple[int, int, int, int | None]:
+    """Return extents that no tile divides."""
+    return 1 + int(rng.random() * 8192), _multiple(rng, 512, 28672), _multiple(rng, 512, 16384), None
+
+
+def _skinny(rng: random.Random) -> tuple[int, int, int, int | None]:
+    return _one(rng, _PREFILLED), _multiple(rng, 512, 16384), _one(rng, _SKINNY), None
+
+
+def _square(rng: random.Random) -> tuple[int, int, int, int | None]:
+    """Return extents of the same order, and some with a K that is far longer."""
+    m, n = _multiple(rng, 256, 6144), _multiple(rng, 256, 6144)
+    return m, n, _multiple(rng, 16384, 65536) if m * n < 2**21 else _multiple(rng, 256, 8192), None
+
+
+def _batch(rng: random.Random) -> tuple[int, int, int, int | None]:
+    m, n = _multiple(rng, 64, 2048), _multiple(rng, 64, 2048)
+    return m, n, _multiple(rng, 64, 1024), _one(rng, (2, 4, 8, 16, 32, 64))
+
+
+def _multiple(rng: random.Random, least: int, most: int) -> int:
+    """Return a multiple of 16, of which small ones are as likely as large ones."""
+    value: float = least * (most / least) ** rng.random()
+    return max(_STEP, int(value) // _STEP * _STEP)
+
+
+def _one(rng: random.Random, items: Sequence[_T]) -> _T:
+    return items[int(rng.random() * len(items))]
+
+
+def _weighted(rng: random.Random, weights: dict[str, int]) -> str:
+    return _one(rng, [name for name, weight in weights.items() for _ in range(weight)])
+
+
+def _apart(shapes: list[Shape], others: list[Shape]) -> Iterator[Shape]:
+    taken = set(others)
+    return (shape for shape in shapes if shape not in taken)
+
+
+#: What the pick is judged by.
+HELD_OUT: tuple[Shape, ...] = tuple(
+    _drawn(SEED, {"decode": 90, "prefill": 90, "odd": 50, "skinny": 30, "square": 40, "batch": 40})
+)
+#: What its model is fitted to.
+FITTED: tuple[Shape, ...] = tuple(
+    _apart(
+        _drawn(_FIT_SEED, {"decode": 40, "prefill": 40, "odd": 40, "skinny": 15, "square": 40, "batch": 15}),
+        list(HELD_OUT),
+    )
+)

@@ -1,0 +1,305 @@
+"""Which kernels, with which options of a launch, are worth considering for a kind of GEMM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from pycutlass import _core
+from pycutlass.calls import public, shown
+from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.families import SM90
+from pycutlass.families.gemv import gemv_shapes
+from pycutlass.integers import as_int
+from pycutlass.library import MathInstruction, TileDescription
+from pycutlass.operation import GemmOperationUniversal, tile_descriptions
+from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.kind import GemmKind
+
+__all__ = ["candidates"]
+
+_OpClass = _core.OpClass
+_PINGPONG, _COOPERATIVE = KernelSchedule.Pingpong, KernelSchedule.Cooperative
+_Shape = tuple[int, int]
+
+#: Rows and columns of Hopper-native tiles, with their clusters. Clusters share what they load: rows of 64 are small
+#: enough to go without, of two tiles of 256 rows it is B that is worth sharing.
+_NATIVE: tuple[tuple[KernelSchedule, int, tuple[int, ...], tuple[_Shape, ...]], ...] = (
+    (_COOPERATIVE, 256, (192, 160, 128, 96), ((1, 2), (2, 1), (1, 1))),
+    (_COOPERATIVE, 128, (256, 224, 192, 160, 128), ((2, 1), (1, 2), (1, 1))),
+    (_PINGPONG, 192, (128, 96), ((2, 1), (1, 1))),
+    (_PINGPONG, 128, (192, 160, 128, 96, 64), ((2, 1), (1, 2), (1, 1))),
+    (_PINGPONG, 64, (256, 192, 128, 96, 64, 32, 16), ((1, 1), (2, 1))),
+)
+#: Columns up to which tiles of 64 rows are tried with twice the K: with few sums, waiting for K is what takes long.
+_DEEP_COLUMNS = 128
+#: Rows and columns of the transposed problem's tiles, for few rows of the problem.
+_SWAPPED = ((_PINGPONG, 64), (_PINGPONG, 128), (_COOPERATIVE, 128))
+_SWAPPED_COLUMNS = (8, 16, 32, 64, 128)
+#: Cooperative tiles that stream-K divides, and those of which a second kernel adds up the slices.
+_STREAM_K = (((128, 128), (1, 1)), ((128, 256), (2, 1)), ((256, 128), (1, 2)), ((128, 192), (2, 1)))
+_PARALLEL = (
+    *((_PINGPONG, (64, 128), (1, 1)), (_PINGPONG, (128, 128), (2, 1))),
+    *((_COOPERATIVE, (128, 256), (2, 1)), (_COOPERATIVE, (256, 128), (1, 2))),
+)
+_SLICES, _SWAPPED_SLICES, _SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)
+#: From this many elements of D on, tiles are large enough for so many of them to share lines in the L2 cache that the
+#: order in which they are visited matters.
+_LARGE = 128 * 128
+_SWIZZLES, _SWIZZLE_OF_SIZE = (
+    (1, 4, 8),
+    {
+        1: _core.IdentitySwizzle1,
+        4: _core.IdentitySwizzle4,
+        8: _core.IdentitySwizzle8,
+    },
+)
+#: How many numbers of stages are tried for an Ampere-style tile, the first that fit, and what is split along K.
+_STAGES, _MOST_STAGES = (4, 3, 5, 2), 2
+_AMPERE_SPLIT = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (32, 64))
+_AMPERE_STREAM_K = ((256, 128), (128, 256), (128, 128))
+_TENSOR_OP_SHAPES = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4))
+_SIMT_SHAPES = ((1, 1, 1), (1, 1, 4))
+#: Rows of GEMV tiles, and columns and warps along N and K of those that are tried, with their depths left open.
+_GEMV_ROWS, _GEMV_WARPS = (1, 2, 4, 8), ((4, 1), (8, 1), (2, 2), (1, 4))
+_GEMV_KEPT = 8
+_LEAST_CAPABILITY = 80
+
+
+@public
+@lru_cache(maxsize=64)  # A kind has some hundreds of candidates, about a megabyte; programs have a dozen kinds.
+def candidates(kind: GemmKind, capability: int, batched: bool = False) -> tuple[Candidate, ...]:
+    """Return the candidates for a kind of GEMM, in a fixed order.
+
+    Each is a valid description. For compute capability 90 they are Hopper-native kernels where there are any for the
+    kind, else Ampere-style ones; for any other Ampere-style ones. Kernels for few rows or few columns are among
+    them. Whether one takes the extents of a problem, ``candidate.operation.supports(candidate.size(m, n, k))`` says.
+
+    Parameters
+    ----------
+    kind : GemmKind
+        What is computed.
+    capability : int
+        Compute capability of the GPU: 80 or more.
+    batched : bool
+        Whether a launch computes a batch, which cannot be divided along K.
+
+    Returns
+    -------
+    tuple of Candidate
+        None where no kernel computes this kind.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Another kind of argument, or an earlier GPU.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.plan import GemmKind, candidates
+    >>> f16, f32 = cutlass.float16, cutlass.float32
+    >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+    >>> functor = pycutlass.LinearCombination(f16, 8, f32, f32)
+    >>> kind = GemmKind(row, row, row, row, f16, f16, f32, pycutlass.MathOperation.multiply_add, functor)
+    >>> candidates(kind, 90)[0].name
+    'Cooperative 256x192x64, cluster 1x2, swizzle 1'
+    """
+    if not isinstance(kind, GemmKind):
+        raise ArgumentTypeError(f"kind must be a GemmKind, got {type(kind).__name__}")
+    known = as_int(capability)
+    if known is None:
+        raise ArgumentTypeError(f"capability must be an integer such as 80 or 90, got {shown(capability)}")
+    if known < _LEAST_CAPABILITY:
+        raise ArgumentError(f"kernels are for compute capability {_LEAST_CAPABILITY} or newer, got {known}")
+    native = tuple(_native(kind, batched)) if known in SM90.shared_memory else ()
+    whole = native or tuple(_ampere(kind, known, batched))
+    return tuple(dict.fromkeys((*whole, *_gemv(kind))))
+
+
+def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
+    """Yield Hopper-native candidates."""
+    like = _first_native(kind)
+    if like is None:
+        return
+    tiles: dict[Any, list[TileDescription]] = {}  # of different depths, the usual one first
+    for tile in tile_descriptions(like):
+        tiles.setdefault((*_plane(tile), *_cluster(tile)), []).append(tile)
+    for schedule, rows, widths, clusters in _NATIVE:
+        for columns, cluster in itertools.product(widths, clusters):
+            deep = schedule is _PINGPONG and rows == 64 and columns <= _DEEP_COLUMNS and cluster == (1, 1)
+            for tile in tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]:
+                yield from _visited(kind, tile)
+    swapped = _first_native(kind, swap_ab=True)
+    if swapped is not None:
+        yield from _swapped(kind, swapped, batched)
+    if batched:
+        return
+    for (rows, columns), cluster in _STREAM_K:
+        for tile in tiles.get((_COOPERATIVE, rows, columns, *cluster), [])[:1]:
+            yield from _stream_k(kind, tile, _SLICES)
+    for schedule, (rows, columns), cluster in _PARALLEL:
+        for tile in tiles.get((schedule, rows, columns, *cluster), [])[:1]:
+            yield from _in_parallel(kind, tile)
+
+
+def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Iterator[Candidate]:
+    """Yield kernels of the transposed problem: their columns are rows of the problem, of which there are few."""
+    of_plane: dict[Any, list[TileDescription]] = {}
+    for tile in tile_descriptions(like):
+        if _cluster(tile) == (1, 1):
+            of_plane.setdefault(_plane(tile), []).append(tile)
+    for (schedule, rows), columns in itertools.product(_SWAPPED, _SWAPPED_COLUMNS):
+        for tile in of_plane.get((schedule, rows, columns), [])[:2]:
+            yield from _made(kind, tile, swap_ab=True)
+            if schedule is _COOPERATIVE and not batched:
+                yield from _stream_k(kind, tile, _SWAPPED_SLICES, swap_ab=True)
+
+
+def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidate]:
+    """Yield Ampere-style candidates; capabilities that have no limit of shared memory of their own take 80's."""
+    like = _first_ampere(kind)
+    if like is None:
+        return
+    limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
+    found: dict[tuple[Any, ...], list[TileDescription]] = {}
+    for tile in tile_descriptions(like, limited):
+        found.setdefault((tile.threadblock_shape, tile.warp_count), []).append(tile)
+    for tiles in found.values():
+        staged = sorted(tiles, key=lambda tile: _STAGES.index(tile.stages or _STAGES[0]))[:_MOST_STAGES]
+        plane = staged[0].threadblock_shape[:2]
+        for tile in staged:
+            for swizzle in _SWIZZLES[:2] if plane[0] * plane[1] >= _LARGE else _SWIZZLES[:1]:
+                yield from _made(kind, tile, _SWIZZLE_OF_SIZE[swizzle])
+        if batched:
+            yield from _made(kind, staged[0], _core.BatchedIdentitySwizzle)
+            continue
+        if plane in _AMPERE_SPLIT:
+            for operation in _operations(kind, staged[0]):
+                yield from (Candidate(operation, slices) for slices in _SERIAL_SLICES)
+            yield from _in_parallel(kind, staged[0])
+        if plane in _AMPERE_STREAM_K:
+            yield from _made(kind, staged[0], _core.ThreadblockSwizzleStreamK)
+
+
+def _gemv(kind: GemmKind) -> Iterator[Candidate]:
+    """Yield kernels of CUDA cores for 1 to 8 rows, and for 1 to 8 columns."""
+    try:
+        instruction = kind.instruction(None, _OpClass.Simt)
+    except DescriptionError:
+        return
+    for swap_ab, rows in itertools.product((False, True), _GEMV_ROWS):
+        like = _first_gemv(kind, instruction, rows, swap_ab)
+        if like is not None:
+            tiles = tile_descriptions(like)
+            step = max(1, len(tiles) // _GEMV_KEPT)
+            for tile in tiles[::step]:
+                yield from _made(kind, tile, swap_ab=swap_ab)
+
+
+def _first_native(kind: GemmKind, *, swap_ab: bool = False) -> GemmOperationUniversal | None:
+    """Return a Hopper-native kernel of the kind; None where there is none, for the kind of product among others."""
+    if _is_full_f32(kind):
+        return None  # wgmma rounds operands of f32 to tf32
+    try:
+        instruction = kind.instruction(None)
+    except DescriptionError:
+        return None
+    for depth, columns in itertools.product((128, 64), (64, 32, 16, 128, 8)):
+        shape = (64, columns, depth * 8 // instruction.a.bits)
+        try:
+            tile = TileDescription(shape, None, None, instruction, (1, 1, 1), _PINGPONG)
+            return kind.operation(tile, swap_ab=swap_ab)
+        except DescriptionError:
+            continue
+    return None
+
+
+def _first_ampere(kind: GemmKind) -> GemmOperationUniversal | None:
+    """Return an Ampere-style kernel of the kind: of tensor cores where they multiply as exactly as the kind says."""
+    by_tensor_op = () if _is_full_f32(kind) else [(shape, _OpClass.TensorOp) for shape in _TENSOR_OP_SHAPES]
+    for shape, opcode in (*by_tensor_op, *((shape, _OpClass.Simt) for shape in _SIMT_SHAPES)):
+        for plane, warps in (((64, 64), (2, 2, 1)), ((128, 128), (2, 2, 1)), ((64, 32), (2, 1, 1))):
+            for depth, stages in itertools.product((64, 128, 32), (3, 2)):  # cp.async cannot load single elements
+                try:
+                    instruction = kind.instruction(shape, opcode)
+                    threadblock = (*plane, depth * 8 // instruction.a.bits)
+                    return kind.operation(TileDescription(threadblock, stages, warps, instruction))
+                except DescriptionError:
+                    continue
+    return None
+
+
+def _first_gemv(
+    kind: GemmKind, instruction: MathInstruction, rows: int, swap_ab: bool
+) -> GemmOperationUniversal | None:
+    """Return a GEMV kernel with so many rows; None where there is none."""
+    bits = instruction.b.bits
+    for warps, by_rows in itertools.product(_GEMV_WARPS, (False, True)):
+        for shape in gemv_shapes(rows, (1, *warps), bits, by_rows):
+            try:
+                tile = TileDescription(shape, None, (1, *warps), instruction, kernel_schedule=KernelSchedule.Gemv)
+                return kind.operation(tile, swap_ab=swap_ab)
+            except DescriptionError:
+                break  # which is about the layout, and no other shape of the same kind helps
+    return None
+
+
+def _is_full_f32(kind: GemmKind) -> bool:
+    """Return whether products are those of float32 itself, which tensor cores do not have."""
+    return kind.element_a is _core.float32 and kind.math_operation is MathOperation.multiply_add
+
+
+def _visited(kind: GemmKind, tile: TileDescription) -> Iterator[Candidate]:
+    """Yield a tile with the swizzles that are worth trying; they are no part of a Hopper-native kernel's code."""
+    rows, columns, _ = tile.threadblock_shape
+    for swizzle in _SWIZZLES if rows * columns >= _LARGE else _SWIZZLES[:1]:
+        yield from _made(kind, tile, _SWIZZLE_OF_SIZE[swizzle])
+
+
+def _stream_k(
+    kind: GemmKind, tile: TileDescription, slices: tuple[int, ...], swap_ab: bool = False
+) -> Iterator[Candidate]:
+    for operation in _operations(kind, tile, _core.ThreadblockSwizzleStreamK, swap_ab):
+        yield from (Candidate(operation, count) for count in (1, *slices))
+
+
+def _in_parallel(kind: GemmKind, tile: TileDescription) -> Iterator[Candidate]:
+    """Yield a tile whose partial sums another kernel adds up, where there are both kernels."""
+    for operation in _operations(kind, tile):
+        for slices in _SLICES:
+            candidate = Candidate(operation, slices, True)
+            try:
+                _ = candidate.kernels
+            except DescriptionError:
+                return
+            yield candidate
+
+
+def _made(
+    kind: GemmKind, tile: TileDescription, swizzle: Any = _core.IdentitySwizzle1, swap_ab: bool = False
+) -> Iterator[Candidate]:
+    yield from map(Candidate, _operations(kind, tile, swizzle, swap_ab))
+
+
+def _operations(
+    kind: GemmKind, tile: TileDescription, swizzle: Any = _core.IdentitySwizzle1, swap_ab: bool = False
+) -> Iterator[GemmOperationUniversal]:
+    """Yield the kernel, unless the parts make none."""
+    try:
+        yield kind.operation(tile, swizzle, swap_ab)
+    except DescriptionError:
+        return
+
+
+def _plane(tile: TileDescription) -> tuple[Any, int, int]:
+    return tile.kernel_schedule, tile.threadblock_shape[0], tile.threadblock_shape[1]
+
+
+def _cluster(tile: TileDescription) -> _Shape:
+    cluster = tile.cluster_shape or (1, 1, 1)
+    return cluster[0], cluster[1]

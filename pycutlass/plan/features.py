@@ -1,0 +1,159 @@
+"""What the model reads of candidates, as arrays with an entry for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.families import AMPERE, SHARED_MEMORY_LIMIT
+from pycutlass.library import MathInstruction
+from pycutlass.plan.candidate import Candidate
+
+__all__ = ["Features", "product_class"]
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+#: Registers of a multiprocessor, and those that a thread of an Ampere-style kernel needs beside its sums.
+_REGISTERS, _BESIDE_SUMS = 65536, 72
+_MOST_REGISTERS = 255  # of a thread
+_THREADS = {86: 1536, 89: 1536}  # of a multiprocessor; others have 2048
+_RESERVED = 1024  # bytes of shared memory that the driver takes of each threadblock
+_BYTE_CLASSES = {"e4m3": "f8", "e5m2": "f8", "f16": "f16", "bf16": "f16", "tf32": "tf32", "f64": "f64"}
+
+
+def product_class(math: MathInstruction) -> str:
+    """Return by what name constants know how fast an instruction multiplies."""
+    if not math.is_tensor_op:
+        return "simt"
+    if math.math_operation is MathOperation.multiply_add_fast_f32:
+        return "3xtf32"
+    if math.a.short in ("s8", "u8", "s4", "u4", "b1"):
+        return "s8"
+    return _BYTE_CLASSES.get(math.a.short, "tf32")
+
+
+@dataclass(frozen=True)
+class Features:
+    """Arrays with an entry for each candidate, of 64-bit floats so that nothing is converted at each query.
+
+    Attributes
+    ----------
+    rows, columns, depth : array
+        The tile; where a kernel computes the transposed problem (`is_transposed`), of that.
+    cluster_rows, cluster_columns : array
+        Of a cluster; 1 for kernels without.
+    slices, swizzle : array
+        Of a launch.
+    is_native, is_gemv, is_pingpong, is_stream_k, is_parallel, is_serial : array
+        What kind of kernel it is, and how it divides K.
+    occupancy : array
+        Threadblocks that a multiprocessor holds at once.
+    threads : array
+        Of a threadblock.
+    deep_bytes : array
+        Bytes of one row of a tile along K.
+    classes : tuple of str
+        The class of product of each.
+    promotes : array
+        Whether sums of 8-bit floats move to registers of float32 in between.
+    """
+
+    rows: Floats
+    columns: Floats
+    depth: Floats
+    cluster_rows: Floats
+    cluster_columns: Floats
+    slices: Floats
+    swizzle: Floats
+    is_transposed: Bools
+    is_native: Bools
+    is_gemv: Bools
+    is_pingpong: Bools
+    is_stream_k: Bools
+    is_parallel: Bools
+    is_serial: Bools
+    occupancy: Floats
+    threads: Floats
+    deep_bytes: Floats
+    classes: tuple[str, ...]
+    promotes: Bools
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate], capability: int) -> Features:
+        """Return the features of candidates on a GPU of a capability."""
+        rows = [_row(candidate, capability) for candidate in candidates]
+
+        def column(name: str, dtype: Any = np.float64) -> Any:
+            return np.array([row[name] for row in rows], dtype)
+
+        floats = ("rows", "columns", "depth", "cluster_rows", "cluster_columns", "slices", "swizzle", "occupancy")
+        flags = ("transposed", "native", "gemv", "pingpong", "stream_k", "parallel", "serial")
+        return cls(
+            **{name: column(name) for name in (*floats, "threads", "deep_bytes")},
+            **{f"is_{name}": column(f"is_{name}", np.bool_) for name in flags},
+            classes=tuple(row["class"] for row in rows),
+            promotes=column("promotes", np.bool_),
+        )
+
+
+def _row(candidate: Candidate, capability: int) -> dict[str, Any]:
+    operation = candidate.operation
+    tile, math = operation.tile_description, operation.tile_description.math_instruction
+    rows, columns, depth = tile.threadblock_shape
+    cluster = tile.cluster_shape or (1, 1, 1)
+    is_ampere = operation.family is AMPERE
+    divides = candidate.split_k_slices > 1
+    fast = math.math_operation is MathOperation.multiply_add_fast_accum
+    return {
+        "rows": rows,
+        "columns": columns,
+        "depth": depth,
+        "cluster_rows": cluster[0],
+        "cluster_columns": cluster[1],
+        "slices": candidate.split_k_slices,
+        "swizzle": operation.swizzle_size,
+        "is_transposed": operation.swap_ab or (is_ampere and not operation.C.is_row_major),
+        "is_native": operation.is_sm90,
+        "is_gemv": tile.is_gemv,
+        "is_pingpong": tile.kernel_schedule is KernelSchedule.Pingpong,
+        "is_stream_k": operation.is_stream_k,
+        "is_parallel": candidate.is_parallel,
+        "is_serial": divides and not candidate.is_parallel,
+        "occupancy": _occupancy(candidate, capability),
+        "threads": tile.num_threads,
+        "deep_bytes": depth * max(math.a.bits, math.b.bits) / 8,
+        "class": product_class(math),
+        # Sums of 8-bit floats move to registers of float32 every few instructions, unless they may be less exact.
+        "promotes": operation.is_sm90 and math.a.is_float8 and not fast,
+    }
+
+
+def _occupancy(candidate: Candidate, capability: int) -> int:
+    """Return how many threadblocks a multiprocessor holds at once. A Hopper-native one takes all shared memory."""
+    operation = candidate.operation
+    tile = operation.tile_description
+    if operation.is_sm90:
+        return 1
+    most_threads = _THREADS.get(capability, 2048)
+    if tile.is_gemv:
+        return max(1, most_threads // tile.num_threads)
+    rows, columns, _ = tile.threadblock_shape
+    words = tile.math_instruction.accumulator.bits // 32 or 1
+    registers = min(_MOST_REGISTERS, rows * columns * words // tile.num_threads + _BESIDE_SUMS)
+    shared = operation.family.shared_bytes(tile, operation.A, operation.B, operation.C, operation.D)
+    # A multiprocessor has a little more than what one threadblock may take of it.
+    limit = SHARED_MEMORY_LIMIT.get(capability, SHARED_MEMORY_LIMIT[80]) + _RESERVED
+    return max(
+        1,
+        min(
+            limit // (shared + _RESERVED),
+            _REGISTERS // (registers * tile.num_threads),
+            most_threads // tile.num_threads,
+        ),
+    )

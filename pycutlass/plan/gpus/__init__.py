@@ -1,0 +1,139 @@
+"""What the model of the default pick knows of GPUs: constants in JSON files, one for each model of GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pycutlass import device
+from pycutlass.errors import ArgumentError
+
+__all__ = ["Constants", "Fit", "constants_of", "present_or_named", "shipped"]
+
+#: The shipped files, in the order in which they are asked; of a capability that has several, the first is the usual
+#: GPU. What runs a model that none of them names takes the constants of its capability.
+_FILES = ("h200", "h100", "a100", "rtx3090", "l40s")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was measured of one candidate: ``start + waves * (wave + depth * k_tiles)``, in microseconds.
+
+    The last wave, which is not full, has its own pair.
+    """
+
+    start: float
+    wave: float
+    depth: float
+    last_wave: float
+    last_depth: float
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: tables have no hash, and each file is read once
+class Constants:
+    """What the model knows of one GPU.
+
+    Attributes
+    ----------
+    name : str
+        The GPU that they are of.
+    matches : tuple of str
+        Parts of the names that drivers give it.
+    capability, sm_count : int
+        Compute capability and multiprocessors.
+    clock_ghz : float
+        Of a multiprocessor where power does not hold it back.
+    l2_bytes : int
+        Size of the L2 cache.
+    l2_bytes_per_cycle, dram_gb_per_s : float
+        What one multiprocessor takes from the L2 cache, and all of them from memory.
+    macs_per_cycle : mapping
+        Multiply-adds of a multiprocessor in a cycle, by class of product (`features.product_class`).
+    sustained : mapping
+        Share of them that long products reach, however they are divided: power lowers the clock.
+    native, ampere, gemv : mapping
+        Constants of each family of kernels; docs/guide/which-tile.md says what they are.
+    sources : mapping
+        Where the constants come from, in words.
+    fitted : mapping
+        `Fit` by class of product and by name of candidate, of those that were measured.
+    """
+
+    name: str
+    matches: tuple[str, ...]
+    capability: int
+    sm_count: int
+    clock_ghz: float
+    l2_bytes: int
+    l2_bytes_per_cycle: float
+    dram_gb_per_s: float
+    macs_per_cycle: Mapping[str, float]
+    sustained: Mapping[str, float]
+    native: Mapping[str, float]
+    ampere: Mapping[str, Any]
+    gemv: Mapping[str, float]
+    sources: Mapping[str, str]
+    fitted: Mapping[str, Mapping[str, Fit]]
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Constants:
+        """Return the constants that a file holds."""
+        known = {field.name for field in fields(cls)}
+        if known != set(record):
+            unlike = sorted(known ^ set(record))
+            raise ArgumentError(f"a file of constants has {', '.join(sorted(known))}; missing or unknown: {unlike}")
+        fitted = {
+            product: MappingProxyType({name: Fit(*numbers) for name, numbers in each.items()})
+            for product, each in record["fitted"].items()
+        }
+        tables = {
+            name: MappingProxyType(dict(record[name]))
+            for name in ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "sources")
+        }
+        return cls(**{**record, **tables, "matches": tuple(record["matches"]), "fitted": MappingProxyType(fitted)})
+
+    def of_size(self, sm_count: int) -> Constants:
+        """Return the constants of a GPU of the same kind with other multiprocessors, which share as much memory."""
+        if sm_count == self.sm_count:
+            return self
+        share = min(1.0, sm_count / self.sm_count)
+        return replace(self, sm_count=sm_count, dram_gb_per_s=self.dram_gb_per_s * share, fitted=MappingProxyType({}))
+
+
+@lru_cache(maxsize=1)  # files of the package, which do not change
+def shipped() -> tuple[Constants, ...]:
+    """Return the constants of all GPUs that have a file."""
+    folder = Path(__file__).parent
+    return tuple(Constants.of(json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))) for name in _FILES)
+
+
+@lru_cache(maxsize=32)  # a program meets a few models of GPU
+def constants_of(gpu: device.Device) -> Constants:
+    """Return the constants of a GPU: of its model, else of the usual one of its capability or of the nearest earlier."""
+    return _nearest(gpu.name, gpu.compute_capability).of_size(gpu.sm_count)
+
+
+def present_or_named() -> device.Device:
+    """Return the current GPU; on a machine without one, the usual GPU of the capability of ``PYCUTLASS_TARGET``.
+
+    Raises
+    ------
+    DeviceError
+        There is no GPU, and the variable names no target.
+    """
+    if device.available():
+        return device.describe(device.current())
+    capability = device.device_cc()
+    return device.Device(0, "", capability, _nearest("", capability).sm_count)
+
+
+def _nearest(name: str, capability: int) -> Constants:
+    known = shipped()
+    named = [each for each in known if any(part in name for part in each.matches)]
+    earlier = max((each.capability for each in known if each.capability <= capability), default=known[-1].capability)
+    return [*named, *(each for each in known if each.capability == earlier)][0]

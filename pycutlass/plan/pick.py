@@ -1,0 +1,225 @@
+"""The likely fastest kernel for a problem, without measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pycutlass.calls import public
+from pycutlass.device import Device
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.candidates import candidates
+from pycutlass.plan.gpus import Constants, constants_of, present_or_named
+from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.model import Model, Prediction
+
+__all__ = ["Ranked", "pick", "ranking"]
+
+_NEAR = 1.01  # how much longer a kernel that is compiled already may take
+_SHOWN = 3  # reasons in a message, of the best candidates
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate for a problem, with what the model predicts of it.
+
+    Attributes
+    ----------
+    candidate : Candidate
+        The kernel with the options of its launch.
+    microseconds : float
+        How long it takes.
+    waves : int
+        How many tiles a multiprocessor computes one after the other.
+    note : str
+        What limits it.
+    """
+
+    candidate: Candidate
+    microseconds: float
+    waves: int
+    note: str
+
+
+@public
+def ranking(
+    kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Device | None = None
+) -> tuple[Ranked, ...]:
+    """Return all candidates that take a problem, the likely fastest first.
+
+    Parameters
+    ----------
+    kind : GemmKind
+        What is computed.
+    m, n, k : int
+        Its extents.
+    batch : int, optional
+        How many matrices, where it is a batch.
+    gpu : pycutlass.device.Device, optional
+        Where; by default on the current GPU, and on a machine without one on the usual GPU of the compute capability
+        that the variable ``PYCUTLASS_TARGET`` names.
+
+    Returns
+    -------
+    tuple of Ranked
+        Nothing where no kernel takes the problem.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Extents out of range, or something else than described.
+    DeviceError
+        There is no GPU, and nobody names one.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.device import Device
+    >>> from pycutlass.plan import GemmKind, ranking
+    >>> f16, f32 = cutlass.float16, cutlass.float32
+    >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+    >>> functor = pycutlass.LinearCombination(f16, 8, f32, f32)
+    >>> kind = GemmKind(row, row, row, row, f16, f16, f32, pycutlass.MathOperation.multiply_add, functor)
+    >>> best = ranking(kind, 4096, 4096, 4096, gpu=Device(0, "NVIDIA H200", 90, 132))[0]
+    >>> best.candidate.operation.tile_description.threadblock_shape
+    (128, 128, 64)
+    """
+    predicted = _Predicted.of(kind, m, n, k, batch, gpu)
+    return tuple(predicted.ranked(place) for place in predicted.supported())
+
+
+@public
+def pick(
+    kind: GemmKind,
+    m: int,
+    n: int,
+    k: int,
+    batch: int | None = None,
+    gpu: Device | None = None,
+    is_compiled: Callable[[Candidate], bool] | None = None,
+) -> Candidate:
+    """Return the likely fastest candidate for a problem.
+
+    It is the same in every process. Among candidates that take at most 1 % longer than the best, one that is compiled
+    already is taken instead where it adds up products in the same order: so results do not depend on what a cache holds.
+
+    Parameters
+    ----------
+    kind, m, n, k, batch, gpu
+        As of `ranking`.
+    is_compiled : callable, optional
+        Says of a candidate whether its kernels need no compiler.
+
+    Raises
+    ------
+    ArgumentError
+        No kernel takes the problem; the message says what the nearest ones lack.
+    ArgumentTypeError, DeviceError
+        As of `ranking`.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass import cutlass
+    >>> from pycutlass.device import Device
+    >>> from pycutlass.plan import GemmKind, pick
+    >>> f16, f32 = cutlass.float16, cutlass.float32
+    >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+    >>> functor = pycutlass.LinearCombination(f16, 8, f32, f32)
+    >>> kind = GemmKind(row, row, row, row, f16, f16, f32, pycutlass.MathOperation.multiply_add, functor)
+    >>> pick(kind, 1024, 1024, 1024, gpu=Device(0, "NVIDIA H200", 90, 132)).operation.is_sm90
+    True
+    """
+    predicted = _Predicted.of(kind, m, n, k, batch, gpu)
+    places = predicted.supported()
+    best = next(places, None)
+    if best is None:
+        raise ArgumentError(predicted.why_none())
+    chosen = predicted.model.candidates[best]
+    if is_compiled is None or is_compiled(chosen):
+        return chosen
+    most = predicted.of_all.microseconds[best] * _NEAR
+    for place in places:
+        other = predicted.model.candidates[place]
+        if predicted.of_all.microseconds[place] > most:
+            break
+        if summation(other) == summation(chosen) and is_compiled(other):
+            return other
+    return chosen
+
+
+def summation(candidate: Candidate) -> tuple[Any, ...]:
+    """Return what decides in which order a candidate adds up products: those that agree in it agree in results.
+
+    Stream-K divides K by the tiles that there are, so its kernels agree with none of another tile.
+    """
+    operation = candidate.operation
+    tile = operation.tile_description
+    divided = tile.threadblock_shape if operation.is_stream_k or tile.is_gemv else tile.threadblock_shape[2]
+    warps_along_k = 1 if tile.warp_count is None else tile.warp_count[2]
+    return (
+        *(operation.family.name, tile.math_instruction, divided, warps_along_k, operation.swap_ab),
+        *(candidate.split_k_slices, candidate.is_parallel, operation.is_stream_k),
+    )
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """What the model says of all candidates of a problem."""
+
+    model: Model
+    of_all: Prediction
+    size: tuple[int, int, int, int | None]
+
+    @classmethod
+    def of(cls, kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None) -> _Predicted:
+        where = present_or_named() if gpu is None else gpu
+        if not isinstance(where, Device):
+            raise ArgumentTypeError(f"gpu must be a pycutlass.device.Device, got {type(gpu).__name__}")
+        model = _model(kind, where.compute_capability, batch is not None, constants_of(where))
+        return cls(model, model.predict(m, n, k, batch), (m, n, k, batch))
+
+    @property
+    def order(self) -> list[int]:
+        """The places of candidates, the likely fastest first; of equal ones the first listed."""
+        return [int(place) for place in np.argsort(self.of_all.microseconds, kind="stable")]
+
+    def supported(self) -> Iterator[int]:
+        """Yield the places of those that take the problem, the likely fastest first."""
+        for place in self.order:
+            candidate = self.model.candidates[place]
+            if candidate.operation.supports(candidate.size(*self.size)):
+                yield place
+
+    def ranked(self, place: int) -> Ranked:
+        """Return a candidate with what is predicted of it."""
+        of_all = self.of_all
+        microseconds, waves = float(of_all.microseconds[place]), int(of_all.waves[place])
+        return Ranked(self.model.candidates[place], microseconds, waves, of_all.note(place))
+
+    def why_none(self) -> str:
+        """Return why no kernel takes the problem, with what the likely fastest lack."""
+        m, n, k, batch = self.size
+        kind = self.model.kind
+        what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
+        if not self.model.candidates:
+            return f"there is no kernel for GEMMs of this kind: {kind}"
+        reasons: dict[str, str] = {}
+        for place in self.order:
+            candidate = self.model.candidates[place]
+            reasons.setdefault(candidate.operation.supports(candidate.size(*self.size)).reason, candidate.name)
+            if len(reasons) == _SHOWN:
+                break
+        listed = "; ".join(f"{name}: {reason}" for reason, name in reasons.items())
+        return f"no kernel takes {what}; the nearest lack: {listed}"
+
+
+@lru_cache(maxsize=64)  # as many as there are lists of candidates; each has a few arrays of their length
+def _model(kind: GemmKind, capability: int, batched: bool, constants: Constants) -> Model:
+    return Model(kind, candidates(kind, capability, batched), constants)
