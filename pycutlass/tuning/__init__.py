@@ -1,3 +1,12 @@
-"""Which kernel is the fastest for a problem, measured."""
+"""Which kernel is the fastest for a problem, measured.
 
-__all__: list[str] = []
+Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and who is given up), ``measuring`` and
+``bench`` (the process that measures), ``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it).
+"""
+
+from pycutlass.tuning.options import TuningOptions
+from pycutlass.tuning.problem import Problem
+from pycutlass.tuning.report import ProblemReport, TuningReport
+from pycutlass.tuning.tuner import compile_candidates, tune
+
+__all__ = ["Problem", "ProblemReport", "TuningOptions", "TuningReport", "compile_candidates", "tune"]
