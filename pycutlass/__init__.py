@@ -51,6 +51,7 @@ if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
     from pycutlass.timing import DeviceTimer
+    from pycutlass.tuning import tune
 
 __all__ = [
     "Conv2dArguments",
@@ -110,6 +111,7 @@ __all__ = [
     "tanh",
     "tile_descriptions",
     "tile_use",
+    "tune",
 ]
 
 
@@ -137,6 +139,7 @@ __path__.append(f"{__path__[0]}/compat/modules")
 _LATER = {
     **dict.fromkeys(("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments"), "arguments"),
     "DeviceTimer": "timing",
+    "tune": "tuning",
 }
 
 

@@ -4,9 +4,10 @@ Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and w
 ``bench`` (the process that measures), ``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it).
 """
 
+from pycutlass.tuning.farm import RayExecutor
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.report import ProblemReport, TuningReport
 from pycutlass.tuning.tuner import compile_candidates, tune
 
-__all__ = ["Problem", "ProblemReport", "TuningOptions", "TuningReport", "compile_candidates", "tune"]
+__all__ = ["Problem", "ProblemReport", "RayExecutor", "TuningOptions", "TuningReport", "compile_candidates", "tune"]

@@ -33,7 +33,7 @@ class TuningOptions:
     split_k_slices : sequence of int, optional
         Into how many slices K may be divided; ``(1,)`` leaves split-K out. Default: whatever candidates have.
     profile_all_alignments : bool
-        Whether kernels for lesser alignments than that of the operands are measured too. They are seldom faster.
+        Whether kernels for lesser alignments of A and B than they have are measured too. They are seldom faster.
     find_first_valid : bool
         Whether to take the first candidate, in the order of the prediction, that compiles and is right, rather than to
         look for the fastest.

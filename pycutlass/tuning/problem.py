@@ -156,6 +156,8 @@ def with_options(problem: Problem, options: Any) -> Problem:
         problem,
         kind=dataclasses.replace(
             kind,
+            A=TensorDescription(cutlass.tfloat32, kind.A.layout, kind.A.alignment),
+            B=TensorDescription(cutlass.tfloat32, kind.B.layout, kind.B.alignment),
             element_a=cutlass.tfloat32,
             element_b=cutlass.tfloat32,
             math_operation=MathOperation.multiply_add,
@@ -164,13 +166,13 @@ def with_options(problem: Problem, options: Any) -> Problem:
 
 
 def _kinds(kind: GemmKind, options: Any) -> list[GemmKind]:
-    """Return the kind, and with `profile_all_alignments` those of which the operands have lesser alignments."""
+    """Return the kind, and with `profile_all_alignments` those of which A and B have lesser alignments."""
     if not options.profile_all_alignments:
         return [kind]
     found = [kind]
     for most in sorted(_FEWER_ELEMENTS, reverse=True):
         try:
-            lesser: dict[str, Any] = {name: _at_most(getattr(kind, name), most) for name in ("A", "B", "C", "D")}
+            lesser: dict[str, Any] = {name: _at_most(getattr(kind, name), most) for name in ("A", "B")}
             changed = dataclasses.replace(kind, **lesser)
         except DescriptionError:  # no such alignment of this type
             continue

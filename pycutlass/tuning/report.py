@@ -14,9 +14,9 @@ from pycutlass.plan.gpus import constants_of
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.race import Contestant
 
-__all__ = ["ProblemReport", "TuningReport"]
+__all__ = ["TITLES", "ProblemReport", "TuningReport"]
 
-_TITLES = ("#", "candidate", "us", "95 %", "GFLOP/s", "% of roofline", "predicted us", "status")
+TITLES = ("#", "candidate", "us", "95 %", "GFLOP/s", "% of roofline", "predicted us", "status")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,12 @@ class ProblemReport:
         moving = self.problem.bytes / (constants.dram_gb_per_s * 1e3)
         return max(multiplying, moving) / each.median
 
+    @property
+    def title(self) -> str:
+        """The line above the table."""
+        noted = f", {self.elsewhere} measured by others just now" if self.elsewhere else ""
+        return f"{self.problem.name} on {self.gpu.name}, {self.seconds:.1f} s{noted}"
+
     def rows(self) -> list[tuple[str, ...]]:
         """Return the cells of the table."""
         return [self._row(number, each) for number, each in enumerate(self.contestants, 1)]
@@ -83,11 +89,10 @@ class ProblemReport:
         return (str(number), each.candidate.name, *times, speed, share, predicted, known)
 
     def __str__(self) -> str:
-        rows = [_TITLES, *self.rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+        rows = [TITLES, *self.rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(TITLES))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        noted = f", {self.elsewhere} measured by others just now" if self.elsewhere else ""
-        return "\n".join([f"{self.problem.name} on {self.gpu.name}, {self.seconds:.1f} s{noted}", *lines])
+        return "\n".join([self.title, *lines])
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class TuningReport:
 
     @staticmethod
     def _rich_table(table_class: Any, report: ProblemReport) -> Any:
-        table = table_class(*_TITLES, title=f"{report.problem.name} on {report.gpu.name}, {report.seconds:.1f} s")
+        table = table_class(*TITLES, title=report.title)
         for row in report.rows():
             table.add_row(*row)
         return table
