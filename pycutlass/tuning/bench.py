@@ -188,4 +188,4 @@ def _unpacked(flat: Array, problem: Problem, is_row_major: bool) -> Array:
 def _scalars(epilogue: Any) -> tuple[float, ...]:
     """Return the scalars that a launch has by default: alpha = 1, beta = 0, and the activation's own."""
     scalars = epilogue.epilogue_type(1.0, 0.0)
-    return tuple(float(getattr(scalars, name)) for name in epilogue.scalar_names)
+    return tuple(float(scalars[name]) for name in epilogue.scalar_names)

@@ -21,7 +21,7 @@ from pycutlass.tuning.known import Known
 from pycutlass.tuning.options import seconds_of
 from pycutlass.tuning.problem import considered, problems_of, with_options
 from pycutlass.tuning.progress import described, remaining, shown_progress
-from pycutlass.tuning.tuner import tune_problem
+from pycutlass.tuning.tuner import _compiling, tune_problem
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_options_are_checked(options, error, said):
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(ArgumentTypeError, match="no option of the tuner.*Did you mean"):
+    with pytest.raises(ArgumentTypeError, match=r"no option of the tuner.*Did you mean"):
         tune(PROBLEM, split_k_slice=[1])
     with pytest.raises(ArgumentTypeError, match="options must be"):
         tune(PROBLEM, options={"threads": 1})
@@ -309,7 +309,7 @@ def test_progress_is_silent_where_there_is_no_terminal(capfd):
 
 def test_progress_on_a_terminal(monkeypatch):
     controller, terminal = os.openpty()
-    with open(terminal, "w") as stderr, contextlib.ExitStack() as stack:
+    with os.fdopen(terminal, "w") as stderr, contextlib.ExitStack() as stack:
         monkeypatch.setattr("sys.stderr", stderr)
         progress = stack.enter_context(shown_progress(1, time.monotonic() + 65))
         progress("a problem")(contestants(2))
@@ -329,13 +329,9 @@ def test_what_progress_says():
 
 
 def test_an_executor_is_one():
-    with pytest.raises(ArgumentTypeError, match="executor must have `submit`.*get_executor"):
-        from pycutlass.tuning.tuner import _compiling
-
+    with pytest.raises(ArgumentTypeError, match=r"executor must have `submit`.*get_executor"):
         _compiling([], "sm_90a", TuningOptions(), object())
     with ThreadPoolExecutor(1) as pool:
-        from pycutlass.tuning.tuner import _compiling
-
         assert _compiling([], "sm_90a", TuningOptions(), pool).is_done
 
 
