@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -159,8 +160,6 @@ class GpuBench:
 
 def serve_bench(connection: Connection) -> None:
     """Measure in a process that `ChildMeasurer` has started."""
-    import contextlib
-
     with contextlib.suppress(ImportError):
         import torch  # computes the reference on the GPU  # noqa: F401
     serve(connection, GpuBench)

@@ -13,7 +13,7 @@ from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.problem import Problem
 
-__all__ = ["Artifacts", "ChildMeasurer", "FailedError", "Measurer", "WrongResultError", "serve"]
+__all__ = ["Artifacts", "Bench", "ChildMeasurer", "FailedError", "Measurer", "WrongResultError", "serve"]
 
 #: The kernels of a candidate, in the order of `Candidate.kernels`, each by target.
 Artifacts = Sequence[dict[str, Artifact]]

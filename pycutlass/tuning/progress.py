@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pycutlass.tuning.race import Contestant
 
-__all__ = ["shown_progress"]
+__all__ = ["described", "remaining", "shown_progress"]
 
 Show = Callable[[Sequence[Contestant]], None]
 
