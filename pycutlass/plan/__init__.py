@@ -4,5 +4,6 @@ from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.pick import Ranked, pick, ranking
+from pycutlass.plan.second_opinion import second_opinion
 
-__all__ = ["Candidate", "GemmKind", "Ranked", "candidates", "pick", "ranking"]
+__all__ = ["Candidate", "GemmKind", "Ranked", "candidates", "pick", "ranking", "second_opinion"]

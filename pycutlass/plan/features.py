@@ -14,7 +14,7 @@ from pycutlass.families import AMPERE, SHARED_MEMORY_LIMIT
 from pycutlass.library import MathInstruction
 from pycutlass.plan.candidate import Candidate
 
-__all__ = ["Features", "product_class"]
+__all__ = ["Bools", "Features", "Floats", "product_class", "tile_class"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -38,6 +38,14 @@ def product_class(math: MathInstruction) -> str:
     return _BYTE_CLASSES.get(math.a.short, "tf32")
 
 
+def tile_class(candidate: Candidate) -> str:
+    """Return how constants call the tile of a Hopper-native kernel: by schedule, rows and columns."""
+    tile = candidate.operation.tile_description
+    rows, columns, _ = tile.threadblock_shape
+    schedule = "" if tile.kernel_schedule is None else tile.kernel_schedule.name
+    return f"{'swapped ' if candidate.operation.swap_ab else ''}{schedule} {rows}x{columns}"
+
+
 @dataclass(frozen=True)
 class Features:
     """Arrays with an entry for each candidate, of 64-bit floats so that nothing is converted at each query.
@@ -54,7 +62,7 @@ class Features:
         What kind of kernel it is, and how it divides K.
     occupancy : array
         Threadblocks that a multiprocessor holds at once.
-    threads : array
+    threads, warps_along_m, warps_along_n : array
         Of a threadblock.
     deep_bytes : array
         Bytes of one row of a tile along K.
@@ -80,6 +88,8 @@ class Features:
     is_serial: Bools
     occupancy: Floats
     threads: Floats
+    warps_along_m: Floats
+    warps_along_n: Floats
     deep_bytes: Floats
     classes: tuple[str, ...]
     promotes: Bools
@@ -95,7 +105,7 @@ class Features:
         floats = ("rows", "columns", "depth", "cluster_rows", "cluster_columns", "slices", "swizzle", "occupancy")
         flags = ("transposed", "native", "gemv", "pingpong", "stream_k", "parallel", "serial")
         return cls(
-            **{name: column(name) for name in (*floats, "threads", "deep_bytes")},
+            **{name: column(name) for name in (*floats, "threads", "deep_bytes", "warps_along_m", "warps_along_n")},
             **{f"is_{name}": column(f"is_{name}", np.bool_) for name in flags},
             classes=tuple(row["class"] for row in rows),
             promotes=column("promotes", np.bool_),
@@ -127,6 +137,8 @@ def _row(candidate: Candidate, capability: int) -> dict[str, Any]:
         "is_serial": divides and not candidate.is_parallel,
         "occupancy": _occupancy(candidate, capability),
         "threads": tile.num_threads,
+        "warps_along_m": (tile.warp_count or (1, 1, 1))[0],
+        "warps_along_n": (tile.warp_count or (1, 1, 1))[1],
         "deep_bytes": depth * max(math.a.bits, math.b.bits) / 8,
         "class": product_class(math),
         # Sums of 8-bit floats move to registers of float32 every few instructions, unless they may be less exact.

@@ -17,18 +17,22 @@ from typing import Any
 import numpy as np
 
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.features import Features, Floats
+from pycutlass.plan.features import Bools, Features, Floats, tile_class
 from pycutlass.plan.gpus import Constants
 from pycutlass.plan.kind import GemmKind
 
 __all__ = ["Model", "Prediction"]
 
-#: Order of the norm. Of two terms that are equal, the sum takes 1.12 times as long as either.
-_ORDER = 6.0
+#: Order of the norm. Of two terms that are equal, the sum takes 1.09 times as long as either.
+_ORDER = 8.0
 #: K of one instruction of wgmma in bytes, its rows, and what shared memory delivers in a cycle, in bytes.
 _WGMMA_BYTES, _WGMMA_ROWS, _SHARED_BYTES = 32.0, 64.0, 128.0
 _PARTIAL_BYTES = 4.0  # of a partial sum
 _L2_SHARE = 0.6  # of the L2 cache that operands may fill and still stay
+_LINE_BYTES = 128.0  # of K: the usual depth of a tile
+_BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
+_LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
+_ALONE = 0.85  # time of a k-tile in a wave of hardly any tiles, of that in a full one
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Model:
 
     def predict(self, m: int, n: int, k: int, batch: int | None = None) -> Prediction:
         """Return how long each candidate takes for a problem, whether it takes it or not."""
-        f, g = self.features, self.constants
+        f = self.features
         batches = 1 if batch is None else batch
         rows, columns = np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n)
         along_m = _up(np.ceil(rows / f.rows), f.cluster_rows)
@@ -92,74 +96,76 @@ class Model:
         in_slices = np.where(f.is_stream_k & (f.slices == 1), 1.0, f.slices)
         k_tiles = np.maximum(np.ceil(np.ceil(k / in_slices) / f.depth), 1.0)
         tiles = along_m * along_n * (batches * in_slices)
-        waves = np.ceil(tiles / self._places)
-        multiplying = self._multiplying(tiles, waves, k_tiles)
+        divided = self._is_divided(tiles, k_tiles)
+        multiplying = self._multiplying(tiles, k_tiles, divided)
         computed = tiles * self._macs_of_depth * k_tiles
         power = computed / self._sustained
-        memory = self._memory(m, n, k, batches, along_m, along_n, waves)
-        adding = self._adding(m, n, batches, tiles, k_tiles)
+        memory = self._memory(m, n, k, batches, along_m, along_n)
+        adding = self._adding(m, n, tiles, divided)
         work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
-        total = np.where(f.is_gemv, self._gemv(m, n, k, batches, along_m, along_n), self._start + work + adding)
-        return Prediction(total, waves, multiplying, memory, power, adding)
+        total = np.where(
+            f.is_gemv, self._gemv(m, n, k, batches, along_m, along_n), (self._start + work + adding) * self._margin
+        )
+        return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, adding)
 
-    def _multiplying(self, tiles: Floats, waves: Floats, k_tiles: Floats) -> Floats:
+    def _multiplying(self, tiles: Floats, k_tiles: Floats, divided: Bools) -> Floats:
         """Return the microseconds of all waves of tiles."""
-        f, wave, depth = self.features, self._wave, self._depth
-        # Stream-K gives each place as many k-tiles as any other; what else ends between tiles has a last wave of which
-        # each place has fewer tiles at once.
-        even = tiles * k_tiles / self._places
-        in_full = np.floor(tiles / self._places)
-        rest = np.ceil((tiles - in_full * self._places) / self._multiprocessors)
-        whole = in_full * (wave + depth * k_tiles) + np.minimum(rest, 1.0) * wave + self._depth_of(rest) * k_tiles
-        if self._fitted is not None:
-            measured, last_wave, last_depth = self._fitted
-            whole = np.where(
-                measured, in_full * (wave + depth * k_tiles) + (rest > 0) * (last_wave + last_depth * k_tiles), whole
-            )
-        divided = f.is_stream_k & (f.slices == 1) & (waves * self._places > tiles)
-        result: Floats = np.where(divided, wave + depth * even, whole)
+        wave, depth, last_wave, last_depth = self._wave, self._depth, self._last_wave, self._last_depth
+        full = np.floor(tiles / self._places)
+        rest = tiles / self._places - full
+        at_once = np.ceil(rest * self.features.occupancy)  # of a multiprocessor in the last wave
+        # Multiprocessors that have nothing left to do leave power and bandwidth to the others.
+        last = last_depth * (_ALONE + (1 - _ALONE) * rest) * np.maximum(at_once / self.features.occupancy, self._least)
+        # Where there is but one tile, one of the two warp groups of a pingpong kernel has nothing to do.
+        last = np.where(self.features.is_pingpong & (full == 0), last * self.constants.native["pingpong_alone"], last)
+        whole = full * (wave + depth * k_tiles) + np.where(rest > 0, last_wave + last * k_tiles, 0.0)
+        result: Floats = np.where(divided, wave + depth * (tiles * k_tiles / self._places), whole)
         return result
 
-    def _depth_of(self, tiles: Floats) -> Floats:
-        """Return the microseconds of a k-tile of a wave in which a multiprocessor has so many tiles at once."""
-        one: Floats = np.maximum(self._latency, self._depth / self.features.occupancy * tiles)
-        return np.where(tiles > 0, one, 0.0)
+    def _is_divided(self, tiles: Floats, k_tiles: Floats) -> Bools:
+        """Return where stream-K divides tiles: CUTLASS leaves them whole where a last wave is half full or more."""
+        f = self.features
+        full = np.floor(tiles / self._places) * self._places
+        rest = tiles - full
+        sparse = (rest > 0) & (~f.is_native | (2 * rest < self._places)) & (k_tiles > _LEAST_K_TILES)
+        result: Bools = f.is_stream_k & (f.slices == 1) & sparse
+        return result
 
-    def _memory(self, m: int, n: int, k: int, batches: int, along_m: Floats, along_n: Floats, waves: Floats) -> Floats:
+    def _memory(self, m: int, n: int, k: int, batches: int, along_m: Floats, along_n: Floats) -> Floats:
         """Return the microseconds in which memory delivers the operands and takes D.
 
-        Operands that do not stay in the L2 cache are read again by each wave, as far as its tiles do not share them;
-        a swizzle makes a wave's tiles a square rather than a strip.
+        An operand that does not stay in the L2 cache is read again for each group of tiles that work at the same time
+        along the other; a swizzle makes such a group a square rather than a strip.
         """
         f, g = self.features, self.constants
-        of_a, of_b, of_d = self._bytes
-        once = batches * (m * k * of_a + k * n * of_b + m * n * of_d)
-        inputs = m * k * of_a + k * n * of_b
-        start = g.native["dram_start_us"]
-        if inputs <= _L2_SHARE * g.l2_bytes:
-            return np.full(len(self.candidates), once / (g.dram_gb_per_s * 1e3) + start)
+        per_a, per_b, per_d = self._bytes
+        of_a, of_b, of_d = m * k * per_a, k * n * per_b, m * n * per_d
+        least = batches * (of_a + of_b + of_d)
+        start = g.dram_start_us * min(1.0, least / g.dram_start_bytes)
+        kept = _L2_SHARE * g.l2_bytes
+        if of_a + of_b <= kept:
+            return np.full(len(self.candidates), least / (g.dram_gb_per_s * 1e3) + start)
         shorter, longer = np.minimum(along_m, along_n), np.maximum(along_m, along_n)
-        across = np.minimum(
-            np.minimum(shorter, f.swizzle * np.maximum(1.0, np.ceil(self._places / longer))), self._places
+        across = np.minimum(shorter, f.swizzle * np.maximum(1.0, np.ceil(self._places / (f.swizzle * longer))))
+        along = np.maximum(np.minimum(longer, np.floor(self._places / across)), 1.0)
+        is_flat = along_m <= along_n
+        by_rows = np.ceil(along_n / np.where(is_flat, along, across))  # how often the rows of the kernel are read
+        by_columns = np.ceil(along_m / np.where(is_flat, across, along))
+        of_rows, of_columns = np.where(f.is_transposed, of_b, of_a), np.where(f.is_transposed, of_a, of_b)
+        read = (
+            np.where(of_rows > kept, by_rows, 1.0) * of_rows + np.where(of_columns > kept, by_columns, 1.0) * of_columns
         )
-        along = np.minimum(longer, np.ceil(self._places / across))
-        fewer_rows = along_m <= along_n
-        wave_rows, wave_columns = np.where(fewer_rows, across, along), np.where(fewer_rows, along, across)
-        read = wave_rows * f.rows * (k * of_a) + wave_columns * f.columns * (k * of_b)
-        again = batches * np.minimum(waves * read, (along_n + along_m) * inputs)
-        result: Floats = np.maximum(once, again + batches * m * n * of_d) / (g.dram_gb_per_s * 1e3) + start
+        result: Floats = (batches * (read + of_d)) / (g.dram_gb_per_s * 1e3) + start
         return result
 
-    def _adding(self, m: int, n: int, batches: int, tiles: Floats, k_tiles: Floats) -> Floats:
-        """Return the microseconds of adding up what slices of K have summed."""
+    def _adding(self, m: int, n: int, tiles: Floats, divided: Bools) -> Floats:
+        """Return the microseconds of adding up what slices of K have summed, and of preparing for it."""
         f, g = self.features, self.constants
-        peers = np.where(f.is_serial, f.slices, 1.0)
-        split = np.maximum(np.ceil(self._places / np.maximum(tiles, 1.0)), 1.0)
-        uneven = (tiles < self._places) | (np.mod(tiles, self._places) > 0)
-        divided = f.is_stream_k & (f.slices == 1) & uneven
-        peers = np.where(divided, split, peers)
-        of_tile = f.rows * f.columns * _PARTIAL_BYTES * 2
+        peers = np.where(divided, np.maximum(np.ceil(self._places / np.maximum(tiles, 1.0)), 2.0), 1.0)
+        peers = np.where(f.is_serial, f.slices, peers)
+        of_tile = f.rows * f.columns * (_PARTIAL_BYTES * 2)  # written by one threadblock, and read by the next
         fixup = np.where(peers > 1, peers * of_tile / self._fixup + self._fixed, 0.0)
+        fixup = np.where(f.is_stream_k, np.maximum(fixup, g.native["scheduler_us"]), fixup)
         partial = f.slices * (m * n * _PARTIAL_BYTES * 2) / (g.dram_gb_per_s * 1e3)
         result: Floats = np.where(f.is_parallel, self._reduction + partial, fixup)
         return result
@@ -223,37 +229,73 @@ class Model:
         cycle = g.clock_ghz * 1e3
         rates = np.array([g.macs_per_cycle[name] for name in f.classes])
         efficiency = np.array([g.ampere["efficiency"][name] for name in f.classes])
+        of_wgmma = np.array([g.native["efficiency"].get(name, 1.0) for name in f.classes])
+        lines = f.deep_bytes / _LINE_BYTES
+        between = np.where(f.is_pingpong, g.native["pingpong_depth_cycles"], g.native["cooperative_depth_cycles"])
         # wgmma reads A and B from shared memory; with few columns it waits for A.
         steps = f.rows / _WGMMA_ROWS * (f.deep_bytes / _WGMMA_BYTES)
         by_shared = steps * (_WGMMA_ROWS + f.columns) * _WGMMA_BYTES / _SHARED_BYTES
+        # Each warp of mma.sync reads the rows and columns that are its own.
+        by_fragments = (f.warps_along_n * f.rows + f.warps_along_m * f.columns) * f.deep_bytes / _SHARED_BYTES
         multiplied = np.where(
             f.is_native,
-            np.maximum(self._macs_of_depth / (rates * g.native["efficiency"]), by_shared),
-            self._macs_of_depth * f.occupancy / (rates * efficiency),
+            np.maximum(self._macs_of_depth / (rates * of_wgmma), by_shared) + between * lines,
+            (np.maximum(self._macs_of_depth / (rates * efficiency), by_fragments) + g.ampere["between_cycles"])
+            * f.occupancy,
         )
         multiplied = multiplied * np.where(f.promotes, g.native["promotion"], 1.0)
         loaded = (f.rows / f.cluster_columns + f.columns / f.cluster_rows) * f.deep_bytes * f.occupancy
-        cycles = np.maximum(multiplied, loaded / g.l2_bytes_per_cycle)
-        depth = np.maximum(cycles / cycle, self._latency)
-        return self._measured("depth", depth)
+        cycles = np.maximum(multiplied, loaded / g.l2_bytes_per_cycle + _BARRIER_CYCLES)
+        return self._measured("depth", np.maximum(cycles, np.where(f.is_native, 0.0, g.ampere["depth_cycles"])) / cycle)
 
     @cached_property
-    def _latency(self) -> Floats:
-        """Least microseconds of a k-tile of an Ampere-style kernel: its warps wait for each other and for memory."""
+    def _least(self) -> Floats:
+        """Least share of a full wave's k-tile that one takes with fewer tiles on a multiprocessor.
+
+        Warps of an Ampere-style kernel wait for each other and for memory, however few there are.
+        """
         f, g = self.features, self.constants
-        least: Floats = np.where(f.is_native, 0.0, g.ampere["depth_cycles"] / (g.clock_ghz * 1e3))
+        waited = g.ampere["depth_cycles"] / (g.clock_ghz * 1e3) / self._depth
+        least: Floats = np.where(f.is_native, 0.0, np.minimum(waited, 1.0))
         return least
 
     @cached_property
-    def _wave(self) -> Floats:
-        """Microseconds of a wave beside its k-tiles: the epilogue, which pingpong kernels hide behind the next tile."""
+    def _last_wave(self) -> Floats:
+        return self._measured("last_wave", self._epilogue)
+
+    @cached_property
+    def _last_depth(self) -> Floats:
+        return self._measured("last_depth", self._depth)
+
+    @cached_property
+    def _epilogue(self) -> Floats:
+        """Microseconds of writing a tile where nothing hides it; pingpong kernels hide it behind the next tile."""
         f, g = self.features, self.constants
         cycle = g.clock_ghz * 1e3
         written = f.rows * f.columns * (self._bytes[2] / cycle)
         cooperative = g.native["cooperative_wave_us"] + written / g.native["epilogue_bytes_per_cycle"]
         native = np.where(f.is_pingpong, g.native["pingpong_wave_us"], cooperative)
-        wave = np.where(f.is_native, native, g.ampere["wave_us"] + written / g.l2_bytes_per_cycle)
-        return self._measured("wave", wave)
+        result: Floats = np.where(f.is_native, native, g.ampere["wave_us"] + written / g.l2_bytes_per_cycle)
+        return result
+
+    @cached_property
+    def _wave(self) -> Floats:
+        """Microseconds of a wave beside its k-tiles; a cooperative kernel waits for operands anew after each."""
+        f, g = self.features, self.constants
+        turns = np.where(f.is_native & ~f.is_pingpong, g.native["cooperative_turn_us"], 0.0)
+        return self._measured("wave", self._epilogue + turns)
+
+    @cached_property
+    def _margin(self) -> Floats:
+        """How much longer a tile is taken to need that nothing was measured of, on the GPU that the constants are of.
+
+        The smallest of many predictions is one that errs on the low side, and those of tiles that nobody has measured
+        err most.
+        """
+        native = self.constants.native
+        known = [tile_class(candidate) in native["measured"] for candidate in self.candidates]
+        result: Floats = np.where(self.features.is_native & ~np.array(known, np.bool_), native["margin"], 1.0)
+        return result
 
     @cached_property
     def _start(self) -> Floats:
@@ -297,15 +339,6 @@ class Model:
         return np.array(
             [value if fit is None else getattr(fit, name) for fit, value in zip(fits, analytic, strict=True)]
         )
-
-    @cached_property
-    def _fitted(self) -> tuple[Any, Floats, Floats] | None:
-        """Which candidates were measured, and the constants of their last waves; None where none was."""
-        fits = self._fits
-        if not any(fits):
-            return None
-        last = [(0.0, 0.0) if fit is None else (fit.last_wave, fit.last_depth) for fit in fits]
-        return np.array([fit is not None for fit in fits]), *np.array(last).T
 
 
 def _up(values: Floats, steps: Floats) -> Floats:

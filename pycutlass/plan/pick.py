@@ -107,7 +107,8 @@ def pick(
     """Return the likely fastest candidate for a problem.
 
     It is the same in every process. Among candidates that take at most 1 % longer than the best, one that is compiled
-    already is taken instead where it adds up products in the same order: so results do not depend on what a cache holds.
+    already is taken instead where it adds up products in the same order, so that results do not depend on what a cache
+    holds.
 
     Parameters
     ----------

@@ -52,6 +52,10 @@ class Constants:
         Size of the L2 cache.
     l2_bytes_per_cycle, dram_gb_per_s : float
         What one multiprocessor takes from the L2 cache, and all of them from memory.
+    dram_start_us, dram_start_bytes : float
+        How long memory takes until it delivers at that rate, of problems that read so much or more.
+    dram_start_us, dram_start_bytes : float
+        How long memory takes until it delivers at that rate, of problems that read so much or more.
     macs_per_cycle : mapping
         Multiply-adds of a multiprocessor in a cycle, by class of product (`features.product_class`).
     sustained : mapping
@@ -72,9 +76,11 @@ class Constants:
     l2_bytes: int
     l2_bytes_per_cycle: float
     dram_gb_per_s: float
+    dram_start_us: float
+    dram_start_bytes: float
     macs_per_cycle: Mapping[str, float]
     sustained: Mapping[str, float]
-    native: Mapping[str, float]
+    native: Mapping[str, Any]
     ampere: Mapping[str, Any]
     gemv: Mapping[str, float]
     sources: Mapping[str, str]
@@ -114,7 +120,7 @@ def shipped() -> tuple[Constants, ...]:
 
 @lru_cache(maxsize=32)  # a program meets a few models of GPU
 def constants_of(gpu: device.Device) -> Constants:
-    """Return the constants of a GPU: of its model, else of the usual one of its capability or of the nearest earlier."""
+    """Return the constants of a GPU: of its model, else of the usual one of its capability or the nearest earlier."""
     return _nearest(gpu.name, gpu.compute_capability).of_size(gpu.sm_count)
 
 
