@@ -5,9 +5,20 @@ Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and w
 """
 
 from pycutlass.tuning.farm import RayExecutor
+from pycutlass.tuning.files import problem_of, read_problems
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.report import ProblemReport, TuningReport
 from pycutlass.tuning.tuner import compile_candidates, tune
 
-__all__ = ["Problem", "ProblemReport", "RayExecutor", "TuningOptions", "TuningReport", "compile_candidates", "tune"]
+__all__ = [
+    "Problem",
+    "ProblemReport",
+    "RayExecutor",
+    "TuningOptions",
+    "TuningReport",
+    "compile_candidates",
+    "problem_of",
+    "read_problems",
+    "tune",
+]
