@@ -59,6 +59,11 @@ class GpuBench:
         self._launches: dict[int, Callable[[], object]] = {}
         self._timer = DeviceTimer(cold_l2=options.cold_l2, seconds=0, least_rounds=_SAMPLES, warmup=1)
 
+    def expect(self, candidate: Candidate) -> None:
+        """Compute what all candidates are compared with: all of a problem round its operands in the same way."""
+        if self._sums is None:
+            self._sums = self._sums_of(candidate.operation)
+
     def prepare(self, number: int, candidate: Candidate, artifacts: Artifacts, is_checked: bool) -> None:
         """Make the launch of a candidate, and compare its result with the reference.
 
@@ -111,7 +116,8 @@ class GpuBench:
             raise WrongResultError("it wrote beside D")
         problem, operation = self._problem, candidate.operation
         D = _unpacked(written.view(problem.kind.D.type.dtype), problem, problem.kind.D.is_row_major)
-        rows, exact = self._exact(problem.kind.epilogue, operation)
+        self.expect(candidate)
+        rows, exact = self._exact(problem.kind.epilogue)
         found = D[..., rows, :].astype(np.float64)
         slices = 1 if candidate.is_parallel else candidate.split_k_slices
         relative, absolute = reference.tolerance(operation, problem.k, slices=slices)
@@ -124,10 +130,9 @@ class GpuBench:
                 f"{found[place]} instead of {exact[place]}"
             )
 
-    def _exact(self, epilogue: Any, operation: Any) -> tuple[Array, Array]:
+    def _exact(self, epilogue: Any) -> tuple[Array, Array]:
         """Return the rows of D that are checked, and what is right there, in f64."""
-        if self._sums is None:
-            self._sums = self._sums_of(operation)
+        assert self._sums is not None
         rows, sums = self._sums
         exact = epilogue.reference(sums, None, _scalars(epilogue), np.dtype(np.float64))
         return rows, epilogue.output.round(exact).astype(np.float64) if epilogue.output.is_integer else exact

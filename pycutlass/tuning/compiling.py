@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,11 @@ class LocalCompiling:
         self._missing = len(candidates)
         environment = {} if jobs is None else {"PYCUTLASS_JOBS": str(jobs)}
         self._child = Child("pycutlass.tuning.compiling:serve_compiler", tmp_dir=tmp_dir, environment=environment)
-        self._child.send((list(candidates), target))
+        try:
+            self._child.send((list(candidates), target))
+        except ChildEndedError as error:
+            self._child.end()
+            raise ToolkitError(f"the process that compiles candidates has ended: {error}") from None
 
     @property
     def is_done(self) -> bool:
@@ -113,7 +117,7 @@ class FarmCompiling:
     def _result(self, future: Future[Artifacts | str]) -> Artifacts | str:
         try:
             made = future.result()
-        except (CancelledError, Exception) as error:  # of the farm, whatever library it is
+        except Exception as error:  # of the farm, whatever library it is
             return f"its job failed: {type(error).__name__}: {error}"
         if not isinstance(made, str):
             with contextlib.suppress(CacheError):  # kernels are here all the same

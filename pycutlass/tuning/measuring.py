@@ -48,6 +48,9 @@ class Measurer(Protocol):
 class Bench(Protocol):
     """What a child measures with."""
 
+    def expect(self, candidate: Candidate) -> None:
+        """Compute what all candidates are compared with; `candidate` says how operands are rounded."""
+
     def prepare(self, number: int, candidate: Candidate, artifacts: Artifacts, is_checked: bool) -> None:
         """Make a candidate ready; raise WrongResultError where it is to be checked and is wrong."""
 
@@ -75,11 +78,15 @@ class ChildMeasurer:
         self._child: Child | None = None
         self._known: dict[int, tuple[Candidate, Artifacts]] = {}
         self._ready: set[int] = set()
+        self._has_reference = False
         self.started = 0
 
     def check(self, number: int, candidate: Candidate, artifacts: Artifacts) -> None:
         """Make a candidate ready, and compare its results with the reference."""
         self._known[number] = candidate, artifacts
+        if self._child is None or not self._has_reference:  # which takes longer than any launch
+            self._ask(("expect", candidate), _START_SECONDS)
+            self._has_reference = True
         self._ask(("prepare", number, candidate, artifacts, True), self._options.timeout)
         self._ready.add(number)
 
@@ -99,6 +106,7 @@ class ChildMeasurer:
             self._child.end()
             self._child = None
         self._ready.clear()
+        self._has_reference = False
 
     def _ask(self, message: tuple[Any, ...], seconds: float) -> Any:
         """Return the answer to a message; where none comes the child is ended, and the candidate has failed."""
@@ -163,10 +171,7 @@ def serve(connection: Connection, make: Callable[[Problem, TuningOptions], Bench
 
 def _answer(bench: Bench, what: str, rest: Sequence[Any]) -> tuple[str, Any]:
     try:
-        if what == "measure":
-            return "ok", bench.measure(*rest)
-        bench.prepare(*rest)
-        return "ok", None
+        return "ok", getattr(bench, what)(*rest)
     except WrongResultError as error:
         return "wrong", str(error)
     except DriverError as error:

@@ -169,7 +169,10 @@ class Race:
         for number, made in self._compiling.ready(wait):
             each = self._all[number]
             if isinstance(made, str):
-                self._fail(each, "failed", made)
+                each.status, each.reason = (
+                    "failed",
+                    made,
+                )  # not kept: a compiler that lacked memory may have it next time
                 continue
             if self._left <= 0:
                 return

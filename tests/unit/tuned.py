@@ -113,6 +113,9 @@ class _Fake:
     def __init__(self, problem: Problem, options: Any) -> None:
         self._number: dict[int, Any] = {}
 
+    def expect(self, candidate: Any) -> None:
+        return
+
     def prepare(self, number: int, candidate: Any, artifacts: Any, is_checked: bool) -> None:
         self._number[number] = artifacts
         behaviour = artifacts
