@@ -169,10 +169,7 @@ class Race:
         for number, made in self._compiling.ready(wait):
             each = self._all[number]
             if isinstance(made, str):
-                each.status, each.reason = (
-                    "failed",
-                    made,
-                )  # not kept: a compiler that lacked memory may have it next time
+                each.status, each.reason = "failed", made  # not kept: what a compiler lacked may be there next time
                 continue
             if self._left <= 0:
                 return

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,6 +336,40 @@ def test_an_executor_is_one():
         _compiling([], "sm_90a", TuningOptions(), object())
     with ThreadPoolExecutor(1) as pool:
         assert _compiling([], "sm_90a", TuningOptions(), pool).is_done
+
+
+def test_a_tuner_that_is_killed_loses_only_what_it_was_measuring(database):
+    """What it had measured often enough is known, and its claims are free."""
+    program = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from tuned import *
+from pycutlass.trials import Database
+from pycutlass.tuning import TuningOptions
+from pycutlass.tuning.known import Known
+from pycutlass.tuning.tuner import tune_problem
+class Stuck(Noisy):
+    def measure(self, number, seconds):
+        if len(self.asked) == 2:
+            print("stuck", flush=True)
+            time.sleep(1000)
+        return super().measure(number, seconds)
+options = TuningOptions(least_rounds=3)
+known = Known(Database(sys.argv[2]), MACHINE, options)
+stuck = lambda *_: Stuck([10.0, 10.0, 10.0])
+tune_problem(PROBLEM, contestants(3), GPU, options, time.monotonic() + 100, known, measurer=stuck, compiling=Instantly)
+"""
+    command = [sys.executable, "-c", program, str(Path(__file__).parent), str(database.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "stuck\n"
+        _, measurer = tuned(database, [10.0])  # the first one is either known or claimed
+        assert not measurer.asked
+        other.kill()
+    report, measurer = tuned(database, [10.0, 10.0, 10.0])
+    assert set(measurer.asked) == {0}  # of three, two were kept, and the third is measured now
+    assert len(report.measured) == 3 and sum(each.is_known for each in report.measured) == 2
+    assert database.verify() == []
 
 
 def test_the_public_name():
