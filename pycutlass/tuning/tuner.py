@@ -10,7 +10,7 @@ from typing import Any
 from pycutlass import device
 from pycutlass.calls import public, shown
 from pycutlass.device import Device
-from pycutlass.errors import ArgumentTypeError
+from pycutlass.errors import ArgumentTypeError, DeviceError
 from pycutlass.plan.gpus import present_or_named
 from pycutlass.plan.measured import machine_of
 from pycutlass.trials import Database
@@ -36,7 +36,7 @@ def tune(
     executor: Any = None,
     **changes: Any,
 ) -> TuningReport:
-    """Measure which candidates are the fastest for problems, on the current GPU, and keep the times in the database.
+    """Measure which candidates are the fastest for problems, on the first GPU, and keep the times in the database.
 
     The best candidates by the prediction are compiled, and those that are ready are measured meanwhile, in a process of
     its own: what hangs or crashes there costs only itself. Results are compared with a reference first. Candidates
@@ -69,7 +69,7 @@ def tune(
     ArgumentError, ArgumentTypeError
         Something else than described, or a problem that no kernel takes: before anything is compiled.
     DeviceError
-        There is no GPU: before anything is compiled; or none of its processes can start.
+        There is no GPU, or another one than the first is current: before anything is compiled; or none of its processes can start.
     ToolkitError
         There is no compiler.
 
@@ -83,7 +83,7 @@ def tune(
     chosen = _chosen(options).changed(**changes)
     seconds, listed = seconds_of(budget), [with_options(each, chosen) for each in problems_of(problems)]
     device.require()
-    gpu = device.describe(device.current())
+    gpu = _first_gpu()
     candidates = [considered(each, chosen, gpu) for each in listed]
     known = Known(Database() if database is None else database, machine_of(gpu.ordinal), chosen)
     deadline, reports = time.monotonic() + seconds, []
@@ -184,6 +184,17 @@ def _compiling(candidates: Sequence[Any], target: str, options: TuningOptions, e
             f"Dask it is client.get_executor()"
         )
     return FarmCompiling(candidates, target, executor)
+
+
+def _first_gpu() -> Device:
+    """Return the GPU that is measured: processes that measure begin with the first one as the current one."""
+    current = device.current()
+    if current:
+        raise DeviceError(
+            f"the tuner measures on the first GPU, 0, and GPU {current} is current: make 0 current, or set "
+            f"CUDA_VISIBLE_DEVICES so that the GPU that is meant is the first"
+        )
+    return device.describe(current)
 
 
 def _chosen(options: TuningOptions | None) -> TuningOptions:

@@ -156,6 +156,13 @@ def test_without_a_gpu_it_says_so_first(monkeypatch):
         tune(PROBLEM)
 
 
+def test_another_gpu_than_the_first_is_not_measured_in_its_name(monkeypatch):
+    monkeypatch.setattr("pycutlass.device.require", lambda: None)
+    monkeypatch.setattr("pycutlass.device.current", lambda: 1)
+    with pytest.raises(DeviceError, match="measures on the first GPU, 0, and GPU 1 is current"):
+        tune(PROBLEM)
+
+
 def test_what_is_compiled_needs_no_gpu(monkeypatch):
     monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
     given: list[Any] = []
