@@ -69,7 +69,8 @@ def tune(
     ArgumentError, ArgumentTypeError
         Something else than described, or a problem that no kernel takes: before anything is compiled.
     DeviceError
-        There is no GPU, or another one than the first is current: before anything is compiled; or none of its processes can start.
+        There is no GPU, or another one than the first is current: before anything is compiled. Or the process that
+        measures cannot start.
     ToolkitError
         There is no compiler.
 
