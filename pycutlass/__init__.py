@@ -53,6 +53,7 @@ if _typing.TYPE_CHECKING:
     from pycutlass.plan.gemm import Gemm
     from pycutlass.plan.matmul import linear, matmul
     from pycutlass.timing import DeviceTimer
+    from pycutlass.tuning import tune
 
 __all__ = [
     "Conv2dArguments",
@@ -115,6 +116,7 @@ __all__ = [
     "tanh",
     "tile_descriptions",
     "tile_use",
+    "tune",
 ]
 
 
@@ -144,6 +146,7 @@ _LATER = {
     "DeviceTimer": "timing",
     "Gemm": "plan.gemm",
     **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
+    "tune": "tuning",
 }
 
 

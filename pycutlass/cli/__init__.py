@@ -23,6 +23,7 @@ from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.output import AsJson, ago, print_json, print_table
 from pycutlass.cli.stale import stale
 from pycutlass.cli.table import UNITS, size
+from pycutlass.cli.tuning import profile, tune_file
 from pycutlass.compiler.choice import check_target
 from pycutlass.errors import PyCutlassError
 
@@ -38,6 +39,8 @@ app = typer.Typer(
 cache = typer.Typer(help="Look after the cache of compiled kernels.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(cache, name="cache")
 app.add_typer(db.commands, name="db")
+app.command("tune")(tune_file)
+app.command()(profile)
 
 _OFTEN = "; may be repeated, or several between commas."
 

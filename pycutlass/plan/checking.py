@@ -38,7 +38,7 @@ def checked(plan: Any, seed: int) -> float:
     beside = np.concatenate([around[..., :_GUARD, :], around[..., _GUARD + m :, :]], axis=-2)
     if np.any(beside.astype(np.float64) != _CANARY):
         raise ArgumentError(f"{plan.operation.procedural_name()} wrote beside D, within {_GUARD} rows of it")
-    candidate = plan._candidate(m)
+    candidate = plan._choices.of(m)
     operation = candidate.operation
     scalars = dict(zip(kind.epilogue.scalar_names, operation.epilogue_type(**plan._scalars).values, strict=False))
     arrays = {"A": a, "B": b} | ({} if c is None else {"C": c})

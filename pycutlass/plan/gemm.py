@@ -8,20 +8,21 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from pycutlass import compiler, device
+from pycutlass import compiler
 from pycutlass.calls import public, shown
-from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
-from pycutlass.plan.building import build_for, without_gpu
+from pycutlass.plan.building import build_for
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
+from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import new_tensor
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, kind_of
 from pycutlass.plan.launches import Launch
-from pycutlass.plan.pick import Ranked, pick, ranking
+from pycutlass.plan.measured import generation
+from pycutlass.plan.pick import Ranked, ranking
 from pycutlass.plan.readings import (
     about_c,
     batches,
@@ -33,7 +34,6 @@ from pycutlass.plan.readings import (
     needs_source,
     packed_form,
     place,
-    range_of,
     size_of,
 )
 from pycutlass.spec import view_of
@@ -123,7 +123,8 @@ class Gemm:
         self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
         self._take_inputs(alpha, beta, epilogue_inputs)
-        self._reads_c, self._choices = c is not None, dict[int, Candidate]()
+        self._reads_c = c is not None
+        self._choices = Choices(self.kind, size[1:], batch, self._device)
         self._start()
 
     def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
@@ -149,15 +150,26 @@ class Gemm:
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
-        self._lock, self._held = threading.Lock(), (None, None, None, None)
+        self._held: tuple[Any, Any, Any, Any] = (None, None, None, None)
+        self._generation = generation.number
         self.reset_operands()
 
     # What users ask of a plan
 
     @property
+    def size(self) -> tuple[int, int, int]:
+        """M, N and K that the plan was made with."""
+        return self._size
+
+    @property
+    def batch(self) -> int | None:
+        """Number of matrices, where the plan is for a batch."""
+        return self._batch
+
+    @property
     def candidate(self) -> Candidate:
         """The kernel with the options of its launch, for the M that the plan was made with."""
-        return self._candidate(self._size[0])
+        return self._choices.of(self._size[0])
 
     @property
     def operation(self) -> GemmOperationUniversal:
@@ -166,11 +178,11 @@ class Gemm:
 
     def candidates(self) -> tuple[Ranked, ...]:
         """Return all kernels that take the problem, the likely fastest first."""
-        return tuple(ranking(self.kind, *self._size, self._batch, self._gpu))
+        return tuple(ranking(self.kind, *self._size, self._batch, self._choices.gpu))
 
     def explain(self) -> str:
         """Return, as text, which kernels were considered, what is predicted of them, and why one was chosen."""
-        return picture.explained(self.candidate, self.candidates(), self._size, self._batch, self._gpu)
+        return picture.explained(self.candidate, self.candidates(), self._size, self._batch, self._choices.gpu)
 
     def compile(self) -> None:
         """Compile the kernel for the M that the plan was made with; `run` does so where it is not yet compiled."""
@@ -178,8 +190,8 @@ class Gemm:
 
     def manifest(self) -> dict[str, Any]:
         """Return what has to be compiled for the ranges of M that were used so far, in JSON's types."""
-        self._candidate(self._size[0])
-        chosen = [self._choices[most] for most in sorted(self._choices)]
+        self._choices.of(self._size[0])
+        chosen = self._choices.made()
         return picture.manifest(tuple(dict.fromkeys(kernel for each in chosen for kernel in each.kernels)))
 
     def check(self, seed: int = 0) -> float:
@@ -235,6 +247,8 @@ class Gemm:
             out = held if out is None else out
         if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
             self._refuse(a, b, c, epilogue_inputs)
+        if self._generation != generation.number:  # a tuner has measured, and another kernel may be chosen
+            self._generation, self._local = generation.number, threading.local()
         try:
             launch, is_host, like = self._local.launches[a.shape]
         except (AttributeError, KeyError, TypeError):  # the first of this thread, or of this M
@@ -317,30 +331,9 @@ class Gemm:
         """How many tensors the epilogue has beside C and D."""
         return len(self.kind.epilogue.ports)
 
-    @property
-    def _gpu(self) -> Device:
-        return without_gpu() if self._device is None else device.describe(self._device)
-
-    def _candidate(self, m: int) -> Candidate:
-        """Return the candidate for the range of M that `m` is in, chosen when it is first asked for.
-
-        It is chosen for the end of the range, so that it does not depend on which M came first.
-        """
-        most = range_of(m)
-        found = self._choices.get(most)
-        if found is None:
-            try:
-                found = pick(self.kind, most, *self._size[1:], self._batch, self._gpu)
-                found.operation.supports(found.size(m, *self._size[1:], self._batch)).require()
-            except ArgumentError:  # which takes no problem of that M, perhaps for an alignment
-                return pick(self.kind, m, *self._size[1:], self._batch, self._gpu)
-            with self._lock:
-                found = self._choices.setdefault(most, found)
-        return found
-
     def _compiled(self, m: int) -> Candidate:
         """Return the candidate for `m`, with what runs on the GPU where there is one."""
-        candidate = self._candidate(m)
+        candidate = self._choices.of(m)
         for kernel in candidate.kernels:
             kernel._is_compiled_when_used = True
         if self._device is not None:
@@ -362,20 +355,21 @@ class Gemm:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        chosen = {most: candidate.choice() for most, candidate in self._choices.items()}
         state = (self.kind, self._size, self._batch, self._device, self._scalars, self._reads_c)
-        return _restored, (*state, chosen)
+        return _restored, (*state, *self._choices.state())
 
     def __repr__(self) -> str:
         m, n, k = self._size
         return f"<Gemm of {m}x{n}x{k} (M x N x K), {batches(self._batch)}, on {place(self._device)}>"
 
 
-def _restored(kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any) -> Gemm:
+def _restored(
+    kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any, measured: Any
+) -> Gemm:
     """Return the plan that was pickled or copied, with what was chosen."""
     plan = Gemm.__new__(Gemm)
     plan.kind, plan._size, plan._batch, plan._device = kind, size, batch, where
     plan._scalars, plan._reads_c = scalars, reads_c
-    plan._choices = {most: Candidate.of(kind, choice) for most, choice in chosen.items()}
+    plan._choices = Choices(kind, size[1:], batch, where, chosen, measured)
     plan._start()
     return plan

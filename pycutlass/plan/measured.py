@@ -5,25 +5,43 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from pycutlass import device
+from pycutlass import config, device
 from pycutlass.cache import KernelCache
 from pycutlass.compiler.tools import device_compiler_release
 from pycutlass.epilogue import Epilogue
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, ToolkitError
 from pycutlass.library import TensorDescription
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
 from pycutlass.toolkit import find_cutlass
 from pycutlass.trials import Database, Machine, Trial
+from pycutlass.trials.values import CONDITIONS
 from pycutlass.types import element
 from pycutlass.version import __version__
 
-__all__ = ["fastest_measured", "machine_of", "problem_record"]
+__all__ = ["Generation", "fastest_measured", "generation", "machine_of", "problem_record", "tuned"]
 
 #: How many candidates of a problem are looked at, of which some may be none to this version of PyCUTLASS.
 _LOOKED_AT = 8
+
+
+class Generation:
+    """How often this process has measured: what was chosen before that is chosen anew."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def begin(self) -> None:
+        """Have what was chosen so far be chosen anew."""
+        self.number += 1
+        _default_database.cache_clear()
+
+
+#: One for the process, as plans that `matmul` makes are: a tuner changes what all of them would choose.
+generation = Generation()
 
 
 def problem_record(kind: GemmKind, m: int, n: int, k: int, batch: int | None = None) -> dict[str, Any]:
@@ -93,6 +111,31 @@ def fastest_measured(
         if is_supported:
             return candidate, trial
     return None
+
+
+def tuned(kind: GemmKind, size: tuple[int, int, int], batch: int | None, ordinal: int) -> Candidate | None:
+    """Return what the user's database has as the fastest candidate on GPU `ordinal`, first with a cold L2 cache.
+
+    None where nothing was measured, or nothing can be looked up: times are kept by the compiler that kernels were made
+    with, so a machine without one has none.
+
+    Raises
+    ------
+    CacheError
+        The database was named, by ``PYCUTLASS_DATABASE``, and cannot be used.
+    """
+    try:
+        machine = machine_of(ordinal)
+    except ToolkitError:
+        return None
+    database = _default_database(config.database_file() or config.cache_directory())
+    found = (fastest_measured(database, machine, kind, size, batch, condition) for condition in CONDITIONS)
+    return next((each[0] for each in found if each is not None), None)
+
+
+@lru_cache(maxsize=2)  # a program has one, tests have others; it is only looked at
+def _default_database(where: Path) -> Database:
+    return Database(make=False)
 
 
 def _tensor_record(tensor: TensorDescription) -> str:

@@ -14,6 +14,7 @@ from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.forms import new_tensor
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.launches import Launch
+from pycutlass.plan.measured import generation
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["Shortcut", "known", "seen"]
@@ -42,8 +43,9 @@ def seen(*tensors: Any) -> tuple[Any, ...] | None:
 
 
 def known(key: Any) -> Shortcut | None:
-    """Return the shortcut for what was seen, if there is one."""
-    return _known.get(key)
+    """Return the shortcut for what was seen, if there is one, and nothing was measured since."""
+    found = _known.get(key)
+    return None if found is None or found.generation != generation.number else found
 
 
 class Shortcut:
@@ -52,9 +54,10 @@ class Shortcut:
     It keeps no tensor: arguments are made for each product, and let go of when it was launched.
     """
 
-    __slots__ = ("_candidate", "_is_host", "_plan", "_shape", "_size", "_view")
+    __slots__ = ("_candidate", "_is_host", "_plan", "_shape", "_size", "_view", "generation")
 
     def __init__(self, key: Any, plan: Gemm, a: Any, b: Any) -> None:
+        self.generation = generation.number
         view = wrap("a", a)
         (m, k), n = a.shape, b.shape[1]
         self._plan, self._candidate = plan, plan._compiled(m)

@@ -1,3 +1,24 @@
-"""Which kernel is the fastest for a problem, measured."""
+"""Which kernel is the fastest for a problem, measured.
 
-__all__: list[str] = []
+Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and who is given up), ``measuring`` and
+``bench`` (the process that measures), ``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it).
+"""
+
+from pycutlass.tuning.farm import RayExecutor
+from pycutlass.tuning.files import problem_of, read_problems
+from pycutlass.tuning.options import TuningOptions
+from pycutlass.tuning.problem import Problem
+from pycutlass.tuning.report import ProblemReport, TuningReport
+from pycutlass.tuning.tuner import compile_candidates, tune
+
+__all__ = [
+    "Problem",
+    "ProblemReport",
+    "RayExecutor",
+    "TuningOptions",
+    "TuningReport",
+    "compile_candidates",
+    "problem_of",
+    "read_problems",
+    "tune",
+]

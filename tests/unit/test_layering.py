@@ -42,7 +42,22 @@ FLOORS: tuple[str, ...] = (
 #: Scripts that run in a process of their own and import nothing of the package.
 ALONE = {"nvrtc_main", "supervisor_main"}
 #: Optional or heavy libraries, imported inside the functions that need them, and nothing else is.
-HEAVY = {"cuda", "cupy", "difflib", "graphviz", "ml_dtypes", "platformdirs", "rich", "rmm", "sqlite3", "torch", "typer"}
+HEAVY = {
+    *(
+        "cuda",
+        "cupy",
+        "difflib",
+        "graphviz",
+        "matplotlib",
+        "ml_dtypes",
+        "platformdirs",
+        "ray",
+        "rich",
+        "rmm",
+        "sqlite3",
+    ),
+    *("torch", "typer"),
+}
 #: What a module may import at its top, besides numpy and what the command line needs to be one.
 LIGHT = (sys.stdlib_module_names - HEAVY) | {"numpy", "pycutlass"}
 

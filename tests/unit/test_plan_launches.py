@@ -17,7 +17,7 @@ def plan_of():
     plan = pycutlass.Gemm(pycutlass.TensorSpec((M, K), "float32"),
                           pycutlass.TensorSpec((K, N), "float32", (1, K)))
     plan.kind = kind
-    plan._choices[M] = Candidate(operation)
+    plan._choices._picked[M] = Candidate(operation)
     return plan
 
 def drawn():

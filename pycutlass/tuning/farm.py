@@ -1,0 +1,66 @@
+"""Executors of libraries whose own have another form than those of `concurrent.futures`.
+
+A process pool, ``client.get_executor()`` of Dask and ``MPIPoolExecutor`` of mpi4py need nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from pycutlass.calls import public
+from pycutlass.errors import ArgumentError
+
+__all__ = ["RayExecutor"]
+
+
+@public
+class RayExecutor(Executor):
+    """Jobs as tasks of Ray, which has to be installed.
+
+    Parameters
+    ----------
+    **options
+        Of each task, as ``ray.remote(...)`` takes them: ``num_cpus=4``, for example.
+
+    Raises
+    ------
+    ArgumentError
+        Ray is not installed.
+
+    Examples
+    --------
+    >>> from pycutlass.tuning import RayExecutor, tune
+    >>> def tuned(problem):
+    ...     with RayExecutor(num_cpus=1) as farm:
+    ...         return tune(problem, executor=farm)
+    """
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ArgumentError(
+                f"Ray cannot be imported ({error}): pip install ray, or use another executor"
+            ) from error
+        self._ray, self._options, self._references = ray, options, list[Any]()
+        if not ray.is_initialized():
+            ray.init()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Future[Any]:
+        """Start a task, and return its future."""
+        task = self._ray.remote(**self._options)(function) if self._options else self._ray.remote(function)
+        reference = task.remote(*args, **keywords)
+        self._references.append(reference)
+        future: Future[Any] = reference.future()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the tasks, or cancel them; Ray itself stays as it is."""
+        if cancel_futures:
+            for reference in self._references:
+                self._ray.cancel(reference)
+        elif wait and self._references:
+            self._ray.wait(self._references, num_returns=len(self._references))
+        self._references.clear()

@@ -1,0 +1,77 @@
+"""What the database knows of candidates, and who measures them just now."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from pycutlass.trials import Database, Machine, Trial
+from pycutlass.tuning.options import TuningOptions
+from pycutlass.tuning.problem import Problem
+from pycutlass.tuning.race import Contestant
+
+__all__ = ["Known"]
+
+_CLAIM_SECONDS = 86_400.0  # it ends with this process anyway, and a run may have hours
+
+
+class Known:
+    """Trials of one machine under the conditions of some options.
+
+    Parameters
+    ----------
+    database : Database
+        Where trials are.
+    machine : Machine
+        Where candidates are measured.
+    options : TuningOptions
+        Of which the state of the L2 cache and `again` count.
+    """
+
+    def __init__(self, database: Database, machine: Machine, options: TuningOptions) -> None:
+        self._database, self._machine, self._options = database, machine, options
+
+    def claim(self, problem: Problem, each: Contestant, until_done: contextlib.ExitStack) -> bool:
+        """Return whether to measure a candidate, which nobody else does until the end of a context."""
+        claim = self._database.claim(
+            _record(problem, each),
+            each.candidate.choice(),
+            self._machine,
+            self._options.condition,
+            again=self._options.again,
+            seconds=_CLAIM_SECONDS,
+        )
+        return until_done.enter_context(claim)
+
+    def keep(self, problem: Problem, each: Contestant) -> None:
+        """Add what was measured of a candidate, or why nothing was."""
+        timing = each.timing
+        given: dict[str, Any] = {"machine": self._machine, "condition": self._options.condition}
+        if timing is None:
+            given |= {"status": each.status, "reason": each.reason or "no reason was given"}
+        else:
+            low, time, high = timing.low, timing.median, timing.high
+            given |= {"time": time, "low": min(low, time), "high": max(high, time), "rounds": len(timing.times)}
+        self._database.add(Trial(_record(problem, each), each.candidate.choice(), **given))
+
+    def recall(self, problem: Problem, contestants: Sequence[Contestant]) -> None:
+        """Fill in what was measured before, or by others meanwhile."""
+        for each in contestants:
+            if each.status != "waiting":
+                continue
+            found = self._database.trials(
+                problem=_record(problem, each),
+                candidate=each.candidate.choice(),
+                machine=self._machine,
+                condition=self._options.condition,
+            )
+            if found:
+                last = found[-1]
+                each.status, each.reason, each.is_known = last.status, last.reason, True
+                each.times = [time for time in (last.low, last.time, last.high) if time is not None]
+
+
+def _record(problem: Problem, each: Contestant) -> dict[str, object]:
+    """Return what the database calls the problem; with lesser alignments a candidate is one of another problem."""
+    return Problem(each.kind, *problem.extents, problem.batch).record()

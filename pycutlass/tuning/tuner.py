@@ -1,0 +1,207 @@
+"""The story of `tune`: choose candidates, compile them, measure what is ready, keep what is known."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pycutlass import device
+from pycutlass.calls import public, shown
+from pycutlass.device import Device
+from pycutlass.errors import ArgumentTypeError, DeviceError
+from pycutlass.plan.constants import present_or_named
+from pycutlass.plan.measured import generation, machine_of
+from pycutlass.trials import Database
+from pycutlass.tuning.compiling import FarmCompiling, LocalCompiling
+from pycutlass.tuning.known import Known
+from pycutlass.tuning.measuring import ChildMeasurer, Measurer
+from pycutlass.tuning.options import TuningOptions, seconds_of
+from pycutlass.tuning.problem import Problem, considered, problems_of, with_options
+from pycutlass.tuning.progress import shown_progress
+from pycutlass.tuning.race import Compiling, Contestant, Race
+from pycutlass.tuning.report import ProblemReport, TuningReport
+
+__all__ = ["compile_candidates", "tune", "tune_problem"]
+
+
+@public
+def tune(
+    problems: Problem | Iterable[Problem] | Any,
+    budget: float | str = "60s",
+    *,
+    options: TuningOptions | None = None,
+    database: Database | None = None,
+    executor: Any = None,
+    **changes: Any,
+) -> TuningReport:
+    """Measure which candidates are the fastest for problems, on the first GPU, and keep the times in the database.
+
+    The best candidates by the prediction are compiled, and those that are ready are measured meanwhile, in a process of
+    its own: what hangs or crashes there costs only itself. Results are compared with a reference first. Candidates
+    take turns, each round in another order, and those that cannot be the fastest any more are let go.
+
+    Parameters
+    ----------
+    problems : Problem, plan, or several of them
+        What is to be computed.
+    budget : float or str
+        Seconds for all problems together, or text such as ``"60s"``, ``"5min"`` or ``"1h"``. What a problem leaves is
+        for those behind it.
+    options : TuningOptions, optional
+        How.
+    database : Database, optional
+        Where times are kept. Default: that of the user.
+    executor : concurrent.futures.Executor, optional
+        Where kernels are compiled: a pool of processes, ``client.get_executor()`` of Dask, a `RayExecutor`, an
+        ``MPIPoolExecutor`` of mpi4py. Default: on this machine.
+    **changes
+        Options by name, in place of those of `options`.
+
+    Returns
+    -------
+    TuningReport
+        The ranking of each problem.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Something else than described, or a problem that no kernel takes: before anything is compiled.
+    DeviceError
+        There is no GPU, or another one than the first is current: before anything is compiled. Or the process that
+        measures cannot start.
+    ToolkitError
+        There is no compiler.
+
+    Examples
+    --------
+    >>> import pycutlass
+    >>> from pycutlass.tuning import tune
+    >>> def best_of(problem):
+    ...     return tune(problem, "30s", split_k_slices=[1], most_candidates=8).best[0]
+    """
+    chosen = _chosen(options).changed(**changes)
+    seconds, listed = seconds_of(budget), [with_options(each, chosen) for each in problems_of(problems)]
+    device.require()
+    gpu = _first_gpu()
+    candidates = [considered(each, chosen, gpu) for each in listed]
+    known = Known(Database() if database is None else database, machine_of(gpu.ordinal), chosen)
+    deadline, reports = time.monotonic() + seconds, []
+    with shown_progress(len(listed), deadline) as progress:
+        for number, (problem, found) in enumerate(zip(listed, candidates, strict=True)):
+            now = time.monotonic()
+            until = now + max(deadline - now, 0.0) / (len(listed) - number)
+            show = progress(problem.name)
+            contestants = [Contestant(*each) for each in found]
+            reports.append(tune_problem(problem, contestants, gpu, chosen, until, known, executor=executor, show=show))
+    generation.begin()  # plans of this process choose anew
+    return TuningReport(tuple(reports))
+
+
+def tune_problem(
+    problem: Problem,
+    contestants: Sequence[Contestant],
+    gpu: Device,
+    options: TuningOptions,
+    deadline: float,
+    known: Known,
+    *,
+    executor: Any = None,
+    measurer: Callable[[Problem, TuningOptions], Measurer] = ChildMeasurer,
+    compiling: Callable[..., Compiling] | None = None,
+    show: Callable[[Sequence[Contestant]], None] = lambda contestants: None,
+) -> ProblemReport:
+    """Tune one problem until a moment of `time.monotonic`; what is measured meanwhile is kept whatever happens."""
+    begun = time.monotonic()
+    with contextlib.ExitStack() as until_done:
+        ours = [each for each in contestants if known.claim(problem, each, until_done)]
+        if ours:
+            make = compiling or _compiling
+            kernels = make([each.candidate for each in ours], gpu.target, options, executor)
+            until_done.callback(kernels.close)
+            measures = measurer(problem, options)
+            until_done.callback(measures.close)
+            Race(ours, kernels, measures, options, deadline, lambda each: known.keep(problem, each), show).run()
+    known.recall(problem, contestants)
+    mine = {id(each) for each in ours}
+    elsewhere = sum(id(each) not in mine and each.status == "waiting" for each in contestants)
+    ordered = tuple(sorted(contestants, key=lambda each: (each.median, each.predicted)))
+    return ProblemReport(problem, gpu, ordered, elsewhere, time.monotonic() - begun)
+
+
+@public
+def compile_candidates(
+    problems: Problem | Iterable[Problem] | Any,
+    *,
+    options: TuningOptions | None = None,
+    target: str | None = None,
+    executor: Any = None,
+    **changes: Any,
+) -> tuple[int, list[str]]:
+    """Compile what `tune` would measure, on a machine that need not have a GPU.
+
+    On one without, the variable ``PYCUTLASS_TARGET`` names what for. The kernels are in the cache then;
+    ``pycutlass cache export`` carries them to the machine that measures.
+
+    Parameters
+    ----------
+    problems, options, executor, **changes
+        As of `tune`.
+    target : str, optional
+        What they are built for. Default: the GPU that they are chosen for.
+
+    Returns
+    -------
+    int, list of str
+        How many candidates have compiled, and why the others have not.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, DeviceError, ToolkitError
+        As of `tune`; DeviceError where there is no GPU and no target is named.
+    """
+    chosen = _chosen(options).changed(**changes)
+    gpu, listed = present_or_named(), [with_options(each, chosen) for each in problems_of(problems)]
+    candidates = list(dict.fromkeys(each[0] for problem in listed for each in considered(problem, chosen, gpu)))
+    kernels, failures, made = _compiling(candidates, target or gpu.target, chosen, executor), [], 0
+    try:
+        while not kernels.is_done:
+            for number, result in kernels.ready(1.0):
+                if isinstance(result, str):
+                    failures.append(f"{candidates[number].name}: {result}")
+                else:
+                    made += 1
+    finally:
+        kernels.close()
+    return made, failures
+
+
+def _compiling(candidates: Sequence[Any], target: str, options: TuningOptions, executor: Any) -> Compiling:
+    if executor is None:
+        return LocalCompiling(candidates, target, options.jobs, options.tmp_dir)
+    if not callable(getattr(executor, "submit", None)):
+        raise ArgumentTypeError(
+            f"executor must have `submit` as those of concurrent.futures have, got {shown(executor)}; of a client of "
+            f"Dask it is client.get_executor()"
+        )
+    return FarmCompiling(candidates, target, executor)
+
+
+def _first_gpu() -> Device:
+    """Return the GPU that is measured: processes that measure begin with the first one as the current one."""
+    current = device.current()
+    if current:
+        raise DeviceError(
+            f"the tuner measures on the first GPU, 0, and GPU {current} is current: make 0 current, or set "
+            f"CUDA_VISIBLE_DEVICES so that the GPU that is meant is the first"
+        )
+    return device.describe(current)
+
+
+def _chosen(options: TuningOptions | None) -> TuningOptions:
+    if options is None:
+        return TuningOptions()
+    if not isinstance(options, TuningOptions):
+        raise ArgumentTypeError(f"options must be pycutlass.tuning.TuningOptions, got {shown(options)}")
+    return options
