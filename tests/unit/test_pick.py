@@ -44,7 +44,7 @@ def test_recorded_winners_are_near_the_top() -> None:
     """What was the fastest of all on an H200 is predicted to take at most 1.12 times as long as the pick.
 
     The constants were chosen with these measurements in sight: this says that the model can tell them, not how well it
-    picks for other problems, which benchmarks/pick.py measures.
+    picks for other problems: those of benchmarks/pick_shapes.py have not been measured.
     """
     errors, places = [], []
     for kind, recorded in recorded_winners():
@@ -224,7 +224,7 @@ def test_constants_of_gpus() -> None:
     assert constants_of(Device(0, "NVIDIA GeForce RTX 4090", 89, 128)).sm_count == 128
     assert constants_of(UNKNOWN).sm_count == 170
     assert all(constants.sources for constants in shipped())
-    assert not any(constants.fitted for constants in shipped())  # until benchmarks/pick.py has been run
+    assert not any(constants.fitted for constants in shipped())  # until single candidates have been measured
     with pytest.raises(ArgumentError, match="missing or unknown"):
         Constants.of({"name": "another"})
 
