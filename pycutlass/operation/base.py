@@ -42,6 +42,8 @@ from pycutlass.source import KernelSource
 from pycutlass.types import element
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from pycutlass.cache import Artifact
 
 __all__ = [
@@ -274,6 +276,47 @@ class Operation(ABC):
 
     def _value(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._FIELDS)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return an operation that is described as this one but for `changes`, and checked as every other.
+
+        A C that is exchanged is D's as well, unless D is described apart from it. ``copy.replace`` does the same from
+        Python 3.13 on. Descriptions are dataclasses: of these, ``dataclasses.replace`` changes fields.
+
+        Parameters
+        ----------
+        changes
+            Parameters of the constructor, by name.
+
+        Raises
+        ------
+        ArgumentTypeError
+            An unknown name.
+        DescriptionError
+            What comes of it is no kernel.
+
+        Examples
+        --------
+        >>> import pycutlass
+        >>> from pycutlass import cutlass
+        >>> f16, f32 = cutlass.float16, cutlass.float32
+        >>> instruction = pycutlass.MathInstruction([16, 8, 16], f16, f16, f32, cutlass.OpClass.TensorOp)
+        >>> tile = pycutlass.TileDescription([128, 128, 32], 3, [2, 2, 1], instruction)
+        >>> row = pycutlass.TensorDescription(f16, cutlass.RowMajor, 8)
+        >>> functor = pycutlass.LinearCombination(f16, 8, f32, f32)
+        >>> operation = pycutlass.GemmOperationUniversal(80, tile, row, row, row, functor)
+        >>> operation.replace(swizzling_functor=cutlass.IdentitySwizzle4).swizzle_size
+        4
+        """
+        unknown = {name: value for name, value in changes.items() if name not in self._FIELDS}
+        if unknown:
+            self._refuse(unknown)
+        return type(self)(**dict(zip(self._FIELDS, self._value(), strict=False)) | changes)
+
+    if not TYPE_CHECKING:  # what ``copy.replace`` of Python 3.13 calls
+
+        def __replace__(self, /, **changes: Any) -> Any:
+            return self.replace(**changes)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and isinstance(other, Operation) and self._value() == other._value()
