@@ -16,8 +16,8 @@ from pycutlass.families import AMPERE, Family, KernelFamily
 from pycutlass.families.other_family import as_ampere
 from pycutlass.families.table import check_family, check_tiles, swizzle_meant
 from pycutlass.library import TensorDescription, TileDescription
-from pycutlass.operation import base, conv2d_rules
-from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation, check_capability
+from pycutlass.operation import checked_parts, conv2d_rules
+from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation
 from pycutlass.operation.conv2d_support import Conv2dSupport, check_operands, output, why_not
 from pycutlass.operation.reduction import ReductionOperation, unscaled
 from pycutlass.operation.support import named_operands, supported
@@ -187,29 +187,29 @@ class Conv2dOperation(Operation):
             self._refuse(unknown, "arch", "element_epilogue")
         self.conv_kind = _member("conv_kind", conv_kind, _Operator)
         self.iterator_algorithm = _member("iterator_algorithm", iterator_algorithm, _Algorithm)
-        self.compute_capability = check_capability(compute_capability)
-        tile = base.expect("tile_description", tile_description, TileDescription)
-        A, B = base.expect("A", A, TensorDescription), base.expect("B", B, TensorDescription)
-        self.tile_description = base.over_f32(tile, A, B)
-        self.A = base.single_loads(tile.math_instruction, "A", A)
-        self.B = base.single_loads(tile.math_instruction, "B", B)
-        C = base.expect("C", C, TensorDescription)
+        self.compute_capability = checked_parts.check_capability(compute_capability)
+        tile = checked_parts.expect("tile_description", tile_description, TileDescription)
+        A, B = checked_parts.expect("A", A, TensorDescription), checked_parts.expect("B", B, TensorDescription)
+        self.tile_description = checked_parts.over_f32(tile, A, B)
+        self.A = checked_parts.single_loads(tile.math_instruction, "A", A)
+        self.B = checked_parts.single_loads(tile.math_instruction, "B", B)
+        C = checked_parts.expect("C", C, TensorDescription)
         if isinstance(epilogue_functor, Epilogue):
             check_family(epilogue_functor, Family.AMPERE_CONV)
             functor: Epilogue = epilogue_functor
         else:
-            functor = base.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
+            functor = checked_parts.expect("epilogue_functor", epilogue_functor, EpilogueFunctor)
         if element_epilogue is not None:
-            base.take_further(type(self).__name__, functor, False, element_epilogue)
+            checked_parts.take_further(type(self).__name__, functor, False, element_epilogue)
         # Fprop and wgrad have one kernel each, for any stride.
         support = _stride_support(stride_support)
         self.stride_support = support if self.conv_kind is _Operator.dgrad else StrideSupport.Strided
         if self.conv_kind is _Operator.wgrad:
-            C, functor = base.single_stores(tile.math_instruction, B, C, functor)
+            C, functor = checked_parts.single_stores(tile.math_instruction, B, C, functor)
         self.C = C
         self.epilogue_functor: Epilogue = functor
         self.swizzling_functor = self._swizzle(swizzling_functor)
-        self.group_mode = None if group_mode is None else base.expect("group_mode", group_mode, GroupMode)
+        self.group_mode = None if group_mode is None else checked_parts.expect("group_mode", group_mode, GroupMode)
         self._partial: Conv2dOperation | None = None
         self._check()
 

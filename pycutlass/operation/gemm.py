@@ -15,16 +15,8 @@ from pycutlass.families import SM90, KernelFamily
 from pycutlass.integers import several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation.array import GemmArrayPart
-from pycutlass.operation.base import (
-    EARLIER,
-    MAX_UNBOUNDED_THREADS,
-    Operation,
-    check_capability,
-    expect,
-    over_f32,
-    single_loads,
-    take_further,
-)
+from pycutlass.operation.base import EARLIER, MAX_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.checked_parts import check_capability, expect, over_f32, single_loads, take_further
 from pycutlass.operation.gemm_support import check_operands, check_size, output, outputs, size_of
 from pycutlass.operation.problems import GemmProblemSize, gemm_size
 from pycutlass.operation.reduction import ReductionOperation, unscaled

@@ -15,7 +15,8 @@ from pycutlass.families.table import check_family
 from pycutlass.integers import as_int, several
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operands import Matrix, empty_matrix_of, is_vector, matrix_of, vector_of
-from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation, expect
+from pycutlass.operation.base import MAX_UNBOUNDED_THREADS, Operation
+from pycutlass.operation.checked_parts import expect
 from pycutlass.operation.problems import ReductionProblemSize, reduction_size
 from pycutlass.operation.support import GRID_LIMIT, Support, named_operands, supported
 from pycutlass.spec import TensorSpec, nowhere, view_of
