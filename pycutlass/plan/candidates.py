@@ -209,10 +209,13 @@ def _first_native(kind: GemmKind, *, swap_ab: bool = False) -> GemmOperationUniv
         instruction = kind.instruction(None)
     except DescriptionError:
         return None
-    for depth, columns in itertools.product((128, 64), (64, 32, 16, 128, 8)):
-        shape = (64, columns, depth * 8 // instruction.a.bits)
+    # Elements of 8 bits that do not lie along K are turned around in tiles of 128 rows and columns.
+    for (schedule, rows), depth, columns in itertools.product(
+        ((_PINGPONG, 64), (_COOPERATIVE, 128)), (128, 64), (64, 32, 16, 128, 8)
+    ):
+        shape = (rows, columns, depth * 8 // instruction.a.bits)
         try:
-            tile = TileDescription(shape, None, None, instruction, (1, 1, 1), _PINGPONG)
+            tile = TileDescription(shape, None, None, instruction, (1, 1, 1), schedule)
             return kind.operation(tile, swap_ab=swap_ab)
         except DescriptionError:
             continue

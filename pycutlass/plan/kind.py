@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass import _core
@@ -87,5 +87,8 @@ class GemmKind:
         """
         D = None if self.D == self.C else self.D
         capability = 90 if tile.is_sm90 else 80
-        operands = self.A, self.B, self.C, self.epilogue
+        A, B = self.A, self.B
+        if tile.is_sm90 and self.element_a is _core.tfloat32:  # TMA rounds float32 to what it is described as
+            A, B = (replace(each, element=_core.tfloat32) for each in (A, B))
+        operands = A, B, self.C, self.epilogue
         return GemmOperationUniversal(capability, tile, *operands, swizzling_functor, D, swap_ab)

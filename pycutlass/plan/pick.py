@@ -25,6 +25,8 @@ __all__ = ["Ranked", "pick", "ranking"]
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
 _FEW = 8  # rows or columns up to which GEMV kernels are considered like all others
+#: Rows and columns beyond which a GEMV kernel is no answer: it would take a hundred times as long as tensor cores.
+_MOST_OF_GEMV = 64
 _SHOWN = 3  # reasons in a message, of the best candidates
 
 
@@ -147,6 +149,8 @@ def pick(
     if best is None:
         raise ArgumentError(predicted.why_none())
     chosen = predicted.model.candidates[best]
+    if chosen.operation.tile_description.is_gemv and min(m, n) > _MOST_OF_GEMV:
+        raise ArgumentError(predicted.why_none())
     if is_compiled is None or is_compiled(chosen):
         return chosen
     most = predicted.of_all.microseconds[best] * _NEAR
@@ -226,8 +230,16 @@ class _Predicted:
         m, n, k, batch = self.size
         kind = self.model.kind
         what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
-        if not self.model.candidates:
-            return f"there is no kernel for GEMMs of this kind: {kind}"
+        along_k = ""
+        if kind.A.type.is_float8 and not (kind.A.is_row_major and not kind.B.is_row_major):
+            along_k = (
+                ". Elements of K must be adjacent in A and B of 8-bit floats: A by rows, and B by columns, as w.T of "
+                "weights by rows"
+            )
+        gemv = self.model.features.is_gemv
+        if all(gemv):
+            few = f" but for {_MOST_OF_GEMV} rows or columns" if len(gemv) else ""
+            return f"there is no kernel for GEMMs of this kind{few}: {kind}{along_k}"
         reasons: dict[str, str] = {}
         for place in self.order:
             candidate = self.model.candidates[place]

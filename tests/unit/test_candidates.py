@@ -13,8 +13,9 @@ from recorded_gemms import described, tnt, way_of
 
 import pycutlass
 from pycutlass import MathOperation, cutlass
+from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.plan import Candidate, GemmKind, candidates
+from pycutlass.plan import Candidate, GemmKind, candidates, pick
 
 F16, F32, F64, S8, S32 = cutlass.float16, cutlass.float32, cutlass.float64, cutlass.int8, cutlass.int32
 
@@ -145,3 +146,32 @@ def test_a_kind_without_kernels_has_no_candidates() -> None:
         candidates(described(cutlass.float_e4m3, cutlass.bfloat16, "tnt", MathOperation.multiply_add_fast_accum), 80)
         == ()
     )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint8"])
+@pytest.mark.parametrize("precision", [None, "tf32"])
+@pytest.mark.parametrize(("a", "b"), [("t", "t"), ("t", "n"), ("n", "t"), ("n", "n")])
+def test_hopper_has_native_kernels_of_every_layout(dtype: str, precision: str | None, a: str, b: str) -> None:
+    dtype = dtype if precision is None else "float32"
+    strides = {"t": (256, 1), "n": (1, 256)}
+    specs = (pycutlass.TensorSpec((256, 256), dtype, strides[each]) for each in (a, b))
+    plan = pycutlass.Gemm(*specs, precision=precision)
+    found = candidates(plan.kind, 90)
+    assert any(each.operation.is_sm90 for each in found)
+    for each in found:
+        assert Candidate.of(plan.kind, each.choice()) == each
+
+
+def test_floats_of_8_bits_lie_along_k() -> None:
+    rows, columns = ((256, 1), (1, 256))
+    kinds = {
+        (a, b): pycutlass.Gemm(*(pycutlass.TensorSpec((256, 256), "float8_e4m3fn", each) for each in (a, b))).kind
+        for a in (rows, columns)
+        for b in (rows, columns)
+    }
+    h200 = Device(0, "NVIDIA H200", 90, 132)
+    assert pick(kinds[rows, columns], 256, 256, 256, gpu=h200).operation.is_sm90
+    for lying, kind in kinds.items():
+        if lying != (rows, columns):
+            with pytest.raises(ArgumentError, match=r"A by rows, and B by columns, as w\.T"):
+                pick(kind, 256, 256, 256, gpu=h200)
