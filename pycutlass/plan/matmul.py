@@ -10,6 +10,7 @@ from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.plan.gemm import Gemm
+from pycutlass.plan.readings import is_number
 from pycutlass.plan.shortcut import Shortcut, known, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import TensorView, wrap
@@ -103,7 +104,10 @@ def matmul(
             "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
             "out away, or use pycutlass.Gemm"
         )
-    asked_precision = precision
+    if epilogue_inputs is not None and not isinstance(epilogue_inputs, Mapping):
+        raise ArgumentTypeError(f"epilogue_inputs must be a mapping of names, got {shown(epilogue_inputs)}")
+    if plan is not None:
+        _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})
     key: Any = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
     if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
@@ -127,10 +131,6 @@ def matmul(
     result = Result(product, out, views.get("out"), allow_copy)
     if plan is None:
         plan = _plan_of(product, result, options, epilogue_inputs)
-    elif not isinstance(plan, Gemm):
-        raise ArgumentTypeError(f"plan must be a pycutlass.Gemm, got {shown(plan)}")
-    else:
-        _check_with_plan(plan, (*options[:-1], asked_precision))
     target = result.target(plan.kind)
     if not product.is_empty:
         inputs = {} if epilogue_inputs is None else epilogue_inputs
@@ -169,6 +169,11 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     shape = wrap("w", w).shape
     if shape is None or len(shape) != 2:
         raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
+    if not hasattr(w, "T"):
+        raise ArgumentTypeError(
+            f"w is a {type(w).__name__}, which has no transposed view: pass np.from_dlpack(w), torch.from_dlpack(w) or "
+            f"cupy.from_dlpack(w)"
+        )
     if activation is not None:
         if options.get("epilogue") is not None:
             raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
@@ -216,16 +221,21 @@ def _precision(given: str | None, a: Any) -> str | None:
     return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
 
 
-def _check_with_plan(plan: Gemm, options: tuple[Any, ...]) -> None:
+def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
     """Refuse what a plan says itself."""
+    if not isinstance(plan, Gemm):
+        raise ArgumentTypeError(f"plan must be a pycutlass.Gemm, got {shown(plan)}")
     alpha, beta, *others = options
     names = ("epilogue", "out_dtype", "accumulator_dtype", "precision")
     said = [name for name, value in zip(names, others, strict=True) if value is not None]
-    said += ["alpha"] if alpha != 1 else []
-    said += ["beta"] if beta not in (0, plan._scalars.get("beta", 0)) else []
+    said += [] if is_number(alpha, 1) else ["alpha"]
+    own = plan._scalars.get("beta", 0)
+    said += [] if is_number(beta, 0) or (isinstance(own, int | float) and is_number(beta, own)) else ["beta"]
+    ports = {port.name for port in plan.kind.epilogue.ports}
+    said += [f"{name} in epilogue_inputs" for name in inputs if name not in ports]
     if said:
         raise ArgumentError(
-            f"{', '.join(said)} and a plan are given, and the plan has its own: make the plan with them"
+            f"{', '.join(map(str, said))} and a plan are given, and the plan has its own: make the plan with them"
         )
 
 
@@ -233,7 +243,8 @@ def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs:
     """Return the plan that was kept for such tensors, or make it."""
     alpha, beta, epilogue, out_dtype, accumulator_dtype, precision = options
     key = (product.key, result.key, options, None if inputs is None else tuple(inputs))
-    scalars = inputs is not None and any(isinstance(value, int | float) for value in inputs.values())
+    # What is no tensor with elements is a scalar, which a plan keeps.
+    scalars = inputs is not None and any(not getattr(value, "shape", ()) for value in inputs.values())
     try:
         kept = None if scalars else _plans.get(key)
     except TypeError as error:  # scalars in device memory, or types of the user's own

@@ -94,7 +94,7 @@ def packed_form(columns: int, out: Element) -> Form:
     return Form(True, alignment)
 
 
-def is_number(value: Any, number: int) -> bool:
+def is_number(value: Any, number: float) -> bool:
     """Return whether a scalar is a number of Python with this value."""
     return isinstance(value, int | float) and value == number
 

@@ -130,6 +130,8 @@ class Product:
                     f"{'a matrix' if not batch else f'a batch of {batch}'} that kernels take: {_REMEDY}"
                 )
             whole = (*batch, rows, columns) if any(steps) else (rows, columns)
+            if not any(steps):  # of which one matrix is for all
+                shape, strides = shape[-2:], strides[-2:]
             made = copied(name, _reshaped(name, tensor, view, shape, strides), view, whole)
             return made.reshape((-1, rows, columns)) if len(whole) > 3 or (len(whole) == 3) else made
         if taken == (view.shape, view.strides) and view.library != "dlpack":

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import pycutlass
 from pycutlass import cutlass
+from pycutlass.epilogue import Scalar
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.plan import matmul as module
 
@@ -230,3 +231,41 @@ def test_without_a_gpu_a_target_may_be_named(target: str, monkeypatch: pytest.Mo
     assert plan.operation.is_sm90 == (target == "sm_90a")
     assert "compute capability" in plan.explain()
     np.testing.assert_array_equal(plan(a, b), np.full((128, 256), 64, np.float16))
+
+
+@pytest.mark.parametrize("kind", [float, int, np.float32, np.int64, np.asarray], ids=lambda kind: kind.__name__)
+def test_scalars_of_an_epilogue_are_those_of_the_call(kind: Any) -> None:
+    for factor in (2, 3):
+        try:
+            got = pycutlass.matmul(A, B, epilogue=times, epilogue_inputs={"factor": kind(factor)})
+        except PyCutlassError:  # what is no number to an epilogue is refused each time
+            continue
+        np.testing.assert_allclose(got, factor * (A @ B), rtol=1e-5)
+
+
+@pycutlass.epilogue_function
+def times(accum: Any, factor: Scalar = 1.0) -> Any:
+    return accum * factor
+
+
+def test_a_plan_has_its_own_scalars() -> None:
+    plan = pycutlass.Gemm(A, B, epilogue=times, epilogue_inputs={"factor": 3.0})
+    np.testing.assert_allclose(pycutlass.matmul(A, B, plan=plan), 3 * (A @ B), rtol=1e-5)
+    with pytest.raises(ArgumentError, match="factor in epilogue_inputs and a plan are given"):
+        pycutlass.matmul(A, B, plan=plan, epilogue_inputs={"factor": 2.0})
+    bias = np.ones(B.shape[1], np.float32)
+    adding = pycutlass.Gemm(A, B, bias, beta=0.5)
+    np.testing.assert_allclose(pycutlass.matmul(A, B, bias=bias, plan=adding), A @ B + 0.5, rtol=1e-5)
+    for wrong in (np.ones(3), "2", None):
+        with pytest.raises(PyCutlassError):
+            pycutlass.matmul(A, B, plan=plan, alpha=wrong)
+    with pytest.raises(ArgumentTypeError, match="epilogue_inputs must be a mapping"):
+        pycutlass.matmul(A, B, epilogue=times, epilogue_inputs=[2.0])
+    with pytest.raises(ArgumentTypeError, match=r"plan must be a pycutlass\.Gemm"):
+        pycutlass.matmul(A, B, plan=3)
+
+
+def test_a_copy_of_a_batch_of_one() -> None:
+    a, b = np.ones((1, 5, 4), np.float32)[..., ::2], np.full((1, 2, 2), 2, np.float32)
+    np.testing.assert_array_equal(pycutlass.matmul(a, b, allow_copy=True), np.matmul(a, b))
+    np.testing.assert_array_equal(pycutlass.matmul(b, np.swapaxes(a, 1, 2), allow_copy=True), b @ np.swapaxes(a, 1, 2))
