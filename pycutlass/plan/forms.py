@@ -32,8 +32,11 @@ class Form:
     alignment: int
 
 
-def form_of(view: TensorView, bits: int) -> Form | None:
-    """Return the form of a view of (rows, columns) or (batch, rows, columns); None where kernels need a copy."""
+def form_of(view: TensorView, bits: int, by_rows_if_either: bool | None = None) -> Form | None:
+    """Return the form of a view of (rows, columns) or (batch, rows, columns); None where kernels need a copy.
+
+    A single row or column lies by rows and by columns: it is taken as asked for, or so that more of it is aligned.
+    """
     assert view.shape is not None and view.strides is not None
     (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
     if 0 in view.shape:  # whose strides mean nothing
@@ -43,7 +46,7 @@ def form_of(view: TensorView, bits: int) -> Form | None:
     if not by_rows and not by_columns:
         return None
     if by_rows and by_columns:  # a vector: along it, more elements are aligned
-        by_rows = columns >= rows
+        by_rows = columns >= rows if by_rows_if_either is None else by_rows_if_either
     extent, lines, step = (columns, rows, down) if by_rows else (rows, columns, along)
     steps = [extent, step if lines > 1 else 0]
     if len(view.shape) == 3 and view.shape[0] > 1:

@@ -12,6 +12,7 @@ import numpy as np
 from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.device import Device
+from pycutlass.enums import MathOperation
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
@@ -230,16 +231,10 @@ class _Predicted:
         m, n, k, batch = self.size
         kind = self.model.kind
         what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
-        along_k = ""
-        if kind.A.type.is_float8 and not (kind.A.is_row_major and not kind.B.is_row_major):
-            along_k = (
-                ". Elements of K must be adjacent in A and B of 8-bit floats: A by rows, and B by columns, as w.T of "
-                "weights by rows"
-            )
         gemv = self.model.features.is_gemv
         if all(gemv):
             few = f" but for {_MOST_OF_GEMV} rows or columns" if len(gemv) else ""
-            return f"there is no kernel for GEMMs of this kind{few}: {kind}{along_k}"
+            return f"there is no kernel for GEMMs of this kind{few}: {kind}{_remedy(kind)}"
         reasons: dict[str, str] = {}
         for place in self.order:
             candidate = self.model.candidates[place]
@@ -248,6 +243,21 @@ class _Predicted:
                 break
         listed = "; ".join(f"{name}: {reason}" for reason, name in reasons.items())
         return f"no kernel takes {what}; the nearest lack: {listed}"
+
+
+def _remedy(kind: GemmKind) -> str:
+    """Return what to change about a kind of GEMM that there are no kernels for."""
+    if kind.A.type.is_float8 and not (kind.A.is_row_major and not kind.B.is_row_major):
+        return (
+            ". Elements of K must be adjacent in A and B of 8-bit floats: A by rows, and B by columns, as w.T of "
+            "weights by rows"
+        )
+    if kind.C.layout is not kind.D.layout:
+        return ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both"
+    is_full = kind.element_a is _core.float32 and kind.math_operation is MathOperation.multiply_add
+    if is_full and kind.epilogue.is_tree:
+        return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+    return ""
 
 
 @lru_cache(maxsize=64)  # as many as there are lists of candidates; each has a few arrays of their length

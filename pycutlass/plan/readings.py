@@ -76,7 +76,8 @@ def form_of_c(view: TensorView, size: tuple[int, int, int], batch: int | None, o
     """Return the form of C: a vector is read along the lines of D."""
     assert view.shape is not None
     if len(view.shape) > 1:
-        return checked_form("c", view, element_of("c", view))
+        of = element_of("c", view)
+        return form_of(view, of.bits, of_d.is_row_major) or checked_form("c", view, of)
     extent = size[1] if of_d.is_row_major else size[0]
     if view.shape != (extent,):
         raise ArgumentError(f"c is a vector, and so a bias of {extent} elements; got shape {view.shape}")

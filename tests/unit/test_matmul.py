@@ -269,3 +269,20 @@ def test_a_copy_of_a_batch_of_one() -> None:
     a, b = np.ones((1, 5, 4), np.float32)[..., ::2], np.full((1, 2, 2), 2, np.float32)
     np.testing.assert_array_equal(pycutlass.matmul(a, b, allow_copy=True), np.matmul(a, b))
     np.testing.assert_array_equal(pycutlass.matmul(b, np.swapaxes(a, 1, 2), allow_copy=True), b @ np.swapaxes(a, 1, 2))
+
+
+def test_single_rows_and_columns_that_are_added_lie_as_the_result() -> None:
+    for rows, columns in ((1, 9), (9, 1), (1, 1)):
+        a, b = np.ones((rows, 4), np.float32), np.ones((4, columns), np.float32)
+        c = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+        np.testing.assert_array_equal(pycutlass.matmul(a, b, c, beta=2), 4 + 2 * c)
+    np.testing.assert_array_equal(pycutlass.matmul(a[0], np.ones((4, 9), np.float32), bias=np.ones(9, np.float32)), 5)
+
+
+def test_a_kind_without_kernels_says_what_to_change() -> None:
+    a, b = np.ones((100, 8), np.float32), np.ones((8, 100), np.float32)
+    with pytest.raises(ArgumentError, match="C and D lie otherwise"):
+        pycutlass.matmul(a, b, np.ones((100, 100), np.float32).T, beta=1)
+    with pytest.raises(ArgumentError, match="precision='3xtf32'"):
+        pycutlass.matmul(a, b, epilogue=times)
+    np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision="3xtf32"), 8)
