@@ -68,7 +68,7 @@ def epilogue_function(function: Callable[..., Any]) -> EpilogueFunction:
     """
     if isinstance(function, EpilogueFunction):
         raise DescriptionError(f"{function.name} is an epilogue function already: call it with types")
-    name = getattr(function, "__name__", type(function).__name__)
+    name = attribute(function, "__name__") or type(function).__name__
     if not callable(function) or isinstance(function, type):
         raise DescriptionError(f"epilogue_function traces a function, got {shown(function)}")
     graph = traced(function, parameters(function, name), name)

@@ -19,7 +19,7 @@ from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import new_tensor
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, kind_of
+from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.measured import generation
 from pycutlass.plan.pick import Ranked, ranking
@@ -31,6 +31,7 @@ from pycutlass.plan.readings import (
     element_of,
     form_of_c,
     is_number,
+    named_inputs,
     needs_source,
     packed_form,
     place,
@@ -103,6 +104,7 @@ class Gemm:
         accumulator_dtype: Any = None,
         precision: str | None = None,
     ) -> None:
+        check_epilogue(epilogue)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
         size, batch = size_of(views["a"], views["b"])
         types = element_of("a", views["a"]), element_of("b", views["b"])
@@ -131,7 +133,7 @@ class Gemm:
         """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
         names = {port.name for port in self.kind.epilogue.ports}
         known = tuple(self.kind.epilogue.scalar_names)
-        given = {} if inputs is None else dict(inputs)
+        given = named_inputs(inputs)
         unknown = sorted(set(given) - names - set(known))
         if unknown:
             raise ArgumentTypeError(
@@ -251,7 +253,7 @@ class Gemm:
             self._generation, self._local = generation.number, threading.local()
         try:
             launch, is_host, like = self._local.launches[a.shape]
-        except (AttributeError, KeyError, TypeError):  # the first of this thread, or of this M
+        except Exception:  # the first of this thread, or of this M, or what has no shape
             return self._first(a, b, c, out, stream, epilogue_inputs)
         if out is None:
             out = self._new(a, like)

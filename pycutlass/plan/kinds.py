@@ -22,7 +22,7 @@ from pycutlass.plan.forms import Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import Element, element
 
-__all__ = ["Wanted", "kind_of"]
+__all__ = ["Wanted", "check_epilogue", "kind_of"]
 
 _PRECISIONS = ("float32", "tf32", "3xtf32")
 
@@ -75,6 +75,7 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
         An epilogue that cannot be computed or written so.
     """
     _check_types(a, b)
+    check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
     out = wanted.output(a)
     accumulator = _accumulator(a, wanted)
@@ -120,7 +121,7 @@ def _accumulator(a: Element, wanted: Wanted) -> Element:
 
 def _multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any, MathOperation]:
     """Return what is multiplied, and how: float32 as it is unless something else is asked for."""
-    if precision is not None and precision not in _PRECISIONS:
+    if precision is not None and not (type(precision) is str and precision in _PRECISIONS):
         raise ArgumentError(f"precision must be one of {', '.join(map(repr, _PRECISIONS))}, got {shown(precision)}")
     if a.short != "f32":
         if precision is not None:
@@ -131,6 +132,16 @@ def _multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any
     if precision == "3xtf32":
         return cutlass.float32, cutlass.float32, MathOperation.multiply_add_fast_f32
     return cutlass.float32, cutlass.float32, MathOperation.multiply_add
+
+
+def check_epilogue(given: Any) -> None:
+    """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None."""
+    is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
+    if given is not None and not is_class and not isinstance(given, Activation | EpilogueFunction | Epilogue):
+        raise ArgumentTypeError(
+            f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: "
+            f"decorate a function of your own with pycutlass.epilogue_function"
+        )
 
 
 def _epilogue(given: Any, out: Element, length: int, accumulator: Element) -> Epilogue:
@@ -149,9 +160,5 @@ def _epilogue(given: Any, out: Element, length: int, accumulator: Element) -> Ep
         return given(*types)
     if isinstance(given, type) and issubclass(given, EpilogueFunctor):
         return given(*types)
-    if isinstance(given, Epilogue):
-        return given
-    raise ArgumentTypeError(
-        f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: decorate a "
-        f"function of your own with pycutlass.epilogue_function"
-    )
+    assert isinstance(given, Epilogue)
+    return given

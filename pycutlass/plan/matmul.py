@@ -9,8 +9,10 @@ from typing import Any
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
+from pycutlass.integers import shape_of
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.readings import is_number
+from pycutlass.plan.kinds import check_epilogue
+from pycutlass.plan.readings import is_number, named_inputs
 from pycutlass.plan.shortcut import Shortcut, known, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import TensorView, wrap
@@ -99,13 +101,13 @@ def matmul(
             "scales are not taken yet: give the product of two numbers as alpha, and vectors to an epilogue function, "
             "epilogue=pycutlass.epilogue.fusions.dequantize, epilogue_inputs={'row_scale': ..., 'column_scale': ...}"
         )
+    check_epilogue(epilogue)
     if out is not None and getattr(getattr(epilogue, "graph", None), "is_gated", False):
         raise ArgumentError(
             "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
             "out away, or use pycutlass.Gemm"
         )
-    if epilogue_inputs is not None and not isinstance(epilogue_inputs, Mapping):
-        raise ArgumentTypeError(f"epilogue_inputs must be a mapping of names, got {shown(epilogue_inputs)}")
+    epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})
     key: Any = None
@@ -115,8 +117,10 @@ def matmul(
         try:
             key = (tensors, given, precision)
             shortcut = known(key)
-        except TypeError as error:  # scalars in device memory, or types of the user's own
-            raise ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {error}") from error
+        except Exception as error:  # scalars in device memory, or types of the user's own
+            raise ArgumentTypeError(
+                f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
+            ) from error
         if shortcut is not None:
             return shortcut.run(a, b, c, out, stream)
     views = {"a": wrap("a", a), "b": wrap("b", b)}
@@ -239,16 +243,22 @@ def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, A
         )
 
 
+def _no_options(error: Exception) -> ArgumentTypeError:
+    return ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {shown(error)}")
+
+
 def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:
     """Return the plan that was kept for such tensors, or make it."""
     alpha, beta, epilogue, out_dtype, accumulator_dtype, precision = options
     key = (product.key, result.key, options, None if inputs is None else tuple(inputs))
     # What is no tensor with elements is a scalar, which a plan keeps.
-    scalars = inputs is not None and any(not getattr(value, "shape", ()) for value in inputs.values())
+    scalars = inputs is not None and any(not shape_of(value) for value in inputs.values())
     try:
         kept = None if scalars else _plans.get(key)
-    except TypeError as error:  # scalars in device memory, or types of the user's own
-        raise ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {error}") from error
+    except Exception as error:  # scalars in device memory, or types of the user's own
+        raise ArgumentTypeError(
+            f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
+        ) from error
     if kept is not None:
         return kept
     made = Gemm(

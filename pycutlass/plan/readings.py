@@ -8,7 +8,8 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.calls import shown
-from pycutlass.errors import ArgumentError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.integers import real
 from pycutlass.plan.forms import Form, form_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENTS, Element
@@ -21,6 +22,7 @@ __all__ = [
     "element_of",
     "form_of_c",
     "is_number",
+    "named_inputs",
     "needs_source",
     "packed_form",
     "place",
@@ -63,6 +65,8 @@ def element_of(name: str, view: TensorView) -> Element:
 
 def checked_form(name: str, view: TensorView, of: Element) -> Form:
     """Return the form of a tensor that kernels take as it is, or raise with the remedy."""
+    if view.shape is None or len(view.shape) < 2:
+        raise ArgumentError(f"{name} must be a matrix or a batch of matrices, got shape {view.shape}")
     found = form_of(view, of.bits)
     if found is None:
         raise ArgumentError(
@@ -74,14 +78,14 @@ def checked_form(name: str, view: TensorView, of: Element) -> Form:
 
 def form_of_c(view: TensorView, size: tuple[int, int, int], batch: int | None, of_d: Form) -> Form:
     """Return the form of C: a vector is read along the lines of D."""
-    assert view.shape is not None
+    if view.shape is None or view.strides is None:
+        raise ArgumentTypeError("c is an address, which says neither shape nor type: pass a tensor")
     if len(view.shape) > 1:
         of = element_of("c", view)
         return form_of(view, of.bits, of_d.is_row_major) or checked_form("c", view, of)
     extent = size[1] if of_d.is_row_major else size[0]
     if view.shape != (extent,):
         raise ArgumentError(f"c is a vector, and so a bias of {extent} elements; got shape {view.shape}")
-    assert view.strides is not None
     as_row = replace(view, shape=(1, *view.shape), strides=(0, *view.strides))
     found = checked_form("c", as_row, element_of("c", view))
     return Form(of_d.is_row_major, found.alignment)
@@ -97,7 +101,20 @@ def packed_form(columns: int, out: Element) -> Form:
 
 def is_number(value: Any, number: float) -> bool:
     """Return whether a scalar is a number of Python with this value."""
-    return isinstance(value, int | float) and value == number
+    return isinstance(value, int | float) and real(value) == number
+
+
+def named_inputs(given: Any) -> dict[str, Any]:
+    """Return the inputs of an epilogue by name; raise ArgumentTypeError for anything but a mapping of names."""
+    if given is None:
+        return {}
+    try:
+        inputs = dict(given) if isinstance(given, Mapping) else None
+    except Exception:  # of whoever wrote the mapping
+        inputs = None
+    if inputs is None or not all(type(name) is str for name in inputs):
+        raise ArgumentTypeError(f"epilogue_inputs must be a mapping of names, got {shown(given)}")
+    return inputs
 
 
 def needs_source(epilogue: Any, beta: Any) -> bool:

@@ -36,7 +36,10 @@ def seen(*tensors: Any) -> tuple[Any, ...] | None:
         elif type(each) is np.ndarray and each.ndim == 2:
             found.append((each.shape, each.strides, each.dtype, each.ctypes.data & _ACCESS))
         elif type(each) is torch_tensor and each.ndim == 2 and not each.requires_grad:
-            found.append((each.shape, each.stride(), each.dtype, each.device, each.data_ptr() & _ACCESS))
+            try:
+                found.append((each.shape, each.stride(), each.dtype, each.device, each.data_ptr() & _ACCESS))
+            except RuntimeError:  # a sparse one, or one that torch traces
+                return None
         else:
             return None
     return tuple(found)

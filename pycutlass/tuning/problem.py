@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from pycutlass.plan.measured import problem_record
 __all__ = ["Problem", "considered", "problems_of", "with_options"]
 
 _EXTENTS = ("m", "n", "k")
+_MOST = 100_000  # problems of one call
 _FEWER_ELEMENTS = (1, 2, 4, 8)
 
 
@@ -116,16 +118,29 @@ def problems_of(given: Any) -> list[Problem]:
     ArgumentError, ArgumentTypeError
         There is nothing, or something else among them.
     """
-    if isinstance(given, Problem):
-        return [given]
-    if isinstance(given, Gemm):
-        return [Problem(given.kind, *given.size, given.batch)]
-    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
-        raise ArgumentTypeError(f"what is tuned must be a Problem, a plan, or several; got {shown(given)}")
-    problems = [each for one in given for each in problems_of(one)]
+    if isinstance(given, Problem | Gemm):
+        return [_problem(given)]
+    wrong = f"what is tuned must be a Problem, a plan, or several; got {shown(given)}"
+    if isinstance(given, str | bytes):
+        raise ArgumentTypeError(wrong)
+    try:
+        listed = list(itertools.islice(given, _MOST + 1))
+    except Exception as error:  # of whoever walks along them
+        raise ArgumentTypeError(wrong) from error
+    if len(listed) > _MOST:
+        raise ArgumentError(f"at most {_MOST:,} problems are tuned at once, got more")
+    problems = [_problem(each) for each in listed]
     if not problems:
         raise ArgumentError("there is no problem to tune: the list of problems is empty")
     return problems
+
+
+def _problem(given: Any) -> Problem:
+    if isinstance(given, Gemm):
+        return Problem(given.kind, *given.size, given.batch)
+    if not isinstance(given, Problem):
+        raise ArgumentTypeError(f"what is tuned must be a Problem, a plan, or several; got {shown(given)}")
+    return given
 
 
 def considered(problem: Problem, options: Any, gpu: Device) -> list[tuple[Candidate, GemmKind, float]]:

@@ -288,6 +288,33 @@ def _operations() -> Iterator[Call]:
     ):
         yield Call(f"{name}.run on a stream", _run_on(make(**keywords())), lambda: {"stream": None})
     yield from _questions()
+    yield from _products()
+
+
+def _products() -> Iterator[Call]:
+    """Yield products in one line, of tensors and of plans."""
+
+    def operands() -> dict[str, Any]:
+        a, b = np.ones((4, 8), np.float32), np.ones((8, 6), np.float32)
+        return {"a": a, "b": b, "c": np.ones((4, 6), np.float32), "beta": 1.0, "out": np.empty((4, 6), np.float32)}
+
+    options = {"alpha": 1.0, "epilogue": None, "epilogue_inputs": None, "out_dtype": None, "accumulator_dtype": None}
+    further = {"bias": None, "precision": None, "scales": None, "plan": None, "allow_copy": False, "stream": None}
+    x, w = np.ones((2, 3, 8), np.float16), np.ones((6, 8), np.float16)
+    plan = pycutlass.Gemm(**{name: tensor for name, tensor in operands().items() if name != "out"})
+    yield Call("matmul", pycutlass.matmul, lambda: {**operands(), **options, **further})
+    yield Call("linear", pycutlass.linear, lambda: {"x": x, "w": w, "bias": None, "activation": None})
+    yield Call("Gemm", pycutlass.Gemm, lambda: {**operands(), **options, "precision": None}, repr)
+    yield Call(
+        "Gemm.run",
+        plan.run,
+        lambda: {name: each for name, each in operands().items() if name != "beta"} | {"stream": None},
+    )
+
+    def tune(plans: Any, budget: Any, options: Any, database: Any) -> Any:  # `problems` is what tests call theirs
+        return pycutlass.tune(plans, budget, options=options, database=database)
+
+    yield Call("tune", public(tune), lambda: {"plans": plan, "budget": "1s", "options": None, "database": None})
 
 
 def _run_on(arguments: Any) -> Callable[[Any], Any]:
