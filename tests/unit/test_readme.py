@@ -1,4 +1,4 @@
-"""The README's program is complete and right, and its table of environment variables is the code's."""
+"""The README's programs are complete and right, and its table of environment variables is the code's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pycutlass import config
 
 README = pages.ROOT / "README.md"
-PROGRAM = next(block.text for block in pages.blocks(README) if block.kind == "python")
+PRODUCT, PROGRAM = [block.text for block in pages.blocks(README) if block.kind == "python"][:2]
 # Checked with the program's own names; f16 rounds by 2**-11 of a value, and the products are summed in f32.
 CHECK = """
 exact = A.astype(np.longdouble) @ B.astype(np.longdouble)
@@ -21,9 +21,32 @@ assert (abs(D - exact) <= 2.0**-11 * abs(exact) + K * 2.0**-23 * (abs(A.astype(f
 """
 
 
-def test_it_opens_with_a_paragraph_two_commands_and_the_program():
-    assert [block.kind for block in pages.blocks(README)][:2] == ["sh", "python"]
-    assert pages.blocks(README)[0].text == "make demo\nmake test\n"
+def test_it_opens_with_a_product_two_commands_and_the_program():
+    assert [block.kind for block in pages.blocks(README)][:3] == ["python", "sh", "python"]
+    assert pages.blocks(README)[1].text == "make demo\nmake test\n"
+
+
+def test_the_product_is_right(tmp_path):
+    check = """
+from math import erf
+exact = x.astype(float) @ w.T
+sums = 256 * 2.0**-23 * (abs(x.astype(float)) @ abs(w.T.astype(float)))
+assert (abs(d - exact) <= 2.0**-11 * abs(exact) + sums).all()
+t = exact + bias
+gelu = t * 0.5 * (1 + np.vectorize(erf)(t / np.sqrt(2)))
+assert y.shape == (512, 128) and (abs(y - gelu) <= 2.0**-10 * abs(gelu) + 1e-2).all()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRODUCT + check],
+        cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0 < float(done.stdout.removeprefix("largest error:")) < 0.1
 
 
 @pytest.mark.compile
