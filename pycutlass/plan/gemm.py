@@ -191,10 +191,10 @@ class Gemm:
         compiler.add_module(self.candidate.kernels)
 
     def manifest(self) -> dict[str, Any]:
-        """Return what has to be compiled for the ranges of M that were used so far, in JSON's types."""
+        """Return what has to be compiled for the values of M that were used so far, as `compiler.manifest` does."""
         self._choices.of(self._size[0])
         chosen = self._choices.made()
-        return picture.manifest(tuple(dict.fromkeys(kernel for each in chosen for kernel in each.kernels)))
+        return compiler.manifest(dict.fromkeys(kernel for each in chosen for kernel in each.kernels))
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.

@@ -1,16 +1,15 @@
-"""Plans for people to read, and for programs that compile what plans need."""
+"""Plans for people to read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pycutlass.device import Device
-from pycutlass.operation import Operation, tile_use
+from pycutlass.operation import tile_use
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.pick import Ranked
 
-__all__ = ["explained", "manifest"]
+__all__ = ["explained"]
 
 _SHOWN = 10
 
@@ -39,18 +38,3 @@ def explained(
     if len(ranked) > _SHOWN:
         lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
     return "\n".join(lines)
-
-
-def manifest(kernels: Sequence[Operation]) -> dict[str, Any]:
-    """Return kernels as texts with what they are written for, in JSON's types."""
-    sources = [kernel.source() for kernel in kernels]
-    described = [
-        {
-            "name": each.name,
-            "text": each.text,
-            "compute_capability": kernel.compute_capability,
-            "is_sm90": kernel.is_sm90,
-        }
-        for each, kernel in zip(sources, kernels, strict=True)
-    ]
-    return {"version": 1, "kernels": described}

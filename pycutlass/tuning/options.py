@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from pycutlass.calls import public, shown, suggestion
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import as_int, items_of, real
+from pycutlass.integers import as_int, items_of
+from pycutlass.trials.values import at_least, positive
 
 __all__ = ["DISTRIBUTIONS", "TuningOptions", "seconds_of"]
 
@@ -93,9 +93,9 @@ class TuningOptions:
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentTypeError(f"{name} must be True or False, got {shown(getattr(self, name))}")
         least = {"most_candidates": 1, "seed": 0, "least_rounds": 3, "most_rounds": 3}
-        checked: dict[str, Any] = {name: _at_least(bound, name, getattr(self, name)) for name, bound in least.items()}
+        checked: dict[str, Any] = {name: at_least(bound, name, getattr(self, name)) for name, bound in least.items()}
         checked["threads"] = _threads(self.threads)
-        checked["timeout"] = _positive("timeout", self.timeout)
+        checked["timeout"] = positive("timeout", "seconds", self.timeout)
         checked["split_k_slices"] = _slices(self.split_k_slices)
         checked["tmp_dir"] = _directory(self.tmp_dir)
         if checked["most_rounds"] < checked["least_rounds"]:
@@ -147,36 +147,18 @@ def seconds_of(budget: Any) -> float:
         It is neither, or not positive.
     """
     if not isinstance(budget, str):
-        return _positive("budget", budget)
+        return positive("budget", "seconds", budget)
     text = budget.strip().lower()
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
     unit = text[len(number) :].strip()
     try:
-        return _positive("budget", float(number) * _UNITS[unit])
+        return positive("budget", "seconds", float(number) * _UNITS[unit])
     except (KeyError, ValueError) as error:
         if isinstance(error, ArgumentError):
             raise
         raise ArgumentError(
             f"budget must be seconds, or text such as '60s', '5min' or '1h'; got {shown(budget)}"
         ) from None
-
-
-def _positive(name: str, value: Any) -> float:
-    number = None if isinstance(value, bool) else real(value)
-    if number is None:
-        raise ArgumentTypeError(f"{name} must be a number of seconds, got {shown(value)}")
-    if not 0 < number < math.inf:
-        raise ArgumentError(f"{name} must be a positive number of seconds, got {number}")
-    return number
-
-
-def _at_least(least: int, name: str, value: Any) -> int:
-    number = as_int(value)
-    if number is None:
-        raise ArgumentTypeError(f"{name} must be an integer, got {shown(value)}")
-    if number < least:
-        raise ArgumentError(f"{name} must be at least {least}, got {number}")
-    return number
 
 
 def _threads(value: Any) -> int:
@@ -194,7 +176,7 @@ def _slices(values: Any) -> tuple[int, ...] | None:
     items = items_of(values, _MOST_SLICES)
     if items is None or not items:
         raise ArgumentTypeError(f"split_k_slices must be one or several integers in a list, got {shown(values)}")
-    return tuple(_at_least(1, "each of split_k_slices", each) for each in items)
+    return tuple(at_least(1, "each of split_k_slices", each) for each in items)
 
 
 def _directory(value: Any) -> Path | None:

@@ -102,6 +102,19 @@ def test_no_candidate_is_left_unsaid(plan: pycutlass.Gemm) -> None:
     assert [each["name"] for each in manifest["kernels"]] == [each.procedural_name() for each in plan.candidate.kernels]
 
 
+def test_its_manifest_is_one_that_warm_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(
+        "pycutlass.compiler.ahead.add_module",
+        lambda kernels, **options: compiled.extend(each.source().name for each in kernels),
+    )
+    plan = pycutlass.Gemm(A, B)
+    plan(A[:3], B)
+    pycutlass.compiler.warm(json.loads(json.dumps(plan.manifest())))
+    used = (*plan.candidate.kernels, *pycutlass.Gemm(A[:3], B).candidate.kernels)
+    assert {*compiled} == {each.procedural_name() for each in used}
+
+
 def test_check_finds_what_is_wrong(plan: pycutlass.Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 <= plan.check() <= 1
 
