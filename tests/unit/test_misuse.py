@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from misuse import CALLS, Call, attempt
+from attempts import Call, attempt
+from misuse import CALLS
 from wrong_values import WRONG, random_value
 
 import pycutlass
