@@ -194,9 +194,7 @@ struct DirectEpilogueSm90 : cutlass::epilogue::collective::detail::Sm90TmaWarpSp
           callbacks.visit(sums, 0, i, j);
         } else {
           auto const computed = callbacks.visit(sums, 0, i, j);
-          using Computed = typename decltype(computed)::Element;
-          using Converter = cutlass::NumericArrayConverter<typename Types::ElementD, Computed, kFragment>;
-          to.store(first_row + i * kRows, first_column + j * kColumns, Converter{}(computed));
+          to.store(first_row + i * kRows, first_column + j * kColumns, converted<typename Types::ElementD>(computed));
         }
         if constexpr (shares_columns<FusionCallbacks>()) {
           synchronize(mma);

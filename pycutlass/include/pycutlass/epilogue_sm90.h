@@ -281,8 +281,7 @@ struct EpilogueSm90 : Collective {
           }
         } else {
           auto const computed = callbacks.visit(sums, 0, i, j);
-          using Computed = typename decltype(computed)::Element;
-          auto result = cutlass::NumericArrayConverter<ElementD, Computed, kFragment>{}(computed);
+          auto result = converted<ElementD>(computed);
           int const turn = kHalves ? first_buffer + (j * (tile_rows / kRows) + i) % kBuffers : stored.index();
           auto const buffer = stored_from(cute::_, cute::_, turn);
           int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;

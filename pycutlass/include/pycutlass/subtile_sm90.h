@@ -5,8 +5,25 @@
 
 #include <cute/tensor.hpp>
 #include <cutlass/array.h>
+#include <cutlass/numeric_conversion.h>
 
 namespace pycutlass {
+
+/// What D has of computed numbers.
+///
+/// Of max(x, 0) and the conversion to uint8_t ptxas 13.0 makes one instruction, F2IP.U8.F32.NTZ.RELU, which an H100
+/// does not execute ("an illegal instruction was encountered"). It makes none where another one stands between them,
+/// and the limit of 255 changes nothing: the conversion saturates, and has 0 of NaN.
+template <typename Element, typename Computed, int kCount>
+CUTLASS_DEVICE cutlass::Array<Element, kCount> converted(cutlass::Array<Computed, kCount> numbers) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (cute::is_same_v<Element, uint8_t> && cute::is_same_v<Computed, float>) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kCount; ++i) asm("min.NaN.f32 %0, %1, %2;" : "=f"(numbers[i]) : "f"(numbers[i]), "f"(255.0f));
+  }
+#endif
+  return cutlass::NumericArrayConverter<Element, Computed, kCount>{}(numbers);
+}
 
 /// How the threads of a warp group share a subtile of `kRows` x `kColumns` elements, each with a fragment in registers,
 /// and how a fragment goes to shared memory and comes from there, where the elements of a row are side by side, or
