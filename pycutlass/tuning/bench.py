@@ -15,6 +15,7 @@ from pycutlass import _core, device, reference
 from pycutlass.arguments import GemmArguments, ReductionArguments
 from pycutlass.imported import imported
 from pycutlass.memory import DeviceBuffer
+from pycutlass.operation import GemmProblemSize
 from pycutlass.plan import Candidate
 from pycutlass.timing import DeviceTimer
 from pycutlass.tuning.measuring import Artifacts, WrongResultError, serve
@@ -22,7 +23,7 @@ from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.problem import Problem
 from pycutlass.types import Element
 
-__all__ = ["GpuBench", "serve_bench"]
+__all__ = ["GpuBench", "launcher", "serve_bench"]
 
 Array = NDArray[Any]
 
@@ -88,24 +89,8 @@ class GpuBench:
 
     def _launch(self, candidate: Candidate) -> Callable[[], object]:
         """Return a function that launches all kernels of a candidate."""
-        problem, operation, D = self._problem, candidate.operation, self._buffer.pointer + _GUARD_BYTES
-        size = candidate.size(*problem.extents, problem.batch)
-        operands = self._A.pointer, self._B.pointer
-        options: dict[str, Any] = {"raster_order": candidate.raster_order} if operation.is_sm90 else {}
-        if candidate.reduction is None:
-            arguments = GemmArguments(operation, size, *operands, None, D, **options)
-            return lambda: operation.run(arguments)
-        partial = GemmArguments(operation, size, *operands, **options)
-        reduction = candidate.reduction
-        sums = ReductionArguments(
-            reduction, (problem.m, problem.n), candidate.split_k_slices, workspace=partial.ptr_D, destination=D
-        )
-
-        def both() -> None:
-            operation.run(partial)
-            reduction.run(sums)
-
-        return both
+        size = candidate.size(*self._problem.extents, self._problem.batch)
+        return launcher(candidate, size, self._A.pointer, self._B.pointer, self._buffer.pointer + _GUARD_BYTES)
 
     def _check(self, candidate: Candidate) -> None:
         raw = np.empty(self._buffer.size, np.uint8)
@@ -161,6 +146,37 @@ class GpuBench:
 
     def _allocated(self, size: int) -> DeviceBuffer:
         return DeviceBuffer(device.current(), size, self._stream)
+
+
+def launcher(candidate: Candidate, size: GemmProblemSize, a: int, b: int, d: int) -> Callable[[], object]:
+    """Return a function that launches all kernels of a candidate.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        What is launched, compiled.
+    size : GemmProblemSize
+        The problem, as `candidate.size` returns it.
+    a, b, d : int
+        Addresses of packed operands.
+    """
+    operation = candidate.operation
+    options: dict[str, Any] = {"raster_order": candidate.raster_order} if operation.is_sm90 else {}
+    if candidate.reduction is None:
+        arguments = GemmArguments(operation, size, a, b, None, d, **options)
+        return lambda: operation.run(arguments)
+    reduction = candidate.reduction
+    partial = GemmArguments(operation, size, a, b, **options)
+    rows_and_columns = size.extents[:2]
+    sums = ReductionArguments(
+        reduction, rows_and_columns, candidate.split_k_slices, workspace=partial.ptr_D, destination=d
+    )
+
+    def both() -> None:
+        operation.run(partial)
+        reduction.run(sums)
+
+    return both
 
 
 def serve_bench(connection: Connection) -> None:

@@ -1,0 +1,81 @@
+"""How near the default pick comes to the best kernel, on problems that were drawn before anything was fitted.
+
+For each problem of pick_shapes.py all candidates that are predicted to take at most 1.5 times as long as the best are
+checked and measured, each call alone with a cold L2 cache. What was measured is kept by types and layouts in
+docs/gpu-results/pick/, where `tools/fit_model.py` reads it: parts may be measured on different days, and the report is
+about all of them.
+
+    python3 -m benchmarks.pick --only bf16-tnt,e4m3-tnt
+    python3 -m benchmarks.pick --report
+
+Candidates of one part are some hundred kernels. They can be made on a machine without a GPU:
+
+    python3 -m benchmarks.pick --only bf16-tnt --build kernels.zip
+    python3 -m benchmarks.pick --only bf16-tnt --bundle kernels.zip
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT, environment, options, without_places, write_json
+from benchmarks.pick_cases import PARTS, build, kernels
+from benchmarks.pick_report import report
+
+__all__ = ["KEPT", "main"]
+
+#: Where times are kept, a file for each part.
+KEPT = ROOT / "docs" / "gpu-results" / "pick"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the parts that are asked for and report on all."""
+    parser = options(__doc__, list(PARTS))
+    parser.add_argument("--build", type=Path, metavar="FILE", help="only compile, and write the kernels to a bundle")
+    parser.add_argument("--bundle", type=Path, nargs="*", default=[], metavar="FILE", help="take kernels from bundles")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    parser.add_argument("--kept", type=Path, default=KEPT, metavar="FOLDER", help="where times are kept (%(default)s)")
+    given = parser.parse_args(argv)
+    if given.build:
+        return 1 if any(map(print, build(given.only, given.build))) else 0
+    if not given.report:
+        _measure(given.only, given.bundle, given.kept, given.quick)
+    return report(given.kept, given.out, quick=given.quick)
+
+
+def _measure(parts: Iterable[str], bundles: Iterable[Path], kept: Path, quick: bool) -> None:
+    """Measure all problems of some parts and write a file for each."""
+    import torch
+
+    from benchmarks.pick_contest import Contest
+    from pycutlass.cache import KernelCache
+    from pycutlass.compiler import compile_many
+
+    for bundle in bundles:
+        KernelCache().import_(bundle)
+    for part in parts:
+        shapes = PARTS[part][:: 8 if quick else 1]
+        made = kernels(shapes)
+        failed = [str(done.result) for done in compile_many(made) if isinstance(done.result, Exception)]
+        compiled = {kernel.source().text: kernel.artifacts for kernel in made if kernel.artifacts}
+        problems: list[dict[str, Any]] = []
+        for shape in shapes:
+            try:
+                outcome = Contest(shape, compiled).outcome()
+            except Exception as error:  # it is reported, and the other problems are still measured
+                problems.append(
+                    {"shape": shape.name, "error": without_places(f"{type(error).__name__}: {error}")[:500]}
+                )
+                continue
+            problems.append(outcome.record())
+            print(outcome.line(), file=sys.stderr, flush=True)
+            torch.cuda.empty_cache()
+        record = {"part": part, "environment": environment(), "not_built": failed, "problems": problems}
+        write_json(kept / f"{part}.json", record)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""benchmarks/pick.py, as far as it needs no GPU: its problems, what is measured of them, checks and the report."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))  # the benchmarks are not installed with the package
+
+from benchmarks import common, pick, pick_cases, pick_report  # noqa: E402
+from benchmarks.pick_shapes import FITTED, HELD_OUT, Shape  # noqa: E402
+
+ENVIRONMENT = {"date": "2026-01-02 03:04 UTC", "commit": "0123456789ab", "GPU": "NVIDIA H200"}
+
+
+def kept(folder: Path, times: Callable[[Shape], dict[str, float]], shapes: list[Shape], **more: Any) -> Path:
+    """Write a file of times as a run leaves it."""
+    problems = [{"shape": each.name, "peer": 20.0, "times": times(each), **more} for each in shapes]
+    record = {"part": "bf16-tnt", "environment": ENVIRONMENT, "not_built": [], "problems": problems}
+    (folder / "bf16-tnt.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_there_are_as_many_problems_as_the_limits_ask_for() -> None:
+    assert len(HELD_OUT) >= 300
+    assert not set(HELD_OUT) & set(FITTED)
+    assert sorted(map(str, pick_cases.shapes_of(pick_cases.PARTS))) == sorted(map(str, (*HELD_OUT, *FITTED)))
+
+
+@pytest.mark.parametrize("part", pick_cases.PARTS)
+def test_what_is_measured_begins_with_the_pick(part: str) -> None:
+    for shape in pick_cases.PARTS[part][:3]:
+        ranked = pick_cases.considered(shape)
+        assert ranked[0].candidate.name == pick_report.Measured(shape, {"any": 1.0}, None, {}).pick
+        assert ranked[-1].microseconds <= pick_cases.FACTOR * ranked[0].microseconds
+        assert len({each.candidate.name for each in ranked}) == len(ranked)
+
+
+def test_kernels_of_one_text_are_compiled_once() -> None:
+    shapes = pick_cases.PARTS["bf16-tnt"][:6]
+    texts = [kernel.source().text for kernel in pick_cases.kernels(shapes)]
+    assert len(set(texts)) == len(texts)
+    needed = {
+        kernel.source().text
+        for shape in shapes
+        for each in pick_cases.considered(shape)
+        for kernel in each.candidate.kernels
+    }
+    assert needed == set(texts)
+
+
+def test_the_report_judges_todays_pick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held_out, fitted = set(HELD_OUT), set(FITTED)
+    shapes = [each for each in pick_cases.PARTS["bf16-tnt"] if each in held_out]
+    others = [each for each in pick_cases.PARTS["bf16-tnt"] if each in fitted]
+
+    def times(shape: Shape) -> dict[str, float]:
+        chosen = pick_cases.considered(shape)[0].candidate.name
+        return {chosen: 10.0 if shape != shapes[0] else 12.5, "another": 10.0}
+
+    folder = kept(tmp_path, times, shapes + others[:2])
+    assert pick_report.report(folder, tmp_path / "out") == 0
+    result = json.loads((tmp_path / "out" / "pick.json").read_text())
+    checks = {check["what"]: check for check in result["checks"]}
+    mean = next(check for what, check in checks.items() if "geometric mean" in what and "best" in what)
+    assert mean["value"] == pytest.approx(0.8 ** (1 / len(shapes)))
+    assert mean["passed"]
+    assert checks["pick against torch, the slowest"]["value"] == pytest.approx(1.6)
+    judged, adjusted, worst = result["tables"][:3]
+    of_all = [["bf16 tnt", str(len(shapes))], ["all", str(len(shapes))]]
+    assert [row[:2] for row in judged["rows"]] == of_all
+    assert [row[1] for row in adjusted["rows"]] == ["2", "2"]
+    assert worst["rows"][0][0] == shapes[0].name
+    assert worst["rows"][0][3] == "another"
+    assert "2026-01-02" in capsys.readouterr().out
+
+
+def test_a_pick_that_was_not_measured_is_counted_and_never_guessed(tmp_path: Path) -> None:
+    shapes = [each for each in pick_cases.PARTS["bf16-tnt"] if each in set(HELD_OUT)][:3]
+    first = shapes[0]
+
+    def times(shape: Shape) -> dict[str, float]:
+        return {"another": 5.0} if shape == first else {pick_cases.considered(shape)[0].candidate.name: 10.0}
+
+    pick_report.report(kept(tmp_path, times, shapes), tmp_path / "out")
+    rows = json.loads((tmp_path / "out" / "pick.json").read_text())["tables"][0]["rows"]
+    assert [row[-1] for row in rows] == ["1", "1"]
+
+
+def test_wrong_results_miss_a_limit(tmp_path: Path) -> None:
+    shapes = [each for each in pick_cases.PARTS["bf16-tnt"] if each in set(HELD_OUT)][:1]
+
+    def times(shape: Shape) -> dict[str, float]:
+        return {pick_cases.considered(shape)[0].candidate.name: 10.0}
+
+    folder = kept(tmp_path, times, shapes, wrong={"another": "3 of 48 elements"})
+    assert pick_report.report(folder, tmp_path / "out") == 1
+    checks = json.loads((tmp_path / "out" / "pick.json").read_text())["checks"]
+    assert [check["passed"] for check in checks if "wrong" in check["what"]] == [False]
+
+
+def test_nothing_kept_is_no_report(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="has no times"):
+        pick_report.report(tmp_path, tmp_path)
+
+
+# What a contest computes: kernels run on the host here, and take a made-up time
+
+
+torch = pytest.importorskip("torch")
+from benchmarks import pick_contest  # noqa: E402
+
+CONTESTS = [
+    Shape("bf16", "tnt", 5, 32, 48),
+    Shape("f16", "nnn", 32, 48, 64),
+    Shape("tf32", "ttt", 16, 32, 48, 3),
+    Shape("s8", "tnt", 33, 32, 64),
+    Shape("e4m3", "tnt", 40, 64, 128),
+]
+
+
+class _Everything(dict[str, Any]):
+    """Has every text compiled: on the host nothing is."""
+
+    def __contains__(self, text: object) -> bool:
+        return True
+
+    def __missing__(self, text: str) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def on_the_host(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    made: list[pick_contest.Contest] = []
+    begin, launch = pick_contest.Contest.__init__, pick_contest.launcher
+
+    def started(contest: Any, *arguments: Any) -> None:
+        made.append(contest)
+        begin(contest, *arguments)
+
+    def launcher(candidate: Any, size: Any, *_: int) -> Any:  # addresses are of a GPU alone
+        contest = made[-1]
+        return launch(candidate, size, contest._a, contest._b, contest._d)  # type: ignore[arg-type]
+
+    def times(contest: Any, launches: dict[str, Any], samples: int) -> dict[str, Any]:
+        return {name: (float(len(name)),) * samples for name in launches if launches[name] is not None}
+
+    considered = pick_cases.considered
+    monkeypatch.setattr(pick_contest, "_PLACE", "cpu")
+    monkeypatch.setattr(pick_contest, "considered", lambda shape, gpu: considered(shape)[:10])
+    monkeypatch.setattr(pick_contest.Contest, "__init__", started)
+    monkeypatch.setattr(pick_contest.Contest, "_times", times)
+    monkeypatch.setattr(pick_contest, "launcher", launcher)
+    monkeypatch.setattr(pick_contest.device, "current", lambda: 0)
+    monkeypatch.setattr(pick_contest.device, "describe", lambda _: pick_cases.GPU)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+@pytest.mark.parametrize("shape", CONTESTS, ids=lambda shape: shape.name)
+def test_results_are_compared_with_float64(on_the_host: None, shape: Shape) -> None:
+    outcome = pick_contest.Contest(shape, _Everything()).outcome()
+    assert not outcome.wrong
+    assert not outcome.failed
+    assert len(outcome.times) == 10
+    assert (outcome.peer is None) == (shape.batch is not None and shape.operands in ("s8", "e4m3"))
+    record = outcome.record()
+    assert json.loads(json.dumps(record)) == record
+    assert re.match(rf"{shape.name}: 10 measured", outcome.line())
+
+
+def test_a_wrong_result_is_neither_timed_nor_hidden(on_the_host: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = pick_contest.launcher
+
+    def spoiled(candidate: Any, size: Any, *addresses: int) -> Any:
+        begin = launch(candidate, size, *addresses)
+        return (lambda: None) if candidate.operation.swap_ab else begin  # which leaves D as it was
+
+    monkeypatch.setattr(pick_contest, "launcher", spoiled)
+    outcome = pick_contest.Contest(CONTESTS[0], _Everything()).outcome()
+    assert outcome.wrong
+    assert all(name.startswith("swapped") for name in outcome.wrong)
+    assert not set(outcome.wrong) & set(outcome.times)
+
+
+def test_what_was_not_compiled_is_said(on_the_host: None) -> None:
+    with pytest.raises(common.BenchmarkError, match="it is not compiled"):
+        pick_contest.Contest(CONTESTS[0], {}).outcome()
+
+
+def test_times_go_to_a_folder_of_results() -> None:
+    assert (ROOT / "docs" / "gpu-results") in pick.KEPT.parents
