@@ -22,7 +22,7 @@ from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.measured import generation
-from pycutlass.plan.pick import Ranked, ranking
+from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
     about_c,
     batches,
@@ -184,7 +184,9 @@ class Gemm:
 
     def explain(self) -> str:
         """Return, as text, which kernels were considered, what is predicted of them, and why one was chosen."""
-        return picture.explained(self.candidate, self.candidates(), self._size, self._batch, self._choices.gpu)
+        problem, gpu = (*self._size, self._batch), self._choices.gpu
+        others = refused(self.kind, *problem, gpu)
+        return picture.explained(self.candidate, self.candidates(), others, self._size, self._batch, gpu)
 
     def compile(self) -> None:
         """Compile the kernel for the M that the plan was made with; `run` does so where it is not yet compiled."""

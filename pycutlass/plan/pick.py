@@ -21,7 +21,7 @@ from pycutlass.plan.constants import Constants, constants_of, present_or_named
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.model import Model, Prediction
 
-__all__ = ["Ranked", "pick", "ranking"]
+__all__ = ["Ranked", "pick", "ranking", "refused"]
 
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
@@ -179,6 +179,13 @@ def _summation(candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
+def refused(
+    kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Device | None = None
+) -> dict[str, list[str]]:
+    """Return the names of candidates that do not take a problem, by the reason; parameters are those of `ranking`."""
+    return _Predicted.of(kind, m, n, k, batch, gpu).refused()
+
+
 @dataclass(frozen=True)
 class _Predicted:
     """What the model says of all candidates of a problem."""
@@ -226,6 +233,16 @@ class _Predicted:
         microseconds, waves = float(of_all.microseconds[place]), int(of_all.waves[place])
         return Ranked(self.model.candidates[place], microseconds, waves, of_all.note(place))
 
+    def refused(self) -> dict[str, list[str]]:
+        """Return the names of those that do not take the problem, by the reason, the likely fastest first."""
+        reasons: dict[str, list[str]] = {}
+        for place in self.order:
+            candidate = self.model.candidates[place]
+            answer = candidate.operation.supports(candidate.size(*self.size))
+            if not answer:
+                reasons.setdefault(answer.reason, []).append(candidate.name)
+        return reasons
+
     def why_none(self) -> str:
         """Return why no kernel takes the problem, with what the likely fastest lack."""
         m, n, k, batch = self.size
@@ -235,13 +252,7 @@ class _Predicted:
         if all(gemv):
             few = f" but for {_MOST_OF_GEMV} rows or columns" if len(gemv) else ""
             return f"there is no kernel for GEMMs of this kind{few}: {kind}{_remedy(kind)}"
-        reasons: dict[str, str] = {}
-        for place in self.order:
-            candidate = self.model.candidates[place]
-            reasons.setdefault(candidate.operation.supports(candidate.size(*self.size)).reason, candidate.name)
-            if len(reasons) == _SHOWN:
-                break
-        listed = "; ".join(f"{name}: {reason}" for reason, name in reasons.items())
+        listed = "; ".join(f"{names[0]}: {reason}" for reason, names in list(self.refused().items())[:_SHOWN])
         return f"no kernel takes {what}; the nearest lack: {listed}"
 
 

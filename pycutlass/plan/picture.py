@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pycutlass.device import Device
 from pycutlass.operation import tile_use
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.pick import Ranked
+from pycutlass.plan.roofline import Roofline
 
 __all__ = ["explained"]
 
@@ -15,9 +16,17 @@ _SHOWN = 10
 
 
 def explained(
-    chosen: Candidate, ranked: Sequence[Ranked], size: tuple[int, int, int], batch: int | None, gpu: Device
+    chosen: Candidate,
+    ranked: Sequence[Ranked],
+    refused: Mapping[str, Sequence[str]],
+    size: tuple[int, int, int],
+    batch: int | None,
+    gpu: Device,
 ) -> str:
-    """Return a table of the candidates with what is predicted of them, the chosen one marked."""
+    """Return a table of the candidates with what is predicted of them, the chosen one marked.
+
+    `refused` has the names of those that do not take the problem, by the reason.
+    """
     m, n, k = size
     operation, count = chosen.operation, 1 if batch is None else batch
     matrices = ((operation.A, m * k), (operation.B, k * n), (operation.D, m * n))
@@ -30,6 +39,11 @@ def explained(
         f"chosen: {chosen.name}",
     ]
     if m and n:
+        least = Roofline.of(operation.tile_description.math_instruction, products, moved, gpu)
+        predicted = next((each.microseconds for each in ranked if each.candidate == chosen), None)
+        reached = 0.0 if not predicted else 100 * least.microseconds / predicted
+        share = f"; the chosen kernel is predicted to reach {reached:.0f}% of it" if reached else ""
+        lines.append(f"        {least}{share}")
         lines.append(f"        {tile_use(operation, chosen.size(m, n, k, batch), gpu.sm_count)}")
     lines.append(f"considered: {len(ranked)}, the likely fastest first")
     for each in ranked[:_SHOWN]:
@@ -37,4 +51,6 @@ def explained(
         lines.append(f"{mark} {each.microseconds:9.1f} us  {each.waves:4} waves  {each.candidate.name}  ({each.note})")
     if len(ranked) > _SHOWN:
         lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
+    for reason, names in refused.items():
+        lines.append(f"refused: {names[0]}{f' and {len(names) - 1} others' if len(names) > 1 else ''}: {reason}")
     return "\n".join(lines)

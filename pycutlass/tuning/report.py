@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from pycutlass.device import Device
 from pycutlass.plan import Candidate
-from pycutlass.plan.constants import constants_of
-from pycutlass.plan.features import product_class
+from pycutlass.plan.roofline import Roofline
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.race import Contestant
 
@@ -60,12 +58,9 @@ class ProblemReport:
 
     def roofline(self, each: Contestant) -> float:
         """Return the share of what the GPU's multipliers and memory allow at most, by what is known of the GPU."""
-        constants = constants_of(self.gpu)
-        math_instruction = each.candidate.operation.tile_description.math_instruction
-        rate = constants.macs_per_cycle.get(product_class(math_instruction), math.inf)
-        multiplying = self.problem.operations / 2 / (rate * constants.sm_count * constants.clock_ghz * 1e3)
-        moving = self.problem.bytes / (constants.dram_gb_per_s * 1e3)
-        return max(multiplying, moving) / each.median
+        instruction = each.candidate.operation.tile_description.math_instruction
+        least = Roofline.of(instruction, self.problem.operations, self.problem.bytes, self.gpu)
+        return least.microseconds / each.median
 
     @property
     def title(self) -> str:
