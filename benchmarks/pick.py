@@ -16,14 +16,19 @@ Candidates of one part are some hundred kernels. They can be made on a machine w
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT, environment, options, without_places, write_json
-from benchmarks.pick_cases import PARTS, build, kernels
+from benchmarks.pick_cases import MORE, PARTS, build, considered, kernels, sampled
 from benchmarks.pick_report import report
+from pycutlass import device
+from pycutlass.cache import KernelCache
+from pycutlass.compiler import compile_many
 
 __all__ = ["KEPT", "main"]
 
@@ -51,30 +56,34 @@ def _measure(parts: Iterable[str], bundles: Iterable[Path], kept: Path, quick: b
     import torch
 
     from benchmarks.pick_contest import Contest
-    from pycutlass.cache import KernelCache
-    from pycutlass.compiler import compile_many
 
+    started = time.monotonic()
+
+    here, gpu = environment(), device.describe(device.current())
     for bundle in bundles:
         KernelCache().import_(bundle)
+    if bundles:  # what other compilers made is found where there are none
+        os.environ["PATH"] = ""
+        os.environ.pop("CXX", None)
     for part in parts:
-        shapes = PARTS[part][:: 8 if quick else 1]
-        made = kernels(shapes)
+        shapes, more = (each[:: 8 if quick else 1] for each in (PARTS[part], MORE[part]))
+        made = kernels([*shapes, *more])
         failed = [str(done.result) for done in compile_many(made) if isinstance(done.result, Exception)]
         compiled = {kernel.source().text: kernel.artifacts for kernel in made if kernel.artifacts}
-        problems: list[dict[str, Any]] = []
-        for shape in shapes:
+        record: dict[str, Any] = {"part": part, "environment": here, "not_built": failed, "problems": []}
+        for shape in (*shapes, *more):
+            is_whole = shape not in more
             try:
-                outcome = Contest(shape, compiled).outcome()
+                ranked = considered(shape, gpu) if is_whole else sampled(shape, gpu)
+                outcome = Contest(shape, ranked, compiled).outcome(finals=is_whole)
             except Exception as error:  # it is reported, and the other problems are still measured
-                problems.append(
-                    {"shape": shape.name, "error": without_places(f"{type(error).__name__}: {error}")[:500]}
-                )
+                reason = without_places(f"{type(error).__name__}: {error}")[:500]
+                record["problems"].append({"shape": shape.name, "error": reason})
                 continue
-            problems.append(outcome.record())
-            print(outcome.line(), file=sys.stderr, flush=True)
+            record["problems"].append(outcome.record())
+            write_json(kept / f"{part}.json", record)
+            print(f"{time.monotonic() - started:.1f} s {outcome.line()}", file=sys.stderr, flush=True)
             torch.cuda.empty_cache()
-        record = {"part": part, "environment": environment(), "not_built": failed, "problems": problems}
-        write_json(kept / f"{part}.json", record)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from benchmarks.pick_shapes import FITTED, HELD_OUT, Shape
+from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, Shape
 from pycutlass import cutlass
 from pycutlass.cache import KernelCache
 from pycutlass.compiler import compile_many
@@ -18,7 +19,7 @@ from pycutlass.plan.kinds import Wanted, kind_of
 from pycutlass.plan.pick import Ranked
 from pycutlass.types import element
 
-__all__ = ["FACTOR", "GPU", "PARTS", "build", "considered", "kernels", "kind", "shapes_of"]
+__all__ = ["FACTOR", "GPU", "MORE", "PARTS", "build", "considered", "kernels", "kind", "sampled", "shapes_of"]
 
 #: What is picked for where a bundle is made without a GPU.
 GPU = Device(0, "NVIDIA H200", 90, 132)
@@ -42,6 +43,11 @@ def _parts() -> dict[str, list[Shape]]:
 
 #: The problems by types and layouts, which share kernels: most problems first.
 PARTS = _parts()
+#: Problems of which some candidates are measured, by types and layouts.
+MORE = {part: [each for each in MORE_FITTED if f"{each.operands}-{each.layouts}" == part] for part in PARTS}
+_WHOLE = frozenset((*HELD_OUT, *FITTED))
+#: How many: the likely fastest, and others by chance.
+_LIKELY, _OTHERS = 8, 24
 
 
 def shapes_of(parts: Iterable[str]) -> list[Shape]:
@@ -71,11 +77,18 @@ def considered(shape: Shape, gpu: Device = GPU, factor: float = FACTOR) -> list[
     return [each for each in ranked if each.microseconds <= most]
 
 
+def sampled(shape: Shape, gpu: Device = GPU) -> list[Ranked]:
+    """Return what is measured for a problem of `MORE`."""
+    every = considered(shape, gpu)
+    others = every[_LIKELY:]
+    return every[:_LIKELY] + random.Random(f"{shape}").sample(others, min(_OTHERS, len(others)))
+
+
 def kernels(shapes: Iterable[Shape]) -> list[Operation]:
     """Return the kernels of all that is measured, one for each text."""
     found: dict[str, Operation] = {}
     for shape in shapes:
-        for each in considered(shape):
+        for each in considered(shape) if shape in _WHOLE else sampled(shape):
             for kernel in each.candidate.kernels:
                 found.setdefault(kernel.source().text, kernel)
     return list(found.values())
@@ -85,7 +98,7 @@ def build(parts: Sequence[str], bundle: Path) -> list[str]:
     """Compile the kernels of some parts for an H200, write them to `bundle`, and return what failed."""
     failures: list[str] = []
     keys: set[str] = set()
-    every = kernels(shapes_of(parts))
+    every = kernels([*shapes_of(parts), *(shape for part in parts for shape in MORE[part])])
     for target, native in (("sm_90a", True), ("sm_90", False)):
         chosen = [each for each in every if each.source().native is native]
         for done in compile_many(chosen, target=target):

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from benchmarks.common import BenchmarkError
-from benchmarks.pick_cases import considered, kind
+from benchmarks.pick_cases import kind
 from benchmarks.pick_shapes import Shape
 from benchmarks.timing import summarize
-from pycutlass import device, reference
+from pycutlass import reference
 from pycutlass.cache import Artifact
 from pycutlass.plan import Candidate
+from pycutlass.plan.pick import Ranked
 from pycutlass.timing import DeviceTimer
 from pycutlass.tuning.bench import launcher
 
@@ -24,8 +25,8 @@ __all__ = ["Contest", "Outcome"]
 _TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32, "f32": torch.float32}
 _TYPES |= {"e4m3": torch.float8_e4m3fn, "s8": torch.int8, "s32": torch.int32}
 _CHECKED_ROWS = 48  # of each D: the first, the last, and others in between
-_FIRST_SAMPLES, _SAMPLES = 2, 9
-_FINALISTS = 12
+_FIRST_SAMPLES, _SAMPLES = 2, 7
+_FINALISTS = 10
 _HOPELESS = 1.25  # times the best of the first samples
 _PEER = "cuBLAS"
 _POISON = 0xFF
@@ -41,7 +42,8 @@ class Outcome:
     shape : Shape
         The problem.
     times : dict
-        Microseconds by the name of a candidate: medians of the finalists, the least of two samples of the others.
+        Microseconds by the name of a candidate: medians of the finalists and of the pick, the lesser of two samples of
+        the others.
     finalists : tuple of str
         Candidates that were measured to the end.
     pick : str
@@ -90,13 +92,15 @@ class Contest:
     ----------
     shape : Shape
         The problem.
+    ranked : sequence of Ranked
+        What is measured for it, the pick first.
     compiled : mapping
         Kernels by target, by their text.
     """
 
-    def __init__(self, shape: Shape, compiled: Mapping[str, Mapping[str, Artifact]]) -> None:
+    def __init__(self, shape: Shape, ranked: Sequence[Ranked], compiled: Mapping[str, Mapping[str, Artifact]]) -> None:
         self._shape, self._kind, self._compiled = shape, kind(shape), compiled
-        self._ranked = considered(shape, device.describe(device.current()))
+        self._ranked = ranked
         self._random = random.Random(f"{shape}")
         self._generator = torch.Generator(_PLACE).manual_seed(self._random.getrandbits(40))
         self._batch = () if shape.batch is None else (shape.batch,)
@@ -106,8 +110,8 @@ class Contest:
         self._d = self._placed(torch.empty, shape.m, shape.n, shape.layouts[2], dtype=output)
         self._rows, self._exact = self._reference()
 
-    def outcome(self) -> Outcome:
-        """Check and measure."""
+    def outcome(self, *, finals: bool = True) -> Outcome:
+        """Check and measure; without `finals` only a few times."""
         made = Outcome(self._shape, {}, (), self._ranked[0].candidate.name, None)
         launches: dict[str, Callable[[], object]] = {}
         for each in self._ranked:
@@ -129,6 +133,8 @@ class Contest:
             raise BenchmarkError(f"no candidate ran: {made.failed | made.wrong}")
         first = self._times(launches, _FIRST_SAMPLES)
         made.times = {name: min(times) for name, times in first.items()}
+        if not finals:
+            return made
         most = _HOPELESS * min(made.times.values())
         best = sorted((time, name) for name, time in made.times.items() if time <= most)[:_FINALISTS]
         made.finalists = tuple(name for _, name in best)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Report, number
-from benchmarks.pick_cases import FACTOR, GPU, PARTS, kind
+from benchmarks.pick_cases import FACTOR, GPU, MORE, PARTS, kind
 from benchmarks.pick_shapes import FITTED, HELD_OUT, SEED, Shape
 from pycutlass.plan import pick
 
@@ -72,7 +72,7 @@ class Measured:
 
 def measured(kept: Path) -> list[Measured]:
     """Return all that files of `kept` have of today's problems."""
-    by_name = {shape.name: shape for shapes in PARTS.values() for shape in shapes}
+    by_name = {shape.name: shape for shapes in (*PARTS.values(), *MORE.values()) for shape in shapes}
     found: list[Measured] = []
     for path in sorted(kept.glob("*.json")):
         for each in json.loads(path.read_text(encoding="utf-8"))["problems"]:

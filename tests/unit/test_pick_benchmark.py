@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the benchmarks are not installed with the package
 
 from benchmarks import common, pick, pick_cases, pick_report  # noqa: E402
-from benchmarks.pick_shapes import FITTED, HELD_OUT, Shape  # noqa: E402
+from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, Shape  # noqa: E402
 
 ENVIRONMENT = {"date": "2026-01-02 03:04 UTC", "commit": "0123456789ab", "GPU": "NVIDIA H200"}
 
@@ -30,7 +30,8 @@ def kept(folder: Path, times: Callable[[Shape], dict[str, float]], shapes: list[
 
 def test_there_are_as_many_problems_as_the_limits_ask_for() -> None:
     assert len(HELD_OUT) >= 300
-    assert not set(HELD_OUT) & set(FITTED)
+    assert not set(HELD_OUT) & {*FITTED, *MORE_FITTED}
+    assert not set(FITTED) & set(MORE_FITTED)
     assert sorted(map(str, pick_cases.shapes_of(pick_cases.PARTS))) == sorted(map(str, (*HELD_OUT, *FITTED)))
 
 
@@ -41,6 +42,16 @@ def test_what_is_measured_begins_with_the_pick(part: str) -> None:
         assert ranked[0].candidate.name == pick_report.Measured(shape, {"any": 1.0}, None, {}).pick
         assert ranked[-1].microseconds <= pick_cases.FACTOR * ranked[0].microseconds
         assert len({each.candidate.name for each in ranked}) == len(ranked)
+
+
+@pytest.mark.parametrize("part", pick_cases.PARTS)
+def test_some_of_more_problems_are_measured_and_the_same_every_time(part: str) -> None:
+    for shape in pick_cases.MORE[part][:3]:
+        chosen, every = pick_cases.sampled(shape), pick_cases.considered(shape)
+        assert chosen == pick_cases.sampled(shape)
+        assert chosen[:8] == every[:8]
+        assert set(chosen) <= set(every)
+        assert len(set(chosen)) == len(chosen) <= 32
 
 
 def test_kernels_of_one_text_are_compiled_once() -> None:
@@ -152,20 +163,20 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtur
     def times(contest: Any, launches: dict[str, Any], samples: int) -> dict[str, Any]:
         return {name: (float(len(name)),) * samples for name in launches if launches[name] is not None}
 
-    considered = pick_cases.considered
     monkeypatch.setattr(pick_contest, "_PLACE", "cpu")
-    monkeypatch.setattr(pick_contest, "considered", lambda shape, gpu: considered(shape)[:10])
     monkeypatch.setattr(pick_contest.Contest, "__init__", started)
     monkeypatch.setattr(pick_contest.Contest, "_times", times)
     monkeypatch.setattr(pick_contest, "launcher", launcher)
-    monkeypatch.setattr(pick_contest.device, "current", lambda: 0)
-    monkeypatch.setattr(pick_contest.device, "describe", lambda _: pick_cases.GPU)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def contest(shape: Shape, compiled: dict[str, Any]) -> pick_contest.Contest:
+    return pick_contest.Contest(shape, pick_cases.considered(shape)[:10], compiled)
 
 
 @pytest.mark.parametrize("shape", CONTESTS, ids=lambda shape: shape.name)
 def test_results_are_compared_with_float64(on_the_host: None, shape: Shape) -> None:
-    outcome = pick_contest.Contest(shape, _Everything()).outcome()
+    outcome = contest(shape, _Everything()).outcome()
     assert not outcome.wrong
     assert not outcome.failed
     assert len(outcome.times) == 10
@@ -183,7 +194,7 @@ def test_a_wrong_result_is_neither_timed_nor_hidden(on_the_host: None, monkeypat
         return (lambda: None) if candidate.operation.swap_ab else begin  # which leaves D as it was
 
     monkeypatch.setattr(pick_contest, "launcher", spoiled)
-    outcome = pick_contest.Contest(CONTESTS[0], _Everything()).outcome()
+    outcome = contest(CONTESTS[0], _Everything()).outcome()
     assert outcome.wrong
     assert all(name.startswith("swapped") for name in outcome.wrong)
     assert not set(outcome.wrong) & set(outcome.times)
@@ -191,7 +202,7 @@ def test_a_wrong_result_is_neither_timed_nor_hidden(on_the_host: None, monkeypat
 
 def test_what_was_not_compiled_is_said(on_the_host: None) -> None:
     with pytest.raises(common.BenchmarkError, match="it is not compiled"):
-        pick_contest.Contest(CONTESTS[0], {}).outcome()
+        contest(CONTESTS[0], {}).outcome()
 
 
 def test_times_go_to_a_folder_of_results() -> None:
