@@ -178,7 +178,7 @@ class Gemm:
         """The kernel for the M that the plan was made with."""
         return self.candidate.operation
 
-    def candidates(self) -> tuple[Ranked, ...]:
+    def candidates(self) -> tuple[Ranked[Candidate], ...]:
         """Return all kernels that take the problem, the likely fastest first."""
         return tuple(ranking(self.kind, *self._size, self._batch, self._choices.gpu))
 

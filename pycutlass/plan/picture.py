@@ -15,7 +15,7 @@ _SHOWN = 10
 
 
 def explained(
-    chosen: Candidate, ranked: Sequence[Ranked], size: tuple[int, int, int], batch: int | None, gpu: Device
+    chosen: Candidate, ranked: Sequence[Ranked[Candidate]], size: tuple[int, int, int], batch: int | None, gpu: Device
 ) -> str:
     """Return a table of the candidates with what is predicted of them, the chosen one marked."""
     m, n, k = size
