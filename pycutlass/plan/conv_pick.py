@@ -31,6 +31,9 @@ from pycutlass.plan.predicted import Predicted, Ranked
 __all__ = ["conv2d_pick", "conv2d_ranking"]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
+#: How much longer a k-tile takes whose taps each thread looks up: the first layer of ResNet-50, on an H200, took so much
+#: longer by fixed_channels (docs/gpu-results.md) than the model says without it.
+_LOOKED_UP = 2.1
 
 
 @public
@@ -195,14 +198,14 @@ def _channels(candidate: Conv2dCandidate, channels: int) -> int:
     return max(1, math.ceil(math.ceil(channels / slices) / depth)) * depth * slices
 
 
-def _depth(candidate: Conv2dCandidate, p: _core.Conv2dProblemSize, taps: int) -> int:
+def _depth(candidate: Conv2dCandidate, p: _core.Conv2dProblemSize, taps: int) -> float:
     """Return the K that a kernel of fprop goes through (cutlass/conv/conv2d_problem_size.h)."""
     operation, depth = candidate.operation, candidate.operation.tile_description.threadblock_shape[2]
     if operation.iterator_algorithm is _Algorithm.few_channels:
-        return max(1, taps * p.C)
+        return _LOOKED_UP * math.ceil(max(1, taps * p.C) / depth) * depth
     if operation.iterator_algorithm is _Algorithm.fixed_channels:
-        return math.ceil(taps / max(1, depth // max(1, p.C))) * depth
-    deep = taps * _channels(candidate, p.C // p.groups)
+        return _LOOKED_UP * math.ceil(taps / max(1, depth // max(1, p.C))) * depth
+    deep: float = taps * _channels(candidate, p.C // p.groups)
     if operation.group_mode is GroupMode.MultipleGroup:  # the groups of a tile one after the other
         deep *= max(1, operation.tile_description.threadblock_shape[1] // max(1, p.K // p.groups))
     return deep

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
+from pycutlass import _core
 from pycutlass.device import Device
 from pycutlass.operation import tile_use
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.pick import Ranked
+from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_problem import extents_of
+from pycutlass.plan.predicted import Ranked
 
-__all__ = ["explained"]
+__all__ = ["explained", "explained_conv"]
 
 _SHOWN = 10
 
@@ -22,19 +27,47 @@ def explained(
     operation, count = chosen.operation, 1 if batch is None else batch
     matrices = ((operation.A, m * k), (operation.B, k * n), (operation.D, m * n))
     moved = count * sum(each.type.bytes_of(elements) for each, elements in matrices)
-    products = 2 * count * m * n * k
-    lines = [
-        f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K) on {gpu.name}, "
-        f"{gpu.sm_count} multiprocessors",
-        f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} for each",
-        f"chosen: {chosen.name}",
-    ]
+    what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
+    lines = [*_first_lines(what, 2 * count * m * n * k, moved, gpu), f"chosen: {chosen.name}"]
     if m and n:
         lines.append(f"        {tile_use(operation, chosen.size(m, n, k, batch), gpu.sm_count)}")
-    lines.append(f"considered: {len(ranked)}, the likely fastest first")
+    return "\n".join([*lines, *_table(chosen, ranked)])
+
+
+def explained_conv(
+    chosen: Conv2dCandidate,
+    ranked: Sequence[Ranked[Conv2dCandidate]],
+    problem: _core.Conv2dProblemSize,
+    gpu: Device,
+) -> str:
+    """Return a table of the candidates of a convolution, as `explained` does of a GEMM."""
+    operation = chosen.operation
+    extents = extents_of(operation.conv_kind, problem)
+    pairs = zip((operation.A, operation.B, operation.C), extents, strict=True)
+    moved = sum(each.type.bytes_of(math.prod(extent)) for each, extent in pairs)
+    size = _core.implicit_gemm_problem_size(operation.conv_kind, problem)
+    m, n, k = size.m(), size.n(), size.k()
+    what = f"{operation.conv_kind.name} of {problem!r}, a product of {m}x{n}x{k} (M x N x K),"
+    lines = [*_first_lines(what, 2 * m * n * k, moved, gpu), f"chosen: {chosen.name}"]
+    if m and n:
+        lines.append(f"        {tile_use(operation, chosen.size(problem), gpu.sm_count)}")
+    return "\n".join([*lines, *_table(chosen, ranked)])
+
+
+def _first_lines(what: str, products: int, moved: int, gpu: Device) -> list[str]:
+    """Return what the problem is, and how much there is to do."""
+    return [
+        f"{what} on {gpu.name}, {gpu.sm_count} multiprocessors",
+        f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} for each",
+    ]
+
+
+def _table(chosen: Any, ranked: Sequence[Ranked[Any]]) -> list[str]:
+    """Return a line for each of the likely fastest candidates."""
+    lines = [f"considered: {len(ranked)}, the likely fastest first"]
     for each in ranked[:_SHOWN]:
         mark = "*" if each.candidate == chosen else " "
         lines.append(f"{mark} {each.microseconds:9.1f} us  {each.waves:4} waves  {each.candidate.name}  ({each.note})")
     if len(ranked) > _SHOWN:
         lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
-    return "\n".join(lines)
+    return lines
