@@ -29,7 +29,7 @@ from pycutlass.plan.conv_problem import (
     with_images,
 )
 from pycutlass.plan.kinds import Wanted, check_epilogue
-from pycutlass.plan.pixels import aligned, checked_step, extent_of, new_pixels
+from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import about_c, device_of, element_of, needs_source, place
 from pycutlass.spec import view_of
@@ -241,7 +241,7 @@ def _alignment(name: str, view: TensorView, of: Element, channels: int) -> int:
 
 def _of_result(name: str, view: TensorView, extent: Extent, of: Element, channels: int, is_filter: bool) -> int:
     """Return the alignment of C or D, or raise where it is none of the problem."""
-    n, h, w, all_channels = extent
+    all_channels = extent[3]
     if name == "c" and view.dtype_name != of.dtype_name:
         raise ArgumentError(
             f"c is {view.dtype_name} and the result {of.dtype_name}, and convolutions add what is of the type of the "
@@ -253,10 +253,7 @@ def _of_result(name: str, view: TensorView, extent: Extent, of: Element, channel
         if view.shape != (all_channels,):
             raise ArgumentError(f"a bias has one number for each of {all_channels} channels, got shape {view.shape}")
         return aligned(view, of.bits, channels, all_channels, 1)
-    found = extent_of(name, view)
-    if found != extent:
-        shape = (n, all_channels, h, w) if view.library == "torch" else extent
-        raise ArgumentError(f"{name} must have the shape of the result, {shape}; got {view.shape}")
+    check_shape(name, view, extent)
     return _alignment(name, view, of, channels)
 
 

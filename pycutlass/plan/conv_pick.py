@@ -31,8 +31,8 @@ from pycutlass.plan.predicted import Predicted, Ranked
 __all__ = ["conv2d_pick", "conv2d_ranking"]
 
 _Operator, _Algorithm = _core.ConvOperator, _core.IteratorAlgorithm
-#: How much longer a k-tile takes whose taps each thread looks up: the first layer of ResNet-50, on an H200, took so much
-#: longer by fixed_channels (docs/gpu-results.md) than the model says without it.
+#: How much longer a k-tile takes whose taps each thread looks up: the first layer of ResNet-50 took so much longer by
+#: fixed_channels on an H200 (docs/gpu-results.md) than the model says without it.
 _LOOKED_UP = 2.1
 
 

@@ -15,6 +15,7 @@ from pycutlass.tensor import TensorView, wrap
 __all__ = [
     "aligned",
     "as_pixels",
+    "check_shape",
     "checked_step",
     "copied_pixels",
     "extent_of",
@@ -80,6 +81,14 @@ def checked_step(name: str, view: TensorView) -> int:
         f"{what} and evenly spaced pixels of (N, H, W, C): {remedy}, or allow_copy=True; if it is (N, C, H, W), "
         f"transpose it to (0, 2, 3, 1) first"
     )
+
+
+def check_shape(name: str, view: TensorView, extent: Extent) -> None:
+    """Raise unless C or D has the shape of the result."""
+    if extent_of(name, view) != extent:
+        n, h, w, c = extent
+        shape = (n, c, h, w) if view.library == "torch" else extent
+        raise ArgumentError(f"{name} must have the shape of the result, {shape}; got {view.shape}")
 
 
 def aligned(view: TensorView, bits: int, channels: int, step: int, pixels: int) -> int:
