@@ -145,6 +145,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         self._take_inputs(alpha, beta, epilogue_inputs)
         self._reads_c = c is not None
         self._choices = Conv2dChoices(self.kind, self._problem, self._device)
+        self._choices.of(self._problem.N)  # which says what to change where there is no kernel
         self._start()
 
     # What users ask of a plan

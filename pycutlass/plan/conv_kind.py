@@ -139,9 +139,10 @@ def conv_kind_of(
     element_a, element_b, math = multiplied(a, b, wanted.precision)
     if loads_singly(a, element_a, math):
         alignments = (1, 1, 1)
-    of_a, of_b, of_c = (
-        min(each, 128 // of.bits) for each, of in zip(alignments, (a, b, out), strict=True)
-    )  # 16 bytes are the widest access
+    # 16 bytes are the widest access.
+    of_a, of_b, of_c = (min(each, 128 // of.bits) for each, of in zip(alignments, (a, b, out), strict=True))
+    if direction is _core.ConvOperator.wgrad and of_b == 1:
+        of_c = 1  # the gradient of weights has the channels of the activation, and kernels store what they load
     epilogue, written = epilogue_of(wanted.epilogue, out, of_c, accumulator)
     A, B, C = (
         TensorDescription(of.tag, cutlass.TensorNHWC, alignment)

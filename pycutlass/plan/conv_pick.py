@@ -216,6 +216,12 @@ def _why_none(
 ) -> str:
     """Return why no kernel takes the problem, and what to change."""
     what = f"{kind.direction.name} of {problem!r}"
+    strides, dilations = (problem.stride_h, problem.stride_w), (problem.dilation_h, problem.dilation_w)
+    if kind.direction is _Operator.dgrad and max(strides) > 1 and max(dilations) > 1:
+        return (
+            f"no kernel computes the gradient of the input of a convolution with stride={strides} and "
+            f"dilation={dilations}, both above 1: put stride - 1 zeros between the pixels of grad, and pass stride=1"
+        )
     padded = _padded(kind, problem, where_planned(gpu).compute_capability)
     if padded:
         return f"no kernel takes {what} with operands of these alignments: {padded}"

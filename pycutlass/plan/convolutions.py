@@ -13,7 +13,7 @@ from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, problem_of
-from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.kinds import Wanted, check_epilogue, check_types
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, has_scalars, source_of
 from pycutlass.plan.pixels import (
@@ -295,6 +295,7 @@ class _Call:
         given = {name_a: a, name_b: b, "c": c, "out": tensors["out"]}
         views |= {name: wrap(name, given[name]) for name in ("c", "out") if given[name] is not None}
         check_gradients(views, "convolution")
+        check_types(element_of(name_a, views[name_a]), element_of(name_b, views[name_b]), self._names)
         self._beta, self._precision = beta, _precision(options.precision, a)
         self._taken, self._views, self._out = given, views, None
         self._like = a, views[name_a]

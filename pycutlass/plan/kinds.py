@@ -113,13 +113,13 @@ def _description(of: Element, form: Form) -> TensorDescription:
     return TensorDescription(of.tag, layout, min(form.alignment, 128 // of.bits))
 
 
-def check_types(a: Element, b: Element) -> None:
-    """Raise ArgumentError for types that are not multiplied with each other."""
+def check_types(a: Element, b: Element, names: tuple[str, str] = ("a", "b")) -> None:
+    """Raise ArgumentError for types that are not multiplied with each other; `names` are the caller's."""
     if a is b or (a.is_byte and b.is_byte) or (a.is_float8 and b.is_float8):
         return
     wider = a if a.bits > b.bits else b
     raise ArgumentError(
-        f"a is {a.dtype_name} and b is {b.dtype_name}: kernels multiply equal types, int8 with uint8, and one float of "
+        f"{names[0]} is {a.dtype_name} and {names[1]} is {b.dtype_name}: kernels multiply equal types, int8 with uint8, and one float of "
         f"8 bits with another. Convert one, for example to {wider.dtype_name}"
     )
 
