@@ -42,7 +42,7 @@ def conv2d_ranking(
 ) -> tuple[Ranked[Conv2dCandidate], ...]:
     """Return all candidates that take a convolution, the likely fastest first.
 
-    The analytic algorithm comes last: it is for problems that no other takes.
+    The analytic algorithm comes last: it is for what no other takes.
 
     Parameters
     ----------
@@ -130,10 +130,16 @@ def _predicted(kind: Conv2dKind, problem: _core.Conv2dProblemSize, gpu: Device |
         raise ArgumentTypeError(f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {type(problem).__name__}")
     where = where_planned(gpu)
     found = conv2d_candidates(kind, where.compute_capability)
-    is_last = np.array([each.operation.iterator_algorithm is _Algorithm.analytic for each in found], np.bool_)
+    is_last = np.array([_is_for_the_rest(each) for each in found], np.bool_)
     model = _model(kind, where.compute_capability, constants_of(where))
     of_all = _prediction(_Problems(kind, found, model), problem)
     return Predicted(found, of_all, lambda each: each.supports(problem), is_last)
+
+
+def _is_for_the_rest(candidate: Conv2dCandidate) -> bool:
+    """Return whether a kernel is for what no other takes: the analytic algorithm, but for groups that only it has."""
+    operation = candidate.operation
+    return operation.iterator_algorithm is _Algorithm.analytic and operation.group_mode is None
 
 
 @lru_cache(maxsize=64)  # as many as there are lists of candidates; each has a few arrays of their length

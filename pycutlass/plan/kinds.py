@@ -119,8 +119,8 @@ def check_types(a: Element, b: Element, names: tuple[str, str] = ("a", "b")) -> 
         return
     wider = a if a.bits > b.bits else b
     raise ArgumentError(
-        f"{names[0]} is {a.dtype_name} and {names[1]} is {b.dtype_name}: kernels multiply equal types, int8 with uint8, and one float of "
-        f"8 bits with another. Convert one, for example to {wider.dtype_name}"
+        f"{names[0]} is {a.dtype_name} and {names[1]} is {b.dtype_name}: kernels multiply equal types, int8 with "
+        f"uint8, and one float of 8 bits with another. Convert one, for example to {wider.dtype_name}"
     )
 
 

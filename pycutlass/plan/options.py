@@ -77,8 +77,7 @@ def source_of(c: Any, bias: Any, beta: Any, channels: str) -> tuple[Any, Any]:
         if shape is None or len(shape) != 1:
             raise ArgumentError(f"bias must be a vector of one number for each {channels}, got shape {shape}")
         c = bias
-    is_zero = isinstance(beta, int | float) and beta == 0
-    if c is not None and is_zero and len(wrap("c", c).shape or ()) == 1:
+    if c is not None and is_number(beta, 0) and len(wrap("c", c).shape or ()) == 1:
         beta = 1
     return c, beta
 
