@@ -7,9 +7,8 @@ its own, and memory holds a pixel once, however many taps read it.
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +22,7 @@ from pycutlass.plan.constants import Constants, constants_of
 from pycutlass.plan.conv_candidate import Conv2dCandidate, one_group
 from pycutlass.plan.conv_candidates import conv2d_candidates
 from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.conv_remedies import why_none
 from pycutlass.plan.features import Floats
 from pycutlass.plan.model import Model, Prediction
 from pycutlass.plan.pick import where_planned
@@ -118,7 +118,7 @@ def conv2d_pick(kind: Conv2dKind, problem_size: _core.Conv2dProblemSize, gpu: De
     predicted = _predicted(kind, problem_size, gpu)
     best = next(predicted.supported(), None)
     if best is None:
-        raise ArgumentError(_why_none(predicted, kind, problem_size, gpu))
+        raise ArgumentError(why_none(predicted, kind, problem_size, where_planned(gpu).compute_capability))
     return predicted.candidates[best]
 
 
@@ -215,64 +215,3 @@ def _depth(candidate: Conv2dCandidate, p: _core.Conv2dProblemSize, taps: int) ->
     if operation.group_mode is GroupMode.MultipleGroup:  # the groups of a tile one after the other
         deep *= max(1, operation.tile_description.threadblock_shape[1] // max(1, p.K // p.groups))
     return deep
-
-
-def _why_none(
-    predicted: Predicted[Conv2dCandidate], kind: Conv2dKind, problem: _core.Conv2dProblemSize, gpu: Device | None
-) -> str:
-    """Return why no kernel takes the problem, and what to change."""
-    what = f"{kind.direction.name} of {problem!r}"
-    strides, dilations = (problem.stride_h, problem.stride_w), (problem.dilation_h, problem.dilation_w)
-    if kind.direction is _Operator.dgrad and max(strides) > 1 and max(dilations) > 1:
-        return (
-            f"no kernel computes the gradient of the input of a convolution with stride={strides} and "
-            f"dilation={dilations}, both above 1: put stride - 1 zeros between the pixels of grad, and pass stride=1"
-        )
-    padded = _padded(kind, problem, where_planned(gpu).compute_capability)
-    if padded:
-        return f"no kernel takes {what} with operands of these alignments: {padded}"
-    if not predicted.candidates:
-        return f"there is no kernel for convolutions of this kind: {kind}{_remedy(kind)}"
-    return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
-
-
-def _padded(kind: Conv2dKind, problem: _core.Conv2dProblemSize, capability: int) -> str:
-    """Return to which multiples channels can be padded for there to be a kernel; nothing where that does not help."""
-    if kind.loads_singly:
-        return ""
-    axes = "CC" if kind.direction is _Operator.fprop else "KC"
-    most = 128 // kind.A.type.bits
-    steps = [step for step in (1, 2, 4, 8, 16) if step <= most]
-    for c, k in sorted(itertools.product(steps, steps), key=lambda each: (max(each), each)):
-        step = {"C": c, "K": k}
-        size = problem.reset_split_k_slices(1)
-        size.C, size.K = (
-            math.ceil(getattr(problem, axis) / problem.groups / step[axis]) * step[axis] * problem.groups
-            for axis in "CK"
-        )
-        if (size.C, size.K) == (problem.C, problem.K):
-            continue
-        A, B = (
-            replace(each, alignment=max(each.alignment, step[axis]))
-            for each, axis in zip((kind.A, kind.B), axes, strict=True)
-        )
-        if any(each.supports(size) for each in conv2d_candidates(replace(kind, A=A, B=B), capability)):
-            changed = [axis for axis in "CK" if getattr(size, axis) != getattr(problem, axis)]
-            to = " and ".join(f"{axis}={getattr(problem, axis)} to {getattr(size, axis)}" for axis in changed)
-            return f"pad {to} with zeros"
-    return ""
-
-
-def _remedy(kind: Conv2dKind) -> str:
-    """Return what to change about a kind of convolution that there are no kernels for."""
-    if kind.A.type.is_integer and (kind.A.type.short != "s8" or kind.B.type.short != "s8"):
-        return ". Of integers, kernels take int8 alone: convert x and w to int8"
-    if kind.A.type.is_integer:
-        return ". Convolutions of int8 are fprop: convert the operands to float16 for gradients"
-    if kind.A.type.is_float8:
-        return ". Floats of 8 bits are not convolved: convert the operands to float16 or bfloat16"
-    if kind.is_full_f32 and kind.epilogue.is_tree:
-        return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
-    if kind.is_grouped and kind.epilogue.is_tree:
-        return ". Epilogue functions are for one group of channels: use an activation, or convolve group by group"
-    return ""
