@@ -50,12 +50,15 @@ from pycutlass.version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
+    from pycutlass.plan.conv2d import Conv2d
+    from pycutlass.plan.convolutions import conv2d, conv2d_input, conv2d_weight
     from pycutlass.plan.gemm import Gemm
     from pycutlass.plan.matmul import linear, matmul
     from pycutlass.timing import DeviceTimer
     from pycutlass.tuning import tune
 
 __all__ = [
+    "Conv2d",
     "Conv2dArguments",
     "Conv2dOperation",
     "CupyAllocator",
@@ -88,7 +91,10 @@ __all__ = [
     "TorchAllocator",
     "allocating_with",
     "compiler",
+    "conv2d",
+    "conv2d_input",
     "conv2d_problem_size",
+    "conv2d_weight",
     "cutlass",
     "deinterleave_columns",
     "device_cc",
@@ -144,7 +150,9 @@ __path__.append(f"{__path__[0]}/compat/modules")
 _LATER = {
     **dict.fromkeys(("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments"), "arguments"),
     "DeviceTimer": "timing",
+    "Conv2d": "plan.conv2d",
     "Gemm": "plan.gemm",
+    **dict.fromkeys(("conv2d", "conv2d_input", "conv2d_weight"), "plan.convolutions"),
     **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
     "tune": "tuning",
 }

@@ -39,6 +39,7 @@ __all__ = [
     "conv_tensor_of",
     "is_channel_bias",
     "logical",
+    "pair_of",
     "reorder_filter",
 ]
 
@@ -187,7 +188,7 @@ def conv2d_problem_size(
             f"w must have the channels of x, {input_size.c()}, divided by groups=1; got {filter_size.c()}"
             f"{_orders(x, w)}"
         )
-    pad_h, pad_w = _pair("padding", padding, 0)
+    pad_h, pad_w = pair_of("padding", padding, 0)
     groups, split_k_slices = check_count("groups", groups), check_count("split_k_slices", split_k_slices)
     if not isinstance(mode, _core.ConvMode):
         near = member_meant(mode, _core.ConvMode, "cutlass.conv.Mode")
@@ -196,8 +197,8 @@ def conv2d_problem_size(
         input_size,
         filter_size,
         _core.Tensor4DCoord(pad_h, pad_h, pad_w, pad_w),
-        _core.MatrixCoord(*_pair("stride", stride)),
-        _core.MatrixCoord(*_pair("dilation", dilation)),
+        _core.MatrixCoord(*pair_of("stride", stride)),
+        _core.MatrixCoord(*pair_of("dilation", dilation)),
         mode,
         split_k_slices,
         groups,
@@ -251,7 +252,8 @@ def _logical_extent(name: str, tensor: Any) -> Extent:
     return n, h, w, c
 
 
-def _pair(name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
+def pair_of(name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
+    """Return an option for height and width, given once for both or for each; raise where it is something else."""
     number = as_int(value)
     pair = several(value, 2) if number is None else (number, number)
     if pair is None:

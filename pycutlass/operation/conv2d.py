@@ -57,6 +57,12 @@ _STRIDED_DGRAD_SWIZZLES: tuple[type[Any], ...] = (
     _core.StridedDgradIdentitySwizzle1,
     _core.StridedDgradIdentitySwizzle4,
 )
+_SIZES: dict[Any, int] = {
+    _core.IdentitySwizzle2: 2,
+    _core.IdentitySwizzle4: 4,
+    _core.IdentitySwizzle8: 8,
+    _core.StridedDgradIdentitySwizzle4: 4,
+}
 
 
 @partial(public, also=EARLIER)
@@ -270,6 +276,11 @@ class Conv2dOperation(Operation):
         return self.A.order.interleave > 1
 
     @property
+    def swizzle_size(self) -> int:
+        """The N of IdentitySwizzleN and StridedDgradIdentitySwizzleN; 1 for other swizzles."""
+        return _SIZES.get(self.swizzling_functor, 1)
+
+    @property
     def splits_k(self) -> bool:
         """Whether the kernel can divide its sums into slices."""
         few = (_Algorithm.fixed_channels, _Algorithm.few_channels)
@@ -352,7 +363,7 @@ class Conv2dOperation(Operation):
         conv2d_rules.check_algorithm(self)
         if self.group_mode is not None:
             conv2d_rules.check_groups(self)
-        A, B, C = self._product()
+        A, B, C = self.product
         AMPERE.check_operands(tile.math_instruction, A, B)
         check_tiles(self.epilogue_functor, tile)
         AMPERE.check_epilogue(tile.math_instruction.accumulator, C, self.epilogue_functor)
@@ -364,8 +375,9 @@ class Conv2dOperation(Operation):
         epilogue = self.epilogue_functor if self.epilogue_functor.is_tree else None
         AMPERE.check_shared_memory(self.compute_capability, tile, A, B, C, epilogue=epilogue, least_stages=least)
 
-    def _product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
-        """Return the operands of the matrix product that this is."""
+    @property
+    def product(self) -> tuple[TensorDescription, TensorDescription, TensorDescription]:
+        """The operands of the matrix product that this is."""
         layouts: tuple[Any, ...] = (*_PRODUCTS[self.conv_kind], _core.RowMajor)
         if self.is_interleaved:
             layouts = (_core.ColumnMajorInterleaved32, _core.RowMajorInterleaved32, _core.ColumnMajorInterleaved32)

@@ -1,4 +1,4 @@
-"""Tiles that a GEMM can have."""
+"""Tiles that a GEMM or a convolution can have."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pycutlass.families.sm90_products import accumulator_registers, clean_regist
 from pycutlass.families.sm90_register_a import spills
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
+from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
 __all__ = ["tile_descriptions"]
@@ -45,9 +46,9 @@ _GEMV_WARPS, _GEMV_BYTES = ((4, 1), (8, 1), (2, 2), (1, 4), (1, 8)), (64, 128)
 
 @public
 def tile_descriptions(
-    like: GemmOperationUniversal, compute_capability: int | None = None
+    like: GemmOperationUniversal | Conv2dOperation, compute_capability: int | None = None
 ) -> tuple[TileDescription, ...]:
-    """Return the tiles that a GEMM of the same types, layouts and epilogue can have, in a fixed order.
+    """Return the tiles that an operation of the same types, layouts and epilogue can have, in a fixed order.
 
     Each makes a valid description together with what else `like` has. Of Hopper-native tiles those are listed whose
     sums leave a plain epilogue enough registers; a function with many tensors may spill all the same, which build
@@ -55,11 +56,11 @@ def tile_descriptions(
 
     Parameters
     ----------
-    like : GemmOperationUniversal
+    like : GemmOperationUniversal or Conv2dOperation
         With the operands, the epilogue and the swizzle. Its own tile gives the math instruction alone.
     compute_capability : int, optional
         90 for Hopper-native tiles, 80, 86, 87 or 89 for Ampere-style ones; by default that of `like`. A GEMV kernel has
-        tiles of as many rows with any.
+        tiles of as many rows with any, and a convolution Ampere-style ones.
 
     Returns
     -------
@@ -69,7 +70,7 @@ def tile_descriptions(
     Raises
     ------
     ArgumentTypeError
-        `like` is no GemmOperationUniversal, or `compute_capability` no integer.
+        `like` is neither a GemmOperationUniversal nor a Conv2dOperation, or `compute_capability` no integer.
 
     Examples
     --------
@@ -86,11 +87,15 @@ def tile_descriptions(
     >>> tiles[0].procedural_name(), tile in tiles
     ('256x192_64xauto', True)
     """
-    if not isinstance(like, GemmOperationUniversal):
-        raise ArgumentTypeError(f"like must be a GemmOperationUniversal, got {type(like).__name__}")
+    if not isinstance(like, GemmOperationUniversal | Conv2dOperation):
+        raise ArgumentTypeError(
+            f"like must be a GemmOperationUniversal or a Conv2dOperation, got {type(like).__name__}"
+        )
     capability = as_int(like.compute_capability if compute_capability is None else compute_capability)
     if capability is None:
         raise ArgumentTypeError(f"compute_capability must be an integer, got {type(compute_capability).__name__}")
+    if isinstance(like, Conv2dOperation):
+        return tuple(tile for tile in _ampere(like) if _is_taken_by_conv(like, capability, tile))
     native = capability in SM90.shared_memory
     drawn = _gemv(like) if like.family is GEMV else _native(like) if native else _ampere(like)
     return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
@@ -116,7 +121,7 @@ def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:
                 yield tile
 
 
-def _ampere(like: GemmOperationUniversal) -> Iterator[TileDescription]:
+def _ampere(like: GemmOperationUniversal | Conv2dOperation) -> Iterator[TileDescription]:
     """Yield Ampere-style tiles, the largest first."""
     shapes = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4), (8, 8, 16), (1, 1, 1), (1, 1, 4))
     own = like.tile_description.math_instruction.instruction_shape
@@ -147,7 +152,9 @@ def _gemv(like: GemmOperationUniversal) -> Iterator[TileDescription]:
             yield made
 
 
-def _instruction(like: GemmOperationUniversal, shape: tuple[int, int, int] | None) -> MathInstruction | None:
+def _instruction(
+    like: GemmOperationUniversal | Conv2dOperation, shape: tuple[int, int, int] | None
+) -> MathInstruction | None:
     """Return the instruction of the same types with another shape; None where there is none."""
     try:
         return changed(like.tile_description.math_instruction, instruction_shape=shape)
@@ -160,6 +167,14 @@ def _is_taken(like: GemmOperationUniversal, capability: int, tile: TileDescripti
     operands = (like.A, like.B, like.C, like.epilogue_functor, like.swizzling_functor, like.D)
     try:
         GemmOperationUniversal(capability, tile, *operands, swap_ab)
+    except DescriptionError:
+        return False
+    return True
+
+
+def _is_taken_by_conv(like: Conv2dOperation, capability: int, tile: TileDescription) -> bool:
+    try:
+        like.replace(compute_capability=capability, tile_description=tile)
     except DescriptionError:
         return False
     return True

@@ -2,8 +2,25 @@
 
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
+from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_candidates import conv2d_candidates
+from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.pick import Ranked, pick, ranking
 from pycutlass.plan.second_opinion import second_opinion
 
-__all__ = ["Candidate", "GemmKind", "Ranked", "candidates", "pick", "ranking", "second_opinion"]
+__all__ = [
+    "Candidate",
+    "Conv2dCandidate",
+    "Conv2dKind",
+    "GemmKind",
+    "Ranked",
+    "candidates",
+    "conv2d_candidates",
+    "conv2d_pick",
+    "conv2d_ranking",
+    "pick",
+    "ranking",
+    "second_opinion",
+]

@@ -11,6 +11,7 @@ from pycutlass import _core, cutlass
 from pycutlass.calls import public
 from pycutlass.enums import KernelSchedule, RasterOrder
 from pycutlass.errors import ArgumentError
+from pycutlass.families import AMPERE
 from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationUniversal, GemmProblemSize, Operation, ReductionOperation
 from pycutlass.plan.kind import GemmKind
@@ -102,6 +103,25 @@ class Candidate:
         """Whether a launch may need memory beside its operands: for partial sums, semaphores or reductions."""
         operation = self.operation
         return self.split_k_slices > 1 or operation.is_stream_k or operation.epilogue_functor.is_tree
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the kernel computes the transposed problem: Ampere-style ones write rows alone."""
+        operation = self.operation
+        return operation.swap_ab or (operation.family is AMPERE and not operation.C.is_row_major)
+
+    @property
+    def is_stream_k(self) -> bool:
+        """Whether the kernel schedules by stream-K."""
+        return self.operation.is_stream_k
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a threadblock."""
+        operation = self.operation
+        return operation.family.shared_bytes(
+            operation.tile_description, operation.A, operation.B, operation.C, operation.D
+        )
 
     def size(self, m: int, n: int, k: int, batch: int | None = None) -> GemmProblemSize:
         """Return the problem of its launch: with a batch, in ``Mode.Batched``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import public, shown
-from pycutlass.enums import KernelSchedule, MathOperation
+from pycutlass.enums import KernelSchedule
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
 from pycutlass.families.gemv import gemv_shapes
@@ -19,7 +19,15 @@ from pycutlass.operation import GemmOperationUniversal, tile_descriptions
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
 
-__all__ = ["candidates"]
+__all__ = [
+    "AMPERE_PLANES",
+    "LARGE",
+    "SIMT_SHAPES",
+    "TENSOR_OP_SHAPES",
+    "by_stages",
+    "candidates",
+    "checked_capability",
+]
 
 _OpClass = _core.OpClass
 _PINGPONG, _COOPERATIVE = KernelSchedule.Pingpong, KernelSchedule.Cooperative
@@ -48,7 +56,7 @@ _PARALLEL = (
 _SLICES, _SWAPPED_SLICES, _SERIAL_SLICES = (2, 3, 4, 6, 8, 12, 16, 32), (2, 4, 8, 16), (2, 3, 4, 6, 8, 12, 16)
 #: From this many elements of D on, tiles are large enough for so many of them to share lines in the L2 cache that the
 #: order in which they are visited matters.
-_LARGE = 128 * 128
+LARGE = 128 * 128
 _SWIZZLES, _SWIZZLE_OF_SIZE = (
     (1, 4, 8),
     {
@@ -61,8 +69,10 @@ _SWIZZLES, _SWIZZLE_OF_SIZE = (
 _STAGES, _MOST_STAGES = (4, 3, 5, 2), 2
 _AMPERE_SPLIT = ((128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (32, 64))
 _AMPERE_STREAM_K = ((256, 128), (128, 256), (128, 128))
-_TENSOR_OP_SHAPES = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4))
-_SIMT_SHAPES = ((1, 1, 1), (1, 1, 4))
+TENSOR_OP_SHAPES = ((16, 8, 32), (16, 8, 16), (16, 8, 8), (8, 8, 4))
+SIMT_SHAPES = ((1, 1, 1), (1, 1, 4))
+#: Rows, columns and warps of the tiles by which is seen whether there is an Ampere-style kernel.
+AMPERE_PLANES = (((64, 64), (2, 2, 1)), ((128, 128), (2, 2, 1)), ((64, 32), (2, 1, 1)))
 #: Rows of GEMV tiles, and columns and warps along N and K of those that are tried, with their depths left open.
 _GEMV_ROWS, _GEMV_WARPS = (1, 2, 4, 8), ((4, 1), (8, 1), (2, 2), (1, 4))
 _GEMV_KEPT = 8
@@ -111,14 +121,29 @@ def candidates(kind: GemmKind, capability: int, batched: bool = False) -> tuple[
     """
     if not isinstance(kind, GemmKind):
         raise ArgumentTypeError(f"kind must be a GemmKind, got {type(kind).__name__}")
-    known = as_int(capability)
-    if known is None:
-        raise ArgumentTypeError(f"capability must be an integer such as 80 or 90, got {shown(capability)}")
-    if known < _LEAST_CAPABILITY:
-        raise ArgumentError(f"kernels are for compute capability {_LEAST_CAPABILITY} or newer, got {known}")
+    known = checked_capability(capability)
     native = tuple(_native(kind, batched)) if known in SM90.shared_memory else ()
     whole = native or tuple(_ampere(kind, known, batched))
     return tuple(dict.fromkeys((*whole, *_gemv(kind))))
+
+
+def checked_capability(given: int) -> int:
+    """Return a compute capability that there are kernels for, or raise."""
+    known = as_int(given)
+    if known is None:
+        raise ArgumentTypeError(f"capability must be an integer such as 80 or 90, got {shown(given)}")
+    if known < _LEAST_CAPABILITY:
+        raise ArgumentError(f"kernels are for compute capability {_LEAST_CAPABILITY} or newer, got {known}")
+    return known
+
+
+def by_stages(tiles: tuple[TileDescription, ...]) -> Iterator[list[TileDescription]]:
+    """Yield Ampere-style tiles that differ in their stages alone, the first numbers of stages that fit."""
+    found: dict[tuple[Any, ...], list[TileDescription]] = {}
+    for tile in tiles:
+        found.setdefault((tile.threadblock_shape, tile.warp_count), []).append(tile)
+    for staged in found.values():
+        yield sorted(staged, key=lambda tile: _STAGES.index(tile.stages or _STAGES[0]))[:_MOST_STAGES]
 
 
 def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
@@ -166,14 +191,10 @@ def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidat
     if like is None:
         return
     limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
-    found: dict[tuple[Any, ...], list[TileDescription]] = {}
-    for tile in tile_descriptions(like, limited):
-        found.setdefault((tile.threadblock_shape, tile.warp_count), []).append(tile)
-    for tiles in found.values():
-        staged = sorted(tiles, key=lambda tile: _STAGES.index(tile.stages or _STAGES[0]))[:_MOST_STAGES]
+    for staged in by_stages(tile_descriptions(like, limited)):
         plane = staged[0].threadblock_shape[:2]
         for tile in staged:
-            for swizzle in _SWIZZLES[:2] if plane[0] * plane[1] >= _LARGE else _SWIZZLES[:1]:
+            for swizzle in _SWIZZLES[:2] if plane[0] * plane[1] >= LARGE else _SWIZZLES[:1]:
                 yield from _made(kind, tile, _SWIZZLE_OF_SIZE[swizzle])
         if batched:
             yield from _made(kind, staged[0], _core.BatchedIdentitySwizzle)
@@ -203,7 +224,7 @@ def _gemv(kind: GemmKind) -> Iterator[Candidate]:
 
 def _first_native(kind: GemmKind, *, swap_ab: bool = False) -> GemmOperationUniversal | None:
     """Return a Hopper-native kernel of the kind; None where there is none, for the kind of product among others."""
-    if _is_full_f32(kind):
+    if kind.is_full_f32:
         return None  # wgmma rounds operands of f32 to tf32
     try:
         instruction = kind.instruction(None)
@@ -224,9 +245,9 @@ def _first_native(kind: GemmKind, *, swap_ab: bool = False) -> GemmOperationUniv
 
 def _first_ampere(kind: GemmKind) -> GemmOperationUniversal | None:
     """Return an Ampere-style kernel of the kind: of tensor cores where they multiply as exactly as the kind says."""
-    by_tensor_op = () if _is_full_f32(kind) else [(shape, _OpClass.TensorOp) for shape in _TENSOR_OP_SHAPES]
-    for shape, opcode in (*by_tensor_op, *((shape, _OpClass.Simt) for shape in _SIMT_SHAPES)):
-        for plane, warps in (((64, 64), (2, 2, 1)), ((128, 128), (2, 2, 1)), ((64, 32), (2, 1, 1))):
+    by_tensor_op = () if kind.is_full_f32 else [(shape, _OpClass.TensorOp) for shape in TENSOR_OP_SHAPES]
+    for shape, opcode in (*by_tensor_op, *((shape, _OpClass.Simt) for shape in SIMT_SHAPES)):
+        for plane, warps in AMPERE_PLANES:
             for depth, stages in itertools.product((64, 128, 32), (3, 2)):  # cp.async cannot load single elements
                 try:
                     instruction = kind.instruction(shape, opcode)
@@ -252,15 +273,10 @@ def _first_gemv(
     return None
 
 
-def _is_full_f32(kind: GemmKind) -> bool:
-    """Return whether products are those of float32 itself, which tensor cores do not have."""
-    return kind.element_a is _core.float32 and kind.math_operation is MathOperation.multiply_add
-
-
 def _visited(kind: GemmKind, tile: TileDescription) -> Iterator[Candidate]:
     """Yield a tile with the swizzles that are worth trying; they are no part of a Hopper-native kernel's code."""
     rows, columns, _ = tile.threadblock_shape
-    for swizzle in _SWIZZLES if rows * columns >= _LARGE else _SWIZZLES[:1]:
+    for swizzle in _SWIZZLES if rows * columns >= LARGE else _SWIZZLES[:1]:
         yield from _made(kind, tile, _SWIZZLE_OF_SIZE[swizzle])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,20 @@ from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.types import Element
 
-__all__ = ["checked"]
+__all__ = [
+    "CANARY",
+    "GUARD",
+    "check_guards",
+    "checked",
+    "checked_error",
+    "fetched",
+    "moved",
+    "random_array",
+    "scalars_of",
+]
 
-_GUARD = 16  # rows above and below D, which nothing may write to
-_CANARY = 77
+GUARD = 16  # rows above and below D, which nothing may write to
+CANARY = 77
 
 
 def checked(plan: Any, seed: int) -> float:
@@ -27,22 +38,34 @@ def checked(plan: Any, seed: int) -> float:
         )
     stack = () if batch is None else (batch,)
     rng = np.random.default_rng(seed)
-    a = _random(rng, (*stack, m, k), kind.A.type, kind.A.is_row_major)
-    b = _random(rng, (*stack, k, n), kind.B.type, kind.B.is_row_major)
-    c = _random(rng, (*stack, m, n), kind.C.type, kind.C.is_row_major) if plan._reads_c else None
-    around = np.full((*stack, m + 2 * _GUARD, n), _CANARY, kind.D.type.dtype)
-    a_here, b_here, c_here, around_here = (_moved(each, plan._device) for each in (a, b, c, around))
-    plan.run_once(a_here, b_here, c_here, around_here[..., _GUARD : _GUARD + m, :])
-    around = _fetched(around_here, around)
-    found = around[..., _GUARD : _GUARD + m, :].astype(np.float64)
-    beside = np.concatenate([around[..., :_GUARD, :], around[..., _GUARD + m :, :]], axis=-2)
-    if np.any(beside.astype(np.float64) != _CANARY):
-        raise ArgumentError(f"{plan.operation.procedural_name()} wrote beside D, within {_GUARD} rows of it")
+    a = random_array(rng, (*stack, m, k), kind.A.type, kind.A.is_row_major)
+    b = random_array(rng, (*stack, k, n), kind.B.type, kind.B.is_row_major)
+    c = random_array(rng, (*stack, m, n), kind.C.type, kind.C.is_row_major) if plan._reads_c else None
+    around = np.full((*stack, m + 2 * GUARD, n), CANARY, kind.D.type.dtype)
+    a_here, b_here, c_here, around_here = (moved(each, plan._device) for each in (a, b, c, around))
+    plan.run_once(a_here, b_here, c_here, around_here[..., GUARD : GUARD + m, :])
+    around = fetched(around_here, around)
+    found = around[..., GUARD : GUARD + m, :].astype(np.float64)
+    check_guards(plan.operation, around[..., :GUARD, :], around[..., GUARD + m :, :])
     candidate = plan._choices.of(m)
     operation = candidate.operation
-    scalars = dict(zip(kind.epilogue.scalar_names, operation.epilogue_type(**plan._scalars).values, strict=False))
+    scalars = scalars_of(plan, operation)
     arrays = {"A": a, "B": b} | ({} if c is None else {"C": c})
     exact = reference.gemm_outputs(operation, arrays, scalars, exact=True)["D"]
+    return checked_error(candidate, found, exact, k, scalars, f"{m}x{n}x{k}")
+
+
+def check_guards(operation: Any, *beside: NDArray[Any]) -> None:
+    """Raise where something was written to the memory around D."""
+    if any(np.any(each.astype(np.float64) != CANARY) for each in beside):
+        raise ArgumentError(f"{operation.procedural_name()} wrote beside D, within {GUARD} rows of it")
+
+
+def checked_error(
+    candidate: Any, found: NDArray[Any], exact: NDArray[Any], k: int, scalars: Mapping[str, Any], what: str
+) -> float:
+    """Return the largest error of D in parts of what is allowed for sums of `k` products; raise where it is above 1."""
+    operation = candidate.operation
     slices = 1 if candidate.is_parallel else candidate.split_k_slices
     scale = max(1.0, abs(float(scalars.get("alpha", 1.0))))
     relative, absolute = reference.tolerance(operation, max(k, 1), scale, slices)
@@ -50,23 +73,29 @@ def checked(plan: Any, seed: int) -> float:
     error = float(np.max(np.abs(found - exact) / allowed, initial=0.0))
     if not error <= 1:
         raise ArgumentError(
-            f"{operation.procedural_name()} is wrong for {m}x{n}x{k}: the largest error is {error:.3g} times what "
-            f"rounding explains"
+            f"{operation.procedural_name()} is wrong for {what}: the largest error is {error:.3g} times what rounding "
+            f"explains"
         )
     return error
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, ...], of: Element, is_row_major: bool) -> NDArray[Any]:
+def scalars_of(plan: Any, operation: Any) -> dict[str, Any]:
+    """Return the scalars of a plan's epilogue by name, with those that were left out."""
+    names = plan.kind.epilogue.scalar_names
+    return dict(zip(names, operation.epilogue_type(**plan._scalars).values, strict=False))
+
+
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], of: Element, is_row_major: bool) -> NDArray[Any]:
     """Return random numbers that the type has, laid out by rows or by columns."""
     if not is_row_major:
-        return _random(rng, (*shape[:-2], shape[-1], shape[-2]), of, True).swapaxes(-1, -2)
+        return random_array(rng, (*shape[:-2], shape[-1], shape[-2]), of, True).swapaxes(-1, -2)
     if of.is_integer:
         least, most = of.limits
         return rng.integers(int(max(least, -8)), int(min(most, 8)), shape).astype(of.dtype)
     return np.asarray(of.round(rng.standard_normal(shape)), of.dtype)
 
 
-def _moved(array: NDArray[Any] | None, ordinal: int | None) -> Any:
+def moved(array: NDArray[Any] | None, ordinal: int | None) -> Any:
     """Return an array on the GPU, by torch where that was imported: what lies around D is to be there as well."""
     from_numpy = imported("torch", "from_numpy")
     if array is None or ordinal is None or not callable(from_numpy) or array.dtype.kind not in "iuf":
@@ -74,5 +103,6 @@ def _moved(array: NDArray[Any] | None, ordinal: int | None) -> Any:
     return from_numpy(array).cuda(ordinal)
 
 
-def _fetched(here: Any, array: NDArray[Any]) -> NDArray[Any]:
+def fetched(here: Any, array: NDArray[Any]) -> NDArray[Any]:
+    """Return what `moved` has brought to the GPU."""
     return array if here is array else np.asarray(here.cpu().numpy())

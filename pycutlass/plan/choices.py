@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pycutlass import device
 from pycutlass.device import Device
@@ -17,15 +18,116 @@ from pycutlass.plan.measured import generation, tuned
 from pycutlass.plan.pick import pick
 from pycutlass.plan.readings import range_of
 
-__all__ = ["Choices"]
+__all__ = ["Choices", "Chosen"]
 
 #: Values of M of which is remembered what the database knows: more than servers have batches.
 _MOST = 4096
 _NONE: Mapping[int, Any] = MappingProxyType({})
+_Kernel = TypeVar("_Kernel")
 
 
-class Choices:
-    """The candidates of a plan.
+class Chosen(ABC, Generic[_Kernel]):
+    """The candidates of a plan, by the one extent that runs of it may change: M of a GEMM, images of a convolution.
+
+    Parameters
+    ----------
+    ordinal : int or None
+        The GPU; None for the host.
+    chosen, measured : mapping
+        What a plan had chosen that was pickled, by the end of a range and by extent: that stays.
+    """
+
+    def __init__(
+        self, ordinal: int | None, chosen: Mapping[int, Any] = _NONE, measured: Mapping[int, Any] = _NONE
+    ) -> None:
+        self._ordinal = ordinal
+        self._picked = {most: self._restored_from(choice) for most, choice in chosen.items()}
+        self._measured = {extent: self._restored_from(choice) for extent, choice in measured.items()}
+        self._restored = frozenset(chosen)
+        self._lock, self._generation = threading.Lock(), generation.number
+        self._looked_up: dict[int, _Kernel | None] = {}
+
+    @abstractmethod
+    def _restored_from(self, choice: Mapping[str, Any]) -> _Kernel:
+        """Return the candidate that a choice describes."""
+
+    @abstractmethod
+    def _choice_of(self, candidate: _Kernel) -> dict[str, Any]:
+        """Return a candidate as JSON has it."""
+
+    @abstractmethod
+    def _pick(self, extent: int) -> _Kernel:
+        """Return the likely fastest candidate, or raise ArgumentError where no kernel takes the problem."""
+
+    @abstractmethod
+    def _require(self, candidate: _Kernel, extent: int) -> None:
+        """Raise ArgumentError where a candidate does not take the problem."""
+
+    @abstractmethod
+    def _tuned(self, extent: int, ordinal: int) -> _Kernel | None:
+        """Return what was the fastest when it was measured, None where nothing was."""
+
+    @property
+    def gpu(self) -> Device:
+        """The GPU, or what is planned for without one."""
+        return without_gpu() if self._ordinal is None else device.describe(self._ordinal)
+
+    def of(self, extent: int) -> _Kernel:
+        """Return the candidate for `extent`: the fastest that was measured for it, else the one of its range.
+
+        Raises
+        ------
+        ArgumentError
+            No kernel takes the problem.
+        CacheError
+            The database was named and cannot be used.
+        """
+        found = self._measured.get(extent)
+        if found is None and self._ordinal is not None and range_of(extent) not in self._restored:
+            found = self._look_up(extent, self._ordinal)
+        return self._of_range(extent) if found is None else found
+
+    def made(self) -> list[_Kernel]:
+        """Return all that were chosen so far."""
+        found = [each for each in self._looked_up.values() if each is not None]
+        return [*(self._picked[most] for most in sorted(self._picked)), *self._measured.values(), *found]
+
+    def state(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """Return what was chosen as JSON has it, by the end of a range and by extent."""
+        found = {extent: each for extent, each in self._looked_up.items() if each is not None} | self._measured
+        chosen = {most: self._choice_of(candidate) for most, candidate in self._picked.items()}
+        return chosen, {extent: self._choice_of(candidate) for extent, candidate in found.items()}
+
+    def _look_up(self, extent: int, ordinal: int) -> _Kernel | None:
+        """Return what the database has, which is asked once, and again after something was measured here."""
+        with self._lock:
+            if self._generation != generation.number or len(self._looked_up) >= _MOST:
+                self._generation, self._looked_up = generation.number, {}
+            known = self._looked_up
+        if extent not in known:
+            known[extent] = self._tuned(extent, ordinal)
+        return known[extent]
+
+    def _of_range(self, extent: int) -> _Kernel:
+        """Return the candidate for the range that `extent` is in, chosen when it is first asked for.
+
+        It is chosen for the end of the range, so that it does not depend on which extent came first.
+        """
+        most = range_of(extent)
+        found = self._picked.get(most)
+        if found is None:
+            try:
+                found = self._pick(most)
+                self._require(found, extent)
+            except ArgumentError:  # which takes no problem of that extent, perhaps for an alignment
+                return self._pick(extent)
+            with self._lock:
+                found = self._picked.setdefault(most, found)
+        return found
+
+
+class Choices(Chosen[Candidate]):
+    """The candidates of a plan of GEMMs, by M.
 
     Parameters
     ----------
@@ -35,10 +137,8 @@ class Choices:
         N and K.
     batch : int or None
         Number of matrices.
-    ordinal : int or None
-        The GPU; None for the host.
-    chosen, measured : mapping
-        What a plan had chosen that was pickled, by the end of a range of M and by M: that stays.
+    ordinal, chosen, measured
+        As of `Chosen`.
     """
 
     def __init__(
@@ -50,67 +150,20 @@ class Choices:
         chosen: Mapping[int, Any] = _NONE,
         measured: Mapping[int, Any] = _NONE,
     ) -> None:
-        self._kind, self._extents, self._batch, self._ordinal = kind, columns_and_depth, batch, ordinal
-        self._picked = {most: Candidate.of(kind, choice) for most, choice in chosen.items()}
-        self._measured = {m: Candidate.of(kind, choice) for m, choice in measured.items()}
-        self._restored = frozenset(chosen)
-        self._lock, self._generation = threading.Lock(), generation.number
-        self._looked_up: dict[int, Candidate | None] = {}
+        self._kind, self._extents, self._batch = kind, columns_and_depth, batch
+        super().__init__(ordinal, chosen, measured)
 
-    @property
-    def gpu(self) -> Device:
-        """The GPU, or what is planned for without one."""
-        return without_gpu() if self._ordinal is None else device.describe(self._ordinal)
+    def _restored_from(self, choice: Mapping[str, Any]) -> Candidate:
+        return Candidate.of(self._kind, choice)
 
-    def of(self, m: int) -> Candidate:
-        """Return the candidate for `m`: the fastest that was measured for it, else the one of the range that it is in.
+    def _choice_of(self, candidate: Candidate) -> dict[str, Any]:
+        return candidate.choice()
 
-        Raises
-        ------
-        ArgumentError
-            No kernel takes the problem.
-        CacheError
-            The database was named and cannot be used.
-        """
-        found = self._measured.get(m)
-        if found is None and self._ordinal is not None and range_of(m) not in self._restored:
-            found = self._look_up(m, self._ordinal)
-        return self._of_range(m) if found is None else found
+    def _pick(self, extent: int) -> Candidate:
+        return pick(self._kind, extent, *self._extents, self._batch, self.gpu)
 
-    def made(self) -> list[Candidate]:
-        """Return all that were chosen so far."""
-        found = [each for each in self._looked_up.values() if each is not None]
-        return [*(self._picked[most] for most in sorted(self._picked)), *self._measured.values(), *found]
+    def _require(self, candidate: Candidate, extent: int) -> None:
+        candidate.operation.supports(candidate.size(extent, *self._extents, self._batch)).require()
 
-    def state(self) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Return what was chosen as JSON has it, by the end of a range and by M."""
-        found = {m: each for m, each in self._looked_up.items() if each is not None} | self._measured
-        chosen = {most: candidate.choice() for most, candidate in self._picked.items()}
-        return chosen, {m: candidate.choice() for m, candidate in found.items()}
-
-    def _look_up(self, m: int, ordinal: int) -> Candidate | None:
-        """Return what the database has for `m`, which is asked once, and again after something was measured here."""
-        with self._lock:
-            if self._generation != generation.number or len(self._looked_up) >= _MOST:
-                self._generation, self._looked_up = generation.number, {}
-            known = self._looked_up
-        if m not in known:
-            known[m] = tuned(self._kind, (m, *self._extents), self._batch, ordinal)
-        return known[m]
-
-    def _of_range(self, m: int) -> Candidate:
-        """Return the candidate for the range of M that `m` is in, chosen when it is first asked for.
-
-        It is chosen for the end of the range, so that it does not depend on which M came first.
-        """
-        most = range_of(m)
-        found = self._picked.get(most)
-        if found is None:
-            try:
-                found = pick(self._kind, most, *self._extents, self._batch, self.gpu)
-                found.operation.supports(found.size(m, *self._extents, self._batch)).require()
-            except ArgumentError:  # which takes no problem of that M, perhaps for an alignment
-                return pick(self._kind, m, *self._extents, self._batch, self.gpu)
-            with self._lock:
-                found = self._picked.setdefault(most, found)
-        return found
+    def _tuned(self, extent: int, ordinal: int) -> Candidate | None:
+        return tuned(self._kind, (extent, *self._extents), self._batch, ordinal)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pycutlass.enums import KernelSchedule, MathOperation
-from pycutlass.families import AMPERE, SHARED_MEMORY_LIMIT
+from pycutlass.families import SHARED_MEMORY_LIMIT
 from pycutlass.library import MathInstruction
-from pycutlass.plan.candidate import Candidate
+from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 
-__all__ = ["Bools", "Features", "Floats", "product_class", "tile_class"]
+__all__ = ["Bools", "Features", "Floats", "Modelled", "product_class", "tile_class"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -25,6 +25,38 @@ _MOST_REGISTERS = 255  # of a thread
 _THREADS = {86: 1536, 89: 1536}  # of a multiprocessor; others have 2048
 _RESERVED = 1024  # bytes of shared memory that the driver takes of each threadblock
 _BYTE_CLASSES = {"e4m3": "f8", "e5m2": "f8", "f16": "f16", "bf16": "f16", "tf32": "tf32", "f64": "f64"}
+
+
+class Modelled(Protocol):
+    """What the model asks of a candidate, of whatever family its kernel is."""
+
+    @property
+    def operation(self) -> GemmOperationUniversal | Conv2dOperation:
+        """The kernel."""
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+
+    @property
+    def split_k_slices(self) -> int:
+        """Into how many slices K is divided."""
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether a second kernel adds up the partial sums of the slices."""
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the kernel computes the transposed problem."""
+
+    @property
+    def is_stream_k(self) -> bool:
+        """Whether the kernel schedules by stream-K."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a threadblock of an Ampere-style kernel."""
 
 
 def product_class(math: MathInstruction) -> str:
@@ -38,12 +70,12 @@ def product_class(math: MathInstruction) -> str:
     return _BYTE_CLASSES.get(math.a.short, "tf32")
 
 
-def tile_class(candidate: Candidate) -> str:
+def tile_class(candidate: Modelled) -> str:
     """Return how constants call the tile of a Hopper-native kernel: by schedule, rows and columns."""
     tile = candidate.operation.tile_description
     rows, columns, _ = tile.threadblock_shape
     schedule = "" if tile.kernel_schedule is None else tile.kernel_schedule.name
-    return f"{'swapped ' if candidate.operation.swap_ab else ''}{schedule} {rows}x{columns}"
+    return f"{'swapped ' if candidate.is_transposed else ''}{schedule} {rows}x{columns}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +127,7 @@ class Features:
     promotes: Bools
 
     @classmethod
-    def of(cls, candidates: Sequence[Candidate], capability: int) -> Features:
+    def of(cls, candidates: Sequence[Modelled], capability: int) -> Features:
         """Return the features of candidates on a GPU of a capability."""
         rows = [_row(candidate, capability) for candidate in candidates]
 
@@ -112,12 +144,11 @@ class Features:
         )
 
 
-def _row(candidate: Candidate, capability: int) -> dict[str, Any]:
+def _row(candidate: Modelled, capability: int) -> dict[str, Any]:
     operation = candidate.operation
     tile, math = operation.tile_description, operation.tile_description.math_instruction
     rows, columns, depth = tile.threadblock_shape
     cluster = tile.cluster_shape or (1, 1, 1)
-    is_ampere = operation.family is AMPERE
     divides = candidate.split_k_slices > 1
     fast = math.math_operation is MathOperation.multiply_add_fast_accum
     return {
@@ -128,11 +159,11 @@ def _row(candidate: Candidate, capability: int) -> dict[str, Any]:
         "cluster_columns": cluster[1],
         "slices": candidate.split_k_slices,
         "swizzle": operation.swizzle_size,
-        "is_transposed": operation.swap_ab or (is_ampere and not operation.C.is_row_major),
+        "is_transposed": candidate.is_transposed,
         "is_native": operation.is_sm90,
         "is_gemv": tile.is_gemv,
         "is_pingpong": tile.kernel_schedule is KernelSchedule.Pingpong,
-        "is_stream_k": operation.is_stream_k,
+        "is_stream_k": candidate.is_stream_k,
         "is_parallel": candidate.is_parallel,
         "is_serial": divides and not candidate.is_parallel,
         "occupancy": _occupancy(candidate, capability),
@@ -146,7 +177,7 @@ def _row(candidate: Candidate, capability: int) -> dict[str, Any]:
     }
 
 
-def _occupancy(candidate: Candidate, capability: int) -> int:
+def _occupancy(candidate: Modelled, capability: int) -> int:
     """Return how many threadblocks a multiprocessor holds at once. A Hopper-native one takes all shared memory."""
     operation = candidate.operation
     tile = operation.tile_description
@@ -158,7 +189,7 @@ def _occupancy(candidate: Candidate, capability: int) -> int:
     rows, columns, _ = tile.threadblock_shape
     words = tile.math_instruction.accumulator.bits // 32 or 1
     registers = min(_MOST_REGISTERS, rows * columns * words // tile.num_threads + _BESIDE_SUMS)
-    shared = operation.family.shared_bytes(tile, operation.A, operation.B, operation.C, operation.D)
+    shared = candidate.shared_bytes
     # A multiprocessor has a little more than what one threadblock may take of it.
     limit = SHARED_MEMORY_LIMIT.get(capability, SHARED_MEMORY_LIMIT[80]) + _RESERVED
     return max(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
-from pycutlass import compiler
-from pycutlass.calls import public, shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.calls import public
+from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
-from pycutlass.plan.building import build_for
+from pycutlass.plan.base import Plan
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
@@ -21,7 +18,6 @@ from pycutlass.plan.forms import new_tensor
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
 from pycutlass.plan.launches import Launch
-from pycutlass.plan.measured import generation
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
     about_c,
@@ -30,26 +26,21 @@ from pycutlass.plan.readings import (
     device_of,
     element_of,
     form_of_c,
-    is_number,
-    named_inputs,
     needs_source,
     packed_form,
     place,
     size_of,
 )
 from pycutlass.spec import view_of
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import TensorView
 
 __all__ = ["Gemm"]
 
-#: Shapes of A for which a thread keeps its arguments, and with them the tensors of the last run: programs alternate
-#: between few, and what is kept here is memory that the program cannot use elsewhere.
-_KEPT = 4
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_Size = tuple[int, int, int]
 
 
 @public
-class Gemm:
+class Gemm(Plan[Candidate, _Size]):
     """A plan of D = epilogue(alpha * A x B + beta * C): the kernel for a kind of GEMM, and how it is launched.
 
     It is for one N and K and for any M: ranges of M have kernels of their own, which are chosen and compiled when they
@@ -129,33 +120,6 @@ class Gemm:
         self._choices = Choices(self.kind, size[1:], batch, self._device)
         self._start()
 
-    def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
-        """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
-        names = {port.name for port in self.kind.epilogue.ports}
-        known = tuple(self.kind.epilogue.scalar_names)
-        given = named_inputs(inputs)
-        unknown = sorted(set(given) - names - set(known))
-        if unknown:
-            raise ArgumentTypeError(
-                f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {self.kind.epilogue!r} takes "
-                f"{', '.join((*sorted(names), *known)) or 'none'}"
-            )
-        scalars = {name: value for name, value in given.items() if name in known}
-        for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
-            if name in known:
-                scalars.setdefault(name, value)
-            elif not is_number(value, usual):
-                raise ArgumentError(
-                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
-                )
-        self._scalars: dict[str, Any] = scalars
-
-    def _start(self) -> None:
-        """Make what a plan has for itself: it is neither pickled nor copied."""
-        self._held: tuple[Any, Any, Any, Any] = (None, None, None, None)
-        self._generation = generation.number
-        self.reset_operands()
-
     # What users ask of a plan
 
     @property
@@ -169,16 +133,11 @@ class Gemm:
         return self._batch
 
     @property
-    def candidate(self) -> Candidate:
-        """The kernel with the options of its launch, for the M that the plan was made with."""
-        return self._choices.of(self._size[0])
-
-    @property
     def operation(self) -> GemmOperationUniversal:
         """The kernel for the M that the plan was made with."""
         return self.candidate.operation
 
-    def candidates(self) -> tuple[Ranked, ...]:
+    def candidates(self) -> tuple[Ranked[Candidate], ...]:
         """Return all kernels that take the problem, the likely fastest first."""
         return tuple(ranking(self.kind, *self._size, self._batch, self._choices.gpu))
 
@@ -187,16 +146,6 @@ class Gemm:
         problem, gpu = (*self._size, self._batch), self._choices.gpu
         others = refused(self.kind, *problem, gpu)
         return picture.explained(self.candidate, self.candidates(), others, self._size, self._batch, gpu)
-
-    def compile(self) -> None:
-        """Compile the kernel for the M that the plan was made with; `run` does so where it is not yet compiled."""
-        compiler.add_module(self.candidate.kernels)
-
-    def manifest(self) -> dict[str, Any]:
-        """Return what has to be compiled for the values of M that were used so far, as `compiler.manifest` does."""
-        self._choices.of(self._size[0])
-        chosen = self._choices.made()
-        return compiler.manifest(dict.fromkeys(kernel for each in chosen for kernel in each.kernels))
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.
@@ -213,113 +162,29 @@ class Gemm:
         """
         return checked(self, seed)
 
-    def reset_operands(self, a: Any = None, b: Any = None, c: Any = None, out: Any = None) -> None:
-        """Let go of all tensors, and keep these for a `run` that is given none."""
-        self._held = (a, b, c, out)
-        self._local = threading.local()
+    # How it is done
 
-    def run(
-        self,
-        a: Any = None,
-        b: Any = None,
-        c: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        epilogue_inputs: Mapping[str, Any] = _NONE,
-    ) -> Any:
-        """Compute D and return it.
+    @property
+    def _extent(self) -> int:
+        return self._size[0]
 
-        Parameters
-        ----------
-        a, b, c : tensor
-            As the plan was made for, with any M. Without `a`, those of `reset_operands`.
-        out : tensor, optional
-            Where D is written; by default a new tensor in the library of `a`.
-        stream : optional
-            An integer handle, or a stream of torch, cupy or cuda.core; by default the current stream of the tensors'
-            library.
-        epilogue_inputs : mapping, optional
-            Tensors that the epilogue has beside C and D, by name.
-
-        Raises
-        ------
-        ArgumentError, ArgumentTypeError, AlignmentError
-            Other shapes, types, strides or devices than the plan is for; nothing was launched.
-        """
-        if a is None:
-            a, b, c, held = self._held
-            out = held if out is None else out
-        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
-            self._refuse(a, b, c, epilogue_inputs)
-        if self._generation != generation.number:  # a tuner has measured, and another kernel may be chosen
-            self._generation, self._local = generation.number, threading.local()
-        try:
-            launch, is_host, like = self._local.launches[a.shape]
-        except Exception:  # the first of this thread, or of this M, or what has no shape
-            return self._first(a, b, c, out, stream, epilogue_inputs)
-        if out is None:
-            out = self._new(a, like)
-        try:
-            launch.exchange(a, b, c, out, epilogue_inputs)
-        except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
-            return self._first(a, b, c, out, stream, epilogue_inputs)
-        launch.run(stream)
-        if is_host:
-            launch.sync()
-        return out
-
-    __call__ = run
-
-    def run_once(
-        self, a: Any, b: Any, c: Any, out: Any, stream: Any = None, epilogue_inputs: Mapping[str, Any] = _NONE
-    ) -> Any:
-        """Compute D as `run` does, and keep no tensor: for tensors that are not seen again."""
-        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
-            self._refuse(a, b, c, epilogue_inputs)
-        return self._first(a, b, c, out, stream, epilogue_inputs, is_kept=False)
-
-    # How they are done
-
-    def _first(
-        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool = True
-    ) -> Any:
-        """Compute D with arguments that are made now, and kept for the next tensors of these shapes."""
-        view_a, view_b = wrap("a", a), wrap("b", b)
+    def _problem_of(self, a: Any, b: Any, view_a: TensorView, view_b: TensorView) -> tuple[_Size, int]:
         size, batch = size_of(view_a, view_b)
         if size[1:] != self._size[1:] or batch != self._batch:
             raise ArgumentError(
                 f"this plan is for N={self._size[1]}, K={self._size[2]} and {batches(self._batch)}; got "
                 f"N={size[1]}, K={size[2]} and {batches(batch)}: make another plan"
             )
-        for name, view, described in (("a", view_a, self.kind.A), ("b", view_b, self.kind.B)):
-            if view.dtype_name != described.type.dtype_name:
-                raise ArgumentError(
-                    f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: convert it, or "
-                    f"make another plan"
-                )
-        here = device_of({"a": view_a, "b": view_b})
-        if here != self._device:
-            raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
-        shape: tuple[int, ...] = (size[0], self.kind.epilogue.columns(size[1]))
-        shape = shape if batch is None else (batch, *shape)
-        like = view_a, shape
-        if out is None:
-            out = self._new(a, like)
-        candidate = self._compiled(size[0])
-        problem = candidate.size(*size, batch)
-        launch = Launch(candidate, problem, (a, b, c, out), self._scalars, ports)
-        is_host = wrap("out", out).device is None
-        launch.run(stream)
-        if is_host:
-            launch.sync()
-        shape_of_a = getattr(a, "shape", None)  # a library may show its shape otherwise; then it is made anew
-        if is_kept and isinstance(shape_of_a, tuple):
-            kept = self._local.__dict__.setdefault("launches", {})
-            while len(kept) >= _KEPT:
-                kept.pop(next(iter(kept)))
-            # Only the shapes of the view are needed, and it would keep the first operand alive.
-            kept[shape_of_a] = (launch, is_host, (replace(view_a, owner=None), shape))
-        return out
+        return size, size[0]
+
+    def _output_shape(self, problem: _Size) -> tuple[int, ...]:
+        shape = problem[0], self.kind.epilogue.columns(problem[1])
+        return shape if self._batch is None else (self._batch, *shape)
+
+    def _launch(
+        self, candidate: Candidate, problem: _Size, tensors: tuple[Any, Any, Any, Any], ports: Mapping[str, Any]
+    ) -> Launch:
+        return Launch(candidate, candidate.size(*problem, self._batch), tensors, self._scalars, ports)
 
     def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
         """Return memory for D, packed, in the library of `a`."""
@@ -329,34 +194,6 @@ class Gemm:
             return new_tensor(a, view, shape, name)
         turned = new_tensor(a, view, (*shape[:-2], shape[-1], shape[-2]), name)
         return turned.swapaxes(-1, -2)
-
-    @property
-    def _ports(self) -> int:
-        """How many tensors the epilogue has beside C and D."""
-        return len(self.kind.epilogue.ports)
-
-    def _compiled(self, m: int) -> Candidate:
-        """Return the candidate for `m`, with what runs on the GPU where there is one."""
-        candidate = self._choices.of(m)
-        for kernel in candidate.kernels:
-            kernel._is_compiled_when_used = True
-        if self._device is not None:
-            build_for(candidate.kernels, self._device)
-        return candidate
-
-    def _refuse(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> None:
-        """Raise for operands that are missing, or that would not be read."""
-        if a is None or b is None:
-            raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
-        if (c is None) is self._reads_c:
-            has = "reads c, and none is given" if self._reads_c else "was made without c, and one is given"
-            raise ArgumentError(
-                f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
-            )
-        names = ", ".join(port.name for port in self.kind.epilogue.ports) or "none"
-        raise ArgumentError(
-            f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self.kind, self._size, self._batch, self._device, self._scalars, self._reads_c)

@@ -12,12 +12,39 @@ from pycutlass.epilogue import Epilogue
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.operation import GemmOperationUniversal
 
-__all__ = ["GemmKind"]
+__all__ = ["GemmKind", "Multiplied"]
+
+
+class Multiplied:
+    """What a kind says of products, whatever the operands are."""
+
+    element_a: Any
+    element_b: Any
+    element_accumulator: Any
+    math_operation: MathOperation
+
+    def instruction(
+        self, shape: tuple[int, int, int] | None, opcode: _core.OpClass = _core.OpClass.TensorOp
+    ) -> MathInstruction:
+        """Return the instruction of a shape: None for Hopper-native kernels, and by Simt for GEMV kernels.
+
+        Raises
+        ------
+        DescriptionError
+            There is none.
+        """
+        types = self.element_a, self.element_b, self.element_accumulator
+        return MathInstruction(shape, *types, opcode, self.math_operation)
+
+    @property
+    def is_full_f32(self) -> bool:
+        """Whether products are those of float32 itself, which tensor cores do not have."""
+        return self.element_a is _core.float32 and self.math_operation is MathOperation.multiply_add
 
 
 @public
 @dataclass(frozen=True)
-class GemmKind:
+class GemmKind(Multiplied):
     """Everything about a GEMM but its extents and its kernel.
 
     GEMMs of one kind are computed by the same kernels, so what is known of kernels (which there are, how fast they
@@ -58,19 +85,6 @@ class GemmKind:
     element_accumulator: Any
     math_operation: MathOperation
     epilogue: Epilogue
-
-    def instruction(
-        self, shape: tuple[int, int, int] | None, opcode: _core.OpClass = _core.OpClass.TensorOp
-    ) -> MathInstruction:
-        """Return the instruction of a shape: None for Hopper-native kernels, and by Simt for GEMV kernels.
-
-        Raises
-        ------
-        DescriptionError
-            There is none.
-        """
-        types = self.element_a, self.element_b, self.element_accumulator
-        return MathInstruction(shape, *types, opcode, self.math_operation)
 
     def operation(
         self,

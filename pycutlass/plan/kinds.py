@@ -22,7 +22,16 @@ from pycutlass.plan.forms import Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import Element, element
 
-__all__ = ["Wanted", "check_epilogue", "kind_of"]
+__all__ = [
+    "Wanted",
+    "accumulator_of",
+    "check_epilogue",
+    "check_types",
+    "epilogue_of",
+    "kind_of",
+    "loads_singly",
+    "multiplied",
+]
 
 _PRECISIONS = ("float32", "tf32", "3xtf32")
 
@@ -74,29 +83,29 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
     DescriptionError
         An epilogue that cannot be computed or written so.
     """
-    _check_types(a, b)
+    check_types(a, b)
     check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
     out = wanted.output(a)
-    accumulator = _accumulator(a, wanted)
-    element_a, element_b, math = _multiplied(a, b, wanted.precision)
-    if a.short in ("f32", "f64") and element_a is not cutlass.tfloat32 and math is MathOperation.multiply_add:
-        # CUDA cores, and tensor cores of f64, load and store single elements, whatever the alignment is.
+    accumulator = accumulator_of(a, wanted)
+    element_a, element_b, math = multiplied(a, b, wanted.precision)
+    if loads_singly(a, element_a, math):
         of_a, of_b, of_d = (replace(each, alignment=1) for each in (of_a, of_b, of_d))
     D = _description(out, of_d)
     C = D if of_c is None else _description(out, of_c)
-    length = min(C.alignment, D.alignment)
-    epilogue = _epilogue(wanted.epilogue, out, length, accumulator)
-    written = int(getattr(epilogue, "epilogue_vector_length", length))
-    if written > length:
-        raise ArgumentError(
-            f"the epilogue {epilogue!r} writes {written} elements at once, and c and out are aligned to "
-            f"{counted(length, 'element')}: make it with epilogue_vector_length={length}, or leave its types "
-            f"to the plan"
-        )
+    epilogue, written = epilogue_of(wanted.epilogue, out, min(C.alignment, D.alignment), accumulator)
     C, D = (TensorDescription(each.element, each.layout, written) for each in (C, D))
     A, B = _description(a, of_a), _description(b, of_b)
     return GemmKind(A, B, C, D, element_a, element_b, accumulator.tag, math, epilogue)
+
+
+def loads_singly(a: Element, multiplied_as: Any, math: MathOperation) -> bool:
+    """Return whether kernels load and store single elements, whatever the alignment is.
+
+    CUDA cores do, and tensor cores of f64.
+    """
+    plain = multiplied_as is not cutlass.tfloat32 and math is MathOperation.multiply_add
+    return a.short in ("f32", "f64") and plain
 
 
 def _description(of: Element, form: Form) -> TensorDescription:
@@ -104,22 +113,24 @@ def _description(of: Element, form: Form) -> TensorDescription:
     return TensorDescription(of.tag, layout, min(form.alignment, 128 // of.bits))
 
 
-def _check_types(a: Element, b: Element) -> None:
+def check_types(a: Element, b: Element, names: tuple[str, str] = ("a", "b")) -> None:
+    """Raise ArgumentError for types that are not multiplied with each other; `names` are the caller's."""
     if a is b or (a.is_byte and b.is_byte) or (a.is_float8 and b.is_float8):
         return
     wider = a if a.bits > b.bits else b
     raise ArgumentError(
-        f"a is {a.dtype_name} and b is {b.dtype_name}: kernels multiply equal types, int8 with uint8, and one float of "
-        f"8 bits with another. Convert one, for example to {wider.dtype_name}"
+        f"{names[0]} is {a.dtype_name} and {names[1]} is {b.dtype_name}: kernels multiply equal types, int8 with "
+        f"uint8, and one float of 8 bits with another. Convert one, for example to {wider.dtype_name}"
     )
 
 
-def _accumulator(a: Element, wanted: Wanted) -> Element:
+def accumulator_of(a: Element, wanted: Wanted) -> Element:
+    """Return what is summed up in."""
     usual = cutlass.int32 if a.is_integer else cutlass.float64 if a.short == "f64" else cutlass.float32
     return element(usual if wanted.accumulator_dtype is None else wanted.accumulator_dtype)
 
 
-def _multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any, MathOperation]:
+def multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any, MathOperation]:
     """Return what is multiplied, and how: float32 as it is unless something else is asked for."""
     if precision is not None and not (type(precision) is str and precision in _PRECISIONS):
         raise ArgumentError(f"precision must be one of {', '.join(map(repr, _PRECISIONS))}, got {shown(precision)}")
@@ -144,8 +155,27 @@ def check_epilogue(given: Any) -> None:
         )
 
 
-def _epilogue(given: Any, out: Element, length: int, accumulator: Element) -> Epilogue:
-    """Return the epilogue with its types: a linear combination where none is given."""
+def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> tuple[Epilogue, int]:
+    """Return the epilogue with its types, a linear combination where none is given, and how much it writes at once.
+
+    Raises
+    ------
+    ArgumentError
+        It writes more elements at once than `length`, to which C and D are aligned.
+    """
+    epilogue = _with_types(given, out, length, accumulator)
+    written = int(getattr(epilogue, "epilogue_vector_length", length))
+    if written > length:
+        raise ArgumentError(
+            f"the epilogue {epilogue!r} writes {written} elements at once, and c and out are aligned to "
+            f"{counted(length, 'element')}: make it with epilogue_vector_length={length}, or leave its types "
+            f"to the plan"
+        )
+    return epilogue, written
+
+
+def _with_types(given: Any, out: Element, length: int, accumulator: Element) -> Epilogue:
+    """Return the epilogue with its types."""
     compute = cutlass.int32 if out.short == "s32" else accumulator.tag
     if accumulator.is_integer and out.short != "s32":
         compute = cutlass.float32

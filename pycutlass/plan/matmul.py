@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pycutlass.calls import public, shown
+from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
-from pycutlass.integers import shape_of
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import check_epilogue
-from pycutlass.plan.readings import is_number, named_inputs
+from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, has_scalars, source_of
+from pycutlass.plan.readings import named_inputs
 from pycutlass.plan.shortcut import Shortcut, known, seen
 from pycutlass.plan.stacks import Product, Result
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import wrap
 
 __all__ = ["linear", "matmul"]
 
-#: Plans that `matmul` made, by all that tells kinds of products apart: those of a program that runs for long with ever
-#: other shapes must not fill memory, and the ones that are used go to the end, so that the others are dropped first.
-_plans: dict[Any, Gemm] = {}
-_MOST_PLANS = 256
-_lock = threading.Lock()
+#: Plans that `matmul` made, by all that tells kinds of products apart.
+_plans: KeptPlans[Gemm] = KeptPlans(256, "matmul")
 
 
 @public
@@ -109,7 +105,9 @@ def matmul(
         )
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
-        _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})
+        said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
+        said |= {"precision": precision, "alpha": alpha, "beta": beta}
+        check_with_plan(plan, Gemm, said, epilogue_inputs or {})
     key: Any = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
     if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
@@ -118,17 +116,15 @@ def matmul(
             key = (tensors, given, precision)
             shortcut = known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
-            raise ArgumentTypeError(
-                f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
-            ) from error
+            raise bad_options("matmul", error) from error
         if shortcut is not None:
             return shortcut.run(a, b, c, out, stream)
     views = {"a": wrap("a", a), "b": wrap("b", b)}
-    c, beta = _source(c, bias, beta)
+    c, beta = source_of(c, bias, beta, "column")
     for name, tensor in (("c", c), ("out", out)):
         if tensor is not None:
             views[name] = wrap(name, tensor)
-    _check_gradients(views)
+    check_gradients(views, "product")
     precision = _precision(precision, a)
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
@@ -185,36 +181,6 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     return matmul(x, w.T, bias=bias, **options)
 
 
-def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any]:
-    """Return what is added, and by what it is multiplied: a bias is a C that is a vector."""
-    if bias is not None:
-        if c is not None:
-            raise ArgumentError(
-                "c and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
-                "function, with a parameter of Row, and pass it in epilogue_inputs"
-            )
-        shape = wrap("bias", bias).shape
-        if shape is None or len(shape) != 1:
-            raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
-        c = bias
-    is_zero = isinstance(beta, int | float) and beta == 0
-    if c is not None and is_zero and len(wrap("c", c).shape or ()) == 1:
-        beta = 1
-    return c, beta
-
-
-def _check_gradients(views: Mapping[str, TensorView]) -> None:
-    """Refuse tensors whose gradients would be lost."""
-    asking = [name for name, view in views.items() if view.requires_grad]
-    is_enabled = imported("torch", "is_grad_enabled")
-    if asking and callable(is_enabled) and is_enabled():
-        names = ", ".join(asking)
-        raise ArgumentError(
-            f"{names} require a gradient, and the product has none: pass {asking[0]}.detach(), or call it under "
-            f"torch.no_grad()"
-        )
-
-
 def _precision(given: str | None, a: Any) -> str | None:
     """Return how float32 is multiplied: as was said, or as torch's setting says of its tensors."""
     if given is not None or a is None or getattr(a, "dtype", None) is not imported("torch", "float32"):
@@ -225,56 +191,23 @@ def _precision(given: str | None, a: Any) -> str | None:
     return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
 
 
-def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
-    """Refuse what a plan says itself."""
-    if not isinstance(plan, Gemm):
-        raise ArgumentTypeError(f"plan must be a pycutlass.Gemm, got {shown(plan)}")
-    alpha, beta, *others = options
-    names = ("epilogue", "out_dtype", "accumulator_dtype", "precision")
-    said = [name for name, value in zip(names, others, strict=True) if value is not None]
-    said += [] if is_number(alpha, 1) else ["alpha"]
-    own = plan._scalars.get("beta", 0)
-    said += [] if is_number(beta, 0) or (isinstance(own, int | float) and is_number(beta, own)) else ["beta"]
-    ports = {port.name for port in plan.kind.epilogue.ports}
-    said += [f"{name} in epilogue_inputs" for name in inputs if name not in ports]
-    if said:
-        raise ArgumentError(
-            f"{', '.join(map(str, said))} and a plan are given, and the plan has its own: make the plan with them"
-        )
-
-
-def _no_options(error: Exception) -> ArgumentTypeError:
-    return ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {shown(error)}")
-
-
 def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:
     """Return the plan that was kept for such tensors, or make it."""
     alpha, beta, epilogue, out_dtype, accumulator_dtype, precision = options
-    key = (product.key, result.key, options, None if inputs is None else tuple(inputs))
-    # What is no tensor with elements is a scalar, which a plan keeps.
-    scalars = inputs is not None and any(not shape_of(value) for value in inputs.values())
-    try:
-        kept = None if scalars else _plans.get(key)
-    except Exception as error:  # scalars in device memory, or types of the user's own
-        raise ArgumentTypeError(
-            f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
-        ) from error
-    if kept is not None:
-        return kept
-    made = Gemm(
-        *product.planned,
-        alpha=alpha,
-        beta=beta,
-        epilogue=epilogue,
-        epilogue_inputs=inputs,
-        out=result.given,
-        out_dtype=out_dtype,
-        accumulator_dtype=accumulator_dtype,
-        precision=precision,
-    )
-    if scalars:
-        return made
-    with _lock:
-        while len(_plans) >= _MOST_PLANS:
-            _plans.pop(next(iter(_plans)))
-        return _plans.setdefault(key, made)
+
+    def make() -> Gemm:
+        return Gemm(
+            *product.planned,
+            alpha=alpha,
+            beta=beta,
+            epilogue=epilogue,
+            epilogue_inputs=inputs,
+            out=result.given,
+            out_dtype=out_dtype,
+            accumulator_dtype=accumulator_dtype,
+            precision=precision,
+        )
+
+    if has_scalars(inputs):
+        return make()
+    return _plans.get((product.key, result.key, options, None if inputs is None else tuple(inputs)), make)

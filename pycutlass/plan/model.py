@@ -10,15 +10,16 @@ where `larger` is a norm of a high order, a maximum that does not jump. docs/gui
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.constants import Constants
-from pycutlass.plan.features import Bools, Features, Floats, tile_class
+from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_class
 from pycutlass.plan.kind import GemmKind
 
 __all__ = ["Model", "Prediction"]
@@ -73,22 +74,36 @@ class Model:
 
     Parameters
     ----------
-    kind : GemmKind
+    kind : GemmKind or Conv2dKind
         What is computed.
-    candidates : tuple of Candidate
+    candidates : sequence of Candidate or Conv2dCandidate
         The kernels, with the options of their launches.
     constants : Constants
         What is known of the GPU.
     """
 
-    def __init__(self, kind: GemmKind, candidates: tuple[Candidate, ...], constants: Constants) -> None:
+    def __init__(self, kind: GemmKind | Conv2dKind, candidates: Sequence[Modelled], constants: Constants) -> None:
         self.kind, self.candidates, self.constants = kind, candidates, constants
         self.features = Features.of(candidates, constants.capability)
         self._bytes = tuple(operand.type.bits / 8 for operand in (kind.A, kind.B, kind.D))
 
-    def predict(self, m: int, n: int, k: int, batches: int = 1) -> Prediction:
-        """Return how long each candidate takes for a problem, whether it takes it or not."""
+    def predict(
+        self, m: int, n: int, k: int | Floats, batches: int = 1, moved: tuple[float, float, float] | None = None
+    ) -> Prediction:
+        """Return how long each candidate takes for a problem, whether it takes it or not.
+
+        Parameters
+        ----------
+        m, n, k : int, and for K also an array with an entry for each candidate
+            Extents of one product.
+        batches : int
+            How many there are.
+        moved : tuple of 3 float, optional
+            Bytes of A, B and D of one product, where memory holds them otherwise than as matrices of these extents.
+        """
         f = self.features
+        if moved is None:
+            moved = self._matrix_bytes(m, n, float(np.max(k)))
         rows, columns = np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n)
         along_m = _up(np.ceil(rows / f.rows), f.cluster_rows)
         along_n = _up(np.ceil(columns / f.columns), f.cluster_columns)
@@ -99,7 +114,7 @@ class Model:
         multiplying = self._multiplying(tiles, k_tiles, divided)
         computed = tiles * self._macs_of_depth * k_tiles
         power = computed / self._sustained
-        memory = self._memory(m, n, k, batches, along_m, along_n)
+        memory = self._memory(moved, batches, along_m, along_n)
         adding = self._adding(m, n, tiles, divided)
         work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
         total = np.where(
@@ -130,15 +145,19 @@ class Model:
         result: Bools = f.is_stream_k & (f.slices == 1) & sparse
         return result
 
-    def _memory(self, m: int, n: int, k: int, batches: int, along_m: Floats, along_n: Floats) -> Floats:
+    def _matrix_bytes(self, m: int, n: int, k: float) -> tuple[float, float, float]:
+        """Return the bytes of A, B and D as matrices."""
+        per_a, per_b, per_d = self._bytes
+        return m * k * per_a, k * n * per_b, m * n * per_d
+
+    def _memory(self, moved: tuple[float, float, float], batches: int, along_m: Floats, along_n: Floats) -> Floats:
         """Return the microseconds in which memory delivers the operands and takes D.
 
         An operand that does not stay in the L2 cache is read again for each group of tiles that work at the same time
         along the other; a swizzle makes such a group a square rather than a strip.
         """
         f, g = self.features, self.constants
-        per_a, per_b, per_d = self._bytes
-        of_a, of_b, of_d = m * k * per_a, k * n * per_b, m * n * per_d
+        of_a, of_b, of_d = moved
         least = batches * (of_a + of_b + of_d)
         start = g.dram_start_us * min(1.0, least / g.dram_start_bytes)
         kept = _L2_SHARE * g.l2_bytes
@@ -169,7 +188,7 @@ class Model:
         result: Floats = np.where(f.is_parallel, self._reduction + partial, fixup)
         return result
 
-    def _gemv(self, m: int, n: int, k: int, batches: int, along_m: Floats, along_n: Floats) -> Floats:
+    def _gemv(self, m: int, n: int, k: int | Floats, batches: int, along_m: Floats, along_n: Floats) -> Floats:
         """Return the microseconds of kernels of CUDA cores, which wait for memory or convert and multiply."""
         f, g = self.features, self.constants
         of_a, of_b, of_d = self._bytes

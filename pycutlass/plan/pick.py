@@ -2,61 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.device import Device
-from pycutlass.enums import MathOperation
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.candidates import candidates
 from pycutlass.plan.constants import Constants, constants_of, present_or_named
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.model import Model, Prediction
+from pycutlass.plan.model import Model
+from pycutlass.plan.predicted import Predicted, Ranked
 
-__all__ = ["Ranked", "pick", "ranking", "refused"]
+__all__ = ["Ranked", "pick", "ranking", "refused", "where_planned"]
 
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
 _FEW = 8  # rows or columns up to which GEMV kernels are considered like all others
 #: Rows and columns beyond which a GEMV kernel is no answer: it would take a hundred times as long as tensor cores.
 _MOST_OF_GEMV = 64
-_SHOWN = 3  # reasons in a message, of the best candidates
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A candidate for a problem, with what the model predicts of it.
-
-    Attributes
-    ----------
-    candidate : Candidate
-        The kernel with the options of its launch.
-    microseconds : float
-        How long it takes.
-    waves : int
-        How many tiles a multiprocessor computes one after the other.
-    note : str
-        What limits it.
-    """
-
-    candidate: Candidate
-    microseconds: float
-    waves: int
-    note: str
 
 
 @public
 def ranking(
     kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Device | None = None
-) -> tuple[Ranked, ...]:
+) -> tuple[Ranked[Candidate], ...]:
     """Return all candidates that take a problem, the likely fastest first.
 
     Parameters
@@ -97,7 +71,7 @@ def ranking(
     >>> best.candidate.operation.tile_description.threadblock_shape
     (128, 128, 64)
     """
-    predicted = _Predicted.of(kind, m, n, k, batch, gpu)
+    predicted = _predicted(kind, m, n, k, batch, gpu)
     return tuple(predicted.ranked(place) for place in predicted.supported())
 
 
@@ -144,19 +118,19 @@ def pick(
     >>> pick(kind, 1024, 1024, 1024, gpu=Device(0, "NVIDIA H200", 90, 132)).operation.is_sm90
     True
     """
-    predicted = _Predicted.of(kind, m, n, k, batch, gpu)
+    predicted = _predicted(kind, m, n, k, batch, gpu)
     places = predicted.supported()
     best = next(places, None)
     if best is None:
-        raise ArgumentError(predicted.why_none())
-    chosen = predicted.model.candidates[best]
+        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch))
+    chosen = predicted.candidates[best]
     if chosen.operation.tile_description.is_gemv and min(m, n) > _MOST_OF_GEMV:
-        raise ArgumentError(predicted.why_none())
+        raise ArgumentError(_why_none(predicted, kind, (m, n, k), batch))
     if is_compiled is None or is_compiled(chosen):
         return chosen
     most = predicted.of_all.microseconds[best] * _NEAR
     for place in places:
-        other = predicted.model.candidates[place]
+        other = predicted.candidates[place]
         if predicted.of_all.microseconds[place] > most:
             break
         if _summation(other) == _summation(chosen) and is_compiled(other):
@@ -183,77 +157,44 @@ def refused(
     kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Device | None = None
 ) -> dict[str, list[str]]:
     """Return the names of candidates that do not take a problem, by the reason; parameters are those of `ranking`."""
-    return _Predicted.of(kind, m, n, k, batch, gpu).refused()
+    return _predicted(kind, m, n, k, batch, gpu).refused()
 
 
-@dataclass(frozen=True)
-class _Predicted:
-    """What the model says of all candidates of a problem."""
+def _predicted(kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None) -> Predicted[Candidate]:
+    """Return what the model says of all candidates of a problem.
 
-    model: Model
-    of_all: Prediction
-    size: tuple[int, int, int, int | None]
+    GEMV kernels come behind all others where there are many rows and columns: they are for few, and what is predicted
+    of them beyond that has not been measured.
+    """
+    batched = batch is not None
+    size = GemmProblemSize(m, n, k) if batch is None else GemmProblemSize(m, n, k, _Mode.Batched, batch)
+    where = where_planned(gpu)
+    found = candidates(kind, where.compute_capability, batched)
+    model = _model(kind, where.compute_capability, batched, constants_of(where))
+    rows, columns, depth = (max(1, extent) for extent in size.extents)  # no elements take as long as one
+    of_all = model.predict(rows, columns, depth, size.batch)
+    is_last = model.features.is_gemv & (min(size.m, size.n) > _FEW)
+    asked = (*size.extents, size.batch if batched else None)
+    return Predicted(found, of_all, lambda each: each.operation.supports(each.size(*asked)), is_last)
 
-    @classmethod
-    def of(cls, kind: GemmKind, m: int, n: int, k: int, batch: int | None, gpu: Device | None) -> _Predicted:
-        batched = batch is not None
-        size = GemmProblemSize(m, n, k) if batch is None else GemmProblemSize(m, n, k, _Mode.Batched, batch)
-        where = present_or_named() if gpu is None else gpu
-        if not isinstance(where, Device):
-            raise ArgumentTypeError(f"gpu must be a pycutlass.device.Device, got {type(gpu).__name__}")
-        model = _model(kind, where.compute_capability, batched, constants_of(where))
-        rows, columns, depth = (max(1, extent) for extent in size.extents)  # no elements take as long as one
-        of_all = model.predict(rows, columns, depth, size.batch)
-        return cls(model, of_all, (*size.extents, size.batch if batched else None))
 
-    @property
-    def order(self) -> list[int]:
-        """The places of candidates, the likely fastest first; of equal ones the first listed.
+def where_planned(gpu: Device | None) -> Device:
+    """Return the GPU that is planned for: the one that is given, or the current one, or that of the named target."""
+    where = present_or_named() if gpu is None else gpu
+    if not isinstance(where, Device):
+        raise ArgumentTypeError(f"gpu must be a pycutlass.device.Device, got {type(gpu).__name__}")
+    return where
 
-        GEMV kernels come behind all others where there are many rows and columns: they are for few, and what is
-        predicted of them beyond that has not been measured.
-        """
-        m, n, *_ = self.size
-        by_time = [int(place) for place in np.argsort(self.of_all.microseconds, kind="stable")]
-        if min(m, n) <= _FEW:
-            return by_time
-        is_gemv = self.model.features.is_gemv
-        return sorted(by_time, key=lambda place: bool(is_gemv[place]))
 
-    def supported(self) -> Iterator[int]:
-        """Yield the places of those that take the problem, the likely fastest first."""
-        for place in self.order:
-            candidate = self.model.candidates[place]
-            if candidate.operation.supports(candidate.size(*self.size)):
-                yield place
-
-    def ranked(self, place: int) -> Ranked:
-        """Return a candidate with what is predicted of it."""
-        of_all = self.of_all
-        microseconds, waves = float(of_all.microseconds[place]), int(of_all.waves[place])
-        return Ranked(self.model.candidates[place], microseconds, waves, of_all.note(place))
-
-    def refused(self) -> dict[str, list[str]]:
-        """Return the names of those that do not take the problem, by the reason, the likely fastest first."""
-        reasons: dict[str, list[str]] = {}
-        for place in self.order:
-            candidate = self.model.candidates[place]
-            answer = candidate.operation.supports(candidate.size(*self.size))
-            if not answer:
-                reasons.setdefault(answer.reason, []).append(candidate.name)
-        return reasons
-
-    def why_none(self) -> str:
-        """Return why no kernel takes the problem, with what the likely fastest lack."""
-        m, n, k, batch = self.size
-        kind = self.model.kind
-        what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
-        gemv = self.model.features.is_gemv
-        if all(gemv):
-            few = f" but for {_MOST_OF_GEMV} rows or columns" if len(gemv) else ""
-            return f"there is no kernel for GEMMs of this kind{few}: {kind}{_remedy(kind)}"
-        listed = "; ".join(f"{names[0]}: {reason}" for reason, names in list(self.refused().items())[:_SHOWN])
-        return f"no kernel takes {what}; the nearest lack: {listed}"
+def _why_none(predicted: Predicted[Candidate], kind: GemmKind, size: tuple[int, int, int], batch: int | None) -> str:
+    """Return why no kernel takes the problem, with what the likely fastest lack."""
+    m, n, k = size
+    what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
+    found = predicted.candidates
+    if all(each.operation.tile_description.is_gemv for each in found):
+        few = f" but for {_MOST_OF_GEMV} rows or columns" if len(found) else ""
+        return f"there is no kernel for GEMMs of this kind{few}: {kind}{_remedy(kind)}"
+    return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 
 def _remedy(kind: GemmKind) -> str:
@@ -265,8 +206,7 @@ def _remedy(kind: GemmKind) -> str:
         )
     if kind.C.layout is not kind.D.layout:
         return ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both"
-    is_full = kind.element_a is _core.float32 and kind.math_operation is MathOperation.multiply_add
-    if is_full and kind.epilogue.is_tree:
+    if kind.is_full_f32 and kind.epilogue.is_tree:
         return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     return ""
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from pycutlass import _core
 from pycutlass.device import Device
 from pycutlass.operation import tile_use
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.pick import Ranked
+from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_problem import extents_of
+from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.roofline import Roofline
 
-__all__ = ["explained"]
+__all__ = ["explained", "explained_conv"]
 
 _SHOWN = 10
 
 
 def explained(
     chosen: Candidate,
-    ranked: Sequence[Ranked],
+    ranked: Sequence[Ranked[Candidate]],
     refused: Mapping[str, Sequence[str]],
     size: tuple[int, int, int],
     batch: int | None,
@@ -31,26 +36,65 @@ def explained(
     operation, count = chosen.operation, 1 if batch is None else batch
     matrices = ((operation.A, m * k), (operation.B, k * n), (operation.D, m * n))
     moved = count * sum(each.type.bytes_of(elements) for each, elements in matrices)
-    products = 2 * count * m * n * k
+    what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
+    lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu)
+    if m and n:
+        lines.append(f"        {tile_use(operation, chosen.size(m, n, k, batch), gpu.sm_count)}")
+    return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+
+
+def explained_conv(
+    chosen: Conv2dCandidate,
+    ranked: Sequence[Ranked[Conv2dCandidate]],
+    refused: Mapping[str, Sequence[str]],
+    problem: _core.Conv2dProblemSize,
+    gpu: Device,
+) -> str:
+    """Return a table of the candidates of a convolution, as `explained` does of a GEMM."""
+    operation = chosen.operation
+    extents = extents_of(operation.conv_kind, problem)
+    pairs = zip((operation.A, operation.B, operation.C), extents, strict=True)
+    moved = sum(each.type.bytes_of(math.prod(extent)) for each, extent in pairs)
+    size = _core.implicit_gemm_problem_size(operation.conv_kind, problem)
+    m, n, k = size.m(), size.n(), size.k()
+    what = f"{operation.conv_kind.name} of {problem!r}, a product of {m}x{n}x{k} (M x N x K),"
+    lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu)
+    if m and n:
+        lines.append(f"        {tile_use(operation, chosen.size(problem), gpu.sm_count)}")
+    return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+
+
+def _first_lines(
+    what: str, products: int, moved: int, chosen: Any, ranked: Sequence[Ranked[Any]], gpu: Device
+) -> list[str]:
+    """Return what the problem is, how much there is to do, and how near to what the GPU can the kernel comes."""
     lines = [
-        f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K) on {gpu.name}, "
-        f"{gpu.sm_count} multiprocessors",
+        f"{what} on {gpu.name}, {gpu.sm_count} multiprocessors",
         f"{products:,} operations on {moved:,} bytes: {products / max(moved, 1):.1f} for each",
         f"chosen: {chosen.name}",
     ]
-    if m and n:
-        least = Roofline.of(operation.tile_description.math_instruction, products, moved, gpu)
-        predicted = next((each.microseconds for each in ranked if each.candidate == chosen), None)
-        reached = 0.0 if not predicted else 100 * least.microseconds / predicted
-        share = f"; the chosen kernel is predicted to reach {reached:.0f}% of it" if reached else ""
-        lines.append(f"        {least}{share}")
-        lines.append(f"        {tile_use(operation, chosen.size(m, n, k, batch), gpu.sm_count)}")
-    lines.append(f"considered: {len(ranked)}, the likely fastest first")
+    predicted = next((each.microseconds for each in ranked if each.candidate == chosen), 0.0)
+    if products and predicted:
+        least = Roofline.of(chosen.operation.tile_description.math_instruction, products, moved, gpu)
+        share = 100 * least.microseconds / predicted
+        lines.append(f"        {least}; the chosen kernel is predicted to reach {share:.0f}% of it")
+    return lines
+
+
+def _table(chosen: Any, ranked: Sequence[Ranked[Any]]) -> list[str]:
+    """Return a line for each of the likely fastest candidates."""
+    lines = [f"considered: {len(ranked)}, the likely fastest first"]
     for each in ranked[:_SHOWN]:
         mark = "*" if each.candidate == chosen else " "
         lines.append(f"{mark} {each.microseconds:9.1f} us  {each.waves:4} waves  {each.candidate.name}  ({each.note})")
     if len(ranked) > _SHOWN:
         lines.append(f"  and {len(ranked) - _SHOWN} that are predicted to take longer")
-    for reason, names in refused.items():
-        lines.append(f"refused: {names[0]}{f' and {len(names) - 1} others' if len(names) > 1 else ''}: {reason}")
-    return "\n".join(lines)
+    return lines
+
+
+def _refusals(refused: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each reason why candidates do not take the problem."""
+    return [
+        f"refused: {names[0]}{f' and {len(names) - 1} others' if len(names) > 1 else ''}: {reason}"
+        for reason, names in refused.items()
+    ]

@@ -94,24 +94,31 @@ def _serial_slices(operation: Conv2dOperation, p: _core.Conv2dProblemSize) -> li
 def _grouped(
     operation: Conv2dOperation,
     p: _core.Conv2dProblemSize,
-    x: Array,
-    w: Array,
+    A: Array,
+    B: Array,
     C: Array | None,
     scalars: tuple[float, ...],
     exact: bool,
 ) -> Array:
-    """Return fprop group by group."""
+    """Return a convolution of channels in groups, group by group."""
     one = _core.Conv2dProblemSize(
         *(p.N, p.H, p.W, p.C // p.groups, p.K // p.groups, p.R, p.S, p.P, p.Q, p.pad_h, p.pad_w),
         *(p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.mode),
     )
+    # A filter has the channels of one group, and the groups along K.
+    along_b, along_d = (3, 0) if operation.conv_kind is _Operator.wgrad else (0, 3)
     outputs = []
     for group in range(p.groups):
-        channels = slice(group * one.C, (group + 1) * one.C)
-        filters = slice(group * one.K, (group + 1) * one.K)
-        source = None if C is None else C[..., filters]
-        outputs.append(conv2d(operation, one, x[..., channels], w[filters], source, *scalars, exact=exact))
-    return np.concatenate(outputs, axis=-1)
+        a, b = _part(A, 3, group, p.groups), _part(B, along_b, group, p.groups)
+        c = C if C is None else _part(C, min(along_d, C.ndim - 1), group, p.groups)
+        outputs.append(conv2d(operation, one, a, b, c, *scalars, exact=exact))
+    return np.concatenate(outputs, axis=along_d)
+
+
+def _part(tensor: Array, axis: int, group: int, groups: int) -> Array:
+    """Return what belongs to one of the groups."""
+    count = tensor.shape[axis] // groups
+    return tensor[(slice(None),) * axis + (slice(group * count, (group + 1) * count),)]
 
 
 def _gathered(tensor: Array, rows: Array, columns: Array) -> Array:

@@ -47,7 +47,7 @@ def test_the_host_side_knows_its_tensors_and_scalars(name: str, host_compiler: H
             assert most - 4096 <= host.shared_bytes <= most
     if name in CONVOLUTIONS:
         assert host.shared_bytes == AMPERE.shared_bytes(
-            operation.tile_description, *operation._product(), epilogue=functor
+            operation.tile_description, *operation.product, epilogue=functor
         )
     assert host.shared_bytes <= 227 << 10
 

@@ -50,7 +50,7 @@ def _names(operation: Any) -> list[str]:
 def gemm_like(operation: Any) -> GemmOperationUniversal:
     """Return the GEMM that a convolution is."""
     tile, functor = operation.tile_description, operation.epilogue_functor
-    return GemmOperationUniversal(operation.compute_capability, tile, *operation._product(), functor)
+    return GemmOperationUniversal(operation.compute_capability, tile, *operation.product, functor)
 
 
 def with_swizzle(operation: Any, swizzle: Any) -> GemmOperationUniversal:

@@ -30,7 +30,7 @@ def counted(operation: Any) -> list[int]:
     if tile.is_sm90:
         stages = sm90_memory.stages_of(tile, operation.C, grouped=grouped)
         return [sm90_memory.kernel_bytes(tile, operation.C, stages, grouped=grouped)]
-    A, B, C = operation._product() if hasattr(operation, "_product") else (operation.A, operation.B, operation.C)
+    A, B, C = operation.product if hasattr(operation, "product") else (operation.A, operation.B, operation.C)
     kernel = AMPERE.shared_bytes(tile, A, B, C, group=operation.precompute_mode if grouped else None)
     return [mainloop_bytes(tile, A, B), epilogue_bytes(tile, C), kernel]
 

@@ -238,10 +238,30 @@ def _products() -> Iterator[Call]:
         lambda: {name: each for name, each in operands().items() if name != "beta"} | {"stream": None},
     )
 
+    yield from _convolutions(options | {"precision": None})
+
     def tune(plans: Any, budget: Any, options: Any, database: Any) -> Any:  # `problems` is what tests call theirs
         return pycutlass.tune(plans, budget, options=options, database=database)
 
     yield Call("tune", public(tune), lambda: {"plans": plan, "budget": "1s", "options": None, "database": None})
+
+
+def _convolutions(options: dict[str, Any]) -> Iterator[Call]:
+    """Yield convolutions in one line, and a plan."""
+    x, w, y = _f32(2, 5, 6, 4), _f32(8, 3, 2, 4), _f32(2, 5, 7, 8)
+    geometry = {"stride": 1, "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    further = {**geometry, **options, "beta": 1.0, "plan": None, "allow_copy": False, "stream": None}
+    yield Call("conv2d", pycutlass.conv2d, lambda: {
+        "x": x, "w": w, "c": y, "bias": None, "out": np.empty_like(y), **further})  # fmt: skip
+    yield Call("conv2d_input", pycutlass.conv2d_input, lambda: {
+        "grad": y, "w": w, "input_size": x.shape, "c": x, "out": np.empty_like(x), **further})  # fmt: skip
+    yield Call("conv2d_weight", pycutlass.conv2d_weight, lambda: {
+        "grad": y, "x": x, "weight_size": w.shape, "c": w, "out": np.empty_like(w), **further})  # fmt: skip
+    planned = {"a": x, "b": w, "c": y, "beta": 1.0}
+    plan = pycutlass.Conv2d(**planned, padding=1)
+    yield Call("Conv2d", pycutlass.Conv2d, lambda: {
+        **options, **planned, **geometry, "kind": "fprop", "result_size": None, "out": None}, repr)  # fmt: skip
+    yield Call("Conv2d.run", plan.run, lambda: {"a": x, "b": w, "c": y, "out": np.empty_like(y), "stream": None})
 
 
 def _run_on(arguments: Any) -> Callable[[Any], Any]:

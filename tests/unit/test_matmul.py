@@ -14,6 +14,7 @@ from pycutlass import cutlass
 from pycutlass.epilogue import Scalar
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.plan import matmul as module
+from pycutlass.plan.options import KeptPlans
 
 RNG = np.random.default_rng(5)
 TOLERANCE = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-13}
@@ -183,8 +184,7 @@ def test_tensors_of_torch() -> None:
 
 
 def test_plans_are_kept_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_plans", {})
-    monkeypatch.setattr(module, "_MOST_PLANS", 2)
+    monkeypatch.setattr(module, "_plans", KeptPlans(2, "matmul"))
     for rows in (4, 4, 5, 6):
         pycutlass.matmul(np.ones((rows, 8), np.float32), B)
         assert len(module._plans) <= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from convolutions import OPERATIONS
 from descriptions import ampere, hopper
 from hopper_classes import CLASSES
 
@@ -65,11 +66,25 @@ def test_what_a_family_lacks_has_no_tiles() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((None,), "like must be a GemmOperationUniversal, got NoneType"),
+        ((None,), "like must be a GemmOperationUniversal or a Conv2dOperation, got NoneType"),
         ((cutlass.float16,), "like must be a GemmOperationUniversal"),
         ((hopper(), "90"), "compute_capability must be an integer, got str"),
     ],
 )
-def test_what_is_no_gemm_is_refused(given: Any, said: str) -> None:
+def test_what_is_no_operation_is_refused(given: Any, said: str) -> None:
     with pytest.raises(ArgumentTypeError, match=said):
         pycutlass.tile_descriptions(*given)
+
+
+@pytest.mark.parametrize("name", ["f16_fprop_optimized", "f16_dgrad_strided_optimized", "f16_wgrad_align1"])
+def test_those_of_convolutions_are_ampere_style(name: str) -> None:
+    like = OPERATIONS[name]
+    tiles = pycutlass.tile_descriptions(like)
+    assert len(tiles) == len(set(tiles)) > 10
+    larger = pycutlass.tile_descriptions(like, 90)  # which has more shared memory
+    assert set(tiles) <= set(larger) and not any(tile.is_sm90 for tile in larger)
+    smaller = pycutlass.tile_descriptions(like, 86)
+    assert set(smaller) <= set(tiles)
+    for capability, listed in ((80, tiles), (86, smaller), (90, larger)):
+        made = [like.replace(tile_description=tile, compute_capability=capability) for tile in listed]
+        assert len({each.procedural_name() for each in made}) == len(listed)

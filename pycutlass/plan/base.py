@@ -1,0 +1,244 @@
+"""What plans of all families do the same way: scalars, runs, what is kept of them, copies."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from pycutlass import compiler
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.plan.building import build_for
+from pycutlass.plan.choices import Chosen
+from pycutlass.plan.launches import PlanLaunch
+from pycutlass.plan.measured import generation
+from pycutlass.plan.predicted import Ranked
+from pycutlass.plan.readings import device_of, is_number, named_inputs, place
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = ["NO_INPUTS", "Plan"]
+
+#: Shapes of A for which a thread keeps its arguments, and with them the tensors of the last run: programs alternate
+#: between few, and what is kept here is memory that the program cannot use elsewhere.
+_KEPT = 4
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
+_Kernel = TypeVar("_Kernel", bound=Any)
+_Problem = TypeVar("_Problem")
+
+
+@public
+class Plan(ABC, Generic[_Kernel, _Problem]):
+    """A plan of D = epilogue(alpha * A x B + beta * C): kernels for one kind of problem, and how they are launched."""
+
+    kind: Any
+    _device: int | None
+    _scalars: dict[str, Any]
+    _reads_c: bool
+    _choices: Chosen[_Kernel]
+
+    def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
+        """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
+        names = {port.name for port in self.kind.epilogue.ports}
+        known = tuple(self.kind.epilogue.scalar_names)
+        given = named_inputs(inputs)
+        unknown = sorted(set(given) - names - set(known))
+        if unknown:
+            raise ArgumentTypeError(
+                f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {self.kind.epilogue!r} takes "
+                f"{', '.join((*sorted(names), *known)) or 'none'}"
+            )
+        scalars = {name: value for name, value in given.items() if name in known}
+        for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
+            if name in known:
+                scalars.setdefault(name, value)
+            elif not is_number(value, usual):
+                raise ArgumentError(
+                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
+                )
+        self._scalars = scalars
+
+    def _start(self) -> None:
+        """Make what a plan has for itself: it is neither pickled nor copied."""
+        self._held: tuple[Any, Any, Any, Any] = (None, None, None, None)
+        self._generation = generation.number
+        self.reset_operands()
+
+    # What families do their own way
+
+    @property
+    @abstractmethod
+    def _extent(self) -> int:
+        """The one extent that runs may change, as the plan was made with."""
+
+    @abstractmethod
+    def _problem_of(self, a: Any, b: Any, view_a: TensorView, view_b: TensorView) -> tuple[_Problem, int]:
+        """Return the problem that two tensors make, with the extent that runs may change, or raise."""
+
+    @abstractmethod
+    def _output_shape(self, problem: _Problem) -> tuple[int, ...]:
+        """Return the shape of D in memory."""
+
+    @abstractmethod
+    def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
+        """Return memory for D, packed, in the library of `a`."""
+
+    @abstractmethod
+    def _launch(
+        self, candidate: _Kernel, problem: _Problem, tensors: tuple[Any, Any, Any, Any], ports: Mapping[str, Any]
+    ) -> PlanLaunch:
+        """Return a candidate with tensors."""
+
+    @abstractmethod
+    def candidates(self) -> tuple[Ranked[_Kernel], ...]:
+        """Return all kernels that take the problem, the likely fastest first."""
+
+    # What users ask of a plan
+
+    @property
+    def candidate(self) -> _Kernel:
+        """The kernel with the options of its launch, for the problem that the plan was made with."""
+        return self._choices.of(self._extent)
+
+    def compile(self) -> None:
+        """Compile the kernel for the problem that the plan was made with; `run` does so where it is not compiled."""
+        compiler.add_module(self.candidate.kernels)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what has to be compiled for the problems that were run so far, as `compiler.manifest` does."""
+        self._choices.of(self._extent)
+        chosen = self._choices.made()
+        return compiler.manifest(dict.fromkeys(kernel for each in chosen for kernel in each.kernels))
+
+    def reset_operands(self, a: Any = None, b: Any = None, c: Any = None, out: Any = None) -> None:
+        """Let go of all tensors, and keep these for a `run` that is given none."""
+        self._held = (a, b, c, out)
+        self._local = threading.local()
+
+    def run(
+        self,
+        a: Any = None,
+        b: Any = None,
+        c: Any = None,
+        out: Any = None,
+        stream: Any = None,
+        epilogue_inputs: Mapping[str, Any] = NO_INPUTS,
+    ) -> Any:
+        """Compute D and return it.
+
+        Parameters
+        ----------
+        a, b, c : tensor
+            As the plan was made for, of any M of a GEMM and any number of images. Without `a`, those of
+            `reset_operands`.
+        out : tensor, optional
+            Where D is written; by default a new tensor in the library of `a`.
+        stream : optional
+            An integer handle, or a stream of torch, cupy or cuda.core; by default the current stream of the tensors'
+            library.
+        epilogue_inputs : mapping, optional
+            Tensors that the epilogue has beside C and D, by name.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, AlignmentError
+            Other shapes, types, strides or devices than the plan is for; nothing was launched.
+        """
+        if a is None:
+            a, b, c, held = self._held
+            out = held if out is None else out
+        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
+            self._refuse(a, b, c, epilogue_inputs)
+        if self._generation != generation.number:  # a tuner has measured, and another kernel may be chosen
+            self._generation, self._local = generation.number, threading.local()
+        try:
+            launch, is_host, like = self._local.launches[a.shape]
+        except Exception:  # the first of this thread, or of this shape, or what has no shape
+            return self._first(a, b, c, out, stream, epilogue_inputs)
+        if out is None:
+            out = self._new(a, like)
+        try:
+            launch.exchange(a, b, c, out, epilogue_inputs)
+        except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
+            return self._first(a, b, c, out, stream, epilogue_inputs)
+        launch.run(stream)
+        if is_host:
+            launch.sync()
+        return out
+
+    def __call__(self, *operands: Any, **options: Any) -> Any:
+        """Do what `run` does."""
+        return self.run(*operands, **options)
+
+    def run_once(
+        self, a: Any, b: Any, c: Any, out: Any, stream: Any = None, epilogue_inputs: Mapping[str, Any] = NO_INPUTS
+    ) -> Any:
+        """Compute D as `run` does, and keep no tensor: for tensors that are not seen again."""
+        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
+            self._refuse(a, b, c, epilogue_inputs)
+        return self._first(a, b, c, out, stream, epilogue_inputs, is_kept=False)
+
+    # How they are done
+
+    def _first(
+        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool = True
+    ) -> Any:
+        """Compute D with arguments that are made now, and kept for the next tensors of these shapes."""
+        view_a, view_b = wrap("a", a), wrap("b", b)
+        problem, extent = self._problem_of(a, b, view_a, view_b)
+        for name, view, described in (("a", view_a, self.kind.A), ("b", view_b, self.kind.B)):
+            if view.dtype_name != described.type.dtype_name:
+                raise ArgumentError(
+                    f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: convert it, or "
+                    f"make another plan"
+                )
+        here = device_of({"a": view_a, "b": view_b})
+        if here != self._device:
+            raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
+        like = view_a, self._output_shape(problem)
+        if out is None:
+            out = self._new(a, like)
+        launch = self._launch(self._compiled(extent), problem, (a, b, c, out), ports)
+        is_host = wrap("out", out).device is None
+        launch.run(stream)
+        if is_host:
+            launch.sync()
+        shape_of_a = getattr(a, "shape", None)  # a library may show its shape otherwise; then it is made anew
+        if is_kept and isinstance(shape_of_a, tuple):
+            kept = self._local.__dict__.setdefault("launches", {})
+            while len(kept) >= _KEPT:
+                kept.pop(next(iter(kept)))
+            # Only the shapes of the view are needed, and it would keep the first operand alive.
+            kept[shape_of_a] = (launch, is_host, (replace(view_a, owner=None), like[1]))
+        return out
+
+    @property
+    def _ports(self) -> int:
+        """How many tensors the epilogue has beside C and D."""
+        return len(self.kind.epilogue.ports)
+
+    def _compiled(self, extent: int) -> _Kernel:
+        """Return the candidate for an extent, with what runs on the GPU where there is one."""
+        candidate = self._choices.of(extent)
+        for kernel in candidate.kernels:
+            kernel._is_compiled_when_used = True
+        if self._device is not None:
+            build_for(candidate.kernels, self._device)
+        return candidate
+
+    def _refuse(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> None:
+        """Raise for operands that are missing, or that would not be read."""
+        if a is None or b is None:
+            raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
+        if (c is None) is self._reads_c:
+            has = "reads c, and none is given" if self._reads_c else "was made without c, and one is given"
+            raise ArgumentError(
+                f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
+            )
+        names = ", ".join(port.name for port in self.kind.epilogue.ports) or "none"
+        raise ArgumentError(
+            f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
+        )

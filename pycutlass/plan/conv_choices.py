@@ -1,0 +1,58 @@
+"""Which candidate a plan of convolutions has for each number of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pycutlass import _core
+from pycutlass.plan.choices import Chosen
+from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.conv_pick import conv2d_pick
+from pycutlass.plan.conv_problem import with_images
+
+__all__ = ["Conv2dChoices"]
+
+_NONE: Mapping[int, Any] = MappingProxyType({})
+
+
+class Conv2dChoices(Chosen[Conv2dCandidate]):
+    """The candidates of a plan of convolutions, by the number of images.
+
+    Parameters
+    ----------
+    kind : Conv2dKind
+        What is computed.
+    problem : cutlass.conv.Conv2dProblemSize
+        The problem, for any number of images.
+    ordinal, chosen, measured
+        As of `Chosen`.
+    """
+
+    def __init__(
+        self,
+        kind: Conv2dKind,
+        problem: _core.Conv2dProblemSize,
+        ordinal: int | None,
+        chosen: Mapping[int, Any] = _NONE,
+        measured: Mapping[int, Any] = _NONE,
+    ) -> None:
+        self._kind, self._problem = kind, problem
+        super().__init__(ordinal, chosen, measured)
+
+    def _restored_from(self, choice: Mapping[str, Any]) -> Conv2dCandidate:
+        return Conv2dCandidate.of(self._kind, choice)
+
+    def _choice_of(self, candidate: Conv2dCandidate) -> dict[str, Any]:
+        return candidate.choice()
+
+    def _pick(self, extent: int) -> Conv2dCandidate:
+        return conv2d_pick(self._kind, with_images(self._problem, extent), self.gpu)
+
+    def _require(self, candidate: Conv2dCandidate, extent: int) -> None:
+        candidate.supports(with_images(self._problem, extent)).require()
+
+    def _tuned(self, extent: int, ordinal: int) -> Conv2dCandidate | None:
+        return None  # the tuner measures GEMMs

@@ -1,0 +1,80 @@
+"""Why no kernel takes a convolution, and what to change about it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+from pycutlass import _core
+from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_candidates import conv2d_candidates
+from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.predicted import Predicted
+
+__all__ = ["why_none"]
+
+_Operator = _core.ConvOperator
+_STEPS = (1, 2, 4, 8, 16)  # elements that channels may be multiples of
+
+
+def why_none(
+    predicted: Predicted[Conv2dCandidate], kind: Conv2dKind, problem: _core.Conv2dProblemSize, capability: int
+) -> str:
+    """Return why no kernel takes the problem, and what to change."""
+    what = f"{kind.direction.name} of {problem!r}"
+    strides, dilations = (problem.stride_h, problem.stride_w), (problem.dilation_h, problem.dilation_w)
+    if kind.direction is _Operator.dgrad and max(strides) > 1 and max(dilations) > 1:
+        return (
+            f"no kernel computes the gradient of the input of a convolution with stride={strides} and "
+            f"dilation={dilations}, both above 1: put stride - 1 zeros between the pixels of grad, and pass stride=1"
+        )
+    nearest = _more_aligned(kind, problem, capability)
+    if nearest:
+        return f"no kernel takes {what} with operands aligned to so few elements: {nearest}"
+    if not predicted.candidates:
+        return f"there is no kernel for convolutions of this kind: {kind}{_remedy(kind)}"
+    return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
+
+
+def _more_aligned(kind: Conv2dKind, problem: _core.Conv2dProblemSize, capability: int) -> str:
+    """Return how operands come to be aligned to as many elements as a kernel needs; nothing where that does not help.
+
+    The fewest channels that have to be added are named.
+    """
+    if kind.loads_singly:
+        return ""
+    steps = [step for step in _STEPS if step <= 128 // kind.A.type.bits]
+    for of_c, of_k in sorted(itertools.product(steps, steps), key=lambda each: (max(each), each)):
+        size = problem.reset_split_k_slices(1)
+        size.C, size.K = _up(problem.C, of_c * problem.groups), _up(problem.K, of_k * problem.groups)
+        of_a = of_c if kind.direction is _Operator.fprop else of_k
+        A, B = replace(kind.A, alignment=max(kind.A.alignment, of_a)), kind.B
+        aligned = replace(kind, A=A, B=replace(B, alignment=max(B.alignment, of_c)))
+        if aligned == kind or not any(each.supports(size) for each in conv2d_candidates(aligned, capability)):
+            continue
+        counts = (("C", problem.C, size.C), ("K", problem.K, size.K))
+        to = " and ".join(f"{axis}={count} to {padded}" for axis, count, padded in counts if count != padded)
+        if to:
+            return f"pad {to} with zeros"
+        return "pass packed copies of them, since their addresses or pixels are less aligned than their channels"
+    return ""
+
+
+def _up(count: int, step: int) -> int:
+    return math.ceil(count / step) * step
+
+
+def _remedy(kind: Conv2dKind) -> str:
+    """Return what to change about a kind of convolution that there are no kernels for."""
+    if kind.A.type.is_integer and (kind.A.type.short != "s8" or kind.B.type.short != "s8"):
+        return ". Of integers, kernels take int8 alone: convert x and w to int8"
+    if kind.A.type.is_integer:
+        return ". Convolutions of int8 are fprop: convert the operands to float16 for gradients"
+    if kind.A.type.is_float8:
+        return ". Floats of 8 bits are not convolved: convert the operands to float16 or bfloat16"
+    if kind.is_full_f32 and kind.epilogue.is_tree:
+        return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+    if kind.is_grouped and kind.epilogue.is_tree:
+        return ". Epilogue functions are for one group of channels: use an activation, or convolve group by group"
+    return ""

@@ -1,0 +1,123 @@
+"""What products and convolutions in one line check and keep alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from pycutlass.calls import shown
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.imported import imported
+from pycutlass.integers import shape_of
+from pycutlass.plan.readings import is_number
+from pycutlass.tensor import TensorView, wrap
+
+__all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "has_scalars", "source_of"]
+
+_Kept = TypeVar("_Kept")
+
+
+class KeptPlans(Generic[_Kept]):
+    """Plans by all that tells calls apart.
+
+    Those of a program that runs for long with ever other shapes must not fill memory: of more than `most` the first
+    that was made is dropped.
+    """
+
+    def __init__(self, most: int, who: str) -> None:
+        self._most, self._who = most, who
+        self._lock, self._plans = threading.Lock(), dict[Any, _Kept]()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def get(self, key: Any, make: Callable[[], _Kept]) -> _Kept:
+        """Return the plan of a key, made where there is none."""
+        try:
+            kept = self._plans.get(key)
+        except Exception as error:  # scalars in device memory, or types of the user's own
+            raise bad_options(self._who, error) from error
+        if kept is not None:
+            return kept
+        made = make()
+        with self._lock:
+            while len(self._plans) >= self._most:
+                self._plans.pop(next(iter(self._plans)))
+            return self._plans.setdefault(key, made)
+
+
+def bad_options(who: str, error: Exception) -> ArgumentTypeError:
+    """Return the exception for options that cannot be told apart."""
+    return ArgumentTypeError(f"the options of {who} must be numbers, types and epilogues: {shown(error)}")
+
+
+def has_scalars(inputs: Mapping[str, Any] | None) -> bool:
+    """Return whether inputs of an epilogue have scalars, which a plan keeps: what is no tensor with elements."""
+    return inputs is not None and any(not shape_of(value) for value in inputs.values())
+
+
+def source_of(c: Any, bias: Any, beta: Any, channels: str) -> tuple[Any, Any]:
+    """Return what is added, and by what it is multiplied: a bias is a C that is a vector.
+
+    Parameters
+    ----------
+    c, bias, beta
+        As the caller gives them.
+    channels : str
+        What a bias has one number for.
+    """
+    if bias is not None:
+        if c is not None:
+            raise ArgumentError(
+                "c and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
+                "function, with a parameter of Row, and pass it in epilogue_inputs"
+            )
+        shape = wrap("bias", bias).shape
+        if shape is None or len(shape) != 1:
+            raise ArgumentError(f"bias must be a vector of one number for each {channels}, got shape {shape}")
+        c = bias
+    if c is not None and is_number(beta, 0) and len(wrap("c", c).shape or ()) == 1:
+        beta = 1
+    return c, beta
+
+
+def check_gradients(views: Mapping[str, TensorView], what: str) -> None:
+    """Refuse tensors whose gradients would be lost."""
+    asking = [name for name, view in views.items() if view.requires_grad]
+    is_enabled = imported("torch", "is_grad_enabled")
+    if asking and callable(is_enabled) and is_enabled():
+        names = ", ".join(asking)
+        raise ArgumentError(
+            f"{names} require a gradient, and the {what} has none: pass {asking[0]}.detach(), or call it under "
+            f"torch.no_grad()"
+        )
+
+
+def check_with_plan(plan: Any, kind: type, options: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Refuse what a plan says itself.
+
+    Parameters
+    ----------
+    plan : Plan
+        What the caller gives.
+    kind : class
+        What it has to be.
+    options : mapping
+        What else is given, by name: None where it is left out, and alpha and beta.
+    inputs : mapping
+        Inputs of the epilogue, of which the plan has the scalars.
+    """
+    if not isinstance(plan, kind):
+        raise ArgumentTypeError(f"plan must be a pycutlass.{kind.__name__}, got {shown(plan)}")
+    made: Any = plan
+    own = made._scalars.get("beta", 0)
+    usual = {"alpha": (1,), "beta": (0, own) if isinstance(own, int | float) else (0,)}
+    said = [name for name, value in options.items() if name not in usual and value is not None]
+    said += [name for name, known in usual.items() if not any(is_number(options[name], each) for each in known)]
+    ports = {port.name for port in made.kind.epilogue.ports}
+    said += [f"{name} in epilogue_inputs" for name in inputs if name not in ports]
+    if said:
+        raise ArgumentError(
+            f"{', '.join(map(str, said))} and a plan are given, and the plan has its own: make the plan with them"
+        )
