@@ -13,25 +13,11 @@ from typing import Any
 from pycutlass import device
 from pycutlass.errors import ArgumentError
 
-__all__ = ["Constants", "Fit", "constants_of", "present_or_named", "shipped"]
+__all__ = ["Constants", "constants_of", "present_or_named", "shipped"]
 
 #: The shipped files, in the order in which they are asked; of a capability that has several, the first is the usual
 #: GPU. What runs a model that none of them names takes the constants of its capability.
 _FILES = ("h200", "h100", "a100", "rtx3090", "l40s")
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What was measured of one candidate: ``start + waves * (wave + depth * k_tiles)``, in microseconds.
-
-    The last wave, which is not full, has its own pair.
-    """
-
-    start: float
-    wave: float
-    depth: float
-    last_wave: float
-    last_depth: float
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: tables have no hash, and each file is read once
@@ -50,8 +36,8 @@ class Constants:
         Of a multiprocessor where power does not hold it back.
     l2_bytes : int
         Size of the L2 cache.
-    l2_bytes_per_cycle, dram_gb_per_s : float
-        What one multiprocessor takes from the L2 cache, and all of them from memory.
+    l2_bytes_per_cycle, l2_gb_per_s, dram_gb_per_s : float
+        What one multiprocessor takes from the L2 cache, all of them together, and all of them from memory.
     dram_start_us, dram_start_bytes : float
         How long memory takes until it delivers at that rate, of problems that read so much or more.
     macs_per_cycle : mapping
@@ -60,10 +46,12 @@ class Constants:
         Share of them that long products reach, however they are divided: power lowers the clock.
     native, ampere, gemv : mapping
         Constants of each family of kernels; docs/guide/which-tile.md says what they are.
+    reuse : mapping
+        How long the L2 cache keeps an operand that all tiles of a strip read (`traffic.Tiling.read`).
+    tiles : mapping
+        How much longer than predicted Hopper-native tiles take, of those that were measured, by `features.tile_class`.
     sources : mapping
         Where the constants come from, in words.
-    fitted : mapping
-        `Fit` by class of product and by name of candidate, of those that were measured.
     """
 
     name: str
@@ -73,6 +61,7 @@ class Constants:
     clock_ghz: float
     l2_bytes: int
     l2_bytes_per_cycle: float
+    l2_gb_per_s: float
     dram_gb_per_s: float
     dram_start_us: float
     dram_start_bytes: float
@@ -81,8 +70,9 @@ class Constants:
     native: Mapping[str, Any]
     ampere: Mapping[str, Any]
     gemv: Mapping[str, float]
+    reuse: Mapping[str, float]
+    tiles: Mapping[str, float]
     sources: Mapping[str, str]
-    fitted: Mapping[str, Mapping[str, Fit]]
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Constants:
@@ -91,22 +81,19 @@ class Constants:
         if known != set(record):
             unlike = sorted(known ^ set(record))
             raise ArgumentError(f"a file of constants has {', '.join(sorted(known))}; missing or unknown: {unlike}")
-        fitted = {
-            product: MappingProxyType({name: Fit(*numbers) for name, numbers in each.items()})
-            for product, each in record["fitted"].items()
-        }
         tables = {
             name: MappingProxyType(dict(record[name]))
-            for name in ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "sources")
+            for name in ("macs_per_cycle", "sustained", "native", "ampere", "gemv", "reuse", "tiles", "sources")
         }
-        return cls(**{**record, **tables, "matches": tuple(record["matches"]), "fitted": MappingProxyType(fitted)})
+        return cls(**{**record, **tables, "matches": tuple(record["matches"])})
 
     def of_size(self, sm_count: int) -> Constants:
         """Return the constants of a GPU of the same kind with other multiprocessors, which share as much memory."""
         if sm_count == self.sm_count:
             return self
         share = min(1.0, sm_count / self.sm_count)
-        return replace(self, sm_count=sm_count, dram_gb_per_s=self.dram_gb_per_s * share, fitted=MappingProxyType({}))
+        of_all = {name: getattr(self, name) * share for name in ("dram_gb_per_s", "l2_gb_per_s")}
+        return replace(self, sm_count=sm_count, **of_all)
 
 
 @lru_cache(maxsize=1)  # files of the package, which do not change

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -21,19 +20,18 @@ from pycutlass.plan.constants import Constants
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_class
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.traffic import Tiling
 
 __all__ = ["Model", "Prediction"]
 
-#: Order of the norm. Of two terms that are equal, the sum takes 1.09 times as long as either.
-_ORDER = 8.0
+#: Order of the norm. Of two terms that are equal, the sum takes 1.12 times as long as either.
+_ORDER = 6.0
 #: K of one instruction of wgmma in bytes, its rows, and what shared memory delivers in a cycle, in bytes.
 _WGMMA_BYTES, _WGMMA_ROWS, _SHARED_BYTES = 32.0, 64.0, 128.0
 _PARTIAL_BYTES = 4.0  # of a partial sum
-_L2_SHARE = 0.6  # of the L2 cache that operands may fill and still stay
 _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
 _LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
-_ALONE = 0.85  # time of a k-tile in a wave of hardly any tiles, of that in a full one
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,15 @@ class Model:
     def __init__(self, kind: GemmKind | Conv2dKind, candidates: Sequence[Modelled], constants: Constants) -> None:
         self.kind, self.candidates, self.constants = kind, candidates, constants
         self.features = Features.of(candidates, constants.capability)
+        self._tile_classes = [tile_class(each) if each.operation.is_sm90 else "" for each in candidates]
         self._bytes = tuple(operand.type.bits / 8 for operand in (kind.A, kind.B, kind.D))
+
+    def with_constants(self, constants: Constants) -> Model:
+        """Return the model of the same candidates where something else is known of the same GPU."""
+        made = object.__new__(Model)
+        made.kind, made.candidates, made.constants = self.kind, self.candidates, constants
+        made.features, made._tile_classes, made._bytes = self.features, self._tile_classes, self._bytes
+        return made
 
     def predict(
         self, m: int, n: int, k: int | Floats, batches: int = 1, moved: tuple[float, float, float] | None = None
@@ -104,32 +110,33 @@ class Model:
         f = self.features
         if moved is None:
             moved = self._matrix_bytes(m, n, float(np.max(k)))
-        rows, columns = np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n)
-        along_m = _up(np.ceil(rows / f.rows), f.cluster_rows)
-        along_n = _up(np.ceil(columns / f.columns), f.cluster_columns)
+        tiling = Tiling.of(f, np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n))
         in_slices = np.where(f.is_stream_k & (f.slices == 1), 1.0, f.slices)
         k_tiles = np.maximum(np.ceil(np.ceil(k / in_slices) / f.depth), 1.0)
-        tiles = along_m * along_n * (batches * in_slices)
+        tiles = tiling.visited * (batches * in_slices)
         divided = self._is_divided(tiles, k_tiles)
         multiplying = self._multiplying(tiles, k_tiles, divided)
-        computed = tiles * self._macs_of_depth * k_tiles
-        power = computed / self._sustained
-        memory = self._memory(moved, batches, along_m, along_n)
+        power = tiles * self._macs_of_depth * k_tiles / self._sustained
+        cache = tiles * k_tiles * self._loaded / (self.constants.l2_gb_per_s * 1e3)
+        memory = np.maximum(self._memory(moved, batches, tiling), cache)
         adding = self._adding(m, n, tiles, divided)
         work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
         total = np.where(
-            f.is_gemv, self._gemv(m, n, k, batches, along_m, along_n), (self._start + work + adding) * self._margin
+            f.is_gemv,
+            self._gemv(m, n, k, batches, tiling.along_m, tiling.along_n),
+            (self._start + work + adding) * self._factor,
         )
         return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, adding)
 
     def _multiplying(self, tiles: Floats, k_tiles: Floats, divided: Bools) -> Floats:
         """Return the microseconds of all waves of tiles."""
-        wave, depth, last_wave, last_depth = self._wave, self._depth, self._last_wave, self._last_depth
+        wave, depth, last_wave = self._wave, self._depth, self._epilogue
         full = np.floor(tiles / self._places)
         rest = tiles / self._places - full
         at_once = np.ceil(rest * self.features.occupancy)  # of a multiprocessor in the last wave
         # Multiprocessors that have nothing left to do leave power and bandwidth to the others.
-        last = last_depth * (_ALONE + (1 - _ALONE) * rest) * np.maximum(at_once / self.features.occupancy, self._least)
+        alone = np.where(self.features.is_native, self.constants.native["alone"], 1.0)
+        last = depth * (alone + (1 - alone) * rest) * np.maximum(at_once / self.features.occupancy, self._least)
         # Where there is but one tile, one of the two warp groups of a pingpong kernel has nothing to do.
         last = np.where(self.features.is_pingpong & (full == 0), last * self.constants.native["pingpong_alone"], last)
         whole = full * (wave + depth * k_tiles) + np.where(rest > 0, last_wave + last * k_tiles, 0.0)
@@ -150,30 +157,15 @@ class Model:
         per_a, per_b, per_d = self._bytes
         return m * k * per_a, k * n * per_b, m * n * per_d
 
-    def _memory(self, moved: tuple[float, float, float], batches: int, along_m: Floats, along_n: Floats) -> Floats:
-        """Return the microseconds in which memory delivers the operands and takes D.
-
-        An operand that does not stay in the L2 cache is read again for each group of tiles that work at the same time
-        along the other; a swizzle makes such a group a square rather than a strip.
-        """
+    def _memory(self, moved: tuple[float, float, float], batches: int, tiling: Tiling) -> Floats:
+        """Return the microseconds in which memory delivers the operands and takes D."""
         f, g = self.features, self.constants
         of_a, of_b, of_d = moved
-        least = batches * (of_a + of_b + of_d)
-        start = g.dram_start_us * min(1.0, least / g.dram_start_bytes)
-        kept = _L2_SHARE * g.l2_bytes
-        if of_a + of_b <= kept:
-            return np.full(len(self.candidates), least / (g.dram_gb_per_s * 1e3) + start)
-        shorter, longer = np.minimum(along_m, along_n), np.maximum(along_m, along_n)
-        across = np.minimum(shorter, f.swizzle * np.maximum(1.0, np.ceil(self._places / (f.swizzle * longer))))
-        along = np.maximum(np.minimum(longer, np.floor(self._places / across)), 1.0)
-        is_flat = along_m <= along_n
-        by_rows = np.ceil(along_n / np.where(is_flat, along, across))  # how often the rows of the kernel are read
-        by_columns = np.ceil(along_m / np.where(is_flat, across, along))
+        start = g.dram_start_us * min(1.0, batches * (of_a + of_b + of_d) / g.dram_start_bytes)
         of_rows, of_columns = np.where(f.is_transposed, of_b, of_a), np.where(f.is_transposed, of_a, of_b)
-        read = (
-            np.where(of_rows > kept, by_rows, 1.0) * of_rows + np.where(of_columns > kept, by_columns, 1.0) * of_columns
-        )
-        result: Floats = (batches * (read + of_d)) / (g.dram_gb_per_s * 1e3) + start
+        kept, sharpness, in_wave = (g.reuse[name] for name in ("l2_share", "sharpness", "in_wave"))
+        read = tiling.read(of_rows, of_columns, self._places, kept * g.l2_bytes, sharpness, in_wave)
+        result: Floats = batches * (read + of_d) / (g.dram_gb_per_s * 1e3) + start
         return result
 
     def _adding(self, m: int, n: int, tiles: Floats, divided: Bools) -> Floats:
@@ -250,7 +242,9 @@ class Model:
         between = np.where(f.is_pingpong, g.native["pingpong_depth_cycles"], g.native["cooperative_depth_cycles"])
         # wgmma reads A and B from shared memory; with few columns it waits for A.
         steps = f.rows / _WGMMA_ROWS * (f.deep_bytes / _WGMMA_BYTES)
-        by_shared = steps * (_WGMMA_ROWS + f.columns) * _WGMMA_BYTES / _SHARED_BYTES
+        filled = g.native["filled_share"] * (f.rows + f.columns) * f.deep_bytes / _SHARED_BYTES  # by TMA, meanwhile
+        by_shared = steps * (_WGMMA_ROWS + f.columns) * _WGMMA_BYTES / _SHARED_BYTES + filled
+        of_wgmma = of_wgmma * np.where(f.is_pingpong, g.native["pingpong_efficiency"], 1.0)
         # Each warp of mma.sync reads the rows and columns that are its own.
         by_fragments = (f.warps_along_n * f.rows + f.warps_along_m * f.columns) * f.deep_bytes / _SHARED_BYTES
         multiplied = np.where(
@@ -260,9 +254,16 @@ class Model:
             * f.occupancy,
         )
         multiplied = multiplied * np.where(f.promotes, g.native["promotion"], 1.0)
-        loaded = (f.rows / f.cluster_columns + f.columns / f.cluster_rows) * f.deep_bytes * f.occupancy
-        cycles = np.maximum(multiplied, loaded / g.l2_bytes_per_cycle + _BARRIER_CYCLES)
-        return self._measured("depth", np.maximum(cycles, np.where(f.is_native, 0.0, g.ampere["depth_cycles"])) / cycle)
+        cycles = np.maximum(multiplied, self._loaded * f.occupancy / g.l2_bytes_per_cycle + _BARRIER_CYCLES)
+        result: Floats = np.maximum(cycles, np.where(f.is_native, 0.0, g.ampere["depth_cycles"])) / cycle
+        return result
+
+    @cached_property
+    def _loaded(self) -> Floats:
+        """Bytes that a tile takes from the L2 cache for each k-tile; threadblocks of a cluster share them."""
+        f = self.features
+        result: Floats = (f.rows / f.cluster_columns + f.columns / f.cluster_rows) * f.deep_bytes
+        return result
 
     @cached_property
     def _least(self) -> Floats:
@@ -274,14 +275,6 @@ class Model:
         waited = g.ampere["depth_cycles"] / (g.clock_ghz * 1e3) / self._depth
         least: Floats = np.where(f.is_native, 0.0, np.minimum(waited, 1.0))
         return least
-
-    @cached_property
-    def _last_wave(self) -> Floats:
-        return self._measured("last_wave", self._epilogue)
-
-    @cached_property
-    def _last_depth(self) -> Floats:
-        return self._measured("last_depth", self._depth)
 
     @cached_property
     def _epilogue(self) -> Floats:
@@ -298,27 +291,24 @@ class Model:
     def _wave(self) -> Floats:
         """Microseconds of a wave beside its k-tiles; a cooperative kernel waits for operands anew after each."""
         f, g = self.features, self.constants
-        turns = np.where(f.is_native & ~f.is_pingpong, g.native["cooperative_turn_us"], 0.0)
-        return self._measured("wave", self._epilogue + turns)
-
-    @cached_property
-    def _margin(self) -> Floats:
-        """How much longer a tile is taken to need that nothing was measured of, on the GPU that the constants are of.
-
-        The smallest of many predictions is one that errs on the low side, and those of tiles that nobody has measured
-        err most.
-        """
-        native = self.constants.native
-        known = [tile_class(candidate) in native["measured"] for candidate in self.candidates]
-        result: Floats = np.where(self.features.is_native & ~np.array(known, np.bool_), native["margin"], 1.0)
+        result: Floats = self._epilogue + np.where(f.is_native & ~f.is_pingpong, g.native["cooperative_turn_us"], 0.0)
         return result
 
     @cached_property
+    def _factor(self) -> Floats:
+        """How much longer tiles take than all this says, of those that were measured."""
+        known = self.constants.tiles
+        return np.array(
+            [known.get(tile_class(each), 1.0) if each.operation.is_sm90 else 1.0 for each in self.candidates]
+        )
+
+    @cached_property
     def _start(self) -> Floats:
-        """Microseconds before the first and after the last wave."""
-        g = self.constants
-        start: Floats = np.where(self.features.is_native, g.native["start_us"], g.ampere["start_us"])
-        return self._measured("start", start)
+        """Microseconds before the first and after the last wave; threadblocks of a cluster start together."""
+        f, g = self.features, self.constants
+        in_clusters = np.where(f.cluster_rows * f.cluster_columns > 1, g.native["cluster_start_us"], 0.0)
+        start: Floats = np.where(f.is_native, g.native["start_us"], g.ampere["start_us"]) + in_clusters
+        return start
 
     @cached_property
     def _fixup(self) -> Floats:
@@ -339,24 +329,3 @@ class Model:
         g = self.constants
         result: Floats = np.where(self.features.is_native, g.native[name], g.ampere[name])
         return result
-
-    @cached_property
-    def _fits(self) -> list[Any]:
-        """What was measured of each candidate, or None."""
-        known = self.constants.fitted
-        pairs = zip(self.candidates, self.features.classes, strict=True)
-        return [known.get(product, {}).get(candidate.name) for candidate, product in pairs]
-
-    def _measured(self, name: str, analytic: Floats) -> Floats:
-        """Return constants with those of measured candidates in their places."""
-        fits = self._fits
-        if not any(fits):
-            return analytic
-        return np.array(
-            [value if fit is None else getattr(fit, name) for fit, value in zip(fits, analytic, strict=True)]
-        )
-
-
-def _up(values: Floats, steps: Floats) -> Floats:
-    result: Floats = np.ceil(values / steps) * steps
-    return result
