@@ -14,6 +14,7 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import AMPERE, SM90
 from pycutlass.library import TileDescription
+from pycutlass.log import silent
 from pycutlass.operation import Conv2dOperation, tile_descriptions
 from pycutlass.plan.candidates import (
     AMPERE_PLANES,
@@ -92,8 +93,8 @@ def conv2d_candidates(kind: Conv2dKind, capability: int) -> tuple[Conv2dCandidat
     known = checked_capability(capability)
     # Capabilities that have no limit of shared memory of their own take 80's.
     limited = known if known in AMPERE.shared_memory and known not in SM90.shared_memory else 80
-    made = itertools.chain.from_iterable(_of_form(kind, form, limited) for form in _forms(kind))
-    return tuple(dict.fromkeys(made))
+    with silent():  # about kernels that are tried
+        return tuple(dict.fromkeys(each for form in _forms(kind) for each in _of_form(kind, form, limited)))
 
 
 def _forms(kind: Conv2dKind) -> Iterator[_Form]:
