@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator
 
-__all__ = ["logger", "say_once", "silent"]
+__all__ = ["is_silent", "logger", "say_once", "silent"]
 
 logger = logging.getLogger("pycutlass")
 
@@ -21,12 +21,17 @@ _trying = threading.local()
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
     """Let this thread describe what nobody asked for, of which `say_once` writes nothing and forgets nothing."""
-    before = getattr(_trying, "is_silent", False)
+    before = is_silent()
     _trying.is_silent = True
     try:
         yield
     finally:
         _trying.is_silent = before
+
+
+def is_silent() -> bool:
+    """Return whether this thread only tries what nobody has asked for, so that nobody reads why it is refused."""
+    return bool(getattr(_trying, "is_silent", False))
 
 
 def say_once(text: str, level: int = logging.WARNING, *, cause: str | None = None) -> None:
@@ -41,7 +46,7 @@ def say_once(text: str, level: int = logging.WARNING, *, cause: str | None = Non
     cause : str, optional
         What the line is about. Of all lines about one cause the first is written; by default, the text is the cause.
     """
-    if getattr(_trying, "is_silent", False):
+    if is_silent():
         return
     cause = text if cause is None else cause
     with _lock:

@@ -15,6 +15,7 @@ from pycutlass.families.sm90_products import accumulator_registers, clean_regist
 from pycutlass.families.sm90_register_a import spills
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
+from pycutlass.log import silent
 from pycutlass.operation.conv2d import Conv2dOperation
 from pycutlass.operation.gemm import GemmOperationUniversal
 
@@ -94,11 +95,12 @@ def tile_descriptions(
     capability = as_int(like.compute_capability if compute_capability is None else compute_capability)
     if capability is None:
         raise ArgumentTypeError(f"compute_capability must be an integer, got {type(compute_capability).__name__}")
-    if isinstance(like, Conv2dOperation):
-        return tuple(tile for tile in _ampere(like) if _is_taken_by_conv(like, capability, tile))
-    native = capability in SM90.shared_memory
-    drawn = _gemv(like) if like.family is GEMV else _native(like) if native else _ampere(like)
-    return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
+    with silent():  # about tiles that are tried
+        if isinstance(like, Conv2dOperation):
+            return tuple(tile for tile in _ampere(like) if _is_taken_by_conv(like, capability, tile))
+        native = capability in SM90.shared_memory
+        drawn = _gemv(like) if like.family is GEMV else _native(like) if native else _ampere(like)
+        return tuple(tile for tile in drawn if _is_taken(like, capability, tile))
 
 
 def _native(like: GemmOperationUniversal) -> Iterator[TileDescription]:

@@ -15,6 +15,7 @@ from pycutlass.families import SM90
 from pycutlass.families.gemv import gemv_shapes
 from pycutlass.integers import as_int
 from pycutlass.library import MathInstruction, TileDescription
+from pycutlass.log import silent
 from pycutlass.operation import GemmOperationUniversal, tile_descriptions
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
@@ -122,9 +123,10 @@ def candidates(kind: GemmKind, capability: int, batched: bool = False) -> tuple[
     if not isinstance(kind, GemmKind):
         raise ArgumentTypeError(f"kind must be a GemmKind, got {type(kind).__name__}")
     known = checked_capability(capability)
-    native = tuple(_native(kind, batched)) if known in SM90.shared_memory else ()
-    whole = native or tuple(_ampere(kind, known, batched))
-    return tuple(dict.fromkeys((*whole, *_gemv(kind))))
+    with silent():  # about kernels that are tried
+        native = tuple(_native(kind, batched)) if known in SM90.shared_memory else ()
+        whole = native or tuple(_ampere(kind, known, batched))
+        return tuple(dict.fromkeys((*whole, *_gemv(kind))))
 
 
 def checked_capability(given: int) -> int:

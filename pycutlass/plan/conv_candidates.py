@@ -14,6 +14,7 @@ from pycutlass.enums import GroupMode, StrideSupport
 from pycutlass.errors import ArgumentTypeError, DescriptionError
 from pycutlass.families import AMPERE, SM90
 from pycutlass.library import TileDescription
+from pycutlass.log import silent
 from pycutlass.operation import Conv2dOperation, tile_descriptions
 from pycutlass.plan.candidates import (
     AMPERE_PLANES,
@@ -35,6 +36,9 @@ _SWIZZLES: tuple[Any, ...] = (_core.IdentitySwizzle1, _core.IdentitySwizzle4)
 _STRIDED_DGRAD_SWIZZLES: tuple[Any, ...] = (_core.StridedDgradIdentitySwizzle1, _core.StridedDgradIdentitySwizzle4)
 #: Tiles whose sums are divided. A weight gradient sums over all pixels and has few elements, so it is divided further.
 _SPLIT = ((128, 128), (128, 64), (64, 128), (64, 64))
+#: Loads of a thread for a step along K, beyond which compilers report that registers spill: so it is where single
+#: elements of 16 or 8 bits are loaded.
+_MOST_LOADS = 48
 _SLICES, _SLICES_OF_WGRAD = (2, 3, 4, 6, 8), (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
@@ -92,8 +96,8 @@ def conv2d_candidates(kind: Conv2dKind, capability: int) -> tuple[Conv2dCandidat
     known = checked_capability(capability)
     # Capabilities that have no limit of shared memory of their own take 80's.
     limited = known if known in AMPERE.shared_memory and known not in SM90.shared_memory else 80
-    made = itertools.chain.from_iterable(_of_form(kind, form, limited) for form in _forms(kind))
-    return tuple(dict.fromkeys(made))
+    with silent():  # about kernels that are tried
+        return tuple(dict.fromkeys(each for form in _forms(kind) for each in _of_form(kind, form, limited)))
 
 
 def _forms(kind: Conv2dKind) -> Iterator[_Form]:
@@ -123,13 +127,21 @@ def _of_form(kind: Conv2dKind, form: _Form, capability: int) -> Iterator[Conv2dC
         return
     is_plain = form.algorithm is not _Algorithm.analytic  # which is for what the others do not take
     swizzles = _STRIDED_DGRAD_SWIZZLES if like.is_strided_dgrad else _SWIZZLES
-    for tiles in by_stages(tile_descriptions(like, capability)):
+    found = tile_descriptions(like, capability)
+    light = tuple(tile for tile in found if _loads(like, tile) <= _MOST_LOADS)
+    for tiles in by_stages(light or found):
         rows, columns, _ = tiles[0].threadblock_shape
         for tile in tiles if is_plain else tiles[:1]:
             for swizzle in swizzles if is_plain and rows * columns >= LARGE else swizzles[:1]:
                 yield from _made(kind, form, tile, swizzle)
         if (rows, columns) in _SPLIT and like.splits_k and is_plain:
             yield from _divided(kind, form, tiles[0])
+
+
+def _loads(like: Conv2dOperation, tile: TileDescription) -> int:
+    """Return how many loads a thread makes for a step along K."""
+    m, n, k = tile.threadblock_shape
+    return (m * k // like.A.alignment + n * k // like.B.alignment) // tile.num_threads
 
 
 def _divided(kind: Conv2dKind, form: _Form, tile: TileDescription) -> Iterator[Conv2dCandidate]:

@@ -11,6 +11,7 @@ from pycutlass.errors import DescriptionError
 from pycutlass.families.agreement import with_alignments
 from pycutlass.families.parts import Shape, Tensor, Tile, changed
 from pycutlass.families.table import nearest_multiple
+from pycutlass.log import is_silent
 
 __all__ = ["divided", "near", "with_other_warps", "writable"]
 
@@ -57,8 +58,10 @@ def _is_tile(tile: Tile, **fields: Any) -> bool:
 def near(tile: Tile, works: Callable[[Tile], bool]) -> Iterator[str]:
     """Yield other warps and another shape of which each alone makes a tile that works, if there are such near by.
 
-    Where there is neither, both together.
+    Where there is neither, both together. Nothing is looked for where nobody reads it, which takes milliseconds.
     """
+    if is_silent():
+        return
 
     def first(others: Iterator[Tile]) -> Tile | None:
         return next(filter(works, itertools.islice(others, _TRIED)), None)
