@@ -21,13 +21,12 @@ from pycutlass.device import Device
 from pycutlass.epilogue import gelu, relu, silu
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.integers import as_int
-from pycutlass.operation import Operation
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.forms import Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, kind_of
 from pycutlass.plan.pick import pick
-from pycutlass.source import KernelSource
+from pycutlass.source import KernelSource, WrittenKernel
 from pycutlass.types import element
 
 __all__ = ["MOST_KERNELS", "TARGETS", "default_kernels"]
@@ -81,11 +80,12 @@ _LARGE = (4096, 4096, 4096)
 
 
 @public
-def default_kernels(target: str, most: int = MOST_KERNELS) -> tuple[Operation, ...]:
+def default_kernels(target: str, most: int = MOST_KERNELS) -> tuple[WrittenKernel, ...]:
     """Return the kernels that the pick chooses for usual problems, the most important first.
 
-    They are the same in every process. Together they are what a bundle for a GPU holds, so that a program which has
-    measured nothing compiles little; `compiler.write_manifest` takes them.
+    They are the same in every process, and made in about a minute. `compiler.compile_many` and
+    `compiler.write_manifest` take them. What is launched one after the other, as the sums of slices and what adds them
+    up, are kernels of their own here.
 
     Parameters
     ----------
@@ -114,13 +114,14 @@ def default_kernels(target: str, most: int = MOST_KERNELS) -> tuple[Operation, .
             f"there are default kernels for {', '.join(TARGETS)}, from 1 to {MOST_KERNELS}; got {target} and {count}"
         )
     weights: dict[KernelSource, int] = {}
-    kernels: dict[KernelSource, Operation] = {}
+    follows: dict[KernelSource, bool] = {}
     for candidate, weight in _chosen(TARGETS[target]):
         for kernel in candidate.kernels:
             source = kernel.source()
             weights[source] = weights.get(source, 0) + weight
-            kernels.setdefault(source, kernel)
-    return tuple(kernels[source] for source in sorted(weights, key=lambda each: -weights[each])[:count])
+            follows[source] = getattr(kernel, "follows", False)
+    in_order = sorted(weights, key=lambda source: -weights[source])  # of equal ones the first that was met
+    return tuple(WrittenKernel(source, follows[source]) for source in in_order[:count])
 
 
 def _chosen(gpus: Mapping[Device, int]) -> Iterator[tuple[Candidate, int]]:
