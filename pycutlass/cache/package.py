@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pycutlass import _core
-from pycutlass.cache.bundle import LARGEST_KERNEL, UNREADABLE, checked_artifact, descriptions
+from pycutlass.cache.bundle import LARGEST_KERNEL, UNREADABLE, checked_artifact, descriptions, read_bundle
 from pycutlass.cache.files import regular_file, written_whole
 from pycutlass.cache.store import Artifact
 from pycutlass.errors import CacheError
@@ -94,9 +94,19 @@ class KernelPackage:
                     return artifact
         return None
 
-    def __repr__(self) -> str:
-        listed = ", ".join(f"{each.kernels:,} for {' and '.join(each.targets)}" for each in self.bundles)
-        return f"{DISTRIBUTION} in {self.directory} ({listed})"
+    def problems(self) -> list[str]:
+        """Read every kernel and return a sentence for each bundle that is not as it was written; [] if all is well."""
+        found = []
+        for bundle in self.bundles:
+            path = self.directory / bundle.file
+            try:
+                count = sum(1 for _ in read_bundle(path))
+            except CacheError as error:
+                found.append(str(error))
+            else:
+                if count != bundle.kernels:
+                    found.append(f"{path} has {count:,} kernels, and {_INDEX} beside it says {bundle.kernels:,}")
+        return found
 
     def _open(self, bundle: PackagedBundle) -> _OpenBundle:
         with self._lock:

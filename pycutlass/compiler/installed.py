@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pycutlass import config
 from pycutlass.cache import Artifact
-from pycutlass.cache.package import DISTRIBUTION, KernelPackage
+from pycutlass.cache.package import DISTRIBUTION, KernelPackage, PackagedBundle
 from pycutlass.calls import counted
 from pycutlass.errors import CacheError
 from pycutlass.log import say_once
@@ -47,9 +48,18 @@ class PackageState:
     package: KernelPackage | None
     reason: str
 
+    @property
+    def bundles(self) -> tuple[PackagedBundle, ...]:
+        """What the package has."""
+        return () if self.package is None else self.package.bundles
+
+    def facts(self) -> dict[str, Any]:
+        """Return all of it, as JSON can carry it."""
+        bundles = [{**asdict(each), "targets": list(each.targets)} for each in self.bundles]
+        return {"directory": str(self.directory), "bundles": bundles, "reason": self.reason}
+
     def __str__(self) -> str:
-        of_target = {} if self.package is None else {each.targets: each.kernels for each in self.package.bundles}
-        listed = [f"{counted(count, 'kernel')} for {' and '.join(targets)}" for targets, count in of_target.items()]
+        listed = [f"{counted(each.kernels, 'kernel')} for {' and '.join(each.targets)}" for each in self.bundles]
         whole = f"{self.directory}, {', '.join(listed)}" if listed else str(self.directory)
         return f"{whole}; not used: {self.reason}" if self.reason else whole
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from cached import warnings_in
+from command_line import runner
 from trivial_kernels import Operation, environment, write_script
 
 from pycutlass import _core, compiler, config
@@ -403,3 +404,46 @@ def test_what_is_said_at_the_level_of_notes(site, caplog, monkeypatch):
 def test_nothing_is_looked_for_at_import(site):
     program = "import sys, pycutlass; sys.exit(any('pycutlass_kernels' in name for name in sys.modules))"
     subprocess.run([sys.executable, "-c", program], env=environment(), check=True)
+
+
+# The command line.
+
+
+def test_commands_show_the_package(site, monkeypatch, capsys):
+    run = runner(monkeypatch, capsys)
+    assert f"{site}, 3 kernels for sm_80, 1 kernel for sm_90" in run("cache", "info").out
+    [facts] = json.loads(run("cache", "info", "--json").out)["packages"]
+    assert facts == {
+        "directory": str(site),
+        "bundles": [
+            {"file": "sm_80.zip", "targets": ["sm_80"], "kernels": 3},
+            {"file": "sm_90.zip", "targets": ["sm_90"], "kernels": 1},
+        ],
+        "reason": "",
+    }
+    [row] = [entry for entry in json.loads(run("doctor", "--json").out) if entry["name"] == "kernel package"]
+    assert row["ok"] and not row["required"]
+    assert "and 4 of the package, as built" in run("cache", "verify").out
+    monkeypatch.setenv("CXX", "g++")
+    assert "not used: CXX names" in run("cache", "info").out
+    [row] = [entry for entry in json.loads(run("doctor", "--json").out) if entry["name"] == "kernel package"]
+    assert not row["ok"] and "are compiled" in row["remedy"]
+
+
+def test_commands_without_a_package_say_none(monkeypatch, capsys):
+    run = runner(monkeypatch, capsys)
+    assert json.loads(run("cache", "info", "--json").out)["packages"] == []
+    assert "kernel package" not in run("doctor").out
+    assert "package" not in run("cache", "verify").out
+
+
+def test_verify_finds_what_was_changed(site, monkeypatch, capsys):
+    in_every_kernel(site)
+    result = runner(monkeypatch, capsys)("cache", "verify")
+    assert result.code == 1 and str(site / "sm_80.zip") in result.err
+    with_index(lambda index: {**index, "bundles": index["bundles"][1:]})(site)
+    index = json.loads((site / "kernels.json").read_text())
+    index["bundles"][0]["kernels"] = 2
+    (site / "kernels.json").write_text(json.dumps(index))
+    result = runner(monkeypatch, capsys)("cache", "verify")
+    assert result.code == 1 and "has 1 kernels, and kernels.json beside it says 2" in result.err
