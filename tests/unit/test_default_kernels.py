@@ -140,7 +140,7 @@ def test_other_targets_and_numbers_are_refused(arguments: Any, error: type[Excep
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("target", "least"), [("sm_80", 0.78), ("sm_86", 0.72), ("sm_89", 0.78), ("sm_90a", 0.78)])
+@pytest.mark.parametrize(("target", "least"), [("sm_80", 0.84), ("sm_86", 0.78), ("sm_89", 0.84), ("sm_90a", 0.78)])
 def test_share_of_other_problems_that_need_no_compiler(target: str, least: float) -> None:
     """Of problems that the list was not made from, with results by rows, as `matmul` returns them."""
     known = {kernel.source() for kernel in default_kernels(target)}
@@ -148,12 +148,14 @@ def test_share_of_other_problems_that_need_no_compiler(target: str, least: float
         served: Counter[str] = Counter()
         seen: Counter[str] = Counter()
         for shape in HELD_OUT:
-            candidate = chosen(shape, gpu)
-            if candidate is not None and shape.layouts[2] == "t":
+            if shape.operands == "e4m3" and target != "sm_90a":
+                continue  # there are kernels for few rows alone
+            candidate = chosen(shape, gpu) if shape.layouts[2] == "t" else None
+            if candidate is not None:
                 is_served = all(kernel.source() in known for kernel in candidate.kernels)
                 for group in ("all", shape.operands, shape.layouts):
                     seen[group] += 1
                     served[group] += is_served
         print(f"{target}, {gpu.name}:", *(f"{group} {served[group]}/{seen[group]}" for group in seen))
-        assert seen["all"] >= 200
+        assert seen["all"] >= 180
         assert served["all"] >= least * seen["all"]
