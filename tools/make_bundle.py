@@ -58,11 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.jobs:
         os.environ["PYCUTLASS_JOBS"] = str(options.jobs)
-    # A compiler that is named makes all kernels itself: none comes from an installed package.
-    os.environ["PYCUTLASS_BACKEND"] = compiler.backend()
     folder = options.package / "pycutlass_kernels"
+    bundles: list[PackagedBundle] = []
+    report: dict[str, Any] = {}
     try:
-        bundles, report = [], {}
+        # A compiler that is named makes all kernels itself: none comes from an installed package.
+        os.environ["PYCUTLASS_BACKEND"] = compiler.backend()
+        (folder / "kernels.json").unlink(missing_ok=True)  # it must not go with other bundles than its own
         for target in options.targets:
             made, failed = compiled(target, options.most)
             bundle = bundled(folder, target, made)

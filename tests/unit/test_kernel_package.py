@@ -21,6 +21,7 @@ from cached import warnings_in
 from command_line import runner
 from trivial_kernels import Operation, environment, write_script
 
+import pycutlass
 from pycutlass import _core, compiler, config
 from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.cache.bundle import write_bundle
@@ -167,6 +168,29 @@ print(artifact.key)
     done = subprocess.run(program, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) == 64
+
+
+@pytest.mark.compile
+def test_a_plan_finds_its_kernel(tmp_path, monkeypatch):
+    """From a problem to a kernel of a package: what the pick chooses is described anew, and its text is the same."""
+    monkeypatch.setenv("PYCUTLASS_TARGET", "sm_80")
+    a, b = pycutlass.TensorSpec((1, 512), "float32"), pycutlass.TensorSpec((512, 64), "float32")
+    made = [each.result for each in compiler.compile_many(pycutlass.Gemm(a, b).candidate.kernels)]
+    directory = tmp_path / "site" / "pycutlass_kernels"
+    directory.mkdir(parents=True)
+    write_bundle(directory / "a100.zip", made)
+    write_index(directory, __version__, own_headers_digest(), [PackagedBundle("a100.zip", ("sm_80",), len(made))])
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setenv("PYCUTLASS_CACHE_DIR", str(tmp_path / "another"))
+    monkeypatch.delenv("PYCUTLASS_BACKEND")
+    monkeypatch.setenv("PYCUTLASS_NO_COMPILE", "1")
+    without_compilers(monkeypatch)
+    plan = pycutlass.Gemm(a, b)
+    plan.compile()
+    assert [kernel.artifacts["sm_80"] for kernel in plan.candidate.kernels] == made
+    _core.HostLibrary(made[0].host)
+    with pytest.raises(NotCompiledError, match="does not have it"):
+        pycutlass.Gemm(a, b, epilogue=pycutlass.relu).compile()
 
 
 def test_a_lookup_is_quick(made, site, monkeypatch):
