@@ -8,7 +8,8 @@
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
 #   make bundle     the package pycutlass-kernels: default kernels compiled for all targets, which takes hours, or for
-#                   TARGETS=sm_90a, and of each the first MOST=40; what was compiled before is not compiled again
+#                   TARGETS=sm_90a, and of each the first MOST=40; what was compiled before is not compiled again.
+#                   BUNDLE_ARGS="--jobs 4" is passed on to the tool
 #   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
 #   make clean      delete everything that these made
 #
@@ -86,6 +87,7 @@ format: $(VENV)/.dev
 	$(BIN)/clang-format -i $(CPP)
 
 clean:
+	rm -rf packages/*/build packages/*/*.egg-info packages/*/pycutlass_kernels/*.zip packages/*/pycutlass_kernels/kernels.json
 	rm -rf $(VENV) build dist *.egg-info pycutlass/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
