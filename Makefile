@@ -7,6 +7,9 @@
 #   make proof      the rules of tiles: every tile proven, on all cores, or a part of them: SHARD=1/8
 #   make test-gpu   the tests that need a GPU, with $(PYTHON), where PyCUTLASS must be installed
 #   make fuzz-gpu   random kernels of every family on random problems, from SEED=1, for MINUTES=6, with $(PYTHON)
+#   make bundle     the package pycutlass-kernels: default kernels compiled for all targets, which takes hours, or for
+#                   TARGETS=sm_90a, and of each the first MOST=40; what was compiled before is not compiled again.
+#                   BUNDLE_ARGS="--jobs 4" is passed on to the tool
 #   make lint       ruff, mypy and clang-format; `make format` mends what can be mended
 #   make clean      delete everything that these made
 #
@@ -17,6 +20,7 @@ PYTEST_ARGS ?=
 SHARD ?= 1/1
 MINUTES ?= 10
 SEED ?= 1
+MOST ?= 400
 OUT ?= results
 # Files of tests are shared out one by one, in the order of tests/conftest.py, where those that compile come first.
 IN_PARALLEL := -n $(shell nproc) --dist loadfile --no-loadscope-reorder
@@ -32,7 +36,7 @@ CPP := $(wildcard csrc/*.cpp csrc/*.h pycutlass/include/pycutlass/*.h tests/emul
 # Tests start hundreds of Pythons, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test thorough proof test-gpu fuzz-gpu lint format clean
+.PHONY: help demo test thorough proof test-gpu fuzz-gpu bundle lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -67,6 +71,9 @@ fuzz-gpu:
 	$(PYTHON) -c 'from pycutlass import device; device.require()'
 	$(PYTHON) -m tools.fuzz --seed $(SEED) --minutes $(MINUTES) --out $(OUT) $(FUZZ_ARGS)
 
+bundle: $(VENV)/.dev
+	$(BIN)/python -m tools.make_bundle --most $(MOST) $(if $(TARGETS),--targets $(TARGETS)) $(BUNDLE_ARGS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -80,6 +87,7 @@ format: $(VENV)/.dev
 	$(BIN)/clang-format -i $(CPP)
 
 clean:
+	rm -rf packages/*/build packages/*/*.egg-info packages/*/pycutlass_kernels/*.zip packages/*/pycutlass_kernels/kernels.json
 	rm -rf $(VENV) build dist *.egg-info pycutlass/_core*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pycutlass.cache import Artifact
 
-__all__ = ["Compilable", "KernelSource"]
+__all__ = ["Compilable", "KernelSource", "WrittenKernel"]
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,26 @@ class Compilable(Protocol):
 
     def source(self) -> KernelSource:
         """Return the kernel's text."""
+
+
+@dataclass(frozen=True)
+class WrittenKernel:
+    """A kernel that is there as text alone, as `pycutlass.compiler.add_module` takes it.
+
+    Attributes
+    ----------
+    kernel : KernelSource
+        Its text.
+    follows : bool
+        Whether it is built for what the others of a call are built for, where no target is named.
+    artifacts : dict
+        What was compiled, by target.
+    """
+
+    kernel: KernelSource
+    follows: bool
+    artifacts: dict[str, Artifact] = field(default_factory=dict, compare=False)
+
+    def source(self) -> KernelSource:
+        """Return the kernel's text."""
+        return self.kernel

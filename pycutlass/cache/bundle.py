@@ -21,24 +21,26 @@ from pycutlass.cache.store import Artifact, make_key
 from pycutlass.errors import CacheError
 from pycutlass.report import BuildReport
 
-__all__ = ["read_bundle", "write_bundle"]
+__all__ = ["LARGEST_KERNEL", "UNREADABLE", "checked_artifact", "descriptions", "read_bundle", "write_bundle"]
 
 _FORMAT = "pycutlass-bundle-2"
 _RECORDS = {"pycutlass-bundle-1": 3}  # versions of the call record in formats that did not say so
 _MANIFEST = "manifest.json"
 _KEY = re.compile(r"[0-9a-f]{64}")
 # What a bundle may unpack to. Real kernels shrink to a fifth; a file that was made to fill memory, to a thousandth.
-_LARGEST_KERNEL = 64 << 20  # of each side
+LARGEST_KERNEL = 64 << 20  # of each side
 _MANIFEST_SHARE = 16 << 10  # for each file in the bundle
 _LARGEST_MANIFEST = 32 << 20
 _MOST_TIMES_ITS_SIZE = 64
 _STAMP = (1980, 1, 1, 0, 0, 0)  # the time of day must not be in the bytes; this is the earliest that zip can write
 # What zipfile, zlib and json raise on a file that is damaged, cut off, encrypted or of another kind.
-_UNREADABLE = (EOFError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (EOFError, KeyError, OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
 
 
-def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
+def write_bundle(path: Path, artifacts: Iterable[Artifact], *, is_compressed: bool = True) -> None:
     """Write `artifacts` to the file `path`, all of them or nothing.
+
+    Without compression, single kernels are read from it in less time, and what the file is packed into compresses it.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def write_bundle(path: Path, artifacts: Iterable[Artifact]) -> None:
         members |= {f"{artifact.key}.cubin": artifact.cubin, f"{artifact.key}.host": artifact.host}
     with written_whole(path, "the bundle") as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():
-            archive.writestr(_member(name), content)
+            archive.writestr(_member(name, is_compressed), content)
 
 
 def read_bundle(path: Path) -> Iterator[Artifact]:
@@ -69,24 +71,30 @@ def read_bundle(path: Path) -> Iterator[Artifact]:
     """
     try:
         with regular_file(path, "a bundle of kernels") as file, zipfile.ZipFile(file) as archive:
-            descriptions = _descriptions(path, os.fstat(file.fileno()).st_size, archive)
-            for entry in descriptions:
+            described = descriptions(path, os.fstat(file.fileno()).st_size, archive)
+            for entry in described:
                 _artifact(path, archive, entry)
-            for entry in descriptions:  # again: the file may have changed in the meantime
+            for entry in described:  # again: the file may have changed in the meantime
                 yield _artifact(path, archive, entry)
     except CacheError:
         raise
     except FileNotFoundError as error:
         raise CacheError(f"{path} cannot be read as a bundle of kernels: there is no such file") from error
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CacheError(
             f"{path} cannot be read as a bundle of kernels: {error or type(error).__name__}. "
             "Write it again with `pycutlass cache export`, or copy it again."
         ) from error
 
 
-def _descriptions(path: Path, size: int, archive: zipfile.ZipFile) -> list[dict[str, Any]]:
-    """Return what the manifest says of each kernel, if the bundle holds just these and none too large."""
+def descriptions(path: Path, size: int, archive: zipfile.ZipFile) -> list[dict[str, Any]]:
+    """Return what the manifest says of each kernel, if the bundle holds just these and none too large.
+
+    Raises
+    ------
+    CacheError
+        The bundle holds something else, or kernels for another version of the call record; or what `UNREADABLE` lists.
+    """
     members = archive.infolist()
     total = sum(member.file_size for member in members)
     if total > _MOST_TIMES_ITS_SIZE * size + (1 << 20):
@@ -96,12 +104,12 @@ def _descriptions(path: Path, size: int, archive: zipfile.ZipFile) -> list[dict[
         )
     manifest = json.loads(_read(path, archive, _MANIFEST, min(_MANIFEST_SHARE * len(members), _LARGEST_MANIFEST)))
     _check_version(path, manifest)
-    descriptions = _checked_descriptions(path, manifest.get("kernels"))
-    expected = sorted([_MANIFEST, *(f"{entry['key']}.{part}" for entry in descriptions for part in ("cubin", "host"))])
+    described = _checked_descriptions(path, manifest.get("kernels"))
+    expected = sorted([_MANIFEST, *(f"{entry['key']}.{part}" for entry in described for part in ("cubin", "host"))])
     if sorted(archive.namelist()) != expected:
         odd = sorted(set(archive.namelist()) ^ set(expected)) or ["one name twice"]
         raise CacheError(f"{path} does not hold the files of its manifest and nothing else: {', '.join(odd)}")
-    return descriptions
+    return described
 
 
 def _check_version(path: Path, manifest: Any) -> None:
@@ -148,7 +156,19 @@ def _checked_descriptions(path: Path, kernels: Any) -> list[dict[str, Any]]:
 
 def _artifact(path: Path, archive: zipfile.ZipFile, entry: dict[str, Any]) -> Artifact:
     key = entry["key"]
-    cubin, host = (_read(path, archive, f"{key}.{part}", _LARGEST_KERNEL) for part in ("cubin", "host"))
+    cubin, host = (_read(path, archive, f"{key}.{part}", LARGEST_KERNEL) for part in ("cubin", "host"))
+    return checked_artifact(path, entry, cubin, host)
+
+
+def checked_artifact(path: Path, entry: dict[str, Any], cubin: bytes, host: bytes) -> Artifact:
+    """Return the kernel that an entry of the manifest describes, if that is what was read.
+
+    Raises
+    ------
+    CacheError
+        Its key or its digest is another one.
+    """
+    key = entry["key"]
     artifact = Artifact(key, entry["name"], entry["target"], entry["fields"], cubin, host, entry["report"])
     if make_key(artifact.fields) != key:
         raise CacheError(f"{path}: kernel {key} ({artifact.name}) has fields of the key {make_key(artifact.fields)}")
@@ -171,9 +191,9 @@ def _described(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _member(name: str) -> zipfile.ZipInfo:
+def _member(name: str, is_compressed: bool) -> zipfile.ZipInfo:
     member = zipfile.ZipInfo(name, _STAMP)
-    member.compress_type = zipfile.ZIP_DEFLATED
+    member.compress_type = zipfile.ZIP_DEFLATED if is_compressed else zipfile.ZIP_STORED
     member.external_attr = 0o644 << 16
     member.create_system = 3  # Unix, on whatever system it is written
     return member

@@ -18,7 +18,7 @@ from pycutlass import __version__, compiler, config
 from pycutlass.cache import Entry, KernelCache
 from pycutlass.calls import counted
 from pycutlass.cli import db
-from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, usable_kernels
+from pycutlass.cli.diagnosis import diagnoses, is_wrong, looked_for, packages, usable_kernels
 from pycutlass.cli.inspection import facts_of, printed
 from pycutlass.cli.output import AsJson, ago, print_json, print_table
 from pycutlass.cli.stale import stale
@@ -107,14 +107,16 @@ def ls(prefix: Prefix = None, target: Target = None, as_json: AsJson = False) ->
 
 @cache.command()
 def info(as_json: AsJson = False) -> None:
-    """Show where the cache is and how much is in it."""
+    """Show where the cache is and how much is in it, and which package of kernels is installed beside it."""
     facts = asdict(KernelCache(make=False).info())
     facts |= {"directory": str(facts["directory"]), "set_aside": [str(path) for path in facts["set_aside"]]}
+    facts["packages"] = [state.facts() for state in packages()]
     if as_json:
         print_json(facts)
         return
     shown = facts | {label: size(facts[label]) for label in ("kernel_bytes", "file_bytes")}
     shown["set_aside"] = ", ".join(facts["set_aside"]) or "none"
+    shown["packages"] = "\n".join(map(str, packages())) or "none"
     print_table(("", ""), [(label.replace("_", " "), str(value)) for label, value in shown.items() if value != ""])
 
 
@@ -179,17 +181,20 @@ def import_(file: Path) -> None:
 
 @cache.command()
 def verify() -> None:
-    """Check every kernel against its digest.
+    """Check every kernel against its digest, those of an installed package as well.
 
     Exits with 1 if one differs.
     """
     store = KernelCache(make=False)
-    problems = store.verify()
+    installed = [state.package for state in packages() if state.package is not None]
+    problems = [*store.verify(), *(problem for package in installed for problem in package.problems())]
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{counted(len(store.entries()), 'kernel')}, as built")
+    packaged = sum(bundle.kernels for package in installed for bundle in package.bundles)
+    besides = f", and {packaged:,} of the package" if installed else ""
+    typer.echo(f"{counted(len(store.entries()), 'kernel')}{besides}, as built")
 
 
 @app.command()

@@ -12,11 +12,12 @@ from pycutlass.calls import counted
 from pycutlass.cli.stale import has_our_headers
 from pycutlass.cli.table import size
 from pycutlass.compiler.choice import check_target
+from pycutlass.compiler.installed import InstalledKernels, PackageState
 from pycutlass.compiler.schedule import make_processes
 from pycutlass.compiler.tools import find_device_compiler
 from pycutlass.errors import PyCutlassError
 
-__all__ = ["diagnoses", "is_wrong", "looked_for", "usable_kernels"]
+__all__ = ["diagnoses", "is_wrong", "looked_for", "packages", "usable_kernels"]
 
 _GET_CACHE = "kernels stay in memory; set PYCUTLASS_CACHE_DIR to a directory of your own"
 
@@ -27,7 +28,13 @@ def looked_for() -> list[toolkit.Finding]:
         *map(_needed, toolkit.findings()),
         *_chosen(),
         toolkit.safely(_cache_finding, "kernel cache", _GET_CACHE, required=False),
+        *map(_package_finding, packages()),
     ]
+
+
+def packages() -> list[PackageState]:
+    """Return how it stands with the package of kernels: nothing where it is not installed."""
+    return list(InstalledKernels().states(toolkit.own_headers_digest(), None))
 
 
 def is_wrong(finding: toolkit.Finding) -> bool:
@@ -90,6 +97,12 @@ def _cache_finding() -> toolkit.Finding:
         remedy=remedy.strip(),
         required=False,
     )
+
+
+def _package_finding(state: PackageState) -> toolkit.Finding:
+    what, ok = "kernel package", not state.reason
+    remedy = "" if ok else "kernels that it has are compiled, or taken from the cache"
+    return toolkit.Finding(what, ok, str(state), (), remedy, required=False)
 
 
 def _needed(finding: toolkit.Finding) -> toolkit.Finding:

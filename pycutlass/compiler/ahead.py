@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pycutlass.cache.files import as_path, regular_file, written_whole
 from pycutlass.calls import public, shown
 from pycutlass.compiler.session import add_module, checked
 from pycutlass.errors import ArgumentError
-from pycutlass.source import Compilable, KernelSource
+from pycutlass.source import Compilable, KernelSource, WrittenKernel
 
 __all__ = ["manifest", "warm", "write_manifest"]
 
@@ -28,18 +28,6 @@ _FORMAT, _VERSION = "pycutlass manifest", 1
 _LARGEST = 256 << 20  # bytes of a file: more than a hundred thousand kernels
 _KINDS = {"name": str, "text": str, "compute_capability": int, "native": bool, "follows": bool}
 _ENDING = re.compile(r"\nPYCUTLASS_(?:BOUNDED_)?KERNEL\((\w+), Operation\)\n\Z")
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A kernel of a manifest, as `add_module` takes it."""
-
-    kernel: KernelSource
-    follows: bool
-    artifacts: dict[str, Artifact]
-
-    def source(self) -> KernelSource:
-        return self.kernel
 
 
 @public
@@ -134,7 +122,7 @@ def warm(
         listed = list(several)
     except TypeError:
         raise ArgumentError(f"warm takes manifests or paths of them, got {shown(manifests)}") from None
-    kernels: dict[KernelSource, _Written] = {}
+    kernels: dict[KernelSource, WrittenKernel] = {}
     for one in listed:
         what, made = _read(one)
         for number, fields in enumerate(made):
@@ -182,7 +170,7 @@ def _content(path: Path) -> Any:
         raise ArgumentError(f"the manifest {path} is not JSON: {error}") from error
 
 
-def _kernel(what: str, fields: Any) -> _Written:
+def _kernel(what: str, fields: Any) -> WrittenKernel:
     """Return a kernel of a manifest whose name and text belong together."""
     if not isinstance(fields, dict) or fields.keys() != _KINDS.keys():
         names = sorted(map(str, fields)) if isinstance(fields, dict) else shown(fields)
@@ -196,4 +184,4 @@ def _kernel(what: str, fields: Any) -> _Written:
     if ending is None or ending[1] != name or not name.endswith(hashlib.sha256(body.encode()).hexdigest()[:12]):
         raise ArgumentError(f"{what}, {shown(name)}, was changed: its text is not the one that its name ends with")
     source = KernelSource(name, text, fields["compute_capability"], fields["native"])
-    return _Written(source, fields["follows"], {})
+    return WrittenKernel(source, fields["follows"])

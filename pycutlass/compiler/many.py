@@ -122,7 +122,7 @@ def _results(wanted: Sequence[Wanted], strict: bool) -> Generator[tuple[Wanted, 
     supply, missing = Supply(), []
     supply.confirmed()
     for want in wanted:
-        artifact = supply.look_up(want)
+        artifact = supply.look_up(want) or supply.installed(want)
         if artifact is None:
             missing.append(want)
         else:

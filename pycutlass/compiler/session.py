@@ -16,6 +16,7 @@ from pycutlass.cache import Artifact, KernelCache, make_key
 from pycutlass.calls import counted, public, shown
 from pycutlass.compiler.build import build
 from pycutlass.compiler.choice import Choice, Wanted, choose_target, portable_fields, recall, several_targets
+from pycutlass.compiler.installed import InstalledKernels
 from pycutlass.compiler.missing import at_hand, forbidden, forbidden_without_compilers
 from pycutlass.compiler.schedule import Job, make_processes, run_all
 from pycutlass.compiler.tools import Tools, find_device_compiler, search
@@ -112,12 +113,13 @@ def nvrtc() -> None:
 
 
 class _Session:
-    """What stays between two calls: the chosen backend and the open cache."""
+    """What stays between two calls: the chosen backend, the open cache, and the package of kernels."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache: KernelCache | None = None
         self.backend: str | None = None
+        self.installed = InstalledKernels()
 
     def cache(self) -> KernelCache:
         """Return the kernel cache of the directory that is configured now."""
@@ -274,13 +276,14 @@ def _obtain(wanted: Iterable[Wanted]) -> dict[Wanted, Artifact]:
     found = {want: supply.look_up(want) for want in wanted}
     if not supply.confirmed():
         found = {want: supply.look_up(want) for want in wanted}
+    found = {want: artifact or supply.installed(want) for want, artifact in found.items()}
     missing = [want for want, artifact in found.items() if artifact is None]
     built = dict(zip(missing, run_all(supply.jobs(missing), make_processes()), strict=True)) if missing else {}
     return {want: artifact or built[want] for want, artifact in found.items()}
 
 
 class Supply:
-    """Where the kernels of one call come from: the cache and, where there are any, the compilers.
+    """Where the kernels of one call come from: the cache, the installed package and the compilers, as far as there are.
 
     What another search has found is taken at first, while other threads look whether that still holds; so what
     `look_up` returns is only to be used once it is `confirmed`.
@@ -311,8 +314,13 @@ class Supply:
     def look_up(self, want: Wanted) -> Artifact | None:
         """Return what the cache has; without compilers, what was built elsewhere from the same text and headers."""
         if self._choice is None:
-            return self._cache.find(**portable_fields(want.source, want.target, self._headers))
+            return self._cache.find(**self._portable(want))
         return self._cache.get(make_key(self._choice.key_fields(want.source, want.target)))
+
+    def installed(self, want: Wanted) -> Artifact | None:
+        """Return what the installed package has; ask once it is `confirmed` what is here."""
+        here = {} if self._choice is None else {"cutlass": self._choice.fields["cutlass"]}
+        return _session.installed.find(self._portable(want) | here, _session.backend)
 
     def confirmed(self) -> bool:
         """Return whether what was looked up is right; else search anew, for everything to be looked up once more."""
@@ -325,8 +333,12 @@ class Supply:
         self._search()
         return False
 
+    def _portable(self, want: Wanted) -> dict[str, str]:
+        headers = self._headers if self._choice is None else self._choice.fields["headers"]
+        return portable_fields(want.source, want.target, headers)
+
     def jobs(self, missing: Sequence[Wanted]) -> list[Job[Artifact]]:
-        """Return what builds the kernels that the cache lacks.
+        """Return what builds the kernels that the cache and the package lack.
 
         Raises
         ------
@@ -339,18 +351,18 @@ class Supply:
         if self._choice and not self._tools and not forbids:
             self._search()  # for the compilers themselves
         cache, choice, tools = self._cache, self._choice, self._tools
-        if choice is None and forbids:
-            raise forbidden_without_compilers(cache, missing, self._headers, self._absence) from self._absence
-        if choice is None:
-            names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
-            message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}."
-            message += at_hand(cache, missing, self._headers)
-            raise ToolkitError(message, absent=True) from self._absence
-        if tools is None or forbids:
-            raise forbidden(cache, missing, choice)
-        logger.info("compiling %s", counted(len(missing), "kernel"))
-        sweep_scratch()
-        return [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
+        if tools is not None and not forbids:
+            logger.info("compiling %s", counted(len(missing), "kernel"))
+            sweep_scratch()
+            return [(want.source.name, functools.partial(_build_once, want, tools, cache)) for want in missing]
+        package = _session.installed.said(self._portable(missing[0])["headers"], _session.backend)
+        if choice is not None:
+            raise forbidden(cache, package, missing, choice)
+        if forbids:
+            raise forbidden_without_compilers(cache, package, missing, self._headers, self._absence) from self._absence
+        names = ", ".join(f"{want.source.name} for {want.target}" for want in missing)
+        message = f"{self._absence}\nAnd the cache {cache.path} does not have {names}."
+        raise ToolkitError(message + at_hand(cache, missing, self._headers) + package, absent=True) from self._absence
 
 
 def _find_tools(cache: KernelCache) -> Tools:

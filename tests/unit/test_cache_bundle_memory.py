@@ -64,7 +64,7 @@ def test_a_kernel_beyond_every_bound_is_refused(tmp_path: Path, monkeypatch: pyt
     with contextlib.closing(KernelCache(tmp_path / "cache")) as cache:
         cache.put(kernel())
         cache.export(tmp_path / "kernels.zip")
-        monkeypatch.setattr("pycutlass.cache.bundle._LARGEST_KERNEL", 2999)
+        monkeypatch.setattr("pycutlass.cache.bundle.LARGEST_KERNEL", 2999)
         with pytest.raises(CacheError, match=r"\.cubin is larger than the 2,999 bytes that it may have"):
             cache.import_(tmp_path / "kernels.zip")
 
