@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.common import Report, number
 from benchmarks.pick_cases import FACTOR, GPU, MORE, PARTS, kind
 from benchmarks.pick_shapes import FITTED, HELD_OUT, SEED, Shape
+from pycutlass.device import Device
 from pycutlass.plan import pick
 
 __all__ = ["Measured", "measured", "report"]
@@ -41,12 +42,15 @@ class Measured:
         Of torch.
     wrong : dict
         Candidates that computed something else, with what.
+    gpu : Device
+        Where.
     """
 
     shape: Shape
     times: dict[str, float]
     peer: float | None
     wrong: dict[str, str]
+    gpu: Device = GPU
 
     @property
     def best(self) -> float:
@@ -57,7 +61,7 @@ class Measured:
     def pick(self) -> str:
         """Today's pick."""
         shape = self.shape
-        return pick(kind(shape), shape.m, shape.n, shape.k, shape.batch, GPU).name
+        return pick(kind(shape), shape.m, shape.n, shape.k, shape.batch, self.gpu).name
 
     @property
     def share(self) -> float | None:
@@ -75,10 +79,12 @@ def measured(kept: Path) -> list[Measured]:
     by_name = {shape.name: shape for shapes in (*PARTS.values(), *MORE.values()) for shape in shapes}
     found: list[Measured] = []
     for path in sorted(kept.glob("*.json")):
-        for each in json.loads(path.read_text(encoding="utf-8"))["problems"]:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        gpu = replace(GPU, name=record["environment"]["GPU"].partition(",")[0])
+        for each in record["problems"]:
             if each.get("times") and each["shape"] in by_name:
                 shape = by_name[each["shape"]]
-                found.append(Measured(shape, each["times"], each["peer"], each.get("wrong", {})))
+                found.append(Measured(shape, each["times"], each["peer"], each.get("wrong", {}), gpu))
     return found
 
 
