@@ -148,6 +148,13 @@ def test_scalars_source_bias_and_activation(taps: int) -> None:
 
 
 @pytest.mark.parametrize("taps", [1, 3])
+def test_a_bias_of_a_single_channel(taps: int) -> None:
+    w, bias = random(1, 8, taps, taps), torch.randn(1)
+    exact = F.conv2d(X.double(), w.double(), bias.double())
+    torch.testing.assert_close(pycutlass.conv2d(X, w, bias=bias).double(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
 def test_epilogue_functions_take_their_inputs_by_name(taps: int) -> None:
     def scaled(accum: Any, row: Row, residual: Tensor, factor: Scalar = 1.0) -> Any:
         return accum * row * factor + residual
