@@ -14,7 +14,7 @@ import pycutlass
 from pycutlass import cutlass
 from pycutlass.epilogue import Row, Scalar, Tensor
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
-from pycutlass.plan import convolutions as module
+from pycutlass.plan import conv_call as module
 from pycutlass.plan.options import KeptPlans
 
 torch = pytest.importorskip("torch")
