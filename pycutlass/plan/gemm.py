@@ -103,13 +103,17 @@ class Gemm(Plan[Candidate, _Size]):
         wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
         if out is not None:
             views["out"] = view_of("out", out)
+            of_out = element_of("out", views["out"])
             if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
-                wanted = replace(wanted, out_dtype=element_of("out", views["out"]).tag)
-        of_d = checked_form("out", views["out"], element_of("out", views["out"])) if out is not None else None
-        of_d = of_d or packed_form(size[1], wanted.output(types[0]))
-        of_c = None
+                wanted = replace(wanted, out_dtype=of_out.tag)
         if c is not None:
             views["c"] = view_of("c", c)
+        of_d, of_c = packed_form(size[1], wanted.output(types[0])), None
+        if out is not None:
+            # A bias has one number for each column: it is read along rows, of which a single column is made as well.
+            is_bias = c is not None and len(views["c"].shape or ()) == 1
+            of_d = checked_form("out", views["out"], of_out, True if is_bias else None)
+        if c is not None:
             of_c = form_of_c(views["c"], size, batch, of_d)
         if (c is not None) != needs_source(epilogue, beta):
             raise ArgumentError(about_c(c, beta))

@@ -63,11 +63,14 @@ def element_of(name: str, view: TensorView) -> Element:
     return found
 
 
-def checked_form(name: str, view: TensorView, of: Element) -> Form:
-    """Return the form of a tensor that kernels take as it is, or raise with the remedy."""
+def checked_form(name: str, view: TensorView, of: Element, by_rows_if_either: bool | None = None) -> Form:
+    """Return the form of a tensor that kernels take as it is, or raise with the remedy.
+
+    A single row or column lies by rows and by columns: it is taken as asked for, or so that more of it is aligned.
+    """
     if view.shape is None or len(view.shape) < 2:
         raise ArgumentError(f"{name} must be a matrix or a batch of matrices, got shape {view.shape}")
-    found = form_of(view, of.bits)
+    found = form_of(view, of.bits, by_rows_if_either)
     if found is None:
         raise ArgumentError(
             f"{name} of shape {view.shape} has strides {view.strides}, and kernels take adjacent elements along rows "
@@ -77,15 +80,19 @@ def checked_form(name: str, view: TensorView, of: Element) -> Form:
 
 
 def form_of_c(view: TensorView, size: tuple[int, int, int], batch: int | None, of_d: Form) -> Form:
-    """Return the form of C: a vector is read along the lines of D."""
+    """Return the form of C: a vector is added to each row of D."""
     if view.shape is None or view.strides is None:
         raise ArgumentTypeError("c is an address, which says neither shape nor type: pass a tensor")
     if len(view.shape) > 1:
         of = element_of("c", view)
         return form_of(view, of.bits, of_d.is_row_major) or checked_form("c", view, of)
-    extent = size[1] if of_d.is_row_major else size[0]
-    if view.shape != (extent,):
-        raise ArgumentError(f"c is a vector, and so a bias of {extent} elements; got shape {view.shape}")
+    if view.shape != (size[1],):
+        raise ArgumentError(f"c is a vector, and so a bias of {size[1]} elements; got shape {view.shape}")
+    if not of_d.is_row_major:
+        raise ArgumentError(
+            "c is a vector, which is added to each row, and out lies by columns, along which kernels read vectors: "
+            "pass an out whose rows are adjacent"
+        )
     as_row = replace(view, shape=(1, *view.shape), strides=(0, *view.strides))
     found = checked_form("c", as_row, element_of("c", view))
     return Form(of_d.is_row_major, found.alignment)

@@ -120,7 +120,7 @@ def problems_of(given: Any) -> list[Problem]:
     """
     if isinstance(given, Problem | Gemm):
         return [_problem(given)]
-    wrong = f"what is tuned must be a Problem, a plan, or several; got {shown(given)}"
+    wrong = f"what is tuned must be a Problem, a pycutlass.Gemm, or several; got {shown(given)}"
     if isinstance(given, str | bytes):
         raise ArgumentTypeError(wrong)
     try:
@@ -139,7 +139,7 @@ def _problem(given: Any) -> Problem:
     if isinstance(given, Gemm):
         return Problem(given.kind, *given.size, given.batch)
     if not isinstance(given, Problem):
-        raise ArgumentTypeError(f"what is tuned must be a Problem, a plan, or several; got {shown(given)}")
+        raise ArgumentTypeError(f"what is tuned must be a Problem, a pycutlass.Gemm, or several; got {shown(given)}")
     return given
 
 

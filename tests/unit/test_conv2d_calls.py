@@ -14,7 +14,7 @@ import pycutlass
 from pycutlass import cutlass
 from pycutlass.epilogue import Row, Scalar, Tensor
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
-from pycutlass.plan import convolutions as module
+from pycutlass.plan import conv_call as module
 from pycutlass.plan.options import KeptPlans
 
 torch = pytest.importorskip("torch")
@@ -145,6 +145,13 @@ def test_scalars_source_bias_and_activation(taps: int) -> None:
     got = pycutlass.conv2d_input(grad, w, X.shape, X, beta=0.5, epilogue=pycutlass.silu, **options)
     exact = F.silu(GRAD.conv2d_input(X.shape, w.double(), grad.double(), **options) + 0.5 * X)
     torch.testing.assert_close(got.double(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_a_bias_of_a_single_channel(taps: int) -> None:
+    w, bias = random(1, 8, taps, taps), torch.randn(1)
+    exact = F.conv2d(X.double(), w.double(), bias.double())
+    torch.testing.assert_close(pycutlass.conv2d(X, w, bias=bias).double(), exact, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("taps", [1, 3])

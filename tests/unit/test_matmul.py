@@ -97,6 +97,18 @@ def test_scalars_source_and_bias() -> None:
     np.testing.assert_allclose(pycutlass.matmul(a, b, c, beta=1, out=c.copy()), product + c, atol=1e-4)
 
 
+def test_a_bias_of_a_single_column_and_of_a_result_by_columns() -> None:
+    a, b = random((108, 7), np.float32), random((7, 1), np.float32)
+    out, bias = np.empty((108, 1), np.float32), random((1,), np.float32)
+    assert pycutlass.matmul(a, b, bias=bias, out=out) is out
+    np.testing.assert_allclose(out, a @ b + bias, atol=1e-4)
+    a, by_columns = random((8, 8), np.float32), np.empty((8, 8), np.float32).T
+    with pytest.raises(ArgumentError, match="out lies by columns"):  # along which it would be added otherwise
+        pycutlass.matmul(a, a, bias=a[0], out=by_columns)
+    by_rows = pycutlass.matmul(a, a, bias=a[0], out=np.empty((8, 8), np.float32))  # as the message says
+    np.testing.assert_allclose(by_rows, a @ a + a[0], atol=1e-4)
+
+
 def test_linear_is_that_of_torch() -> None:
     x, w, bias = random((2, 3, 8), np.float16), random((16, 8), np.float16), random((16,), np.float16)
     exact = np.maximum(x.astype(np.float64) @ w.T + bias, 0)
