@@ -53,7 +53,7 @@ VARIABLES: tuple[Variable, ...] = (
         "what kernels are built for, for example sm_90a",
     ),
     Variable("PYCUTLASS_STRICT", "0", "1: spills, stack frames and serialised wgmma are errors"),
-    Variable("PYCUTLASS_NO_COMPILE", "0", "1: raise instead of compiling; only cached kernels run"),
+    Variable("PYCUTLASS_NO_COMPILE", "0", "1: raise instead of compiling; only compiled kernels run"),
     Variable("PYCUTLASS_JOBS", "from cores and memory", "most compilers to run at once"),
     Variable("CXX", "g++", "host compiler"),
 )

@@ -3,9 +3,9 @@
 `compile_many` does so one by one, as they get done, and takes failures as results.
 
 Read in this order: ``session`` (the story of one call), ``choice`` (what a kernel is built for and by whom, and the
-fields of the cache key), ``tools`` (finding the compilers), ``build`` (one kernel, both sides), ``schedule`` (several
-at once), ``many`` (`compile_many`), ``ahead`` (kernels that a file names) and ``missing`` (kernels that can be neither
-found nor made).
+fields of the cache key), ``installed`` (kernels of the installed package), ``tools`` (finding the compilers), ``build``
+(one kernel, both sides), ``schedule`` (several at once), ``many`` (`compile_many`), ``ahead`` (kernels that a file
+names) and ``missing`` (kernels that can be neither found nor made).
 """
 
 from typing import NoReturn as _NoReturn

@@ -69,7 +69,7 @@ class InstalledKernels:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[Path, str], KernelPackage | CacheError] = {}
+        self._known: dict[tuple[Path, str], KernelPackage | str] = {}
 
     def find(self, fields: Mapping[str, str], backend: str | None) -> Artifact | None:
         """Return the kernel with these fields; None where there is none, or the package is not used.
@@ -85,19 +85,20 @@ class InstalledKernels:
         """
         headers = fields["headers"]
         for state in self.states(headers, backend):
-            if state.package is None or state.reason:
-                _say_unused(state.directory, state.reason, logging.INFO if state.package else logging.WARNING)
-                continue
-            try:
-                artifact = state.package.find(fields)
-            except CacheError as error:
-                damaged = CacheError(f"it is damaged: {error}. {_AGAIN}")
-                with self._lock:
-                    self._known[state.directory, headers] = damaged
-                _say_unused(state.directory, str(damaged))
-                continue
-            if artifact is not None:
-                return artifact
+            reason = state.reason
+            if state.package is not None and not reason:
+                try:
+                    artifact = state.package.find(fields)
+                except CacheError as error:
+                    reason = f"it is damaged: {error}. {_AGAIN}"
+                    with self._lock:
+                        self._known[state.directory, headers] = reason
+                else:
+                    if artifact is not None:
+                        return artifact
+            if reason:
+                level = logging.INFO if _bypassed(backend) else logging.WARNING
+                say_once(f"the package {DISTRIBUTION} in {state.directory} is not used: {reason}", level)
         return None
 
     def states(self, headers: str, backend: str | None) -> Iterator[PackageState]:
@@ -105,8 +106,8 @@ class InstalledKernels:
         bypassed = _bypassed(backend)
         for directory in config.package_directories(_MODULE):
             opened = self._opened(directory, headers)
-            if isinstance(opened, CacheError):
-                yield PackageState(directory, None, str(opened))
+            if isinstance(opened, str):
+                yield PackageState(directory, None, bypassed or opened)
             else:
                 yield PackageState(directory, opened, bypassed)
 
@@ -117,20 +118,17 @@ class InstalledKernels:
             for state in self.states(headers, backend)
         )
 
-    def _opened(self, directory: Path, headers: str) -> KernelPackage | CacheError:
+    def _opened(self, directory: Path, headers: str) -> KernelPackage | str:
+        """Return the package in a directory, or why it is of no use; that stays so in this process."""
         with self._lock:
             known = self._known.get((directory, headers))
             if known is None:
                 try:
                     known = KernelPackage(directory, __version__, headers)
                 except CacheError as error:
-                    known = error
+                    known = str(error)
                 self._known[directory, headers] = known
             return known
-
-
-def _say_unused(directory: Path, reason: str, level: int = logging.WARNING) -> None:
-    say_once(f"the package {DISTRIBUTION} in {directory} is not used: {reason}", level)
 
 
 def _bypassed(backend: str | None) -> str:

@@ -1,8 +1,8 @@
 """Which kernels to compile ahead for whoever has not measured: those that the pick chooses for usual problems.
 
-The problems are those of linear layers and products of square matrices, of the types, layouts and activations below.
-Each has a weight, the product of those of its parts, and a kernel has the weight of all problems that it is chosen for.
-Kernels come in the order of their weights, so whatever number of them is taken, no other so many would serve more.
+The problems are linear layers, low-rank adapters and batches, of the types, layouts and activations below. Each has a
+weight, the product of those of its parts, and a kernel has the weight of all problems that it is chosen for. Kernels
+come in the order of their weights, so that the first few serve more than any others would.
 
 A bias is read as C, by the kernel without one. What an activation computes does not decide which tile is the fastest,
 so tiles are chosen once for all of them. The weights are judgement, not statistics.
@@ -39,7 +39,7 @@ TARGETS: Mapping[str, Mapping[Device, int]] = {
     "sm_80": {Device(0, "NVIDIA A100-SXM4-80GB", 80, 108): 1},
     "sm_86": {Device(0, "NVIDIA GeForce RTX 3090", 86, 82): 2, Device(0, "NVIDIA A10", 86, 72): 1},
     "sm_89": {Device(0, "NVIDIA L40S", 89, 142): 2, Device(0, "NVIDIA GeForce RTX 4090", 89, 128): 1},
-    "sm_90a": {Device(0, "NVIDIA H200", 90, 132): 2, Device(0, "NVIDIA H100 80GB HBM3", 90, 132): 2},
+    "sm_90a": {Device(0, "NVIDIA H200", 90, 132): 1, Device(0, "NVIDIA H100 80GB HBM3", 90, 132): 1},
 }
 
 # Operands with how float32 is multiplied. Results are of the same type, of int8 they are int32, of e4m3 bfloat16.
@@ -71,9 +71,7 @@ _LAYERS = (
     *((1536, 7168), (24576, 1536), (4096, 16), (4096, 64), (16, 4096), (64, 4096)),
 )
 # Matrices in a batch, as attention has them.
-_BATCHES = tuple(
-    (rows, columns, depth) for rows, columns in ((128, 128), (512, 512), (2048, 2048)) for depth in (64, 128)
-)
+_BATCHES = tuple((extent, extent, depth) for extent in (128, 512, 2048) for depth in (64, 128))
 _MATRICES = (4, 32)
 #: What kernels for few rows or columns do not take.
 _LARGE = (4096, 4096, 4096)
