@@ -140,7 +140,7 @@ def test_other_targets_and_numbers_are_refused(arguments: Any, error: type[Excep
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("target", "least"), [("sm_80", 0.84), ("sm_86", 0.78), ("sm_89", 0.84), ("sm_90a", 0.78)])
+@pytest.mark.parametrize(("target", "least"), [("sm_80", 0.78), ("sm_86", 0.74), ("sm_89", 0.82), ("sm_90a", 0.70)])
 def test_share_of_other_problems_that_need_no_compiler(target: str, least: float) -> None:
     """Of problems that the list was not made from, with results by rows, as `matmul` returns them."""
     known = {kernel.source() for kernel in default_kernels(target)}
