@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT, environment, options, without_places, write_json
-from benchmarks.pick_cases import MORE, PARTS, build, considered, kernels, sampled
+from benchmarks.pick_cases import MORE, PARTS, build, compiled, considered, kernels, sampled
 from benchmarks.pick_report import report
 from pycutlass import device
 from pycutlass.cache import KernelCache
-from pycutlass.compiler import compile_many
 
 __all__ = ["KEPT", "main"]
 
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report(given.kept, given.out, quick=given.quick)
 
 
-def _measure(parts: Iterable[str], bundles: Iterable[Path], kept: Path, quick: bool) -> None:
+def _measure(parts: Iterable[str], bundles: Sequence[Path], kept: Path, quick: bool) -> None:
     """Measure all problems of some parts and write a file for each."""
     import torch
 
@@ -67,15 +66,15 @@ def _measure(parts: Iterable[str], bundles: Iterable[Path], kept: Path, quick: b
         os.environ.pop("CXX", None)
     for part in parts:
         shapes, more = (each[:: 8 if quick else 1] for each in (PARTS[part], MORE[part]))
-        made = kernels([*shapes, *more])
-        failed = [str(done.result) for done in compile_many(made) if isinstance(done.result, Exception)]
-        compiled = {kernel.source().text: kernel.artifacts for kernel in made if kernel.artifacts}
+        made = kernels([*shapes, *more], gpu)
+        failed = compiled(made, is_known=bool(bundles))
+        artifacts = {kernel.source().text: kernel.artifacts for kernel in made if kernel.artifacts}
         record: dict[str, Any] = {"part": part, "environment": here, "not_built": failed, "problems": []}
         for shape in (*shapes, *more):
             is_whole = shape not in more
             try:
                 ranked = considered(shape, gpu) if is_whole else sampled(shape, gpu)
-                outcome = Contest(shape, ranked, compiled).outcome(finals=is_whole)
+                outcome = Contest(shape, ranked, artifacts).outcome(finals=is_whole)
             except Exception as error:  # it is reported, and the other problems are still measured
                 reason = without_places(f"{type(error).__name__}: {error}")[:500]
                 record["problems"].append({"shape": shape.name, "error": reason})

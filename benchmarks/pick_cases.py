@@ -12,14 +12,27 @@ from pycutlass import cutlass
 from pycutlass.cache import KernelCache
 from pycutlass.compiler import compile_many
 from pycutlass.device import Device
-from pycutlass.operation import Operation
+from pycutlass.errors import NotCompiledError
+from pycutlass.operation import Operation, ReductionOperation
 from pycutlass.plan import GemmKind, ranking
 from pycutlass.plan.forms import Form
 from pycutlass.plan.kinds import Wanted, kind_of
 from pycutlass.plan.pick import Ranked
 from pycutlass.types import element
 
-__all__ = ["FACTOR", "GPU", "MORE", "PARTS", "build", "considered", "kernels", "kind", "sampled", "shapes_of"]
+__all__ = [
+    "FACTOR",
+    "GPU",
+    "MORE",
+    "PARTS",
+    "build",
+    "compiled",
+    "considered",
+    "kernels",
+    "kind",
+    "sampled",
+    "shapes_of",
+]
 
 #: What is picked for where a bundle is made without a GPU.
 GPU = Device(0, "NVIDIA H200", 90, 132)
@@ -84,26 +97,38 @@ def sampled(shape: Shape, gpu: Device = GPU) -> list[Ranked]:
     return every[:_LIKELY] + random.Random(f"{shape}").sample(others, min(_OTHERS, len(others)))
 
 
-def kernels(shapes: Iterable[Shape]) -> list[Operation]:
-    """Return the kernels of all that is measured, one for each text."""
+def kernels(shapes: Iterable[Shape], gpu: Device = GPU) -> list[Operation]:
+    """Return the kernels of all that is measured on a GPU, one for each text."""
     found: dict[str, Operation] = {}
     for shape in shapes:
-        for each in considered(shape) if shape in _WHOLE else sampled(shape):
+        for each in considered(shape, gpu) if shape in _WHOLE else sampled(shape, gpu):
             for kernel in each.candidate.kernels:
                 found.setdefault(kernel.source().text, kernel)
     return list(found.values())
 
 
+def compiled(made: Sequence[Operation], *, is_known: bool = False) -> list[str]:
+    """Compile kernels for an H100 or H200, and return what failed; where they are `is_known`, take what the cache has.
+
+    Reductions are compiled apart: beside one, each GEMM gets a kernel of partial sums as well, which most do not need.
+    """
+    failures: list[str] = []
+    native = [each for each in made if each.source().native]
+    reductions = [each for each in made if isinstance(each, ReductionOperation)]
+    others = [each for each in made if each not in native and each not in reductions]
+    for target, chosen in (("sm_90a", native), ("sm_90", others), ("sm_90", reductions)):
+        for each in ([kernel] for kernel in chosen) if is_known else (chosen,):
+            try:
+                results = [done.result for done in compile_many(each, target=target)]
+            except NotCompiledError as error:  # one that is missing does not keep the others from being measured
+                results = [error]
+            failures += [str(result)[:2000] for result in results if isinstance(result, Exception)]
+    return failures
+
+
 def build(parts: Sequence[str], bundle: Path) -> list[str]:
     """Compile the kernels of some parts for an H200, write them to `bundle`, and return what failed."""
-    failures: list[str] = []
-    keys: set[str] = set()
     every = kernels([*shapes_of(parts), *(shape for part in parts for shape in MORE[part])])
-    for target, native in (("sm_90a", True), ("sm_90", False)):
-        chosen = [each for each in every if each.source().native is native]
-        for done in compile_many(chosen, target=target):
-            if isinstance(done.result, Exception):
-                failures.append(str(done.result)[:2000])
-        keys |= {artifact.key for each in chosen for artifact in each.artifacts.values()}
-    KernelCache().export(bundle, keys)
+    failures = compiled(every)
+    KernelCache().export(bundle, {artifact.key for each in every for artifact in each.artifacts.values()})
     return failures

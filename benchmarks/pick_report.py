@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.common import Report, number
 from benchmarks.pick_cases import FACTOR, GPU, MORE, PARTS, kind
-from benchmarks.pick_shapes import FITTED, HELD_OUT, SEED, Shape
+from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, SEED, Shape
 from pycutlass.device import Device
 from pycutlass.plan import pick
 
@@ -22,8 +22,9 @@ _ABOUT = (
     f"The default pick, which measures nothing, against the fastest of all candidates that are predicted to take at "
     f"most {FACTOR} times as long as the best, each call alone with a cold L2 cache. Problems were drawn with a seed "
     f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones, and its constants "
-    f"are adjusted to the {len(FITTED)} others. Parts are measured on different days; what is below is of all parts "
-    f"that have been measured. torch is torch.matmul, torch._int_mm or torch._scaled_mm, which call cuBLAS."
+    f"are adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more. Parts are measured on "
+    f"different days; what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm or "
+    f"torch._scaled_mm, which call cuBLAS."
 )
 _WORST = 12
 
@@ -94,7 +95,7 @@ def report(kept: Path, out: Path, *, quick: bool = False) -> int:
     problems = measured(kept)
     if not problems:
         raise SystemExit(f"{kept} has no times: measure some parts first")
-    held_out, fitted = set(HELD_OUT), set(FITTED)
+    held_out, fitted = set(HELD_OUT), {*FITTED, *MORE_FITTED}
     judged = [each for each in problems if each.shape in held_out]
     shares = _shares(judged)
     if shares:
@@ -105,6 +106,7 @@ def report(kept: Path, out: Path, *, quick: bool = False) -> int:
         made.check("pick against torch, geometric mean", _mean(ratios), 0.98, "x", at_least=True)
         made.check("pick against torch, the slowest", min(ratios), 0.85, "x", at_least=True)
     made.check("candidates with wrong results", sum(len(each.wrong) for each in problems), 0, "")
+    made.check("problems and candidates that could not be measured", _failures(kept), 0, "")
     for title, chosen in (("Held-out problems", held_out), ("Problems that the model is adjusted to", fitted)):
         rows = _rows([each for each in problems if each.shape in chosen])
         made.table(title, ("types and layouts", "problems", *_COLUMNS), rows, _NOTE)
@@ -137,6 +139,16 @@ def _rows(problems: Sequence[Measured]) -> Iterator[list[str]]:
 def _worst_row(each: Measured) -> list[str]:
     fastest = min(each.times, key=lambda name: each.times[name])
     return [each.shape.name, number(each.share or 0), each.pick, fastest, number(each.best)]
+
+
+def _failures(kept: Path) -> int:
+    """Return how many problems, kernels and candidates gave no time, for whatever reason but a wrong result."""
+    count = 0
+    for path in kept.glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        count += len(record["not_built"])
+        count += sum(1 if "error" in each else len(each.get("failed", ())) for each in record["problems"])
+    return count
 
 
 def _keep_places(made: Report, kept: Path) -> None:

@@ -69,7 +69,7 @@ def ranking(
     >>> kind = GemmKind(row, row, row, row, f16, f16, f32, pycutlass.MathOperation.multiply_add, functor)
     >>> best = ranking(kind, 4096, 4096, 4096, gpu=Device(0, "NVIDIA H200", 90, 132))[0]
     >>> best.candidate.operation.tile_description.threadblock_shape
-    (256, 128, 64)
+    (128, 128, 64)
     """
     predicted = _predicted(kind, m, n, k, batch, gpu)
     return tuple(predicted.ranked(place) for place in predicted.supported())

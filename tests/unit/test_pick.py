@@ -41,10 +41,10 @@ def place(of: tuple[Ranked, ...], way: str, tile: tuple[int, int, int]) -> tuple
 
 
 def test_recorded_winners_are_near_the_top() -> None:
-    """What was the fastest of all on an H200 is predicted to take at most 1.16 times as long as the pick.
+    """What was the fastest of all on an H200 is predicted to take at most 1.12 times as long as the pick.
 
-    These were measured back to back, and the model predicts launches that find a cold L2 cache, so that it takes small
-    problems to need longer. How well it picks for problems that nothing was adjusted to, benchmarks/pick.py says.
+    The constants were fitted to these measurements: this says that the model can tell them, not how well it picks for
+    other problems, which benchmarks/pick.py says.
     """
     errors, places = [], []
     for kind, recorded in recorded_winners():
@@ -52,18 +52,18 @@ def test_recorded_winners_are_near_the_top() -> None:
         before, winner = place(ranked, recorded.way, recorded.tile)
         places.append(before)
         errors.append(winner.microseconds / recorded.microseconds)
-        assert before < 12, (recorded, ranked[0])
-        assert winner.microseconds <= 1.16 * ranked[0].microseconds, (recorded, ranked[0])
-        assert 0.9 <= errors[-1] <= 1.26, recorded
+        assert before < 10, (recorded, ranked[0])
+        assert winner.microseconds <= 1.12 * ranked[0].microseconds, (recorded, ranked[0])
+        assert 0.9 <= errors[-1] <= 1.18, recorded
     spread = math.exp(math.sqrt(statistics.fmean(math.log(error) ** 2 for error in errors)))
     print(f"{len(errors)} winners: off by a factor of {spread:.3f} in the root mean square; places {sorted(places)}")
     assert len(errors) >= 45
-    assert spread <= 1.12
-    assert statistics.median(places) <= 2
+    assert spread <= 1.08
+    assert statistics.median(places) <= 1
 
 
 def test_ways_to_divide_the_work_are_told_apart() -> None:
-    """Of the ways that were measured for a problem, the one that the model prefers is at most 1.18 times as slow."""
+    """Of the ways that were measured for a problem, the one that the model prefers is at most 1.05 times as slow."""
     errors, best = [], {}
     for recorded in recorded_ways():
         _, likely = place(ranking(tnt(), *recorded.size, gpu=H200), recorded.way, recorded.tile)
@@ -77,7 +77,7 @@ def test_ways_to_divide_the_work_are_told_apart() -> None:
     speeds = [min(measured for _, measured in ways) / min(ways)[1] for ways in best.values()]
     print(f"pick among recorded ways: {statistics.geometric_mean(speeds):.3f} of the best, at least {min(speeds):.3f}")
     assert statistics.geometric_mean(speeds) >= 0.985
-    assert min(speeds) >= 0.85
+    assert min(speeds) >= 0.95
 
 
 @pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.name)
@@ -138,7 +138,7 @@ def test_a_batch_is_one_launch() -> None:
 
 
 def test_one_that_is_compiled_is_preferred_where_it_adds_up_alike() -> None:
-    size = (4096, 4096, 4096)
+    size = (64, 2048, 128)  # of which there are both, alike and unlike
     ranked = ranking(tnt(), *size, gpu=H200)
     best = ranked[0]
     near = [each.candidate for each in ranked[1:] if each.microseconds <= 1.01 * best.microseconds]

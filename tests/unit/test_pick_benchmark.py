@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ sys.path.append(str(ROOT))  # the benchmarks are not installed with the package
 
 from benchmarks import common, pick, pick_cases, pick_report  # noqa: E402
 from benchmarks.pick_shapes import FITTED, HELD_OUT, MORE_FITTED, Shape  # noqa: E402
+from pycutlass.errors import NotCompiledError  # noqa: E402
+from pycutlass.operation import ReductionOperation  # noqa: E402
 
 ENVIRONMENT = {"date": "2026-01-02 03:04 UTC", "commit": "0123456789ab", "GPU": "NVIDIA H200"}
 
@@ -115,6 +118,40 @@ def test_wrong_results_miss_a_limit(tmp_path: Path) -> None:
     assert pick_report.report(folder, tmp_path / "out") == 1
     checks = json.loads((tmp_path / "out" / "pick.json").read_text())["checks"]
     assert [check["passed"] for check in checks if "wrong" in check["what"]] == [False]
+
+
+@pytest.mark.parametrize("hidden", [{"error": "BenchmarkError: no candidate ran"}, {"failed": {"another": "why"}}])
+def test_what_gave_no_time_misses_a_limit(tmp_path: Path, hidden: dict[str, Any]) -> None:
+    shapes = [each for each in pick_cases.PARTS["bf16-tnt"] if each in set(HELD_OUT)][:2]
+
+    def times(shape: Shape) -> dict[str, float]:
+        return {pick_cases.considered(shape)[0].candidate.name: 10.0}
+
+    assert pick_report.report(kept(tmp_path, times, shapes), tmp_path / "out") == 0
+    assert pick_report.report(kept(tmp_path, times, shapes, **hidden), tmp_path / "out") == 1
+
+
+def test_reductions_are_compiled_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside one, `compile_many` makes a kernel of partial sums of each GEMM: twice the work."""
+    asked: list[tuple[str, list[Any]]] = []
+    monkeypatch.setattr(pick_cases, "compile_many", lambda chosen, *, target: asked.append((target, chosen)) or ())
+    made = pick_cases.kernels(pick_cases.PARTS["bf16-tnt"])
+    assert pick_cases.compiled(made) == []
+    assert sum(len(chosen) for _, chosen in asked) == len(made)
+    assert all(len(part) == 1 for _, chosen in asked for each in chosen for part in [each.parts(chosen)])
+    assert any(isinstance(each, ReductionOperation) for each in made)
+
+
+def test_what_a_bundle_lacks_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pick_cases.kernels(pick_cases.PARTS["e4m3-tnt"])[:4]
+
+    def compile_many(chosen: list[Any], *, target: str) -> list[Any]:
+        if made[1] in chosen:
+            raise NotCompiledError("the cache does not have it")
+        return [SimpleNamespace(result=None) for _ in chosen]
+
+    monkeypatch.setattr(pick_cases, "compile_many", compile_many)
+    assert pick_cases.compiled(made, is_known=True) == ["the cache does not have it"]
 
 
 def test_nothing_kept_is_no_report(tmp_path: Path) -> None:
