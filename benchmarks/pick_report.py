@@ -22,9 +22,9 @@ _ABOUT = (
     f"The default pick, which measures nothing, against the fastest of all candidates that are predicted to take at "
     f"most {FACTOR} times as long as the best, each call alone with a cold L2 cache. Problems were drawn with a seed "
     f"({SEED}) before anything was fitted: the model is judged by the {len(HELD_OUT)} held-out ones, and its constants "
-    f"are adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more. Parts are measured on "
-    f"different days; what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm or "
-    f"torch._scaled_mm, which call cuBLAS."
+    f"are adjusted to the {len(FITTED)} others, and to some candidates of {len(MORE_FITTED)} more. Parts are measured "
+    f"on different days; what is below is of all parts that have been measured. torch is torch.matmul, torch._int_mm "
+    f"or torch._scaled_mm, which call cuBLAS."
 )
 _WORST = 12
 
