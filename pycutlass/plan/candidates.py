@@ -19,7 +19,7 @@ from pycutlass.operation import GemmOperationUniversal, tile_descriptions
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
 
-__all__ = ["candidates"]
+__all__ = ["ampere_tiles", "candidates", "checked_capability", "native_tiles"]
 
 _OpClass = _core.OpClass
 _PINGPONG, _COOPERATIVE = KernelSchedule.Pingpong, KernelSchedule.Cooperative
@@ -111,29 +111,64 @@ def candidates(kind: GemmKind, capability: int, batched: bool = False) -> tuple[
     """
     if not isinstance(kind, GemmKind):
         raise ArgumentTypeError(f"kind must be a GemmKind, got {type(kind).__name__}")
-    known = as_int(capability)
-    if known is None:
-        raise ArgumentTypeError(f"capability must be an integer such as 80 or 90, got {shown(capability)}")
-    if known < _LEAST_CAPABILITY:
-        raise ArgumentError(f"kernels are for compute capability {_LEAST_CAPABILITY} or newer, got {known}")
+    known = checked_capability(capability)
     native = tuple(_native(kind, batched)) if known in SM90.shared_memory else ()
     whole = native or tuple(_ampere(kind, known, batched))
     return tuple(dict.fromkeys((*whole, *_gemv(kind))))
 
 
-def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
-    """Yield Hopper-native candidates."""
-    like = _first_native(kind)
-    if like is None:
-        return
-    tiles: dict[Any, list[TileDescription]] = {}  # of different depths, the usual one first
-    for tile in tile_descriptions(like):
-        tiles.setdefault((*_plane(tile), *_cluster(tile)), []).append(tile)
+def checked_capability(capability: Any) -> int:
+    """Return a compute capability that there are kernels for, or raise."""
+    known = as_int(capability)
+    if known is None:
+        raise ArgumentTypeError(f"capability must be an integer such as 80 or 90, got {shown(capability)}")
+    if known < _LEAST_CAPABILITY:
+        raise ArgumentError(f"kernels are for compute capability {_LEAST_CAPABILITY} or newer, got {known}")
+    return known
+
+
+def native_tiles(kind: GemmKind) -> Iterator[TileDescription]:
+    """Yield the Hopper-native tiles that are worth considering for a kind of GEMM; none where there are no kernels."""
+    tiles = _tiles_by_plane(kind)
     for schedule, rows, widths, clusters in _NATIVE:
         for columns, cluster in itertools.product(widths, clusters):
             deep = schedule is _PINGPONG and rows == 64 and columns <= _DEEP_COLUMNS and cluster == (1, 1)
-            for tile in tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]:
-                yield from _visited(kind, tile)
+            yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
+
+
+def ampere_tiles(kind: GemmKind, capability: int) -> Iterator[list[TileDescription]]:
+    """Yield Ampere-style tiles, each with the numbers of stages that are worth considering, the usual one first.
+
+    Capabilities that have no limit of shared memory of their own take 80's.
+    """
+    like = _first_ampere(kind)
+    if like is None:
+        return
+    limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
+    found: dict[tuple[Any, ...], list[TileDescription]] = {}
+    for tile in tile_descriptions(like, limited):
+        found.setdefault((tile.threadblock_shape, tile.warp_count), []).append(tile)
+    for tiles in found.values():
+        yield sorted(tiles, key=lambda tile: _STAGES.index(tile.stages or _STAGES[0]))[:_MOST_STAGES]
+
+
+@lru_cache(maxsize=1)  # asked twice for each list of candidates
+def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
+    """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
+    like = _first_native(kind)
+    tiles: dict[Any, list[TileDescription]] = {}
+    for tile in () if like is None else tile_descriptions(like):
+        tiles.setdefault((*_plane(tile), *_cluster(tile)), []).append(tile)
+    return tiles
+
+
+def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
+    """Yield Hopper-native candidates."""
+    tiles = _tiles_by_plane(kind)
+    if not tiles:
+        return
+    for tile in native_tiles(kind):
+        yield from _visited(kind, tile)
     swapped = _first_native(kind, swap_ab=True)
     if swapped is not None:
         yield from _swapped(kind, swapped, batched)
@@ -161,16 +196,8 @@ def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Ite
 
 
 def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidate]:
-    """Yield Ampere-style candidates; capabilities that have no limit of shared memory of their own take 80's."""
-    like = _first_ampere(kind)
-    if like is None:
-        return
-    limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
-    found: dict[tuple[Any, ...], list[TileDescription]] = {}
-    for tile in tile_descriptions(like, limited):
-        found.setdefault((tile.threadblock_shape, tile.warp_count), []).append(tile)
-    for tiles in found.values():
-        staged = sorted(tiles, key=lambda tile: _STAGES.index(tile.stages or _STAGES[0]))[:_MOST_STAGES]
+    """Yield Ampere-style candidates."""
+    for staged in ampere_tiles(kind, capability):
         plane = staged[0].threadblock_shape[:2]
         for tile in staged:
             for swizzle in _SWIZZLES[:2] if plane[0] * plane[1] >= _LARGE else _SWIZZLES[:1]:

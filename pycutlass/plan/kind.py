@@ -7,10 +7,10 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import public
-from pycutlass.enums import MathOperation
+from pycutlass.enums import MathOperation, SchedulerMode
 from pycutlass.epilogue import Epilogue
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
-from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation import GemmOperationGrouped, GemmOperationUniversal
 
 __all__ = ["GemmKind"]
 
@@ -92,3 +92,16 @@ class GemmKind:
             A, B = (replace(each, element=_core.tfloat32) for each in (A, B))
         operands = A, B, self.C, self.epilogue
         return GemmOperationUniversal(capability, tile, *operands, swizzling_functor, D, swap_ab)
+
+    def group(self, tile: TileDescription, precompute_mode: SchedulerMode) -> GemmOperationGrouped:
+        """Return the kernel of groups with a tile; C and D, which such a kernel describes as one, must be equal.
+
+        Raises
+        ------
+        DescriptionError
+            There is none.
+        """
+        assert self.D == self.C
+        capability = 90 if tile.is_sm90 else 80
+        operands = self.A, self.B, self.C, self.epilogue
+        return GemmOperationGrouped(capability, tile, *operands, precompute_mode=precompute_mode)

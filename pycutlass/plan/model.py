@@ -107,6 +107,35 @@ class Model:
         )
         return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, adding)
 
+    def predict_group(self, sizes: Floats, counts: Floats) -> Prediction:
+        """Return how long each candidate takes as the kernel of a group, whose tiles share the waves.
+
+        Parameters
+        ----------
+        sizes : array of shape (sizes, 3)
+            M, N and K of the problems, 1 or more.
+        counts : array of shape (sizes,)
+            How many problems there are of each size.
+        """
+        f, count = self.features, counts[:, None]
+        m, n, k = (sizes[:, axis, None] for axis in range(3))
+        rows, columns = np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n)
+        along_m = _up(np.ceil(rows / f.rows), f.cluster_rows)
+        along_n = _up(np.ceil(columns / f.columns), f.cluster_columns)
+        of_size = along_m * along_n * count
+        tiles, k_tiles = of_size.sum(axis=0), np.maximum(np.ceil(k / f.depth), 1.0)
+        depth = (of_size * k_tiles).sum(axis=0) / tiles  # of a tile, on average: which is whose does not matter
+        multiplying = self._multiplying(tiles, depth, np.zeros_like(f.is_stream_k))
+        power = tiles * depth * self._macs_of_depth / self._sustained
+        of_a, of_b, of_d = (x * y * each for x, y, each in zip((m, k, m), (k, n, n), self._bytes, strict=True))
+        once = np.broadcast_to(of_a + of_b, along_m.shape)
+        stays = once <= _L2_SHARE * self.constants.l2_bytes
+        read = np.where(stays, once, self._read(of_a, of_b, along_m, along_n))
+        memory = self._delivered((count * (read + of_d)).sum(axis=0), float((count * (of_a + of_b + of_d)).sum()))
+        work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
+        total = (self._start + work) * self._margin
+        return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, np.zeros_like(tiles))
+
     def _multiplying(self, tiles: Floats, k_tiles: Floats, divided: Bools) -> Floats:
         """Return the microseconds of all waves of tiles."""
         wave, depth, last_wave, last_depth = self._wave, self._depth, self._last_wave, self._last_depth
@@ -136,14 +165,22 @@ class Model:
         An operand that does not stay in the L2 cache is read again for each group of tiles that work at the same time
         along the other; a swizzle makes such a group a square rather than a strip.
         """
-        f, g = self.features, self.constants
+        g = self.constants
         per_a, per_b, per_d = self._bytes
         of_a, of_b, of_d = m * k * per_a, k * n * per_b, m * n * per_d
         least = batches * (of_a + of_b + of_d)
-        start = g.dram_start_us * min(1.0, least / g.dram_start_bytes)
-        kept = _L2_SHARE * g.l2_bytes
-        if of_a + of_b <= kept:
-            return np.full(len(self.candidates), least / (g.dram_gb_per_s * 1e3) + start)
+        if of_a + of_b <= _L2_SHARE * g.l2_bytes:
+            return np.full(len(self.candidates), self._delivered(least, least))
+        return self._delivered(batches * (self._read(of_a, of_b, along_m, along_n) + of_d), least)
+
+    def _delivered(self, moved: Any, least: float) -> Any:
+        """Return the microseconds in which memory delivers or takes so many bytes, of which `least` are different."""
+        g = self.constants
+        return moved / (g.dram_gb_per_s * 1e3) + g.dram_start_us * min(1.0, least / g.dram_start_bytes)
+
+    def _read(self, of_a: Any, of_b: Any, along_m: Floats, along_n: Floats) -> Floats:
+        """Return how many bytes of A and B are read of memory, which do not both stay in the L2 cache."""
+        f, kept = self.features, _L2_SHARE * self.constants.l2_bytes
         shorter, longer = np.minimum(along_m, along_n), np.maximum(along_m, along_n)
         across = np.minimum(shorter, f.swizzle * np.maximum(1.0, np.ceil(self._places / (f.swizzle * longer))))
         along = np.maximum(np.minimum(longer, np.floor(self._places / across)), 1.0)
@@ -151,10 +188,9 @@ class Model:
         by_rows = np.ceil(along_n / np.where(is_flat, along, across))  # how often the rows of the kernel are read
         by_columns = np.ceil(along_m / np.where(is_flat, across, along))
         of_rows, of_columns = np.where(f.is_transposed, of_b, of_a), np.where(f.is_transposed, of_a, of_b)
-        read = (
+        result: Floats = (
             np.where(of_rows > kept, by_rows, 1.0) * of_rows + np.where(of_columns > kept, by_columns, 1.0) * of_columns
         )
-        result: Floats = (batches * (read + of_d)) / (g.dram_gb_per_s * 1e3) + start
         return result
 
     def _adding(self, m: int, n: int, tiles: Floats, divided: Bools) -> Floats:
