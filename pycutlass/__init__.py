@@ -51,6 +51,8 @@ if _typing.TYPE_CHECKING:
     from pycutlass import compiler
     from pycutlass.arguments import Conv2dArguments, GemmGroupedArguments, ReductionArguments
     from pycutlass.plan.gemm import Gemm
+    from pycutlass.plan.grouped_gemm import GroupedGemm
+    from pycutlass.plan.grouped_matmul import grouped_matmul
     from pycutlass.plan.matmul import linear, matmul
     from pycutlass.timing import DeviceTimer
     from pycutlass.tuning import tune
@@ -69,6 +71,7 @@ __all__ = [
     "GemmOperationUniversal",
     "GemmProblemSize",
     "GroupMode",
+    "GroupedGemm",
     "KernelSchedule",
     "LinearCombination",
     "LinearCombinationClamp",
@@ -97,6 +100,7 @@ __all__ = [
     "gelu_tanh",
     "get_allocated_size",
     "get_memory_pool",
+    "grouped_matmul",
     "hardswish",
     "identity",
     "interleave_columns",
@@ -145,6 +149,8 @@ _LATER = {
     **dict.fromkeys(("Conv2dArguments", "GemmGroupedArguments", "ReductionArguments"), "arguments"),
     "DeviceTimer": "timing",
     "Gemm": "plan.gemm",
+    "GroupedGemm": "plan.grouped_gemm",
+    "grouped_matmul": "plan.grouped_matmul",
     **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
     "tune": "tuning",
 }

@@ -12,7 +12,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.types import Element
 
-__all__ = ["checked"]
+__all__ = ["checked", "checked_group"]
 
 _GUARD = 16  # rows above and below D, which nothing may write to
 _CANARY = 77
@@ -39,19 +39,59 @@ def checked(plan: Any, seed: int) -> float:
     if np.any(beside.astype(np.float64) != _CANARY):
         raise ArgumentError(f"{plan.operation.procedural_name()} wrote beside D, within {_GUARD} rows of it")
     candidate = plan._choices.of(m)
-    operation = candidate.operation
-    scalars = dict(zip(kind.epilogue.scalar_names, operation.epilogue_type(**plan._scalars).values, strict=False))
     arrays = {"A": a, "B": b} | ({} if c is None else {"C": c})
-    exact = reference.gemm_outputs(operation, arrays, scalars, exact=True)["D"]
     slices = 1 if candidate.is_parallel else candidate.split_k_slices
+    return _compared(candidate.operation, arrays, plan._scalars, found, f"{m}x{n}x{k}", slices)
+
+
+def checked_group(plan: Any, seed: int) -> float:
+    """Return the same of a plan of groups, for the sizes that it was made with."""
+    kind, sizes = plan.kind, [tuple(each) for each in plan._sizes.tolist()]
+    if kind.epilogue.ports or not kind.D.is_row_major:
+        raise ArgumentError(
+            "check is for a D by rows and for epilogues without tensors of their own: compare with numpy"
+        )
+    rng = np.random.default_rng(seed)
+    columns = kind.epilogue.columns
+    As = [_random(rng, (m, k), kind.A.type, kind.A.is_row_major) for m, _, k in sizes]
+    Bs = [_random(rng, (k, n), kind.B.type, kind.B.is_row_major) for _, n, k in sizes]
+    Cs = [_random(rng, (m, n), kind.C.type, True) for m, n, _ in sizes] if plan._reads_c else None
+    around = [np.full((m + 2 * _GUARD, columns(n)), _CANARY, kind.D.type.dtype) for m, n, _ in sizes]
+    here = [_moved(each, plan._device) for each in around]
+    inside = [slice(_GUARD, _GUARD + m) for m, _, _ in sizes]
+    moved = [[_moved(each, plan._device) for each in arrays] for arrays in (As, Bs)]
+    plan.run_once(
+        *moved,
+        None if Cs is None else [_moved(each, plan._device) for each in Cs],
+        [each[rows] for each, rows in zip(here, inside, strict=True)],
+    )
+    single, worst = plan.operation.single, 0.0
+    for number, (m, n, k) in enumerate(sizes):
+        got = _fetched(here[number], around[number])
+        if np.any(np.delete(got, inside[number], 0).astype(np.float64) != _CANARY):
+            raise ArgumentError(
+                f"{plan.operation.procedural_name()} wrote beside D of problem {number}, within {_GUARD} rows of it"
+            )
+        arrays = {"A": As[number], "B": Bs[number]} | ({} if Cs is None else {"C": Cs[number]})
+        found = got[inside[number]].astype(np.float64)
+        if m and n:
+            worst = max(worst, _compared(single, arrays, plan._scalars, found, f"{m}x{n}x{k}, problem {number}"))
+    return worst
+
+
+def _compared(
+    operation: Any, arrays: dict[str, Any], given: dict[str, Any], found: NDArray[Any], what: str, slices: int = 1
+) -> float:
+    """Return the largest error of D in parts of what rounding explains; raise ArgumentError where it is more."""
+    scalars = dict(zip(operation.epilogue_functor.scalar_names, operation.epilogue_type(**given).values, strict=False))
+    exact = reference.gemm_outputs(operation, arrays, scalars, exact=True)["D"]
     scale = max(1.0, abs(float(scalars.get("alpha", 1.0))))
-    relative, absolute = reference.tolerance(operation, max(k, 1), scale, slices)
-    allowed = absolute + relative * np.abs(exact)
-    error = float(np.max(np.abs(found - exact) / allowed, initial=0.0))
+    relative, absolute = reference.tolerance(operation, max(arrays["A"].shape[-1], 1), scale, slices)
+    error = float(np.max(np.abs(found - exact) / (absolute + relative * np.abs(exact)), initial=0.0))
     if not error <= 1:
         raise ArgumentError(
-            f"{operation.procedural_name()} is wrong for {m}x{n}x{k}: the largest error is {error:.3g} times what "
-            f"rounding explains"
+            f"{operation.procedural_name()} is wrong for {what}: the largest error is {error:.3g} times what rounding "
+            f"explains"
         )
     return error
 

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pycutlass import compiler
-from pycutlass.calls import public, shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.calls import public
+from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
 from pycutlass.plan.building import build_for
@@ -30,11 +30,10 @@ from pycutlass.plan.readings import (
     device_of,
     element_of,
     form_of_c,
-    is_number,
-    named_inputs,
     needs_source,
     packed_form,
     place,
+    scalars_of,
     size_of,
 )
 from pycutlass.spec import view_of
@@ -124,31 +123,10 @@ class Gemm:
             raise ArgumentError(about_c(c, beta))
         self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
-        self._take_inputs(alpha, beta, epilogue_inputs)
+        self._scalars = scalars_of(self.kind.epilogue, alpha, beta, epilogue_inputs)
         self._reads_c = c is not None
         self._choices = Choices(self.kind, size[1:], batch, self._device)
         self._start()
-
-    def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
-        """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
-        names = {port.name for port in self.kind.epilogue.ports}
-        known = tuple(self.kind.epilogue.scalar_names)
-        given = named_inputs(inputs)
-        unknown = sorted(set(given) - names - set(known))
-        if unknown:
-            raise ArgumentTypeError(
-                f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {self.kind.epilogue!r} takes "
-                f"{', '.join((*sorted(names), *known)) or 'none'}"
-            )
-        scalars = {name: value for name, value in given.items() if name in known}
-        for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
-            if name in known:
-                scalars.setdefault(name, value)
-            elif not is_number(value, usual):
-                raise ArgumentError(
-                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
-                )
-        self._scalars: dict[str, Any] = scalars
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
@@ -178,7 +156,7 @@ class Gemm:
         """The kernel for the M that the plan was made with."""
         return self.candidate.operation
 
-    def candidates(self) -> tuple[Ranked, ...]:
+    def candidates(self) -> tuple[Ranked[Candidate], ...]:
         """Return all kernels that take the problem, the likely fastest first."""
         return tuple(ranking(self.kind, *self._size, self._batch, self._choices.gpu))
 

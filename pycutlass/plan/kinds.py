@@ -55,7 +55,13 @@ class Wanted:
         return element(cutlass.bfloat16) if a.is_float8 else element(cutlass.int32) if a.is_integer else a
 
 
-def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form], wanted: Wanted) -> GemmKind:
+def kind_of(
+    a: Element,
+    b: Element,
+    forms: tuple[Form, Form, Form | None, Form],
+    wanted: Wanted,
+    names: tuple[str, str] = ("a", "b"),
+) -> GemmKind:
     """Return the kind of GEMM of operands of types `a` and `b`.
 
     Parameters
@@ -66,6 +72,8 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
         Of A, B, C and D; the C of None is like D.
     wanted : Wanted
         What the caller asks for.
+    names : tuple of 2 str
+        What the caller calls A and B.
 
     Raises
     ------
@@ -74,7 +82,7 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
     DescriptionError
         An epilogue that cannot be computed or written so.
     """
-    _check_types(a, b)
+    _check_types(a, b, names)
     check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
     out = wanted.output(a)
@@ -104,13 +112,13 @@ def _description(of: Element, form: Form) -> TensorDescription:
     return TensorDescription(of.tag, layout, min(form.alignment, 128 // of.bits))
 
 
-def _check_types(a: Element, b: Element) -> None:
+def _check_types(a: Element, b: Element, names: tuple[str, str]) -> None:
     if a is b or (a.is_byte and b.is_byte) or (a.is_float8 and b.is_float8):
         return
     wider = a if a.bits > b.bits else b
     raise ArgumentError(
-        f"a is {a.dtype_name} and b is {b.dtype_name}: kernels multiply equal types, int8 with uint8, and one float of "
-        f"8 bits with another. Convert one, for example to {wider.dtype_name}"
+        f"{names[0]} is {a.dtype_name} and {names[1]} is {b.dtype_name}: kernels multiply equal types, int8 with "
+        f"uint8, and one float of 8 bits with another. Convert one, for example to {wider.dtype_name}"
     )
 
 

@@ -17,7 +17,7 @@ from pycutlass.plan.shortcut import Shortcut, known, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["linear", "matmul"]
+__all__ = ["check_gradients", "check_with_plan", "linear", "matmul", "options_refused", "precision_of"]
 
 #: Plans that `matmul` made, by all that tells kinds of products apart: those of a program that runs for long with ever
 #: other shapes must not fill memory, and the ones that are used go to the end, so that the others are dropped first.
@@ -109,18 +109,17 @@ def matmul(
         )
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
-        _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})
+        options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
+        check_with_plan(plan, Gemm, options, epilogue_inputs or {})
     key: Any = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
     if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
-        precision = _precision(precision, a)
+        precision = precision_of(precision, a)
         try:
             key = (tensors, given, precision)
             shortcut = known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
-            raise ArgumentTypeError(
-                f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
-            ) from error
+            raise options_refused("matmul", error) from error
         if shortcut is not None:
             return shortcut.run(a, b, c, out, stream)
     views = {"a": wrap("a", a), "b": wrap("b", b)}
@@ -128,8 +127,8 @@ def matmul(
     for name, tensor in (("c", c), ("out", out)):
         if tensor is not None:
             views[name] = wrap(name, tensor)
-    _check_gradients(views)
-    precision = _precision(precision, a)
+    check_gradients(views)
+    precision = precision_of(precision, a)
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
     result = Result(product, out, views.get("out"), allow_copy)
@@ -203,7 +202,7 @@ def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any]:
     return c, beta
 
 
-def _check_gradients(views: Mapping[str, TensorView]) -> None:
+def check_gradients(views: Mapping[str, TensorView]) -> None:
     """Refuse tensors whose gradients would be lost."""
     asking = [name for name, view in views.items() if view.requires_grad]
     is_enabled = imported("torch", "is_grad_enabled")
@@ -215,7 +214,7 @@ def _check_gradients(views: Mapping[str, TensorView]) -> None:
         )
 
 
-def _precision(given: str | None, a: Any) -> str | None:
+def precision_of(given: str | None, a: Any) -> str | None:
     """Return how float32 is multiplied: as was said, or as torch's setting says of its tensors."""
     if given is not None or a is None or getattr(a, "dtype", None) is not imported("torch", "float32"):
         return given
@@ -225,10 +224,10 @@ def _precision(given: str | None, a: Any) -> str | None:
     return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
 
 
-def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
-    """Refuse what a plan says itself."""
-    if not isinstance(plan, Gemm):
-        raise ArgumentTypeError(f"plan must be a pycutlass.Gemm, got {shown(plan)}")
+def check_with_plan(plan: Any, kind: Any, options: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
+    """Refuse what is no plan of a kind, and what it says itself: `options` are alpha, beta, epilogue and types."""
+    if not isinstance(plan, kind):
+        raise ArgumentTypeError(f"plan must be a pycutlass.{kind.__name__}, got {shown(plan)}")
     alpha, beta, *others = options
     names = ("epilogue", "out_dtype", "accumulator_dtype", "precision")
     said = [name for name, value in zip(names, others, strict=True) if value is not None]
@@ -243,8 +242,9 @@ def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, A
         )
 
 
-def _no_options(error: Exception) -> ArgumentTypeError:
-    return ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {shown(error)}")
+def options_refused(name: str, error: Exception) -> ArgumentTypeError:
+    """Return what to raise where options cannot be compared with those of plans that were kept."""
+    return ArgumentTypeError(f"the options of {name} must be numbers, types and epilogues: {shown(error)}")
 
 
 def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:
@@ -256,9 +256,7 @@ def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs:
     try:
         kept = None if scalars else _plans.get(key)
     except Exception as error:  # scalars in device memory, or types of the user's own
-        raise ArgumentTypeError(
-            f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
-        ) from error
+        raise options_refused("matmul", error) from error
     if kept is not None:
         return kept
     made = Gemm(

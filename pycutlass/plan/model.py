@@ -171,7 +171,8 @@ class Model:
         least = batches * (of_a + of_b + of_d)
         if of_a + of_b <= _L2_SHARE * g.l2_bytes:
             return np.full(len(self.candidates), self._delivered(least, least))
-        return self._delivered(batches * (self._read(of_a, of_b, along_m, along_n) + of_d), least)
+        result: Floats = self._delivered(batches * (self._read(of_a, of_b, along_m, along_n) + of_d), least)
+        return result
 
     def _delivered(self, moved: Any, least: float) -> Any:
         """Return the microseconds in which memory delivers or takes so many bytes, of which `least` are different."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from pycutlass.plan.constants import Constants, constants_of, present_or_named
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.model import Model, Prediction
 
-__all__ = ["Ranked", "pick", "ranking"]
+__all__ = ["Ranked", "pick", "ranking", "remedy_of"]
 
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
@@ -30,14 +30,16 @@ _FEW = 8  # rows or columns up to which GEMV kernels are considered like all oth
 _MOST_OF_GEMV = 64
 _SHOWN = 3  # reasons in a message, of the best candidates
 
+_AnyCandidate = TypeVar("_AnyCandidate")
+
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranked(Generic[_AnyCandidate]):
     """A candidate for a problem, with what the model predicts of it.
 
     Attributes
     ----------
-    candidate : Candidate
+    candidate : Candidate, or GroupCandidate
         The kernel with the options of its launch.
     microseconds : float
         How long it takes.
@@ -47,7 +49,7 @@ class Ranked:
         What limits it.
     """
 
-    candidate: Candidate
+    candidate: _AnyCandidate
     microseconds: float
     waves: int
     note: str
@@ -56,7 +58,7 @@ class Ranked:
 @public
 def ranking(
     kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, gpu: Device | None = None
-) -> tuple[Ranked, ...]:
+) -> tuple[Ranked[Candidate], ...]:
     """Return all candidates that take a problem, the likely fastest first.
 
     Parameters
@@ -220,7 +222,7 @@ class _Predicted:
             if candidate.operation.supports(candidate.size(*self.size)):
                 yield place
 
-    def ranked(self, place: int) -> Ranked:
+    def ranked(self, place: int) -> Ranked[Candidate]:
         """Return a candidate with what is predicted of it."""
         of_all = self.of_all
         microseconds, waves = float(of_all.microseconds[place]), int(of_all.waves[place])
@@ -234,7 +236,7 @@ class _Predicted:
         gemv = self.model.features.is_gemv
         if all(gemv):
             few = f" but for {_MOST_OF_GEMV} rows or columns" if len(gemv) else ""
-            return f"there is no kernel for GEMMs of this kind{few}: {kind}{_remedy(kind)}"
+            return f"there is no kernel for GEMMs of this kind{few}: {kind}{remedy_of(kind)}"
         reasons: dict[str, str] = {}
         for place in self.order:
             candidate = self.model.candidates[place]
@@ -245,7 +247,7 @@ class _Predicted:
         return f"no kernel takes {what}; the nearest lack: {listed}"
 
 
-def _remedy(kind: GemmKind) -> str:
+def remedy_of(kind: GemmKind) -> str:
     """Return what to change about a kind of GEMM that there are no kernels for."""
     if kind.A.type.is_float8 and not (kind.A.is_row_major and not kind.B.is_row_major):
         return (

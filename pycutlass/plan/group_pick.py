@@ -1,0 +1,135 @@
+"""The likely fastest kernel for a group, without measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from pycutlass.device import Device
+from pycutlass.enums import SchedulerMode
+from pycutlass.errors import ArgumentError
+from pycutlass.operation.group_support import Sizes
+from pycutlass.plan.candidate import Candidate
+from pycutlass.plan.constants import Constants, constants_of
+from pycutlass.plan.group_candidates import GroupCandidate, group_candidates
+from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.model import Model, Prediction
+from pycutlass.plan.pick import Ranked, remedy_of
+from pycutlass.plan.readings import range_of
+
+__all__ = ["Typical", "pick_group", "rank_group", "typical"]
+
+#: Problems of a group by size: how many there are of each, with M, N and K.
+Typical = tuple[tuple[float, int, int, int], ...]
+#: Sizes that stand for those of problems of different M: enough for tiles that are partly empty to be seen.
+_SPREAD = 8
+_SHOWN = 3  # reasons in a message, of the best candidates
+
+
+def typical(sizes: Sizes, axis: int = 0) -> Typical:
+    """Return what stands for all groups that differ in one extent of their problems, without much change of the sum.
+
+    In most programs weights have fixed extents and are as many each time, and rows are divided among them anew. Such
+    groups are to have one kernel. So of problems of one N and K only the number and the average M count, both rounded
+    up to the ranges that plans have for M, and whether all M are equal: otherwise they are taken to be spread evenly
+    from 0 to twice the average.
+
+    Parameters
+    ----------
+    sizes : array of shape (problems, 3)
+        M, N and K, of which none is 0 but K.
+    axis : int
+        Which of them varies: 0 for M, 1 for N, 2 for K.
+    """
+    others = [each for each in range(3) if each != axis]
+    fixed, where = np.unique(sizes[:, others], axis=0, return_inverse=True)
+    found: list[tuple[float, int, int, int]] = []
+    for number, extents in enumerate(fixed.tolist()):
+        of_these = sizes[where.reshape(-1) == number, axis]
+        count, average = range_of(len(of_these)), range_of(-(-int(of_these.sum(dtype=np.int64)) // len(of_these)))
+        parts = 1 if of_these.min() == of_these.max() else min(len(of_these), _SPREAD)
+        for part in range(parts):
+            size = list(extents)
+            size.insert(axis, -(-average * (2 * part + 1) // parts))
+            found.append((count / parts, size[0], size[1], size[2]))
+    return tuple(found)
+
+
+def rank_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device) -> tuple[Ranked[GroupCandidate], ...]:
+    """Return all candidates that take a group of these sizes, the likely fastest for `group` first."""
+    predicted = _Predicted.of(kind, group, gpu)
+    return tuple(predicted.ranked(place) for place in predicted.supported(sizes))
+
+
+def pick_group(kind: GemmKind, sizes: Sizes, group: Typical, gpu: Device, on_device: bool = False) -> GroupCandidate:
+    """Return the likely fastest candidate, the same in every process.
+
+    Parameters
+    ----------
+    sizes : array of shape (problems, 3)
+        M, N and K of each problem, which it must take.
+    group : Typical
+        What it is to be fast for.
+    on_device : bool
+        Whether the sizes are known to the device alone, which then makes the schedule.
+
+    Raises
+    ------
+    ArgumentError
+        No kernel takes the group; the message says what the nearest ones lack.
+    """
+    predicted = _Predicted.of(kind, group, gpu)
+    for place in predicted.supported(sizes):
+        found = predicted.candidates[place]
+        if not on_device or found.operation.precompute_mode is SchedulerMode.Device:
+            return found
+    raise ArgumentError(predicted.why_none(kind, sizes))
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """What the model says of all candidates for a group."""
+
+    candidates: tuple[GroupCandidate, ...]
+    of_all: Prediction
+
+    @classmethod
+    def of(cls, kind: GemmKind, group: Typical, gpu: Device) -> _Predicted:
+        candidates, model = _model(kind, gpu.compute_capability, constants_of(gpu))
+        table = np.maximum(np.array(group, np.float64).reshape(-1, 4), 1.0)  # no elements take as long as one
+        return cls(candidates, model.predict_group(table[:, 1:], table[:, 0]))
+
+    def supported(self, sizes: Sizes) -> Iterator[int]:
+        """Yield the places of those that take the group, the likely fastest first; of equal ones the first listed."""
+        for place in np.argsort(self.of_all.microseconds, kind="stable").tolist():
+            if self.candidates[place].operation.supports(sizes):
+                yield place
+
+    def ranked(self, place: int) -> Ranked[GroupCandidate]:
+        """Return a candidate with what is predicted of it."""
+        of_all = self.of_all
+        microseconds, waves = float(of_all.microseconds[place]), int(of_all.waves[place])
+        return Ranked(self.candidates[place], microseconds, waves, of_all.note(place))
+
+    def why_none(self, kind: GemmKind, sizes: Sizes) -> str:
+        """Return why no kernel takes the group, with what the likely fastest lack."""
+        if not self.candidates:
+            return f"there is no kernel for groups of GEMMs of this kind: {kind}{remedy_of(kind)}"
+        reasons: dict[str, str] = {}
+        for place in np.argsort(self.of_all.microseconds, kind="stable").tolist():
+            candidate = self.candidates[place]
+            reasons.setdefault(candidate.operation.supports(sizes).reason, candidate.name)
+            if len(reasons) == _SHOWN:
+                break
+        listed = "; ".join(f"{name}: {reason}" for reason, name in reasons.items())
+        return f"no kernel takes this group of {len(sizes)} GEMMs; the nearest lack: {listed}"
+
+
+@lru_cache(maxsize=64)  # as many as there are lists of candidates
+def _model(kind: GemmKind, capability: int, constants: Constants) -> tuple[tuple[GroupCandidate, ...], Model]:
+    """Return candidates, and what predicts their times: each has the mainloop and the epilogue of a GEMM's kernel."""
+    candidates = group_candidates(kind, capability)
+    return candidates, Model(kind, tuple(Candidate(each.operation.single) for each in candidates), constants)
