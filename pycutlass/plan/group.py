@@ -28,6 +28,7 @@ from pycutlass.plan.group_parts import (
 )
 from pycutlass.plan.offsets import Offsets
 from pycutlass.spec import view_of
+from pycutlass.tensor import TensorView
 from pycutlass.types import Element
 
 __all__ = ["Group"]
@@ -169,6 +170,11 @@ class Group:
         part = self._laid_out("out", given)
         self._check_extents(part, columns)
         return part
+
+    @property
+    def like(self) -> tuple[Any, TensorView]:
+        """A tensor, and its view, that results are like; of a group without problems either operand may have none."""
+        return (self.A if self.A.views else self.B).like
 
     @property
     def axis_total(self) -> int:

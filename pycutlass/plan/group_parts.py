@@ -75,6 +75,10 @@ class Part(ABC):
         view = self.views[0]
         return (self.name, view) if used.any() and form_of(view, bits) is None else None
 
+    def named_views(self) -> list[tuple[str, TensorView]]:
+        """Return the tensors that it is made of, with the names that users have for them."""
+        return [(self.name, self.views[0])] if self.views else []
+
     @property
     def last_extents(self) -> tuple[int, int]:
         """Rows and columns of a matrix, also where there is no problem; 0 where nothing says."""
@@ -102,6 +106,10 @@ class Listed(Part):
 
     def __len__(self) -> int:
         return len(self.views)
+
+    def named_views(self) -> list[tuple[str, TensorView]]:
+        """Return the tensors that it is made of, with the names that users have for them."""
+        return [(f"{self.name}[{number}]", view) for number, view in enumerate(self.views)]
 
     def extents(self) -> NDArray[np.int64]:
         """Return the rows and columns of each matrix."""

@@ -117,7 +117,7 @@ class _Predicted:
     def why_none(self, kind: GemmKind, sizes: Sizes) -> str:
         """Return why no kernel takes the group, with what the likely fastest lack."""
         if not self.candidates:
-            return f"there is no kernel for groups of GEMMs of this kind: {kind}{remedy_of(kind)}"
+            return f"there is no kernel for groups of GEMMs of this kind: {kind}{_remedy(kind)}"
         reasons: dict[str, str] = {}
         for place in np.argsort(self.of_all.microseconds, kind="stable").tolist():
             candidate = self.candidates[place]
@@ -126,6 +126,16 @@ class _Predicted:
                 break
         listed = "; ".join(f"{name}: {reason}" for reason, name in reasons.items())
         return f"no kernel takes this group of {len(sizes)} GEMMs; the nearest lack: {listed}"
+
+
+def _remedy(kind: GemmKind) -> str:
+    """Return what to change about a kind of GEMM that there are no kernels of groups for."""
+    if kind.A.type.bits == 8 and (not kind.A.is_row_major or kind.B.is_row_major):
+        return (
+            ". Elements of K must be adjacent in xs and ws of 8 bits: xs by rows, and ws by columns, as w.mT of weights "
+            "by rows"
+        )
+    return remedy_of(kind)
 
 
 @lru_cache(maxsize=64)  # as many as there are lists of candidates

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from pycutlass.errors import AlignmentError, ArgumentError
 from pycutlass.library import TensorDescription
 from pycutlass.plan.forms import new_tensor
-from pycutlass.plan.group import Group
+from pycutlass.plan.group import Columns, Group
 from pycutlass.plan.group_parts import Listed, Part, element_of_all
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.kinds import Wanted
+from pycutlass.plan.readings import element_of
 
-__all__ = ["check_fits", "new_results"]
+__all__ = ["check_fits", "new_results", "result_of_nothing"]
 
 
 def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
@@ -41,11 +43,21 @@ def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
 
 
 def _new(kind: GemmKind, group: Group, shape: tuple[int, ...]) -> Any:
-    like, view = group.A.like
     if kind.D.is_row_major:
-        return new_tensor(like, view, shape, kind.D.type.dtype_name)
-    turned = new_tensor(like, view, (*shape[:-2], shape[-1], shape[-2]), kind.D.type.dtype_name)
+        return new_tensor(*group.like, shape, kind.D.type.dtype_name)
+    turned = new_tensor(*group.like, (*shape[:-2], shape[-1], shape[-2]), kind.D.type.dtype_name)
     return turned.swapaxes(-1, -2)
+
+
+def result_of_nothing(group: Group, columns: Columns, wanted: Wanted) -> Any:
+    """Return the new result of a group without problems: an empty list, or zeros, where nothing is computed."""
+    shape = group.shape(columns)
+    if shape is None:
+        return []
+    like, view = group.like
+    tensor = new_tensor(like, view, shape, wanted.output(element_of("xs" if group.A.views else "ws", view)).dtype_name)
+    tensor[...] = 0
+    return tensor
 
 
 def check_fits(kind: GemmKind, group: Group, target: Part | None) -> None:

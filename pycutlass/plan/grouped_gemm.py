@@ -35,6 +35,7 @@ __all__ = ["GroupedGemm"]
 
 #: Kernels for which a thread keeps its arguments, and with them the tensors of the last run.
 _KEPT = 4
+_ANY_EXTENT = 128  # a multiple of all alignments
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -127,8 +128,9 @@ class GroupedGemm:
         beta: Any,
         inputs: Mapping[str, Any] | None,
     ) -> None:
-        if not group.A.views:
-            raise ArgumentError("xs is an empty list: a plan of groups is made from one problem or more")
+        for part in (group.A, group.B, group.C):
+            if part is not None and not part.views:
+                raise ArgumentError(f"{part.name} is an empty list: a plan of groups is made from one problem or more")
         beta = beta_with(group, beta)
         if (group.C is not None) != needs_source(wanted.epilogue, beta):
             raise ArgumentError(about_c(group.C, beta, "cs" if group.C is None else group.C.name))
@@ -274,9 +276,9 @@ class GroupedGemm:
 
     @property
     def _working(self) -> Sizes:
-        """The problems that the plan was made with that have results; the first where none has."""
+        """The problems that the plan was made with that have results; where none has, one that all kernels take."""
         found = self._sizes[self._sizes[:, :2].min(axis=1) > 0]
-        return found if len(found) else np.maximum(self._sizes[:1], 1)
+        return found if len(found) else np.full((1, 3), _ANY_EXTENT, np.int32)
 
     def _compute(self, group: Group, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool) -> Any:
         """Compute all D and return them; what a later run may use is kept where that is asked for."""
@@ -405,8 +407,7 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
 
 def device_of_group(group: Group) -> int | None:
     """Return the GPU of a group's tensors, as `device_of` does."""
-    views = {f"{part.name}[{number}]": view for part in (group.A, group.B) for number, view in enumerate(part.views)}
-    return device_of(views)
+    return device_of(dict([*group.A.named_views(), *group.B.named_views()]))
 
 
 def _restored(

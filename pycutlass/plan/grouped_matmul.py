@@ -11,6 +11,7 @@ from pycutlass.integers import shape_of
 from pycutlass.plan.forms import Form
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, Stacked, element_of_all
+from pycutlass.plan.group_results import result_of_nothing
 from pycutlass.plan.grouped_gemm import GroupedGemm, columns_of, device_of_group
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.matmul import check_gradients, check_with_plan, matmul, options_refused, precision_of
@@ -115,16 +116,17 @@ def grouped_matmul(
         options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
         check_with_plan(plan, GroupedGemm, options, inputs)
     group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
-    parts = [group.A, group.B, *([] if group.C is None else [group.C])]
-    target = None if out is None else group.result(out, columns_of(epilogue if plan is None else plan.kind.epilogue))
-    _check_gradients([*parts, *([] if target is None else [target])])
-    if not len(group) and group.axis is None and group.shape(int) is None:
-        return [] if out is None else out
-    precision = precision_of(precision, group.A.like[0])
-    wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
+    columns = columns_of(epilogue if plan is None else plan.kind.epilogue)
+    target = None if out is None else group.result(out, columns)
+    parts = [part for part in (group.A, group.B, group.C, target) if part is not None]
+    check_gradients({name: view for part in parts for name, view in part.named_views()})
+    first = next((part.like[0] for part in parts if part.views), None)
+    wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(precision, first))
+    if not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
+        return result_of_nothing(group, columns, wanted) if out is None else out
     if plan is None and not inputs and _is_batch(group, target, bias, wanted):
         how = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "out": out, "out_dtype": out_dtype}
-        further = {"accumulator_dtype": accumulator_dtype, "precision": precision, "allow_copy": allow_copy}
+        further = {"accumulator_dtype": accumulator_dtype, "precision": wanted.precision, "allow_copy": allow_copy}
         return matmul(xs, ws, cs, **how, **further, stream=stream)
     if allow_copy:
         group.copy_what_must_be()
@@ -132,16 +134,6 @@ def grouped_matmul(
         plan = _plan_of(group, target, wanted, (alpha, beta), inputs)
     ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
     return plan._compute(group, out, stream, ports, is_kept=False)
-
-
-def _check_gradients(parts: list[Part]) -> None:
-    """Refuse tensors whose gradients would be lost."""
-    names = {
-        f"{part.name}[{number}]" if len(part.views) > 1 else part.name: view
-        for part in parts
-        for number, view in enumerate(part.views)
-    }
-    check_gradients(names)
 
 
 def _is_batch(group: Group, target: Part | None, bias: Any, wanted: Wanted) -> bool:
