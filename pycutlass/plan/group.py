@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pycutlass.calls import counted
 from pycutlass.epilogue import Port
 from pycutlass.errors import ArgumentError
-from pycutlass.integers import shape_of
+from pycutlass.integers import items_of, shape_of
 from pycutlass.operands.epilogue import taken_apart as port_taken_apart
 from pycutlass.plan.forms import Form
 from pycutlass.plan.group_parts import (
@@ -196,7 +197,7 @@ class Group:
 
     def _port(self, port: Port, given: Any) -> Sequence[Any]:
         if isinstance(given, list | tuple):
-            found: Sequence[Any] | None = given
+            found: Sequence[Any] | None = items_of(given, sys.maxsize - 1)
         else:
             found = self._divided_port(port, given)
             if found is None:
@@ -250,9 +251,11 @@ class Group:
                 "cs and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
                 "function, with a parameter of Row, and pass it in epilogue_inputs"
             )
+        if isinstance(cs, list | tuple):
+            cs = items_of(cs, sys.maxsize - 1)
         if bias is not None:
             part: Part = self._vectors(bias)
-        elif isinstance(cs, list | tuple) and cs and len(shape_of(cs[0]) or ()) == 1:
+        elif isinstance(cs, tuple) and cs and len(shape_of(cs[0]) or ()) == 1:
             part = Vectors("cs", cs)
         else:
             part = self._laid_out("cs", cs)

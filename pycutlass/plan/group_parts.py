@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pycutlass.errors import ArgumentError
+from pycutlass.integers import items_of
 from pycutlass.plan.forms import Form, copied, form_of
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.readings import element_of
@@ -95,7 +97,7 @@ class Listed(Part):
     """A list of matrices."""
 
     def __init__(self, name: str, tensors: Sequence[Any]) -> None:
-        self.name, self.tensors = name, tuple(tensors)
+        self.name, self.tensors = name, items_of(tensors, sys.maxsize - 1) or ()
         self.views = tuple(view_of(f"{name}[{number}]", each) for number, each in enumerate(self.tensors))
         self._check_dimensions()
 

@@ -132,8 +132,8 @@ def _remedy(kind: GemmKind) -> str:
     """Return what to change about a kind of GEMM that there are no kernels of groups for."""
     if kind.A.type.bits == 8 and (not kind.A.is_row_major or kind.B.is_row_major):
         return (
-            ". Elements of K must be adjacent in xs and ws of 8 bits: xs by rows, and ws by columns, as w.mT of weights "
-            "by rows"
+            ". Elements of K must be adjacent in xs and ws of 8 bits: xs by rows, and ws by columns, as w.mT of "
+            "weights by rows"
         )
     return remedy_of(kind)
 

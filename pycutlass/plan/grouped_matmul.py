@@ -6,7 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pycutlass.calls import public
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.plan.forms import Form
 from pycutlass.plan.group import Group
@@ -111,6 +112,8 @@ def grouped_matmul(
     [3.0, 5.0]
     """
     check_epilogue(epilogue)
+    if not isinstance(allow_copy, bool):
+        raise ArgumentTypeError(f"allow_copy must be True or False, got {shown(allow_copy)}")
     inputs = named_inputs(epilogue_inputs)
     if plan is not None:
         options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
