@@ -64,6 +64,10 @@ class DeviceGroup:
     def __init__(self, kind: GemmKind, group: Group, target: Part, stream: Any) -> None:
         assert group.offsets is not None
         assert group.axis is not None
+        if group.offsets.is_spec:
+            raise ArgumentError(
+                f"offs is a {type(group.offsets.tensor).__name__}, which has no memory: pass the ends of groups"
+            )
         if not is_of(group.offsets.tensor, "torch", "Tensor"):
             raise ArgumentTypeError(f"offs is on the GPU, where tables are made of tensors of torch alone: {_REMEDY}")
         if stream is not None:

@@ -15,6 +15,7 @@ from pycutlass.plan.group_parts import Listed, Part, element_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted
 from pycutlass.plan.readings import element_of
+from pycutlass.tensor import wrap
 
 __all__ = ["check_fits", "new_results", "result_of_nothing"]
 
@@ -79,6 +80,9 @@ def check_fits(kind: GemmKind, group: Group, target: Part | None) -> None:
 
 
 def _check(part: Part, described: TensorDescription, used: NDArray[np.bool_]) -> None:
+    for name, view in part.named_views():
+        if not view.pointer:  # no elements, or no memory
+            wrap(name, view.owner)
     if not part.views:
         return
     element = element_of_all(part)

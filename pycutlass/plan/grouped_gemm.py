@@ -336,11 +336,12 @@ class GroupedGemm:
 
     def _keep(self, kept: dict[Any, Any], key: Any, launch: Any, is_kept: bool) -> None:
         """Keep a launch for the thread's next tensors, and let go of the one that was made first."""
+        if not is_kept:
+            return
         kept.pop(key, None)
-        while is_kept and len(kept) >= _KEPT:
+        while len(kept) >= _KEPT:
             kept.pop(next(iter(kept)))
-        if is_kept:
-            kept[key] = launch
+        kept[key] = launch
 
     def _compiled(self, sizes: Sizes, group: Group) -> GroupCandidate:
         """Return the candidate for a group, with what runs on the GPU where there is one."""
