@@ -19,6 +19,7 @@ from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_parts import Divided, Part, Stacked, Vectors
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.readings import place
 
 __all__ = ["DeviceGroup", "DeviceLaunch"]
 
@@ -84,6 +85,12 @@ class DeviceGroup:
         check_k(kind.epilogue, int(group.A.last_extents[1]))
         parts = {"A": group.A, "B": group.B, "C": group.C, "D": target}
         whole = {letter: self._whole(letter, part) for letter, part in parts.items() if part is not None}
+        for letter, each in whole.items():
+            if each.view.device != group.offsets.device:
+                raise ArgumentError(
+                    f"offs is on {place(group.offsets.device)}, and {getattr(parts[letter], 'name', letter)} is on "
+                    f"{place(each.view.device)}: move one, or {_REMEDY}"
+                )
         check_writable(whole["D"])
         operands = {letter: each for letter, each in whole.items() if not isinstance(parts[letter], Vectors)}
         check_overlaps(operands)

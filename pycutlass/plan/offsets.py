@@ -36,12 +36,15 @@ class Offsets:
         The ends that the host knows.
     is_spec : bool
         Whether there is no memory yet that holds the ends.
+    device : int or None
+        The GPU that they are on; None for the host.
     """
 
     def __init__(self, given: Any) -> None:
         self.tensor: Any = None
         self.ends: NDArray[np.int64] | None = None
         self.is_spec = False
+        self.device: int | None = None
         if isinstance(given, list | tuple):
             self.ends = _listed(given)
             self._count = len(self.ends)
@@ -57,7 +60,7 @@ class Offsets:
             raise ArgumentError(f"offs must have one dimension, with an end for each group; got shape {view.shape}")
         self._count = view.shape[0]
         if view.device is not None or (self._count and not view.pointer):
-            self.tensor, self.is_spec = given, view.device is None
+            self.tensor, self.is_spec, self.device = given, view.device is None, view.device
             return
         self.ends = _values(given, view).astype(np.int64)
         _check_order(self.ends)

@@ -155,12 +155,20 @@ def without_torch() -> None:
     DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(OUT, lambda n: n), None)
 
 
+def elsewhere() -> None:
+    offsets = unread(ENDS_OF_4)
+    offsets.device = 1
+    group = Group(X, W, offsets)
+    DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(OUT, lambda n: n), None)
+
+
 MEMORY = torch.randn(200)
 REFUSED: list[tuple[str, Any]] = [
     ("tensors of torch alone: pass offs=offs.tolist", without_torch),
     (r"torch\.cuda\.stream\(stream\)", lambda: with_plan(stream=3)),
     (r"has tensors of its own.*offs\.tolist", lambda: with_plan(epilogue=scaled, precision="3xtf32")),
     (r"ws is a list.*torch\.stack\(ws\), or offs=offs\.tolist", lambda: with_plan(ws=list(W))),
+    ("offs is on GPU 1, and xs is on the host", elsewhere),
     ("D overlaps A", lambda: with_plan(xs=MEMORY[:96].view(12, 8), out=MEMORY[90:150].view(12, 5))),
     ("D overlaps C", lambda: with_plan(cs=MEMORY[:60].view(12, 5), out=MEMORY[5:65].view(12, 5))),
     ("not equally far", lambda: with_plan(bias=[MEMORY[0:5], MEMORY[5:10], MEMORY[20:25], MEMORY[30:35]])),
