@@ -11,7 +11,7 @@ import numpy as np
 from pycutlass.arguments import GemmGroupedArguments
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported, is_of
-from pycutlass.operands import Matrix, check_writable, matrix
+from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operation.group_support import count_tiles
 from pycutlass.operation.support import check_k
@@ -110,6 +110,8 @@ class DeviceGroup:
         shape = part.view.shape or ()
         batch = shape[0] if isinstance(part, Stacked) else 1
         given = part.tensor[0] if isinstance(part, Stacked) and batch == 1 else part.tensor
+        if 0 in shape:
+            return empty_matrix(letter, described, given, shape[-2], shape[-1], batch)
         return matrix(letter, described, given, shape[-2], shape[-1], batch, written=letter == "D")
 
     @property

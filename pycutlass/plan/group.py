@@ -140,14 +140,15 @@ class Group:
             lines += [self.B.total, *np.cumsum(self.sizes[:, 1]).tolist()]
         return Form(True, math.gcd(128 // out.bits, *lines))
 
-    def copy_what_must_be(self) -> None:
-        """Take copies, by rows, of operands that no kernel takes."""
+    def copy_what_must_be(self, target: Part | None) -> None:
+        """Take copies, by rows, of operands that no kernel takes: of a C that does not lie so where D does."""
         of_a, of_b = self.elements()
-        for letter, bits, used in (("A", of_a.bits, self.summed), ("B", of_b.bits, self.summed), ("C", 8, self.used)):
-            part: Part | None = getattr(self, letter)
-            layouts = (True,) if letter == "C" else (True, False)
-            if part is not None and all(part.form(bits, used, by_rows) is None for by_rows in layouts):
-                setattr(self, letter, part.packed(bits))
+        self.A, self.B = _taken(self.A, of_a.bits, self.summed), _taken(self.B, of_b.bits, self.summed)
+        if self.C is None or (target is not None and target.form(element_of_all(target).bits, self.used, True) is None):
+            return
+        bits = element_of_all(self.C).bits
+        if self.C.form(bits, self.used, True) is None:
+            self.C = self.C.packed(bits)
 
     # Results
 
@@ -314,6 +315,12 @@ class Group:
                 continue
             shape = f"{expected[1]} elements, one for each column" if is_bias else f"shape {expected}"
             raise ArgumentError(f"{part.name} must have {shape} in problem {number}, got {got[1] if is_bias else got}")
+
+
+def _taken(part: Part, bits: int, used: NDArray[np.bool_]) -> Part:
+    """Return an operand that kernels take, a copy where they do not take it as it is."""
+    has_form = any(part.form(bits, used, by_rows) is not None for by_rows in (True, False))
+    return part if has_form else part.packed(bits)
 
 
 def _divided_axis(dimensions: tuple[int, int], offsets: Offsets | None) -> int | None:

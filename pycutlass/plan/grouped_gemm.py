@@ -131,9 +131,7 @@ class GroupedGemm:
         for part in (group.A, group.B, group.C):
             if part is not None and not part.views:
                 raise ArgumentError(f"{part.name} is an empty list: a plan of groups is made from one problem or more")
-        beta = beta_with(group, beta)
-        if (group.C is not None) != needs_source(wanted.epilogue, beta):
-            raise ArgumentError(about_c(group.C, beta, "cs" if group.C is None else group.C.name))
+        beta = checked_beta(group, wanted.epilogue, beta)
         self.kind: GemmKind = kind_of_group(group, target, wanted)
         self._scalars = scalars_of(self.kind.epilogue, alpha, beta, inputs)
         self._reads_c, self._device = group.C is not None, device_of_group(group)
@@ -375,9 +373,12 @@ class GroupedGemm:
         return f"<GroupedGemm of {len(self._sizes)} problems up to {m}x{n}x{k} (M x N x K), on {place(self._device)}>"
 
 
-def beta_with(group: Group, beta: Any) -> Any:
-    """Return beta, which is 1 for a bias where none is said."""
-    return 1 if isinstance(group.C, Vectors) and is_number(beta, 0) else beta
+def checked_beta(group: Group, epilogue: Any, beta: Any) -> Any:
+    """Return beta, which is 1 for a bias where none is said; raise unless there is a C where the epilogue reads one."""
+    beta = 1 if isinstance(group.C, Vectors) and is_number(beta, 0) else beta
+    if (group.C is not None) != needs_source(epilogue, beta):
+        raise ArgumentError(about_c(group.C, beta, "cs" if group.C is None else group.C.name))
+    return beta
 
 
 def columns_of(epilogue: Any) -> Columns:

@@ -13,7 +13,7 @@ from pycutlass.plan.forms import Form
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, Stacked, element_of_all
 from pycutlass.plan.group_results import result_of_nothing
-from pycutlass.plan.grouped_gemm import GroupedGemm, columns_of, device_of_group
+from pycutlass.plan.grouped_gemm import GroupedGemm, checked_beta, columns_of, device_of_group
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.matmul import check_gradients, check_with_plan, matmul, options_refused, precision_of
 from pycutlass.plan.offsets import Offsets
@@ -127,27 +127,39 @@ def grouped_matmul(
     wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(precision, first))
     if not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
         return result_of_nothing(group, columns, wanted) if out is None else out
-    if plan is None and not inputs and _is_batch(group, target, bias, wanted):
-        how = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "out": out, "out_dtype": out_dtype}
-        further = {"accumulator_dtype": accumulator_dtype, "precision": wanted.precision, "allow_copy": allow_copy}
-        return matmul(xs, ws, cs, **how, **further, stream=stream)
     if allow_copy:
-        group.copy_what_must_be()
+        group.copy_what_must_be(target)
     if plan is None:
+        beta = checked_beta(group, epilogue, beta)
+        if not inputs and (batch := _as_batch(group, target, bias, wanted)) is not None:
+            scalars, types = {"alpha": alpha, "beta": beta}, {"out_dtype": out_dtype, "precision": wanted.precision}
+            further = {"accumulator_dtype": accumulator_dtype, "out": out, "stream": stream}
+            a, b, c = batch
+            return matmul(a, b, c, epilogue=epilogue, **scalars, **types, **further)
         plan = _plan_of(group, target, wanted, (alpha, beta), inputs)
     ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
     return plan._compute(group, out, stream, ports, is_kept=False)
 
 
-def _is_batch(group: Group, target: Part | None, bias: Any, wanted: Wanted) -> bool:
-    """Return whether these are stacks, whose problems have one size: a batch, which kernels of all layouts compute."""
-    if not all(isinstance(part, Stacked) for part in (group.A, group.B)) or group.axis is not None:
-        return False
+def _as_batch(group: Group, target: Part | None, bias: Any, wanted: Wanted) -> tuple[Any, Any, Any] | None:
+    """Return A, B and C of stacks, which are a batch, since kernels of all layouts compute that; None of other groups.
+
+    None as well where `matmul` would refuse it: the reasons name tensors as they are named here.
+    """
+    if not isinstance(group.A, Stacked) or not isinstance(group.B, Stacked) or len(set(group.elements())) > 1:
+        return None
     if target is not None and (not isinstance(target, Stacked) or columns_of(wanted.epilogue)(2) < 2):
-        return False
-    if bias is not None:  # one for all, which is what a batch adds
-        return not isinstance(bias, list | tuple) and len(shape_of(bias) or ()) == 1
-    return group.C is None or isinstance(group.C, Stacked)
+        return None
+    parts = [(group.A, group.summed), (group.B, group.summed), *([] if target is None else [(target, group.used)])]
+    if isinstance(group.C, Stacked):
+        parts.append((group.C, group.used))
+    elif bias is not None and (isinstance(bias, list | tuple) or len(shape_of(bias) or ()) != 1):
+        return None  # a batch adds one for all
+    elif bias is None and group.C is not None:
+        return None
+    if any(not any(_forms(part, used)) for part, used in parts):
+        return None
+    return group.A.tensor, group.B.tensor, group.C.tensor if isinstance(group.C, Stacked) else bias
 
 
 def _plan_of(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from pycutlass.plan.model import Model
 
 H200, A100 = Device(0, "NVIDIA H200", 90, 132), Device(0, "NVIDIA A100", 80, 108)
 F16, F32 = cutlass.float16, cutlass.float32
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "gpu-results"
 
 
 def kind(b: Any = cutlass.ColumnMajor, alignment: int = 8, element: Any = F16, out: Any = F16) -> GemmKind:
@@ -139,3 +143,31 @@ def test_rankings_are_the_same_each_time() -> None:
     times = [each.microseconds for each in first]
     assert times == sorted(times)
     assert pick_group(kind(), sizes, typical(sizes), H200) == first[0].candidate
+
+
+def recorded() -> dict[tuple[int, int], dict[str, float]]:
+    """Return the microseconds of kernels for the two groups of benchmarks/grouped.py, by least and most M."""
+    tables = json.loads((RESULTS / "grouped.json").read_text())["tables"]
+    found: dict[tuple[int, int], dict[str, float]] = {}
+    for table in tables:
+        if between := re.fullmatch(r"Grouped, M from (\d+) to (\d+), .*", table["title"]):
+            times = re.findall(r"([^:;]+): ([\d,.]+)", table["note"].removeprefix("Tried first, in us: ").rstrip("."))
+            found[int(between[1]), int(between[2])] = {
+                name.strip(): float(time.replace(",", "")) for name, time in times
+            }
+    return found
+
+
+@pytest.mark.parametrize("between", recorded())
+def test_what_is_picked_is_near_the_best_recorded(between: tuple[int, int]) -> None:
+    """The recorded groups have 64 problems, whose M were drawn, on an H200."""
+    times = recorded()[between]
+    drawn = random.Random(between[1])
+    sizes = sizes_of(*[(drawn.randint(*between), 4096, 2048) for _ in range(64)])
+    names = {each.name for each in group_candidates(kind(), 90)}
+    assert len(names & set(times)) >= 8
+    assert times[pick_group(kind(), sizes, typical(sizes), H200).name] <= 1.06 * min(times.values())
+    exact = tuple((1.0, *size) for size in sizes.tolist())
+    for each in rank_group(kind(), sizes, exact, H200):  # type: ignore[arg-type]
+        if each.candidate.name in times:
+            assert 0.78 <= each.microseconds / times[each.candidate.name] <= 1.02, each

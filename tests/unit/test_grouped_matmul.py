@@ -264,6 +264,18 @@ def test_copies_are_taken_only_where_that_is_allowed() -> None:
     stacked = random((2, 8, 6))[:, :, ::2]
     got = pycutlass.grouped_matmul(wide, stacked, offs=[1, 6], allow_copy=True)
     check(parts(got, [1, 6], 0), products(parts(wide, [1, 6], 0), stacked))
+    deep, by_columns = random((2, 4, 16))[:, :, ::2], np.empty((5, 4), np.float32).T
+    with pytest.raises(ArgumentError, match="xs of shape"):
+        pycutlass.grouped_matmul(deep, random((2, 8, 3)))
+    check(pycutlass.grouped_matmul(deep, ones := random((2, 8, 3)), allow_copy=True), products(deep, ones))
+    rows, ends, sources = random((4, 8)), [3, 4], np.array(random((4, 5)), order="F")
+    ws = random((2, 8, 5))
+    exact = [d + c for d, c in zip(products(parts(rows, ends, 0), ws), parts(sources, ends, 0), strict=True)]
+    with pytest.raises(ArgumentError, match="cs does not lie by rows"):
+        pycutlass.grouped_matmul(rows, ws, sources, offs=ends, beta=1)
+    for out in (None, by_columns):
+        got = pycutlass.grouped_matmul(rows, ws, sources, offs=ends, beta=1, out=out, allow_copy=True)
+        check(parts(got, ends, 0), exact)
     strided = [random((8, 16))[:, ::2]]
     with pytest.raises(ArgumentError, match=r"xs\[0\] of shape \(8, 8\) has strides \(16, 2\)"):
         pycutlass.grouped_matmul(strided, [random((8, 4))])
