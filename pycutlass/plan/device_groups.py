@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from pycutlass.arguments import GemmGroupedArguments
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported, is_of
-from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix
+from pycutlass.library import TensorDescription
+from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix, vector
 from pycutlass.operands.overlaps import check_overlaps
 from pycutlass.operation.group_support import count_tiles
 from pycutlass.operation.support import check_k
@@ -92,16 +93,14 @@ class DeviceGroup:
                     f"{place(each.view.device)}: move one, or {_REMEDY}"
                 )
         check_writable(whole["D"])
-        operands = {letter: each for letter, each in whole.items() if not isinstance(parts[letter], Vectors)}
-        check_overlaps(operands)
+        check_overlaps(whole)
         self.placed = {letter: _place(parts[letter], each) for letter, each in whole.items()}
 
     def _whole(self, letter: str, part: Part) -> Matrix:
         """Return all matrices of an operand as one, or as a batch, checked against the kind."""
         described = getattr(self.kind, letter)
         if isinstance(part, Vectors):
-            first, (_, columns) = part.tensors[0], part.extents()[0].tolist()
-            return matrix(letter, described, first.reshape(1, -1), 1, columns)
+            return _vectors(letter, part, described)
         if not isinstance(part, Divided | Stacked):
             raise ArgumentError(
                 f"{part.name} is a list, and offs is on the GPU, where the addresses of its matrices are not: pass "
@@ -208,18 +207,22 @@ class DeviceLaunch:
         self._operation.run(self._arguments)
 
 
+def _vectors(letter: str, part: Vectors, described: TensorDescription) -> Matrix:
+    """Return vectors that are equally far from each other as a batch of them."""
+    first = vector(letter, described, part.tensors[0], 1, int(part.extents()[0, 1]))
+    pointers = [view.pointer for view in part.views]
+    step = pointers[1] - pointers[0] if len(pointers) > 1 else 0
+    if step < 0 or any(pointer != pointers[0] + number * step for number, pointer in enumerate(pointers)):
+        raise ArgumentError(
+            f"the vectors of {part.name} are not equally far from each other in memory, and offs is on the GPU, where "
+            f"their addresses are not: pass torch.stack({part.name}), or {_REMEDY.removeprefix('pass ')}"
+        )
+    return replace(first, batch=len(pointers), batch_stride=step * 8 // described.type.bits)
+
+
 def _place(part: Part | None, whole: Matrix) -> _Placed:
     """Return where the matrices of an operand are."""
     bytes_of = whole.description.type.bytes_of
-    if isinstance(part, Vectors):
-        pointers = [view.pointer for view in part.views]
-        step = pointers[1] - pointers[0] if len(pointers) > 1 else 0
-        if any(pointer != pointers[0] + number * step for number, pointer in enumerate(pointers)):
-            raise ArgumentError(
-                f"the vectors of {part.name} are not equally far from each other in memory, and offs is on the GPU, "
-                f"where their addresses are not: pass torch.stack({part.name}), or {_REMEDY.removeprefix('pass ')}"
-            )
-        return _Placed(pointers[0], step, 0, 0)
     if isinstance(part, Divided):
         step = (part.view.strides or ())[part.axis]
         return _Placed(whole.view.pointer, 0, bytes_of(step), whole.ld)

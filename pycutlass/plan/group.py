@@ -25,7 +25,7 @@ from pycutlass.plan.group_parts import (
     divided,
     element_of_all,
     form_of_all,
-    taken_apart,
+    sliceable,
 )
 from pycutlass.plan.offsets import Offsets
 from pycutlass.spec import view_of
@@ -221,7 +221,9 @@ class Group:
         shape = shape_of(given) or ()
         if axis is None or self.offsets is None or len(shape) != (2 if port.is_matrix else 1):
             return None
-        return divided(given, view_of(port.name, given), axis, self.offsets.lengths(port.name, shape[axis]))
+        view = view_of(port.name, given)
+        lengths = self.offsets.lengths(port.name, shape[axis])
+        return divided(sliceable(port.name, given, view), view, axis, lengths)
 
     # How operands are read
 
@@ -269,25 +271,21 @@ class Group:
             return Vectors("bias", bias)
         view = view_of("bias", bias)
         dimensions = len(view.shape or ())
-        if dimensions == 2 or (dimensions == 1 and self.axis == 1):
-            if self.is_on_device and dimensions == 1:
+        if dimensions == 2:
+            return Vectors.of_rows("bias", bias, view)
+        if dimensions == 1 and self.axis == 1 and self.offsets is not None:
+            if self.is_on_device:
                 raise ArgumentError(
                     "bias is divided as ws is, and offs is on the GPU: add it in a kernel behind the group, or pass "
                     "offs.tolist(), which waits for the GPU"
                 )
-            parts = taken_apart(bias, view) if dimensions == 2 else self._divided_vector(bias)
-            return Vectors("bias", parts)
+            return Vectors.of_parts("bias", bias, view, self.offsets)
         if dimensions == 1:
-            return Vectors("bias", [bias] * len(self))
+            return Vectors("bias", [bias] * len(self), [view] * len(self))
         raise ArgumentError(
             f"bias must be a vector of one number for each column, a matrix with a row for each problem, or a list of "
             f"vectors; got shape {view.shape}"
         )
-
-    def _divided_vector(self, bias: Any) -> Sequence[Any]:
-        assert self.offsets is not None
-        view = view_of("bias", bias)
-        return divided(bias, view, 0, self.offsets.lengths("bias", (view.shape or (0,))[0]))
 
     def _laid_out(self, name: str, given: Any) -> Part:
         """Return an operand of the extents of D, in the form that results have."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode
-from pycutlass.errors import ArgumentError, DescriptionError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.families import SM90
 from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationGrouped
@@ -19,6 +20,7 @@ from pycutlass.plan.kind import GemmKind
 __all__ = ["GroupCandidate", "group_candidates"]
 
 
+@public
 @dataclass(frozen=True)
 class GroupCandidate:
     """A kernel of groups.
@@ -79,6 +81,7 @@ class GroupCandidate:
             raise ArgumentError(f"this is no choice of a kernel: {error}; got {dict(choice)}") from error
 
 
+@public
 @lru_cache(maxsize=64)  # as many as there are lists of candidates of GEMMs, and shorter
 def group_candidates(kind: GemmKind, capability: int) -> tuple[GroupCandidate, ...]:
     """Return the candidates for groups of a kind of GEMM, in a fixed order.
@@ -103,6 +106,8 @@ def group_candidates(kind: GemmKind, capability: int) -> tuple[GroupCandidate, .
     ArgumentError, ArgumentTypeError
         An earlier GPU, or another kind of argument.
     """
+    if not isinstance(kind, GemmKind):
+        raise ArgumentTypeError(f"kind must be a GemmKind, got {type(kind).__name__}")
     known = checked_capability(capability)
     if kind.C != kind.D:  # which a group describes as one
         return ()

@@ -21,7 +21,7 @@ from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView, wrap
 from pycutlass.types import Element
 
-__all__ = ["Divided", "Listed", "Part", "Stacked", "Vectors", "divided", "element_of_all", "form_of_all", "taken_apart"]
+__all__ = ["Divided", "Listed", "Part", "Stacked", "Vectors", "divided", "element_of_all", "form_of_all", "sliceable"]
 
 _ACCESS = 128  # bits of the widest access of a kernel
 Bools = NDArray[np.bool_]
@@ -80,6 +80,10 @@ class Part(ABC):
     def named_views(self) -> list[tuple[str, TensorView]]:
         """Return the tensors that it is made of, with the names that users have for them."""
         return [(self.name, self.views[0])] if self.views else []
+
+    def requiring_grad(self) -> list[tuple[str, TensorView]]:
+        """Return those that autograd of torch follows."""
+        return [(name, view) for name, view in self.named_views() if view.requires_grad]
 
     @property
     def last_extents(self) -> tuple[int, int]:
@@ -155,7 +159,43 @@ class Listed(Part):
 
 
 class Vectors(Listed):
-    """A list of bias vectors, which lie along the rows of D."""
+    """Bias vectors, which lie along the rows of D.
+
+    Parameters
+    ----------
+    tensors : sequence of tensor
+        One for each problem; where there is no memory, anything.
+    views : sequence of TensorView, optional
+        How these look, where that is known.
+    """
+
+    def __init__(self, name: str, tensors: Sequence[Any], views: Sequence[TensorView] | None = None) -> None:
+        if views is None:
+            super().__init__(name, tensors)
+        else:
+            self.name, self.tensors, self.views = name, tuple(tensors), tuple(views)
+
+    @classmethod
+    def of_rows(cls, name: str, tensor: Any, view: TensorView) -> Vectors:
+        """Return the rows of a matrix."""
+        (rows, columns), (down, along) = view.shape or (0, 0), view.strides or (0, 0)
+        parts = taken_apart(sliceable(name, tensor, view), view) if view.pointer else [tensor] * rows
+        step = element_of(name, view).bytes_of(down)
+        looks = replace(view, shape=(columns,), strides=(along,))
+        return cls(name, parts, [replace(looks, pointer=view.pointer + step * row) for row in range(rows)])
+
+    @classmethod
+    def of_parts(cls, name: str, tensor: Any, view: TensorView, offsets: Offsets) -> Vectors:
+        """Return the parts of a vector that is divided."""
+        lengths = offsets.lengths(name, (view.shape or (0,))[0])
+        parts = divided(sliceable(name, tensor, view), view, 0, lengths) if view.pointer else [tensor] * len(lengths)
+        step = element_of(name, view).bytes_of((view.strides or (1,))[0])
+        starts = (np.cumsum(lengths) - lengths).tolist()
+        views = [
+            replace(view, pointer=view.pointer + step * start, shape=(length,))
+            for start, length in zip(starts, lengths.tolist(), strict=True)
+        ]
+        return cls(name, parts, views)
 
     def _check_dimensions(self) -> None:
         for number, view in enumerate(self.views):
@@ -213,7 +253,7 @@ class Stacked(Part):
 
     def matrices(self) -> Sequence[Any]:
         """Return the tensors of all problems."""
-        return taken_apart(_sliceable(self.name, self.tensor, self.view), self.view)
+        return taken_apart(sliceable(self.name, self.tensor, self.view), self.view)
 
     def packed(self, bits: int) -> Stacked:
         """Return the operand with copies of what does not lie by rows."""
@@ -266,7 +306,7 @@ class Divided(Part):
 
     def matrices(self) -> Sequence[Any]:
         """Return the tensors of all problems."""
-        return divided(_sliceable(self.name, self.tensor, self.view), self.view, self.axis, self.lengths)
+        return divided(sliceable(self.name, self.tensor, self.view), self.view, self.axis, self.lengths)
 
     def packed(self, bits: int) -> Divided:
         """Return the operand with copies of what does not lie by rows."""
@@ -299,7 +339,7 @@ def taken_apart(tensor: Any, view: TensorView) -> Sequence[Any]:
     return [tensor[number] for number in range((view.shape or (0,))[0])]
 
 
-def _sliceable(name: str, tensor: Any, view: TensorView) -> Any:
+def sliceable(name: str, tensor: Any, view: TensorView) -> Any:
     """Return a tensor of which slices can be taken."""
     if view.library == "spec":
         wrap(name, tensor)  # which says that it has no memory

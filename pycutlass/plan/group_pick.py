@@ -45,12 +45,14 @@ def typical(sizes: Sizes, axis: int = 0) -> Typical:
         Which of them varies: 0 for M, 1 for N, 2 for K.
     """
     others = [each for each in range(3) if each != axis]
-    fixed, where = np.unique(sizes[:, others], axis=0, return_inverse=True)
+    fixed, where, counts = np.unique(sizes[:, others], axis=0, return_inverse=True, return_counts=True)
+    varied = sizes[np.argsort(where.reshape(-1), kind="stable"), axis].astype(np.int64)
+    firsts = np.cumsum(counts) - counts
+    sums, least, most = (each.reduceat(varied, firsts).tolist() for each in (np.add, np.minimum, np.maximum))
     found: list[tuple[float, int, int, int]] = []
-    for number, extents in enumerate(fixed.tolist()):
-        of_these = sizes[where.reshape(-1) == number, axis]
-        count, average = range_of(len(of_these)), range_of(-(-int(of_these.sum(dtype=np.int64)) // len(of_these)))
-        parts = 1 if of_these.min() == of_these.max() else min(len(of_these), _SPREAD)
+    for place, (extents, number) in enumerate(zip(fixed.tolist(), counts.tolist(), strict=True)):
+        count, average = range_of(number), range_of(-(-sums[place] // number))
+        parts = 1 if least[place] == most[place] else min(number, _SPREAD)
         for part in range(parts):
             size = list(extents)
             size.insert(axis, -(-average * (2 * part + 1) // parts))

@@ -81,7 +81,7 @@ def check_fits(kind: GemmKind, group: Group, target: Part | None) -> None:
 
 def _check(part: Part, described: TensorDescription, used: NDArray[np.bool_]) -> None:
     for name, view in part.named_views():
-        if not view.pointer:  # no elements, or no memory
+        if not view.pointer and 0 not in (view.shape or ()):  # which says that it has no memory
             wrap(name, view.owner)
     if not part.views:
         return

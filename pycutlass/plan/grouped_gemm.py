@@ -250,7 +250,7 @@ class GroupedGemm:
         if xs is None or ws is None:
             raise ArgumentError("xs and ws are missing: pass them to run, or keep them with reset_operands")
         group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
-        return self._compute(group, out, stream, named_inputs(epilogue_inputs), is_kept=True)
+        return self._compute(group, out, self._target(group, out), stream, named_inputs(epilogue_inputs), is_kept=True)
 
     __call__ = run
 
@@ -268,7 +268,7 @@ class GroupedGemm:
     ) -> Any:
         """Compute all D as `run` does, and keep no tensor: for tensors that are not seen again."""
         group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
-        return self._compute(group, out, stream, named_inputs(epilogue_inputs), is_kept=False)
+        return self._compute(group, out, self._target(group, out), stream, named_inputs(epilogue_inputs), is_kept=False)
 
     # How they are done
 
@@ -278,11 +278,14 @@ class GroupedGemm:
         found = self._sizes[self._sizes[:, :2].min(axis=1) > 0]
         return found if len(found) else np.full((1, 3), _ANY_EXTENT, np.int32)
 
-    def _compute(self, group: Group, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool) -> Any:
+    def _target(self, group: Group, out: Any) -> Part | None:
+        return None if out is None else group.result(out, self.kind.epilogue.columns)
+
+    def _compute(
+        self, group: Group, out: Any, target: Part | None, stream: Any, ports: Mapping[str, Any], is_kept: bool
+    ) -> Any:
         """Compute all D and return them; what a later run may use is kept where that is asked for."""
         self._check_inputs(group, ports)
-        columns = self.kind.epilogue.columns
-        target = None if out is None else group.result(out, columns)
         check_fits(self.kind, group, target)
         if (here := device_of_group(group)) != self._device:
             raise ArgumentError(
@@ -311,8 +314,8 @@ class GroupedGemm:
             launch = GroupLaunch(candidate, problems, self._scalars)
             self._keep(kept, candidate, launch, is_kept)
         launch.run(stream)
-        if launch.is_captured and launch not in self._captured:
-            self._captured.append(launch)
+        if launch.is_captured:
+            self._leave_to_graph(kept, candidate, launch)
         if any(view.device is None for view in target.views):
             launch.sync()
 
@@ -330,7 +333,12 @@ class GroupedGemm:
             launch.exchange(described)
         launch.run()
         if is_captured:
-            self._captured.append(launch)
+            self._leave_to_graph(kept, key, launch)
+
+    def _leave_to_graph(self, kept: dict[Any, Any], key: Any, launch: Any) -> None:
+        """Keep what a graph has captured as long as there is the plan, and have later runs use memory of their own."""
+        self._captured.append(launch)
+        kept.pop(key, None)
 
     def _keep(self, kept: dict[Any, Any], key: Any, launch: Any, is_kept: bool) -> None:
         """Keep a launch for the thread's next tensors, and let go of the one that was made first."""

@@ -122,10 +122,10 @@ def grouped_matmul(
     columns = columns_of(epilogue if plan is None else plan.kind.epilogue)
     target = None if out is None else group.result(out, columns)
     parts = [part for part in (group.A, group.B, group.C, target) if part is not None]
-    check_gradients({name: view for part in parts for name, view in part.named_views()})
+    check_gradients(dict(asking for part in parts for asking in part.requiring_grad()[:1]))
     first = next((part.like[0] for part in parts if part.views), None)
     wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(precision, first))
-    if not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
+    if plan is None and not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
         return result_of_nothing(group, columns, wanted) if out is None else out
     if allow_copy:
         group.copy_what_must_be(target)
@@ -138,7 +138,7 @@ def grouped_matmul(
             return matmul(a, b, c, epilogue=epilogue, **scalars, **types, **further)
         plan = _plan_of(group, target, wanted, (alpha, beta), inputs)
     ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
-    return plan._compute(group, out, stream, ports, is_kept=False)
+    return plan._compute(group, out, target, stream, ports, is_kept=False)
 
 
 def _as_batch(group: Group, target: Part | None, bias: Any, wanted: Wanted) -> tuple[Any, Any, Any] | None:

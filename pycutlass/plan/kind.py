@@ -9,6 +9,7 @@ from pycutlass import _core
 from pycutlass.calls import public
 from pycutlass.enums import MathOperation, SchedulerMode
 from pycutlass.epilogue import Epilogue
+from pycutlass.errors import DescriptionError
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
 from pycutlass.operation import GemmOperationGrouped, GemmOperationUniversal
 
@@ -94,14 +95,17 @@ class GemmKind:
         return GemmOperationUniversal(capability, tile, *operands, swizzling_functor, D, swap_ab)
 
     def group(self, tile: TileDescription, precompute_mode: SchedulerMode) -> GemmOperationGrouped:
-        """Return the kernel of groups with a tile; C and D, which such a kernel describes as one, must be equal.
+        """Return the kernel of groups with a tile.
 
         Raises
         ------
         DescriptionError
             There is none.
         """
-        assert self.D == self.C
+        if self.C != self.D:
+            raise DescriptionError(
+                f"the kernel of a group describes C and D as one, got C={self.C} and D={self.D}: describe both alike"
+            )
         capability = 90 if tile.is_sm90 else 80
         operands = self.A, self.B, self.C, self.epilogue
         return GemmOperationGrouped(capability, tile, *operands, precompute_mode=precompute_mode)

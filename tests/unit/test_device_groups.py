@@ -171,6 +171,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("offs is on GPU 1, and xs is on the host", elsewhere),
     ("D overlaps A", lambda: with_plan(xs=MEMORY[:96].view(12, 8), out=MEMORY[90:150].view(12, 5))),
     ("D overlaps C", lambda: with_plan(cs=MEMORY[:60].view(12, 5), out=MEMORY[5:65].view(12, 5))),
+    ("D overlaps C", lambda: with_plan(bias=MEMORY[:20].view(4, 5), out=MEMORY[15:75].view(12, 5))),
     ("not equally far", lambda: with_plan(bias=[MEMORY[0:5], MEMORY[5:10], MEMORY[20:25], MEMORY[30:35]])),
 ]
 
@@ -179,6 +180,12 @@ REFUSED: list[tuple[str, Any]] = [
 def test_refused(message: str, call: Any) -> None:
     with pytest.raises(PyCutlassError, match=message):
         call()
+
+
+def test_without_a_sum_there_is_nothing_to_point_at() -> None:
+    group = Group(torch.empty(3, 0), torch.empty(0, 5), unread([0, 0, 0, 0]))
+    made = DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(torch.empty(4, 3, 5), int), None)
+    assert made.tables()["problem_sizes"].tolist() == [[3, 5, 0]] * 4
 
 
 def test_what_is_added_may_be_where_results_go() -> None:

@@ -70,6 +70,13 @@ def test_a_plan_is_made_without_memory() -> None:
     assert unknown.sizes.tolist() == [[3, 6, 8], [3, 6, 8]]
     got = unknown(X, W, offs=OFFS)
     check([got[:4], got[4:]], EXACT)
+    biased = pycutlass.GroupedGemm(
+        TensorSpec((6, 8), "float32"), TensorSpec((2, 8, 6), "float32"), offs=OFFS, bias=TensorSpec((2, 6), "float32")
+    )
+    got = biased(X, W, offs=OFFS, bias=W[:, 0])
+    check([got[:4], got[4:]], [d + w[0] for d, w in zip(EXACT, WS, strict=True)])
+    with pytest.raises(PyCutlassError, match="no memory"):
+        biased(X, W, offs=OFFS, bias=TensorSpec((2, 6), "float32"))
     with pytest.raises(PyCutlassError, match="no memory"):
         unknown(X, W, offs=TensorSpec((2,), "int32"))
     with pytest.raises(PyCutlassError, match="no memory"):
