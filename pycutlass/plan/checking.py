@@ -87,7 +87,10 @@ def _compared(
     exact = reference.gemm_outputs(operation, arrays, scalars, exact=True)["D"]
     scale = max(1.0, abs(float(scalars.get("alpha", 1.0))))
     relative, absolute = reference.tolerance(operation, max(arrays["A"].shape[-1], 1), scale, slices)
-    error = float(np.max(np.abs(found - exact) / (absolute + relative * np.abs(exact)), initial=0.0))
+    allowed, difference = absolute + relative * np.abs(exact), np.abs(found - exact)
+    # Integers are exact, and so are zeros: nothing is allowed there, and any difference is too much.
+    parts = np.divide(difference, allowed, out=np.where(difference == 0, 0.0, np.inf), where=allowed > 0)
+    error = float(np.max(parts, initial=0.0))
     if not error <= 1:
         raise ArgumentError(
             f"{operation.procedural_name()} is wrong for {what}: the largest error is {error:.3g} times what rounding "
