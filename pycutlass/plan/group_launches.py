@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from pycutlass.epilogue import Epilogue
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
-from pycutlass.plan.group_parts import Part
+from pycutlass.plan.group_parts import Listed, Part
 
 __all__ = ["GroupLaunch", "Problems"]
 
@@ -28,6 +29,12 @@ class Problems:
         Lists of tensors under A, B, C and D; C may be None.
     ports : dict
         Lists of tensors that the epilogue has beside them, by name.
+    are_lists : bool
+        Whether lists of matrices were given, which all have results, and are read and written alone.
+    is_host : bool
+        Whether results are in host memory.
+    like : tuple of tensor and TensorView
+        What new results are like.
     """
 
     def __init__(self, group: Group, target: Part, epilogue: Epilogue, ports: Mapping[str, Any]) -> None:
@@ -44,6 +51,10 @@ class Problems:
         self.tensors: dict[str, Any] = {
             name: None if part is None else of_these(part.matrices()) for name, part in parts.items()
         }
+        self.is_host, self.like = any(view.device is None for view in target.views), group.like
+        self.are_lists = (
+            whole and not epilogue.ports and all(type(each) in (Listed, NoneType) for each in parts.values())
+        )
         self.ports = {name: of_these(each) for name, each in group.ports(epilogue.ports, ports).items()}
 
 
@@ -79,6 +90,10 @@ class GroupLaunch:
             further["problem_sizes"] = problems.sizes
         self._arguments.update(**problems.tensors, **further)
         self._sizes = problems.sizes
+
+    def exchange_tensors(self, xs: list[Any], ws: Any, cs: Any, out: Any) -> None:
+        """Take other tensors of the same extents, or raise and change nothing that is launched."""
+        self._arguments.update(A=xs, B=ws, C=cs, D=out)
 
     def run(self, stream: Any) -> None:
         """Launch the kernel on `stream`, or on the current stream of the tensors' library."""

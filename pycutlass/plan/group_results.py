@@ -15,9 +15,9 @@ from pycutlass.plan.group_parts import Listed, Part, element_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted
 from pycutlass.plan.readings import element_of
-from pycutlass.tensor import wrap
+from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["check_fits", "new_results", "result_of_nothing"]
+__all__ = ["check_fits", "new_matrix", "new_results", "result_of_nothing"]
 
 
 def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
@@ -25,9 +25,9 @@ def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
     columns = kind.epilogue.columns
     shape = group.shape(columns)
     if shape is None:
-        made = [_new(kind, group, (m, columns(n))) for m, n, _ in group.sizes.tolist()]
+        made = [new_matrix(kind, *group.like, (m, columns(n))) for m, n, _ in group.sizes.tolist()]
         return made, Listed("out", made)
-    tensor = _new(kind, group, shape)
+    tensor = new_matrix(kind, *group.like, shape)
     if group.rest:
         if stream is not None:  # which the zeros are not ordered against
             raise ArgumentError(
@@ -43,10 +43,11 @@ def new_results(kind: GemmKind, group: Group, stream: Any) -> tuple[Any, Part]:
     return tensor, group.result(tensor, columns)
 
 
-def _new(kind: GemmKind, group: Group, shape: tuple[int, ...]) -> Any:
+def new_matrix(kind: GemmKind, like: Any, view: TensorView, shape: tuple[int, ...]) -> Any:
+    """Return memory for D, packed as the kind has it, in the library of `like`, whose view is given."""
     if kind.D.is_row_major:
-        return new_tensor(*group.like, shape, kind.D.type.dtype_name)
-    turned = new_tensor(*group.like, (*shape[:-2], shape[-1], shape[-2]), kind.D.type.dtype_name)
+        return new_tensor(like, view, shape, kind.D.type.dtype_name)
+    turned = new_tensor(like, view, (*shape[:-2], shape[-1], shape[-2]), kind.D.type.dtype_name)
     return turned.swapaxes(-1, -2)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,29 +10,29 @@ import numpy as np
 
 from pycutlass import compiler
 from pycutlass.calls import public
-from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationGrouped
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import picture
 from pycutlass.plan.building import build_for
 from pycutlass.plan.checking import checked_group
-from pycutlass.plan.device_groups import DeviceGroup, DeviceLaunch
-from pycutlass.plan.group import Columns, Group
+from pycutlass.plan.device_groups import DeviceGroup
+from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_choices import GroupChoices
-from pycutlass.plan.group_launches import GroupLaunch, Problems
-from pycutlass.plan.group_parts import Part, Vectors, element_of_all, form_of_all
+from pycutlass.plan.group_kinds import checked_beta, columns_of, device_of_group, kind_of_group
+from pycutlass.plan.group_launches import Problems
+from pycutlass.plan.group_parts import Part
 from pycutlass.plan.group_results import check_fits, new_results
+from pycutlass.plan.group_runs import Runs
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
+from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.pick import Ranked
-from pycutlass.plan.readings import about_c, device_of, is_number, named_inputs, needs_source, place, scalars_of
+from pycutlass.plan.readings import named_inputs, place, scalars_of
 
 __all__ = ["GroupedGemm"]
 
-#: Kernels for which a thread keeps its arguments, and with them the tensors of the last run.
-_KEPT = 4
 _ANY_EXTENT = 128  # a multiple of all alignments
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -145,7 +143,7 @@ class GroupedGemm:
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
         self._held: dict[str, Any] = {}
-        self._captured: list[Any] = []  # which graphs read, as long as there is the plan
+        self._runs = Runs(self.kind, self._scalars, self._reads_c)
         self.reset_operands()
 
     # What users ask of a plan
@@ -204,7 +202,7 @@ class GroupedGemm:
         What graphs have captured is kept as long as there is the plan.
         """
         self._held = {"xs": xs, "ws": ws, "cs": cs, "out": out, "offs": offs, "bias": bias}
-        self._local = threading.local()
+        self._runs.reset()
 
     def run(
         self,
@@ -249,6 +247,10 @@ class GroupedGemm:
             out = held["out"] if out is None else out
         if xs is None or ws is None:
             raise ArgumentError("xs and ws are missing: pass them to run, or keep them with reset_operands")
+        if type(xs) is list and offs is None and bias is None and not epilogue_inputs:
+            made = self._runs.again(xs, ws, cs, out, stream)
+            if made is not None:
+                return made
         group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
         return self._compute(group, out, self._target(group, out), stream, named_inputs(epilogue_inputs), is_kept=True)
 
@@ -296,58 +298,13 @@ class GroupedGemm:
         if not group.used.any():
             return out
         if group.is_on_device:
-            self._launch_on_device(group, target, stream, is_kept)
+            described = DeviceGroup(self.kind, group, target, stream)
+            sizes = group.sizes[group.used].astype(np.int32)
+            self._runs.run_on_device(self._compiled(sizes, group), described, is_kept)
         else:
-            self._launch(Problems(group, target, self.kind.epilogue, ports), group, target, stream, is_kept)
+            problems = Problems(group, target, self.kind.epilogue, ports)
+            self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept)
         return out
-
-    def _launch(self, problems: Problems, group: Group, target: Part, stream: Any, is_kept: bool) -> None:
-        candidate = self._compiled(problems.sizes, group)
-        kept = self._local.__dict__.setdefault("launches", {})
-        launch = kept.get(candidate) if is_kept else None
-        if launch is not None:
-            try:
-                launch.exchange(problems)
-            except PyCutlassError:  # new arguments say better what does not fit, if it does not fit there either
-                launch = None
-        if launch is None:
-            launch = GroupLaunch(candidate, problems, self._scalars)
-            self._keep(kept, candidate, launch, is_kept)
-        launch.run(stream)
-        if launch.is_captured:
-            self._leave_to_graph(kept, candidate, launch)
-        if any(view.device is None for view in target.views):
-            launch.sync()
-
-    def _launch_on_device(self, group: Group, target: Part, stream: Any, is_kept: bool) -> None:
-        described = DeviceGroup(self.kind, group, target, stream)
-        candidate = self._compiled(group.sizes[group.used].astype(np.int32), group)
-        is_captured, most = described.is_captured, described.most_tiles(candidate)
-        kept = self._local.__dict__.setdefault("launches", {})
-        key = candidate, most, described.key
-        launch = kept.get(key) if is_kept else None
-        if launch is None:
-            launch = DeviceLaunch(candidate, described, self._scalars, most)
-            self._keep(kept, key, launch, is_kept and not is_captured)  # of which the graph has the memory
-        else:
-            launch.exchange(described)
-        launch.run()
-        if is_captured:
-            self._leave_to_graph(kept, key, launch)
-
-    def _leave_to_graph(self, kept: dict[Any, Any], key: Any, launch: Any) -> None:
-        """Keep what a graph has captured as long as there is the plan, and have later runs use memory of their own."""
-        self._captured.append(launch)
-        kept.pop(key, None)
-
-    def _keep(self, kept: dict[Any, Any], key: Any, launch: Any, is_kept: bool) -> None:
-        """Keep a launch for the thread's next tensors, and let go of the one that was made first."""
-        if not is_kept:
-            return
-        kept.pop(key, None)
-        while len(kept) >= _KEPT:
-            kept.pop(next(iter(kept)))
-        kept[key] = launch
 
     def _compiled(self, sizes: Sizes, group: Group) -> GroupCandidate:
         """Return the candidate for a group, with what runs on the GPU where there is one."""
@@ -379,45 +336,6 @@ class GroupedGemm:
     def __repr__(self) -> str:
         m, n, k = self._sizes.max(axis=0).tolist()
         return f"<GroupedGemm of {len(self._sizes)} problems up to {m}x{n}x{k} (M x N x K), on {place(self._device)}>"
-
-
-def checked_beta(group: Group, epilogue: Any, beta: Any) -> Any:
-    """Return beta, which is 1 for a bias where none is said; raise unless there is a C where the epilogue reads one."""
-    beta = 1 if isinstance(group.C, Vectors) and is_number(beta, 0) else beta
-    if (group.C is not None) != needs_source(epilogue, beta):
-        raise ArgumentError(about_c(group.C, beta, "cs" if group.C is None else group.C.name))
-    return beta
-
-
-def columns_of(epilogue: Any) -> Columns:
-    """Return what says how many columns D has, of an epilogue with or without its types."""
-    if getattr(getattr(epilogue, "graph", None), "is_gated", False):
-        return lambda n: n // 2
-    return lambda n: n
-
-
-def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:
-    """Return the kind of GEMM that the problems of a group are, with D as `target` lies, or packed."""
-    columns = columns_of(wanted.epilogue)
-    if group.axis == 1 and columns(2) < 2:
-        raise ArgumentError(
-            "the epilogue combines pairs of columns, and offs divides the columns of ws: give lists of xs and ws"
-        )
-    elements = group.elements()
-    of_a, of_b = group.forms()
-    if target is None:
-        of_d = group.form_of_new(wanted.output(elements[0]), columns)
-    else:
-        element = element_of_all(target)
-        if wanted.out_dtype is None and not hasattr(wanted.epilogue, "output"):  # an epilogue with types has its own
-            wanted = replace(wanted, out_dtype=element.tag)
-        of_d = form_of_all(target, element.bits, group.used)
-    return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
-
-
-def device_of_group(group: Group) -> int | None:
-    """Return the GPU of a group's tensors, as `device_of` does."""
-    return device_of(dict([*group.A.named_views(), *group.B.named_views()]))
 
 
 def _restored(

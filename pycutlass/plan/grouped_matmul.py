@@ -11,9 +11,10 @@ from pycutlass.errors import ArgumentTypeError
 from pycutlass.integers import shape_of
 from pycutlass.plan.forms import Form
 from pycutlass.plan.group import Group
+from pycutlass.plan.group_kinds import checked_beta, columns_of, device_of_group
 from pycutlass.plan.group_parts import Part, Stacked, element_of_all
 from pycutlass.plan.group_results import result_of_nothing
-from pycutlass.plan.grouped_gemm import GroupedGemm, checked_beta, columns_of, device_of_group
+from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.matmul import check_gradients, check_with_plan, matmul, options_refused, precision_of
 from pycutlass.plan.offsets import Offsets

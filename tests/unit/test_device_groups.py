@@ -16,7 +16,8 @@ import pycutlass  # noqa: E402
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError  # noqa: E402
 from pycutlass.plan.device_groups import DeviceGroup  # noqa: E402
 from pycutlass.plan.group import Group  # noqa: E402
-from pycutlass.plan.grouped_gemm import GroupedGemm, kind_of_group  # noqa: E402
+from pycutlass.plan.group_kinds import kind_of_group  # noqa: E402
+from pycutlass.plan.grouped_gemm import GroupedGemm  # noqa: E402
 from pycutlass.plan.kinds import Wanted  # noqa: E402
 from pycutlass.plan.offsets import Offsets  # noqa: E402
 

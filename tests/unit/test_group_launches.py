@@ -44,7 +44,7 @@ for number, sizes in enumerate([[(5, 6, 7)], [(5, 6, 7)], [(3, 2, 4), (0, 3, 3),
     got = plan.run(xs, ws, stream=stream.ptr if number % 2 else None)
     assert len(launches()) == 1
     check(got, xs, ws)
-assert len(plan._local.launches) == 1
+assert len(plan._runs._local.launches) == 1
 in_a_thread(lambda: check(plan.run(xs, ws), xs, ws))
 stream.destroy()
 """
@@ -65,7 +65,7 @@ for offs in ([2, 2, 9], [0, 0, 0], [4, 5, 6]):
         assert np.array_equal(out[begin:end], xs[begin:end] @ ws[number])
         begin = end
     assert np.all(out[begin:] == 77)
-assert not hasattr(plan._local, "launches") or not plan._local.launches
+assert not hasattr(plan._runs._local, "launches") or not plan._runs._local.launches
 """
     fake_gpu.run(program)
 
@@ -97,7 +97,7 @@ first, second = on_gpu((5, 1, 7), (3, 1, 4)), on_gpu((2, 1, 9))
 plan.run(*first[:2], out=first[2], stream=stream.ptr)
 with captured(stream) as graph:
     plan.run(*first[:2], out=first[2], stream=stream.ptr)
-assert len(plan._captured) == 1
+assert len(plan._runs._captured) == 1
 plan.reset_operands()
 plan.run(*second[:2], out=second[2], stream=stream.ptr)
 for each in first[2]:

@@ -48,6 +48,25 @@ def test_other_tensors_are_really_taken(plan: pycutlass.GroupedGemm) -> None:
     check(first, EXACT)
 
 
+def test_lists_of_the_same_extents_are_looked_at_as_well(plan: pycutlass.GroupedGemm) -> None:
+    plan(XS, WS)
+    assert plan._runs._local.last is not None
+    torch = pytest.importorskip("torch")
+    there = [[torch.from_numpy(each) for each in tensors] for tensors in (XS, WS)]
+    assert all(isinstance(each, torch.Tensor) for each in plan(*there))
+    assert all(isinstance(each, np.ndarray) for each in plan(XS, WS))
+    shared = np.empty((6, 6), np.float32)
+    for wrong in ([shared[:4], shared[3:5]], [shared[:4]], shared, [shared[:4, ::2], shared[4:]], [XS, WS]):
+        with pytest.raises(PyCutlassError):
+            plan(XS, WS, out=wrong)
+    for others in ([XS[0], XS[1].astype(np.float64)], [XS[0], np.asfortranarray(XS[1])]):
+        with pytest.raises(PyCutlassError, match="xs"):
+            plan(others, WS)
+    with pytest.raises(ArgumentError, match="made without cs and bias, and cs is given"):
+        plan(XS, WS, [random(4, 6), random(2, 6)])
+    check(plan(XS, WS), EXACT)
+
+
 def test_one_plan_serves_any_groups_in_any_form(plan: pycutlass.GroupedGemm) -> None:
     for sizes in ([(3, 5, 7)], [(0, 4, 4), (1, 1, 1)], [(9, 2, 3)] * 40, [(4, 6, 8), (2, 6, 8)], [(5, 5, 0)], []):
         xs, ws = [random(m, k) for m, _, k in sizes], [random(k, n) for _, n, k in sizes]
@@ -242,12 +261,12 @@ def test_what_was_launched_is_kept_for_a_few_kernels_alone(plan: pycutlass.Group
     for rows in (1, 40, 300, 3000):
         for count in (1, 50):
             plan([random(rows, 8)] * count, [random(8, 6)] * count)
-    assert 1 <= len(plan._local.launches) <= 4
-    before = len(plan._local.launches)
+    assert 1 <= len(plan._runs._local.launches) <= 4
+    before = len(plan._runs._local.launches)
     plan.run_once([random(3, 8)], WS[:1])
-    assert len(plan._local.launches) == before
+    assert len(plan._runs._local.launches) == before
     plan.reset_operands()
-    assert not hasattr(plan._local, "launches")
+    assert not hasattr(plan._runs._local, "launches")
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
