@@ -295,15 +295,14 @@ class GroupedGemm:
             )
         if target is None:
             out, target = new_results(self.kind, group, stream)
-        if not group.used.any():
-            return out
-        if group.is_on_device:
+        if not group.is_on_device:
+            problems = Problems(group, target, self.kind.epilogue, ports)
+            if len(problems.sizes):
+                self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept)
+        elif group.used.any():
             described = DeviceGroup(self.kind, group, target, stream)
             sizes = group.sizes[group.used].astype(np.int32)
             self._runs.run_on_device(self._compiled(sizes, group), described, is_kept)
-        else:
-            problems = Problems(group, target, self.kind.epilogue, ports)
-            self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept)
         return out
 
     def _compiled(self, sizes: Sizes, group: Group) -> GroupCandidate:

@@ -386,3 +386,37 @@ def test_a_plan_has_its_own_options() -> None:
             pycutlass.grouped_matmul(X, W, offs=OFFS, plan=plan, **option)
     with pytest.raises(ArgumentTypeError, match="must be numbers"):
         pycutlass.grouped_matmul(X, W, offs=OFFS, alpha=[1])
+
+
+@pycutlass.epilogue_function
+def with_sums(accum: Any, residual: Tensor) -> Any:
+    shifted = accum + residual
+    return {"D": shifted, "row_sum": pycutlass.epilogue.sum(shifted, axis=1)}
+
+
+def test_what_an_epilogue_writes_beside_the_result() -> None:
+    offs, xs, ws = [4, 9], random((9, 16), np.float16), random((2, 16, 8), np.float16)
+    residual, sums = random((9, 8), np.float16), np.full(9, np.nan, np.float32)
+    inputs = {"residual": residual, "row_sum": sums}
+    got = pycutlass.grouped_matmul(xs, ws, offs=offs, epilogue=with_sums, epilogue_inputs=inputs)
+    exact = np.concatenate(products(parts(xs, offs, 0), ws)) + residual
+    check([got], [exact], 2e-2)
+    check([sums], [exact.sum(axis=1)], 5e-2)
+    got = pycutlass.grouped_matmul(xs, ws, offs=[9, 9], epilogue=with_sums, epilogue_inputs=inputs)
+    check([sums], [(xs.astype(np.float64) @ ws[0] + residual).sum(axis=1)], 5e-2)
+
+
+@pycutlass.epilogue_function
+def with_totals(accum: Any) -> Any:
+    return {"D": accum, "totals": pycutlass.epilogue.sum(accum, axis=0)}
+
+
+def test_a_problem_without_elements_has_no_totals() -> None:
+    """Nothing would be left in them."""
+    xs, ws, totals = random((9, 16), np.float16), random((2, 16, 8), np.float16), np.full((2, 8), np.nan, np.float32)
+    how = {"epilogue": with_totals, "epilogue_inputs": {"totals": totals}}
+    pycutlass.grouped_matmul(xs, ws, offs=[4, 9], **how)  # type: ignore[arg-type]
+    check(totals, [each.sum(axis=0) for each in products(parts(xs, [4, 9], 0), ws)], 5e-2)
+    for ends in ([9, 9], [0, 0]):
+        with pytest.raises(ArgumentError, match="leave such problems out"):
+            pycutlass.grouped_matmul(xs, ws, offs=ends, **how)  # type: ignore[arg-type]
