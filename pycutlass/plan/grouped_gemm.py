@@ -295,6 +295,8 @@ class GroupedGemm:
             )
         if target is None:
             out, target = new_results(self.kind, group, stream)
+        if not len(group):
+            return out
         if not group.is_on_device:
             problems = Problems(group, target, self.kind.epilogue, ports)
             if len(problems.sizes):
