@@ -53,6 +53,8 @@ if _typing.TYPE_CHECKING:
     from pycutlass.plan.conv2d import Conv2d
     from pycutlass.plan.convolutions import conv2d, conv2d_input, conv2d_weight
     from pycutlass.plan.gemm import Gemm
+    from pycutlass.plan.grouped_gemm import GroupedGemm
+    from pycutlass.plan.grouped_matmul import grouped_matmul
     from pycutlass.plan.matmul import linear, matmul
     from pycutlass.timing import DeviceTimer
     from pycutlass.tuning import tune
@@ -72,6 +74,7 @@ __all__ = [
     "GemmOperationUniversal",
     "GemmProblemSize",
     "GroupMode",
+    "GroupedGemm",
     "KernelSchedule",
     "LinearCombination",
     "LinearCombinationClamp",
@@ -103,6 +106,7 @@ __all__ = [
     "gelu_tanh",
     "get_allocated_size",
     "get_memory_pool",
+    "grouped_matmul",
     "hardswish",
     "identity",
     "interleave_columns",
@@ -153,6 +157,8 @@ _LATER = {
     "Conv2d": "plan.conv2d",
     "Gemm": "plan.gemm",
     **dict.fromkeys(("conv2d", "conv2d_input", "conv2d_weight"), "plan.convolutions"),
+    "GroupedGemm": "plan.grouped_gemm",
+    "grouped_matmul": "plan.grouped_matmul",
     **dict.fromkeys(("linear", "matmul"), "plan.matmul"),
     "tune": "tuning",
 }

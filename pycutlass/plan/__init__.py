@@ -6,6 +6,7 @@ from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_candidates import conv2d_candidates
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.conv_pick import conv2d_pick, conv2d_ranking
+from pycutlass.plan.group_candidates import GroupCandidate, group_candidates
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.pick import Ranked, pick, ranking
 from pycutlass.plan.second_opinion import second_opinion
@@ -15,11 +16,13 @@ __all__ = [
     "Conv2dCandidate",
     "Conv2dKind",
     "GemmKind",
+    "GroupCandidate",
     "Ranked",
     "candidates",
     "conv2d_candidates",
     "conv2d_pick",
     "conv2d_ranking",
+    "group_candidates",
     "pick",
     "ranking",
     "second_opinion",

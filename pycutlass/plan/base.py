@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pycutlass import compiler
-from pycutlass.calls import public, shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.calls import public
+from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.plan.building import build_for
 from pycutlass.plan.choices import Chosen
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import device_of, is_number, named_inputs, place
+from pycutlass.plan.readings import device_of, place
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["NO_INPUTS", "Plan"]
@@ -39,27 +39,6 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
     _scalars: dict[str, Any]
     _reads_c: bool
     _choices: Chosen[_Kernel]
-
-    def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
-        """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
-        names = {port.name for port in self.kind.epilogue.ports}
-        known = tuple(self.kind.epilogue.scalar_names)
-        given = named_inputs(inputs)
-        unknown = sorted(set(given) - names - set(known))
-        if unknown:
-            raise ArgumentTypeError(
-                f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {self.kind.epilogue!r} takes "
-                f"{', '.join((*sorted(names), *known)) or 'none'}"
-            )
-        scalars = {name: value for name, value in given.items() if name in known}
-        for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
-            if name in known:
-                scalars.setdefault(name, value)
-            elif not is_number(value, usual):
-                raise ArgumentError(
-                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
-                )
-        self._scalars = scalars
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""

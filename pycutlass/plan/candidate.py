@@ -16,7 +16,7 @@ from pycutlass.library import TileDescription
 from pycutlass.operation import GemmOperationUniversal, GemmProblemSize, Operation, ReductionOperation
 from pycutlass.plan.kind import GemmKind
 
-__all__ = ["Candidate"]
+__all__ = ["Candidate", "tile_choice", "tile_name", "tile_of"]
 
 _Mode = _core.GemmMode
 
@@ -63,16 +63,7 @@ class Candidate:
     def name(self) -> str:
         """How tables call it."""
         tile, operation = self.operation.tile_description, self.operation
-        shape = "x".join(map(str, tile.threadblock_shape))
-        swapped = "swapped " if operation.swap_ab else ""
-        if tile.is_sm90 and tile.cluster_shape is not None and tile.kernel_schedule is not None:
-            cluster = "x".join(map(str, tile.cluster_shape[:2]))
-            parts = [f"{swapped}{tile.kernel_schedule.name} {shape}", f"cluster {cluster}"]
-        elif tile.is_gemv:
-            parts = [f"{swapped}Gemv {shape}", f"{'x'.join(map(str, tile.warp_count or ()))} warps"]
-        else:
-            warps = "x".join(map(str, tile.warp_count or ()))
-            parts = [f"Ampere-style {shape}", f"{tile.stages} stages", f"{warps} warps"]
+        parts = [tile_name(operation)]
         if operation.is_stream_k:
             parts.append("stream-K" if self.split_k_slices == 1 else f"stream-K, {self.split_k_slices} slices")
         else:
@@ -132,16 +123,8 @@ class Candidate:
 
     def choice(self) -> dict[str, Any]:
         """Return what is chosen beside the kind of GEMM, in JSON's types, in a fixed order."""
-        tile = self.operation.tile_description
-        schedule, math = tile.kernel_schedule, tile.math_instruction
         return {
-            "threadblock": list(tile.threadblock_shape),
-            "stages": tile.stages,
-            "warps": None if tile.warp_count is None else list(tile.warp_count),
-            "instruction": None if math.instruction_shape is None else list(math.instruction_shape),
-            "opcode": math.opcode_class.name,
-            "cluster": None if tile.cluster_shape is None else list(tile.cluster_shape),
-            "schedule": None if schedule is None else schedule.name,
+            **tile_choice(self.operation.tile_description),
             "swizzle": self.operation.swizzling_functor.__name__,
             "swap_ab": self.operation.swap_ab,
             "split_k_slices": self.split_k_slices,
@@ -161,12 +144,53 @@ class Candidate:
             There is no such kernel for this kind of GEMM.
         """
         try:
-            instruction = kind.instruction(choice["instruction"], _core.OpClass.__members__[choice["opcode"]])
-            schedule = None if choice["schedule"] is None else KernelSchedule[choice["schedule"]]
-            shape = choice["threadblock"], choice["stages"], choice["warps"]
-            tile = TileDescription(*shape, instruction, choice["cluster"], schedule)
-            operation = kind.operation(tile, getattr(cutlass, choice["swizzle"]), choice["swap_ab"])
+            operation = kind.operation(tile_of(kind, choice), getattr(cutlass, choice["swizzle"]), choice["swap_ab"])
             raster = RasterOrder[choice["raster_order"]]
             return cls(operation, choice["split_k_slices"], choice["parallel"], raster)
         except (KeyError, AttributeError, TypeError) as error:
             raise ArgumentError(f"this is no choice of a kernel: {error}; got {dict(choice)}") from error
+
+
+def tile_name(operation: GemmOperationUniversal) -> str:
+    """Return how tables call the tile of a kernel."""
+    tile = operation.tile_description
+    shape = "x".join(map(str, tile.threadblock_shape))
+    swapped = "swapped " if operation.swap_ab else ""
+    if tile.is_sm90 and tile.cluster_shape is not None and tile.kernel_schedule is not None:
+        cluster = "x".join(map(str, tile.cluster_shape[:2]))
+        return f"{swapped}{tile.kernel_schedule.name} {shape}, cluster {cluster}"
+    warps = "x".join(map(str, tile.warp_count or ()))
+    if tile.is_gemv:
+        return f"{swapped}Gemv {shape}, {warps} warps"
+    return f"Ampere-style {shape}, {tile.stages} stages, {warps} warps"
+
+
+def tile_choice(tile: TileDescription) -> dict[str, Any]:
+    """Return a tile in JSON's types, without the types of elements, which a kind has."""
+    schedule, math = tile.kernel_schedule, tile.math_instruction
+    return {
+        "threadblock": list(tile.threadblock_shape),
+        "stages": tile.stages,
+        "warps": None if tile.warp_count is None else list(tile.warp_count),
+        "instruction": None if math.instruction_shape is None else list(math.instruction_shape),
+        "opcode": math.opcode_class.name,
+        "cluster": None if tile.cluster_shape is None else list(tile.cluster_shape),
+        "schedule": None if schedule is None else schedule.name,
+    }
+
+
+def tile_of(kind: GemmKind, choice: Mapping[str, Any]) -> TileDescription:
+    """Return the tile that `tile_choice` described.
+
+    Raises
+    ------
+    DescriptionError
+        There is no such tile for this kind of GEMM.
+    AttributeError, KeyError, TypeError
+        `choice` is none that `tile_choice` returns.
+    """
+    instruction = kind.instruction(choice["instruction"], _core.OpClass.__members__[choice["opcode"]])
+    schedule = None if choice["schedule"] is None else KernelSchedule[choice["schedule"]]
+    return TileDescription(
+        choice["threadblock"], choice["stages"], choice["warps"], instruction, choice["cluster"], schedule
+    )

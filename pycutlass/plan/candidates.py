@@ -25,9 +25,11 @@ __all__ = [
     "LARGE",
     "SIMT_SHAPES",
     "TENSOR_OP_SHAPES",
+    "ampere_tiles",
     "by_stages",
     "candidates",
     "checked_capability",
+    "native_tiles",
 ]
 
 _OpClass = _core.OpClass
@@ -148,19 +150,44 @@ def by_stages(tiles: tuple[TileDescription, ...]) -> Iterator[list[TileDescripti
         yield sorted(staged, key=lambda tile: _STAGES.index(tile.stages or _STAGES[0]))[:_MOST_STAGES]
 
 
-def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
-    """Yield Hopper-native candidates."""
-    like = _first_native(kind)
-    if like is None:
-        return
-    tiles: dict[Any, list[TileDescription]] = {}  # of different depths, the usual one first
-    for tile in tile_descriptions(like):
-        tiles.setdefault((*_plane(tile), *_cluster(tile)), []).append(tile)
+def native_tiles(kind: GemmKind) -> Iterator[TileDescription]:
+    """Yield the Hopper-native tiles that are worth considering for a kind of GEMM; none where there are no kernels."""
+    tiles = _tiles_by_plane(kind)
     for schedule, rows, widths, clusters in _NATIVE:
         for columns, cluster in itertools.product(widths, clusters):
             deep = schedule is _PINGPONG and rows == 64 and columns <= _DEEP_COLUMNS and cluster == (1, 1)
-            for tile in tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]:
-                yield from _visited(kind, tile)
+            yield from tiles.get((schedule, rows, columns, *cluster), [])[: 2 if deep else 1]
+
+
+def ampere_tiles(kind: GemmKind, capability: int) -> Iterator[list[TileDescription]]:
+    """Yield Ampere-style tiles, each with the numbers of stages that are worth considering, the usual one first.
+
+    Capabilities that have no limit of shared memory of their own take 80's.
+    """
+    like = _first_ampere(kind)
+    if like is None:
+        return
+    limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
+    yield from by_stages(tile_descriptions(like, limited))
+
+
+@lru_cache(maxsize=1)  # asked twice for each list of candidates
+def _tiles_by_plane(kind: GemmKind) -> dict[Any, list[TileDescription]]:
+    """Return Hopper-native tiles by schedule, rows, columns and cluster: those of different depths, the usual first."""
+    like = _first_native(kind)
+    tiles: dict[Any, list[TileDescription]] = {}
+    for tile in () if like is None else tile_descriptions(like):
+        tiles.setdefault((*_plane(tile), *_cluster(tile)), []).append(tile)
+    return tiles
+
+
+def _native(kind: GemmKind, batched: bool) -> Iterator[Candidate]:
+    """Yield Hopper-native candidates."""
+    tiles = _tiles_by_plane(kind)
+    if not tiles:
+        return
+    for tile in native_tiles(kind):
+        yield from _visited(kind, tile)
     swapped = _first_native(kind, swap_ab=True)
     if swapped is not None:
         yield from _swapped(kind, swapped, batched)
@@ -188,12 +215,8 @@ def _swapped(kind: GemmKind, like: GemmOperationUniversal, batched: bool) -> Ite
 
 
 def _ampere(kind: GemmKind, capability: int, batched: bool) -> Iterator[Candidate]:
-    """Yield Ampere-style candidates; capabilities that have no limit of shared memory of their own take 80's."""
-    like = _first_ampere(kind)
-    if like is None:
-        return
-    limited = capability if capability in like.family.shared_memory and capability not in SM90.shared_memory else 80
-    for staged in by_stages(tile_descriptions(like, limited)):
+    """Yield Ampere-style candidates."""
+    for staged in ampere_tiles(kind, capability):
         plane = staged[0].threadblock_shape[:2]
         for tile in staged:
             for swizzle in _SWIZZLES[:2] if plane[0] * plane[1] >= LARGE else _SWIZZLES[:1]:

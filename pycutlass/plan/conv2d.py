@@ -31,7 +31,7 @@ from pycutlass.plan.conv_problem import (
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import about_c, device_of, element_of, needs_source, place
+from pycutlass.plan.readings import about_c, device_of, element_of, needs_source, place, scalars_of
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -142,7 +142,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
             raise ArgumentError(about_c(c, beta))
         self.kind: Conv2dKind = _kind(direction, self._problem, views, wanted)
         self._device = device_of(views)
-        self._take_inputs(alpha, beta, epilogue_inputs)
+        self._scalars = scalars_of(self.kind.epilogue, alpha, beta, epilogue_inputs)
         self._reads_c = c is not None
         self._choices = Conv2dChoices(self.kind, self._problem, self._device)
         self._choices.of(self._problem.N)  # which says what to change where there is no kernel

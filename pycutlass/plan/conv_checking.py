@@ -17,8 +17,8 @@ from pycutlass.plan.checking import (
     checked_error,
     fetched,
     moved,
+    named_scalars,
     random_array,
-    scalars_of,
 )
 from pycutlass.plan.conv_problem import extents_of
 from pycutlass.plan.pixels import as_pixels
@@ -46,7 +46,7 @@ def checked_conv(plan: Any, seed: int) -> float:
     found = around[GUARD : GUARD + pixels].reshape(of_d).astype(np.float64)
     check_guards(plan.operation, around[:GUARD], around[GUARD + pixels :])
     candidate = plan.candidate
-    scalars = scalars_of(plan, candidate.operation)
+    scalars = named_scalars(plan, candidate.operation)
     exact = reference.conv2d(candidate.operation, problem, a, b, c, *scalars.values(), exact=True)
     return checked_error(candidate, found, exact, products(candidate.operation, problem), scalars, repr(problem))
 

@@ -29,6 +29,7 @@ from pycutlass.plan.readings import (
     needs_source,
     packed_form,
     place,
+    scalars_of,
     size_of,
 )
 from pycutlass.spec import view_of
@@ -119,7 +120,7 @@ class Gemm(Plan[Candidate, _Size]):
             raise ArgumentError(about_c(c, beta))
         self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
-        self._take_inputs(alpha, beta, epilogue_inputs)
+        self._scalars = scalars_of(self.kind.epilogue, alpha, beta, epilogue_inputs)
         self._reads_c = c is not None
         self._choices = Choices(self.kind, size[1:], batch, self._device)
         self._start()

@@ -7,10 +7,11 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.calls import public
-from pycutlass.enums import MathOperation
+from pycutlass.enums import MathOperation, SchedulerMode
 from pycutlass.epilogue import Epilogue
+from pycutlass.errors import DescriptionError
 from pycutlass.library import MathInstruction, TensorDescription, TileDescription
-from pycutlass.operation import GemmOperationUniversal
+from pycutlass.operation import GemmOperationGrouped, GemmOperationUniversal
 
 __all__ = ["GemmKind", "Multiplied"]
 
@@ -106,3 +107,19 @@ class GemmKind(Multiplied):
             A, B = (replace(each, element=_core.tfloat32) for each in (A, B))
         operands = A, B, self.C, self.epilogue
         return GemmOperationUniversal(capability, tile, *operands, swizzling_functor, D, swap_ab)
+
+    def group(self, tile: TileDescription, precompute_mode: SchedulerMode) -> GemmOperationGrouped:
+        """Return the kernel of groups with a tile.
+
+        Raises
+        ------
+        DescriptionError
+            There is none.
+        """
+        if self.C != self.D:
+            raise DescriptionError(
+                f"the kernel of a group describes C and D as one, got C={self.C} and D={self.D}: describe both alike"
+            )
+        capability = 90 if tile.is_sm90 else 80
+        operands = self.A, self.B, self.C, self.epilogue
+        return GemmOperationGrouped(capability, tile, *operands, precompute_mode=precompute_mode)

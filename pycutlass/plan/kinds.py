@@ -64,7 +64,13 @@ class Wanted:
         return element(cutlass.bfloat16) if a.is_float8 else element(cutlass.int32) if a.is_integer else a
 
 
-def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form], wanted: Wanted) -> GemmKind:
+def kind_of(
+    a: Element,
+    b: Element,
+    forms: tuple[Form, Form, Form | None, Form],
+    wanted: Wanted,
+    names: tuple[str, str] = ("a", "b"),
+) -> GemmKind:
     """Return the kind of GEMM of operands of types `a` and `b`.
 
     Parameters
@@ -75,6 +81,8 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
         Of A, B, C and D; the C of None is like D.
     wanted : Wanted
         What the caller asks for.
+    names : tuple of 2 str
+        What the caller calls A and B.
 
     Raises
     ------
@@ -83,7 +91,7 @@ def kind_of(a: Element, b: Element, forms: tuple[Form, Form, Form | None, Form],
     DescriptionError
         An epilogue that cannot be computed or written so.
     """
-    check_types(a, b)
+    check_types(a, b, names)
     check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
     out = wanted.output(a)

@@ -16,7 +16,7 @@ from pycutlass.plan.shortcut import Shortcut, known, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import wrap
 
-__all__ = ["linear", "matmul"]
+__all__ = ["linear", "matmul", "precision_of"]
 
 #: Plans that `matmul` made, by all that tells kinds of products apart.
 _plans: KeptPlans[Gemm] = KeptPlans(256, "matmul")
@@ -111,7 +111,7 @@ def matmul(
     key: Any = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
     if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
-        precision = _precision(precision, a)
+        precision = precision_of(precision, a)
         try:
             key = (tensors, given, precision)
             shortcut = known(key)
@@ -125,7 +125,7 @@ def matmul(
         if tensor is not None:
             views[name] = wrap(name, tensor)
     check_gradients(views, "product")
-    precision = _precision(precision, a)
+    precision = precision_of(precision, a)
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
     result = Result(product, out, views.get("out"), allow_copy)
@@ -181,7 +181,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     return matmul(x, w.T, bias=bias, **options)
 
 
-def _precision(given: str | None, a: Any) -> str | None:
+def precision_of(given: str | None, a: Any) -> str | None:
     """Return how float32 is multiplied: as was said, or as torch's setting says of its tensors."""
     if given is not None or a is None or getattr(a, "dtype", None) is not imported("torch", "float32"):
         return given

@@ -11,7 +11,7 @@ where `larger` is a norm of a high order, a maximum that does not jump. docs/gui
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -116,16 +116,45 @@ class Model:
         tiles = tiling.visited * (batches * in_slices)
         divided = self._is_divided(tiles, k_tiles)
         multiplying = self._multiplying(tiles, k_tiles, divided)
+        delivered = self._memory(moved, batches, tiling)
+        found = self._prediction(tiles, k_tiles, multiplying, delivered, self._adding(m, n, tiles, divided))
+        if not f.is_gemv.any():
+            return found
+        by_cuda_cores = self._gemv(m, n, k, batches, tiling.along_m, tiling.along_n)
+        return replace(found, microseconds=np.where(f.is_gemv, by_cuda_cores, found.microseconds))
+
+    def predict_group(self, sizes: Floats, counts: Floats) -> Prediction:
+        """Return how long each candidate takes as the kernel of a group, whose tiles share the waves.
+
+        Parameters
+        ----------
+        sizes : array of shape (sizes, 3)
+            M, N and K of the problems, 1 or more.
+        counts : array of shape (sizes,)
+            How many problems there are of each size.
+        """
+        f, count = self.features, counts[:, None]
+        m, n, k = (sizes[:, axis, None] for axis in range(3))
+        tiling = Tiling.of(f, np.where(f.is_transposed, n, m), np.where(f.is_transposed, m, n))
+        of_size = tiling.visited * count
+        tiles = of_size.sum(axis=0)
+        # Of a tile, on average: which tile is whose does not matter.
+        k_tiles = (of_size * np.maximum(np.ceil(k / f.depth), 1.0)).sum(axis=0) / tiles
+        multiplying = self._multiplying(tiles, k_tiles, np.zeros_like(f.is_stream_k))
+        of_a, of_b, of_d = (x * y * each for x, y, each in zip((m, k, m), (k, n, n), self._bytes, strict=True))
+        moved = (count * (self._read(of_a, of_b, tiling) + of_d)).sum(axis=0)
+        delivered = self._delivered(moved, float((count * (of_a + of_b + of_d)).sum()))
+        return self._prediction(tiles, k_tiles, multiplying, delivered, np.zeros_like(tiles))
+
+    def _prediction(
+        self, tiles: Floats, k_tiles: Floats, multiplying: Floats, delivered: Floats, adding: Floats
+    ) -> Prediction:
+        """Return how long tiles take that last so long in waves, with operands that memory delivers in such a time."""
         power = tiles * self._macs_of_depth * k_tiles / self._sustained
         cache = tiles * k_tiles * self._loaded / (self.constants.l2_gb_per_s * 1e3)
-        memory = np.maximum(self._memory(moved, batches, tiling), cache)
-        adding = self._adding(m, n, tiles, divided)
+        memory = np.maximum(delivered, cache)
         work = (multiplying**_ORDER + memory**_ORDER + power**_ORDER) ** (1 / _ORDER)
-        total = np.where(
-            f.is_gemv,
-            self._gemv(m, n, k, batches, tiling.along_m, tiling.along_n),
-            (self._start + work + adding) * self._factor,
-        )
+        total = (self._start + work + adding) * self._factor
         return Prediction(total, np.ceil(tiles / self._places), multiplying, memory, power, adding)
 
     def _multiplying(self, tiles: Floats, k_tiles: Floats, divided: Bools) -> Floats:
@@ -159,14 +188,23 @@ class Model:
 
     def _memory(self, moved: tuple[float, float, float], batches: int, tiling: Tiling) -> Floats:
         """Return the microseconds in which memory delivers the operands and takes D."""
-        f, g = self.features, self.constants
         of_a, of_b, of_d = moved
-        start = g.dram_start_us * min(1.0, batches * (of_a + of_b + of_d) / g.dram_start_bytes)
+        read = batches * (self._read(of_a, of_b, tiling) + of_d)
+        return self._delivered(read, batches * (of_a + of_b + of_d))
+
+    def _delivered(self, moved: Floats, different: float) -> Floats:
+        """Return the microseconds of so many bytes that memory delivers or takes, of which some are the same."""
+        g = self.constants
+        start = g.dram_start_us * min(1.0, different / g.dram_start_bytes)
+        result: Floats = moved / (g.dram_gb_per_s * 1e3) + start
+        return result
+
+    def _read(self, of_a: float | Floats, of_b: float | Floats, tiling: Tiling) -> Floats:
+        """Return the bytes of A and B that memory delivers."""
+        f, g = self.features, self.constants
         of_rows, of_columns = np.where(f.is_transposed, of_b, of_a), np.where(f.is_transposed, of_a, of_b)
         kept, sharpness, in_wave = (g.reuse[name] for name in ("l2_share", "sharpness", "in_wave"))
-        read = tiling.read(of_rows, of_columns, self._places, kept * g.l2_bytes, sharpness, in_wave)
-        result: Floats = batches * (read + of_d) / (g.dram_gb_per_s * 1e3) + start
-        return result
+        return tiling.read(of_rows, of_columns, self._places, kept * g.l2_bytes, sharpness, in_wave)
 
     def _adding(self, m: int, n: int, tiles: Floats, divided: Bools) -> Floats:
         """Return the microseconds of adding up what slices of K have summed, and of preparing for it."""

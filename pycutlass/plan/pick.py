@@ -18,7 +18,7 @@ from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
 
-__all__ = ["Ranked", "pick", "ranking", "refused", "where_planned"]
+__all__ = ["Ranked", "pick", "ranking", "refused", "remedy_of", "where_planned"]
 
 _Mode = _core.GemmMode
 _NEAR = 1.01  # how much longer a kernel that is compiled already may take
@@ -193,11 +193,11 @@ def _why_none(predicted: Predicted[Candidate], kind: GemmKind, size: tuple[int, 
     found = predicted.candidates
     if all(each.operation.tile_description.is_gemv for each in found):
         few = f" but for {_MOST_OF_GEMV} rows or columns" if len(found) else ""
-        return f"there is no kernel for GEMMs of this kind{few}: {kind}{_remedy(kind)}"
+        return f"there is no kernel for GEMMs of this kind{few}: {kind}{remedy_of(kind)}"
     return f"no kernel takes {what}; the nearest lack: {predicted.lacking()}"
 
 
-def _remedy(kind: GemmKind) -> str:
+def remedy_of(kind: GemmKind) -> str:
     """Return what to change about a kind of GEMM that there are no kernels for."""
     if kind.A.type.is_float8 and not (kind.A.is_row_major and not kind.B.is_row_major):
         return (

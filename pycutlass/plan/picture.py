@@ -6,16 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pycutlass import _core
 from pycutlass.device import Device
 from pycutlass.operation import tile_use
+from pycutlass.operation.group_support import Sizes, count_tiles
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
+from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.roofline import Roofline
 
-__all__ = ["explained", "explained_conv"]
+__all__ = ["explained", "explained_conv", "explained_group"]
 
 _SHOWN = 10
 
@@ -61,6 +65,25 @@ def explained_conv(
     lines = _first_lines(what, 2 * m * n * k, moved, chosen, ranked, gpu)
     if m and n:
         lines.append(f"        {tile_use(operation, chosen.size(problem), gpu.sm_count)}")
+    return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+
+
+def explained_group(
+    chosen: GroupCandidate,
+    ranked: Sequence[Ranked[GroupCandidate]],
+    refused: Mapping[str, Sequence[str]],
+    sizes: Sizes,
+    gpu: Device,
+) -> str:
+    """Return a table of the candidates of a group, as `explained` does of a GEMM."""
+    operation, wide = chosen.operation, sizes.astype(np.float64)
+    m, n, k = wide.T
+    matrices = ((operation.A, m * k), (operation.B, k * n), (operation.C, m * n))
+    moved = sum(each.type.bytes_of(int(elements.sum())) for each, elements in matrices)
+    largest = "x".join(map(str, sizes.max(axis=0).tolist()))
+    what = f"{len(sizes)} problems of at most {largest} (M x N x K)"
+    lines = _first_lines(what, int(2 * wide.prod(axis=1).sum()), moved, chosen, ranked, gpu)
+    lines.append(f"        {count_tiles(operation.single, sizes):,} tiles of all problems")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
 
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from pycutlass.operation import Support
-from pycutlass.plan.features import Bools, Modelled
+from pycutlass.plan.features import Bools
 from pycutlass.plan.model import Prediction
 
 __all__ = ["Predicted", "Ranked"]
 
-_Kernel = TypeVar("_Kernel", bound=Modelled)
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Kernel = TypeVar("_Kernel", bound=_Named)
 _SHOWN = 3  # reasons in a message, of the best candidates
 
 
@@ -25,7 +31,7 @@ class Ranked(Generic[_Kernel]):
 
     Attributes
     ----------
-    candidate : Candidate or Conv2dCandidate
+    candidate : Candidate, Conv2dCandidate or GroupCandidate
         The kernel with the options of its launch.
     microseconds : float
         How long it takes.
@@ -47,7 +53,7 @@ class Predicted(Generic[_Kernel]):
 
     Attributes
     ----------
-    candidates : sequence of Candidate or Conv2dCandidate
+    candidates : sequence of Candidate, Conv2dCandidate or GroupCandidate
         The kernels, with the options of their launches.
     of_all : Prediction
         How long each takes.

@@ -8,6 +8,7 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.calls import shown
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
 from pycutlass.plan.forms import Form, form_of
@@ -27,6 +28,7 @@ __all__ = [
     "packed_form",
     "place",
     "range_of",
+    "scalars_of",
     "size_of",
 ]
 
@@ -132,11 +134,36 @@ def needs_source(epilogue: Any, beta: Any) -> bool:
     return not is_number(beta, 0) if reads is None else bool(reads)
 
 
-def about_c(c: Any, beta: Any) -> str:
+def about_c(c: Any, beta: Any, name: str = "c") -> str:
     """Return what to do about a C that is missing, or that would not be read."""
     if c is None:
-        return f"c is missing, and would be read: beta is {shown(beta)}. Give c, or leave out beta"
-    return "c is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave c out"
+        return f"{name} is missing, and would be read: beta is {shown(beta)}. Give {name}, or leave out beta"
+    return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"
+
+
+def scalars_of(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the scalars of an epilogue among what it is given, which a plan keeps; it does not keep tensors.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Something that the epilogue does not take.
+    """
+    names, known = {port.name for port in epilogue.ports}, tuple(epilogue.scalar_names)
+    given = named_inputs(inputs)
+    unknown = sorted(set(given) - names - set(known))
+    if unknown:
+        raise ArgumentTypeError(
+            f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {epilogue!r} takes "
+            f"{', '.join((*sorted(names), *known)) or 'none'}"
+        )
+    scalars = {name: value for name, value in given.items() if name in known}
+    for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
+        if name in known:
+            scalars.setdefault(name, value)
+        elif not is_number(value, usual):
+            raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
+    return scalars
 
 
 def device_of(views: Mapping[str, TensorView]) -> int | None:

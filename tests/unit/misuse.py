@@ -216,6 +216,7 @@ def _operations() -> Iterator[Call]:
         yield Call(f"{name}.run on a stream", _run_on(make(**keywords())), lambda: {"stream": None})
     yield from _questions()
     yield from _products()
+    yield from _groups()
 
 
 def _products() -> Iterator[Call]:
@@ -262,6 +263,31 @@ def _convolutions(options: dict[str, Any]) -> Iterator[Call]:
     yield Call("Conv2d", pycutlass.Conv2d, lambda: {
         **options, **planned, **geometry, "kind": "fprop", "result_size": None, "out": None}, repr)  # fmt: skip
     yield Call("Conv2d.run", plan.run, lambda: {"a": x, "b": w, "c": y, "out": np.empty_like(y), "stream": None})
+
+
+def _groups() -> Iterator[Call]:
+    """Yield many products in one line, of lists, of divided matrices and of a plan."""
+    options = {"alpha": 1.0, "epilogue": None, "epilogue_inputs": None, "out_dtype": None, "accumulator_dtype": None}
+    further = {"bias": None, "precision": None, "plan": None, "allow_copy": False, "stream": None}
+
+    def lists() -> dict[str, Any]:
+        sizes = (4, 6, 8), (2, 5, 3)
+        ones = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
+        xs, ws = [ones(m, k) for m, _, k in sizes], [ones(k, n) for _, n, k in sizes]
+        cs, out = ([ones(m, n) for m, n, _ in sizes] for _ in range(2))
+        return {"xs": xs, "ws": ws, "cs": cs, "beta": 1.0, "out": out}
+
+    def divided() -> dict[str, Any]:
+        xs, ws = np.ones((6, 8), np.float32), np.ones((3, 8, 4), np.float32)
+        return {"xs": xs, "ws": ws, "offs": np.array([2, 2, 5], np.int32), "bias": np.ones((3, 4), np.float32)}
+
+    plan = pycutlass.GroupedGemm(**divided())
+    yield Call("grouped_matmul", pycutlass.grouped_matmul, lambda: {**lists(), **options, **further})
+    yield Call("grouped_matmul with offs", pycutlass.grouped_matmul, divided)
+    yield Call("GroupedGemm", pycutlass.GroupedGemm, lambda: {**lists(), **options, "precision": None}, repr)
+    yield Call("GroupedGemm with offs", pycutlass.GroupedGemm, divided, repr)
+    for name, run in (("run", plan.run), ("run_once", plan.run_once)):
+        yield Call(f"GroupedGemm.{name}", run, lambda: {**divided(), "out": np.empty((6, 4), np.float32)})
 
 
 def _run_on(arguments: Any) -> Callable[[Any], Any]:

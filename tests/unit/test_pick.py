@@ -32,9 +32,9 @@ UNKNOWN = Device(0, "NVIDIA of another kind", 120, 170)
 ALL = (H200, A100, L40S, UNKNOWN)
 
 
-def place(of: tuple[Ranked, ...], way: str, tile: tuple[int, int, int]) -> tuple[int, Ranked]:
+def place(of: tuple[Ranked[Candidate], ...], way: str, tile: tuple[int, int, int]) -> tuple[int, Ranked[Candidate]]:
     """Return how many other ways and tiles are ranked before one, and the best of it."""
-    seen: dict[Any, Ranked] = {}
+    seen: dict[Any, Ranked[Candidate]] = {}
     for each in of:
         seen.setdefault((way_of(each.candidate), each.candidate.operation.tile_description.threadblock_shape), each)
     return list(seen).index((way, tile)), seen[way, tile]

@@ -135,6 +135,21 @@ def test_check_finds_what_is_wrong(plan: pycutlass.Gemm, monkeypatch: pytest.Mon
         plan.check()
 
 
+def test_integers_are_checked_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.ones((16, 32), np.int8), np.ones((8, 32), np.int8).T
+    for plan in (pycutlass.Gemm(a, b), pycutlass.GroupedGemm([a], [b])):
+        assert plan.check() == 0
+
+    def wrong(a: Any, b: Any, c: Any, out: Any) -> None:
+        out[...] = a.astype(np.int32) @ b
+        out[3, 1] += 1
+
+    plan = pycutlass.Gemm(a, b)
+    monkeypatch.setattr(plan, "run_once", wrong)
+    with pytest.raises(ArgumentError, match="is wrong for 16x8x32"):
+        plan.check()
+
+
 REFUSED: list[tuple[str, Any]] = [
     ("N=4, K=8 and no batch; got N=5", lambda plan: plan(A, random(8, 5))),
     ("K=8 and no batch; got N=4, K=3", lambda plan: plan(random(16, 3), random(3, 4))),

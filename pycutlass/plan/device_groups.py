@@ -1,0 +1,229 @@
+"""Groups whose sizes the device alone knows: tables of them are made there, behind what computes offs, and not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pycutlass.arguments import GemmGroupedArguments
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.imported import imported, is_of
+from pycutlass.library import TensorDescription
+from pycutlass.operands import Matrix, check_writable, empty_matrix, matrix, vector
+from pycutlass.operands.overlaps import check_overlaps
+from pycutlass.operation.group_support import count_tiles
+from pycutlass.operation.support import check_k
+from pycutlass.plan.group import Group
+from pycutlass.plan.group_candidates import GroupCandidate
+from pycutlass.plan.group_parts import Divided, Part, Stacked, Vectors
+from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.readings import place
+
+__all__ = ["DeviceGroup", "DeviceLaunch"]
+
+_REMEDY = "pass offs=offs.tolist(), which waits for the GPU"
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where the matrices of an operand are: the first, and the steps from one to the next, in bytes.
+
+    One step is multiplied with the number of a problem, the other with the row or column where it begins.
+    """
+
+    pointer: int
+    of_problem: int
+    of_start: int
+    ld: int
+
+
+class DeviceGroup:
+    """A group that offs on the device divides, checked as far as the host can see.
+
+    Ends outside of the matrix, or before those of the group before, are taken as the nearest that are not, so that
+    whatever offs holds, no kernel reads or writes beside the tensors.
+
+    Parameters
+    ----------
+    kind : GemmKind
+        What each problem is.
+    group : Group
+        The operands.
+    target : Part
+        D.
+    stream : optional
+        What the caller named: refused, since tables are made on the current one.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Something does not fit.
+    """
+
+    def __init__(self, kind: GemmKind, group: Group, target: Part, stream: Any) -> None:
+        assert group.offsets is not None
+        assert group.axis is not None
+        if group.offsets.is_spec:
+            raise ArgumentError(
+                f"offs is a {type(group.offsets.tensor).__name__}, which has no memory: pass the ends of groups"
+            )
+        if not is_of(group.offsets.tensor, "torch", "Tensor"):
+            raise ArgumentTypeError(f"offs is on the GPU, where tables are made of tensors of torch alone: {_REMEDY}")
+        if stream is not None:
+            raise ArgumentError(
+                "stream is given, and offs is on the GPU, where tables are made of it on torch's current stream: call "
+                "it under torch.cuda.stream(stream)"
+            )
+        if kind.epilogue.ports:
+            raise ArgumentError(
+                f"offs is on the GPU, and the epilogue {kind.epilogue!r} has tensors of its own, which are divided on "
+                f"the host: {_REMEDY}"
+            )
+        self.kind, self._group, self._offs = kind, group, group.offsets.tensor
+        check_k(kind.epilogue, int(group.A.last_extents[1]))
+        parts = {"A": group.A, "B": group.B, "C": group.C, "D": target}
+        whole = {letter: self._whole(letter, part) for letter, part in parts.items() if part is not None}
+        for letter, each in whole.items():
+            if each.view.device != group.offsets.device:
+                raise ArgumentError(
+                    f"offs is on {place(group.offsets.device)}, and {getattr(parts[letter], 'name', letter)} is on "
+                    f"{place(each.view.device)}: move one, or {_REMEDY}"
+                )
+        check_writable(whole["D"])
+        check_overlaps(whole)
+        self.placed = {letter: _place(parts[letter], each) for letter, each in whole.items()}
+
+    def _whole(self, letter: str, part: Part) -> Matrix:
+        """Return all matrices of an operand as one, or as a batch, checked against the kind."""
+        described = getattr(self.kind, letter)
+        if isinstance(part, Vectors):
+            return _vectors(letter, part, described)
+        if not isinstance(part, Divided | Stacked):
+            raise ArgumentError(
+                f"{part.name} is a list, and offs is on the GPU, where the addresses of its matrices are not: pass "
+                f"torch.stack({part.name}), or {_REMEDY.removeprefix('pass ')}"
+            )
+        shape = part.view.shape or ()
+        batch = shape[0] if isinstance(part, Stacked) else 1
+        given = part.tensor[0] if isinstance(part, Stacked) and batch == 1 else part.tensor
+        if 0 in shape:
+            return empty_matrix(letter, described, given, shape[-2], shape[-1], batch)
+        return matrix(letter, described, given, shape[-2], shape[-1], batch, written=letter == "D")
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What arguments depend on that cannot be exchanged."""
+        return len(self._group), tuple((letter, each.ld) for letter, each in self.placed.items())
+
+    def most_tiles(self, candidate: GroupCandidate) -> int:
+        """Return how many output tiles there are at most, whatever the device knows."""
+        group, single = self._group, candidate.operation.single
+        m, n, k = group.sizes[0].tolist()
+        if group.axis == 2:
+            return len(group) * count_tiles(single, np.array([[m, n, k]], np.int32))
+        # Each group leaves the rest of one tile empty.
+        tile = max(single.tile_description.threadblock_shape[:2])
+        total = group.axis_total + len(group) * tile
+        size = [total, n, k] if group.axis == 0 else [m, total, k]
+        return count_tiles(single, np.array([size], np.int32))
+
+    def tables(self) -> dict[str, Any]:
+        """Return the tables of sizes and addresses, made on the device."""
+        torch: Any = imported("torch")
+        group, offs = self._group, self._offs
+        count, total = len(group), group.axis_total
+        ends = offs.clamp(0, total).to(torch.int64).cummax(0).values
+        starts = torch.cat((ends.new_zeros(1), ends[:-1]))
+        sizes = torch.empty((count, 3), dtype=torch.int32, device=offs.device)
+        for axis, extent in enumerate(group.sizes[0].tolist()):
+            sizes[:, axis] = ends - starts if axis == group.axis else extent
+        numbers = torch.arange(count, device=offs.device)
+        addresses = {
+            letter: (starts * each.of_start if each.of_start else numbers * each.of_problem) + each.pointer
+            for letter, each in self.placed.items()
+        }
+        return {"problem_sizes": sizes, **addresses}
+
+    def strides(self) -> dict[str, Any]:
+        """Return the tables of leading dimensions, made on the device."""
+        torch: Any = imported("torch")
+        count, where = len(self._group), self._offs.device
+        found = {
+            f"ld{letter.lower()}": torch.full((count,), each.ld, dtype=torch.int64, device=where)
+            for letter, each in self.placed.items()
+        }
+        return {"ldc": None, **found}
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the current stream is being captured into a graph."""
+        torch: Any = imported("torch")
+        return bool(torch.cuda.is_current_stream_capturing())
+
+
+class DeviceLaunch:
+    """A candidate with tables on the device.
+
+    Parameters
+    ----------
+    candidate : GroupCandidate
+        The kernel, compiled, with the scheduler on the device.
+    group : DeviceGroup
+        The group.
+    scalars : mapping
+        Those of the epilogue, by name.
+    most_tiles : int
+        Output tiles at most.
+    """
+
+    __slots__ = ("_arguments", "_operation", "_tensors")
+
+    def __init__(
+        self, candidate: GroupCandidate, group: DeviceGroup, scalars: Mapping[str, Any], most_tiles: int
+    ) -> None:
+        self._operation = candidate.operation
+        tables = group.tables()
+        self._arguments = GemmGroupedArguments.from_device(
+            self._operation,
+            len(tables["problem_sizes"]),
+            tables["problem_sizes"],
+            *(tables.get(letter) for letter in "ABCD"),
+            **group.strides(),
+            output_op=self._operation.epilogue_type(**scalars),
+            most_tiles=most_tiles,
+        )
+        self._tensors = group
+
+    def exchange(self, group: DeviceGroup) -> None:
+        """Take other tensors and other ends of as many groups, or raise and change nothing that is launched."""
+        self._arguments.update(**group.tables())
+        self._tensors = group
+
+    def run(self) -> None:
+        """Launch the kernel on torch's current stream, which is that of the tables."""
+        self._operation.run(self._arguments)
+
+
+def _vectors(letter: str, part: Vectors, described: TensorDescription) -> Matrix:
+    """Return vectors that are equally far from each other as a batch of them."""
+    first = vector(letter, described, part.tensors[0], 1, int(part.extents()[0, 1]))
+    pointers = [view.pointer for view in part.views]
+    step = pointers[1] - pointers[0] if len(pointers) > 1 else 0
+    if step < 0 or any(pointer != pointers[0] + number * step for number, pointer in enumerate(pointers)):
+        raise ArgumentError(
+            f"the vectors of {part.name} are not equally far from each other in memory, and offs is on the GPU, where "
+            f"their addresses are not: pass torch.stack({part.name}), or {_REMEDY.removeprefix('pass ')}"
+        )
+    return replace(first, batch=len(pointers), batch_stride=step * 8 // described.type.bits)
+
+
+def _place(part: Part | None, whole: Matrix) -> _Placed:
+    """Return where the matrices of an operand are."""
+    bytes_of = whole.description.type.bytes_of
+    if isinstance(part, Divided):
+        step = (part.view.strides or ())[part.axis]
+        return _Placed(whole.view.pointer, 0, bytes_of(step), whole.ld)
+    return _Placed(whole.view.pointer, bytes_of(whole.batch_stride), 0, whole.ld)

@@ -1,0 +1,346 @@
+"""The operands of a group: what they are lists or parts of, and the problems that they make."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pycutlass.calls import counted
+from pycutlass.epilogue import Port
+from pycutlass.errors import ArgumentError
+from pycutlass.integers import items_of, shape_of
+from pycutlass.operands.epilogue import taken_apart as port_taken_apart
+from pycutlass.plan.forms import Form
+from pycutlass.plan.group_parts import (
+    Divided,
+    Listed,
+    Part,
+    Stacked,
+    Vectors,
+    divided,
+    element_of_all,
+    form_of_all,
+    sliceable,
+)
+from pycutlass.plan.offsets import Offsets
+from pycutlass.spec import view_of
+from pycutlass.tensor import TensorView
+from pycutlass.types import Element
+
+__all__ = ["Group"]
+
+_LARGEST = 2**31 - 1
+#: Which of M, N and K offsets divide, by the dimensions of xs and ws; lists of matrices have three, as stacks do.
+_DIVIDED = {(2, 3): 0, (3, 2): 1, (2, 2): 2}
+#: Along which axis xs, ws and results are divided then.
+_AXES: Mapping[int | None, tuple[int | None, int | None, int | None]] = {
+    **{0: (0, None, 0), 1: (None, 1, 1), 2: (1, 0, None), None: (None, None, None)}
+}
+_FORMS = (
+    "xs and ws are lists of matrices, or stacks of three dimensions; with offs one or both are matrices: xs of "
+    "(total, K) and ws of (groups, K, N), or xs of (M, total) and ws of (total, N)"
+)
+Columns = Callable[[int], int]
+
+
+class Group:
+    """The operands of a group.
+
+    Parameters
+    ----------
+    xs, ws : list of tensor, or tensor
+        A and B of all problems.
+    offsets : Offsets or None
+        Where the parts of divided matrices end.
+    cs, bias : optional
+        C of all problems, as matrices, or as vectors.
+
+    Attributes
+    ----------
+    A, B : Part
+        The operands.
+    C : Part or None
+        What is added.
+    axis : int or None
+        Which of M, N and K is divided; None where nothing is.
+    sizes : array of shape (problems, 3)
+        M, N and K; where the device alone knows them, of even parts.
+    used : array of bool
+        Which problems have results.
+    """
+
+    def __init__(self, xs: Any, ws: Any, offsets: Offsets | None = None, cs: Any = None, bias: Any = None) -> None:
+        dimensions = _dimensions("xs", xs), _dimensions("ws", ws)
+        self.offsets, self.axis = offsets, _divided_axis(dimensions, offsets)
+        along = _AXES[self.axis]
+        self.A, self.B = self._part("xs", xs, along[0]), self._part("ws", ws, along[1])
+        if len(self.A) != len(self.B):
+            raise ArgumentError(
+                f"xs is of {counted(len(self.A), 'problem')} and ws of {len(self.B)}: each needs a matrix of either"
+            )
+        of_a, of_b = self.A.extents(), self.B.extents()
+        if len(wrong := np.flatnonzero(of_a[:, 1] != of_b[:, 0])):
+            number = int(wrong[0])
+            raise ArgumentError(
+                f"xs of shape {tuple(of_a[number].tolist())} and ws of shape {tuple(of_b[number].tolist())} have "
+                f"different K in problem {number}: {of_a[number, 1]} columns of xs and {of_b[number, 0]} rows of ws"
+            )
+        self.sizes: NDArray[np.int64] = np.stack((of_a[:, 0], of_b[:, 1], of_a[:, 1]), 1)
+        self._check_sizes()
+        self.used: NDArray[np.bool_] = self.sizes[:, :2].min(axis=1, initial=_LARGEST) > 0
+        self.C = self._source(cs, bias)
+
+    def __len__(self) -> int:
+        """Return the number of problems."""
+        return len(self.sizes)
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the device alone knows the sizes."""
+        return self.offsets is not None and self.offsets.ends is None
+
+    @property
+    def summed(self) -> NDArray[np.bool_]:
+        """Which problems have elements of A and B, and results."""
+        return self.used & (self.sizes[:, 2] > 0)
+
+    def elements(self) -> tuple[Element, Element]:
+        """Return the types of A and B."""
+        return element_of_all(self.A), element_of_all(self.B)
+
+    def forms(self) -> tuple[Form, Form]:
+        """Return the forms of A and B, or raise with the remedy."""
+        of_a, of_b = self.elements()
+        return form_of_all(self.A, of_a.bits, self.summed), form_of_all(self.B, of_b.bits, self.summed)
+
+    def form_of_c(self, of_d: Form) -> Form | None:
+        """Return the form of C, which must be that of D, or raise with the remedy."""
+        if self.C is None:
+            return None
+        found = self.C.form(element_of_all(self.C).bits, self.used, of_d.is_row_major)
+        if found is None:
+            what = "a bias is added along rows" if isinstance(self.C, Vectors) else "C and D of a group have one layout"
+            raise ArgumentError(
+                f"{self.C.name} does not lie by {'rows' if of_d.is_row_major else 'columns'}, as the results do, and "
+                f"{what}: pass a copy that does, or an out that lies as {self.C.name} does"
+            )
+        return found
+
+    def form_of_new(self, out: Element, columns: Columns) -> Form:
+        """Return the form of new results, which are packed rows."""
+        lines = [columns(n) for n in self.sizes[self.used, 1].tolist()]
+        if self.axis == 1 and isinstance(self.B, Divided):
+            if self.is_on_device:
+                return Form(True, 1)
+            lines += [self.B.total, *np.cumsum(self.sizes[:, 1]).tolist()]
+        return Form(True, math.gcd(128 // out.bits, *lines))
+
+    def copy_what_must_be(self, target: Part | None) -> None:
+        """Take copies, by rows, of operands that no kernel takes: of a C that does not lie so where D does."""
+        of_a, of_b = self.elements()
+        self.A, self.B = _taken(self.A, of_a.bits, self.summed), _taken(self.B, of_b.bits, self.summed)
+        if self.C is None or (target is not None and target.form(element_of_all(target).bits, self.used, True) is None):
+            return
+        bits = element_of_all(self.C).bits
+        if self.C.form(bits, self.used, True) is None:
+            self.C = self.C.packed(bits)
+
+    # Results
+
+    def shape(self, columns: Columns) -> tuple[int, ...] | None:
+        """Return the shape of the tensor that holds all results; None where they are a list."""
+        if self.axis is None and not (isinstance(self.A, Stacked) and isinstance(self.B, Stacked)):
+            return None
+        rows, wide = self.A.last_extents[0], self.B.last_extents[1]
+        return (rows, columns(wide)) if self.axis in (0, 1) else (len(self), rows, columns(wide))
+
+    def result(self, given: Any, columns: Columns) -> Part:
+        """Return what is written, checked against the problems.
+
+        Parameters
+        ----------
+        given : tensor, TensorSpec, or list
+            Where results go.
+        columns : callable
+            Returns how many columns of D there are, of N.
+        """
+        part = self._laid_out("out", given)
+        self._check_extents(part, columns)
+        return part
+
+    @property
+    def like(self) -> tuple[Any, TensorView]:
+        """A tensor, and its view, that results are like; of a group without problems either operand may have none."""
+        return (self.A if self.A.views else self.B).like
+
+    @property
+    def axis_total(self) -> int:
+        """The extent that offs divides."""
+        return self.B.total if isinstance(self.B, Divided) else self.A.total if isinstance(self.A, Divided) else 0
+
+    @property
+    def rest(self) -> int:
+        """How many rows or columns of results belong to no group, at the end; all where nobody knows."""
+        if self.axis not in (0, 1):
+            return 0
+        return self.axis_total - (0 if self.is_on_device else int(self.sizes[:, self.axis].sum()))
+
+    # Tensors of the epilogue
+
+    def ports(self, ports: Sequence[Port], given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+        """Return the tensors that an epilogue has beside C and D: a list of each, with one for each problem."""
+        return {port.name: self._port(port, given[port.name]) for port in ports if port.name in given}
+
+    def _port(self, port: Port, given: Any) -> Sequence[Any]:
+        if isinstance(given, list | tuple):
+            found: Sequence[Any] | None = items_of(given, sys.maxsize - 1)
+        else:
+            found = self._divided_port(port, given)
+            if found is None:
+                found = port_taken_apart(port, given)
+        if found is None:
+            raise ArgumentError(
+                f"{port.name}, a {port.form} of the epilogue, must be a list with one tensor for each of "
+                f"{counted(len(self), 'problem')}, or one tensor that holds them; got shape {shape_of(given)}"
+            )
+        if len(found) != len(self):
+            raise ArgumentError(
+                f"{port.name} is of {counted(len(found), 'problem')}, and xs of {len(self)}: give one tensor for each"
+            )
+        return found
+
+    def _divided_port(self, port: Port, given: Any) -> Sequence[Any] | None:
+        """Return the parts of a tensor that is divided as D is; None of any other."""
+        along = {"matrix": (0, 1), "top_k": (0, None), "column": (0, None), "row": (None, 0)}.get(port.form)
+        axis = None if along is None or self.axis not in (0, 1) else along[self.axis]
+        shape = shape_of(given) or ()
+        if axis is None or self.offsets is None or len(shape) != (2 if port.is_matrix else 1):
+            return None
+        view = view_of(port.name, given)
+        lengths = self.offsets.lengths(port.name, shape[axis])
+        return divided(sliceable(port.name, given, view), view, axis, lengths)
+
+    # How operands are read
+
+    def _check_sizes(self) -> None:
+        if self.sizes.size and self.sizes.max() > _LARGEST:
+            raise ArgumentError(f"M, N and K must be at most {_LARGEST:,}, got {self.sizes.max():,}")
+        for axis, part, what in ((0, self.B, "N"), (1, self.A, "M")):
+            others = part.extents()[:, 1 - axis]
+            if self.axis == axis and len(np.unique(others)) > 1:
+                raise ArgumentError(
+                    f"{part.name} must have one {what}, since all results are in one matrix; got "
+                    f"{', '.join(map(str, np.unique(others).tolist()))}: give lists of both, and no offs"
+                )
+
+    def _part(self, name: str, given: Any, axis: int | None) -> Part:
+        if isinstance(given, list | tuple):
+            return Listed(name, given)
+        if axis is None or self.offsets is None:
+            return Stacked(name, given)
+        return Divided(name, given, axis, self.offsets)
+
+    def _source(self, cs: Any, bias: Any) -> Part | None:
+        """Return C: matrices of the extents of D, or a bias."""
+        if cs is None and bias is None:
+            return None
+        if cs is not None and bias is not None:
+            raise ArgumentError(
+                "cs and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
+                "function, with a parameter of Row, and pass it in epilogue_inputs"
+            )
+        if isinstance(cs, list | tuple):
+            cs = items_of(cs, sys.maxsize - 1)
+        if bias is not None:
+            part: Part = self._vectors(bias)
+        elif isinstance(cs, tuple) and cs and len(shape_of(cs[0]) or ()) == 1:
+            part = Vectors("cs", cs)
+        else:
+            part = self._laid_out("cs", cs)
+        self._check_extents(part, lambda n: n)
+        return part
+
+    def _vectors(self, bias: Any) -> Vectors:
+        """Return a bias: one vector for all problems, a matrix with a row for each, or a list."""
+        if isinstance(bias, list | tuple):
+            return Vectors("bias", bias)
+        view = view_of("bias", bias)
+        dimensions = len(view.shape or ())
+        if dimensions == 2:
+            return Vectors.of_rows("bias", bias, view)
+        if dimensions == 1 and self.axis == 1 and self.offsets is not None:
+            if self.is_on_device:
+                raise ArgumentError(
+                    "bias is divided as ws is, and offs is on the GPU: add it in a kernel behind the group, or pass "
+                    "offs.tolist(), which waits for the GPU"
+                )
+            return Vectors.of_parts("bias", bias, view, self.offsets)
+        if dimensions == 1:
+            return Vectors("bias", [bias] * len(self), [view] * len(self))
+        raise ArgumentError(
+            f"bias must be a vector of one number for each column, a matrix with a row for each problem, or a list of "
+            f"vectors; got shape {view.shape}"
+        )
+
+    def _laid_out(self, name: str, given: Any) -> Part:
+        """Return an operand of the extents of D, in the form that results have."""
+        axis = _AXES[self.axis][2]
+        if isinstance(given, list | tuple) or _dimensions(name, given) == (3 if axis is None else 2):
+            return self._part(name, given, axis)
+        form = "a list of matrices or a tensor of three dimensions" if axis is None else "a matrix or a list of them"
+        further = ". A bias is passed as bias" if name == "cs" else ""
+        raise ArgumentError(f"{name} must be {form}, got shape {shape_of(given)}{further}")
+
+    def _check_extents(self, part: Part, columns: Columns) -> None:
+        """Raise unless an operand has the extents of D in every problem, a bias in every one that has results."""
+        if len(part) != len(self):
+            raise ArgumentError(
+                f"{part.name} is of {counted(len(part), 'problem')}, and xs of {len(self)}: each needs one of either"
+            )
+        whole = self.shape(columns)
+        if isinstance(part, Divided) and part.view.shape != whole:
+            raise ArgumentError(f"{part.name} must have shape {whole}, got {part.view.shape}")
+        is_bias = isinstance(part, Vectors)
+        wanted = [(1 if is_bias else m, columns(n)) for m, n, _ in self.sizes.tolist()]
+        found = list(map(tuple, part.extents().tolist()))
+        for number, (expected, got) in enumerate(zip(wanted, found, strict=True)):
+            if expected == got or (is_bias and not self.used[number]):
+                continue
+            shape = f"{expected[1]} elements, one for each column" if is_bias else f"shape {expected}"
+            raise ArgumentError(f"{part.name} must have {shape} in problem {number}, got {got[1] if is_bias else got}")
+
+
+def _taken(part: Part, bits: int, used: NDArray[np.bool_]) -> Part:
+    """Return an operand that kernels take, a copy where they do not take it as it is."""
+    has_form = any(part.form(bits, used, by_rows) is not None for by_rows in (True, False))
+    return part if has_form else part.packed(bits)
+
+
+def _divided_axis(dimensions: tuple[int, int], offsets: Offsets | None) -> int | None:
+    """Return which of M, N and K offsets divide."""
+    axis = _DIVIDED.get(dimensions)
+    if axis is not None and offsets is None:
+        raise ArgumentError(
+            f"{'xs' if dimensions[0] == 2 else 'ws'} is one matrix, and offs, which divides it, is missing: {_FORMS}. "
+            f"One product is pycutlass.matmul"
+        )
+    if axis is None and offsets is not None:
+        raise ArgumentError(f"offs is given, and there is no matrix that it divides: leave it out. {_FORMS}")
+    return axis
+
+
+def _dimensions(name: str, given: Any) -> int:
+    """Return 2 for a matrix, and 3 for a stack of matrices or a list of them."""
+    if isinstance(given, list | tuple):
+        return 3
+    if given is None:
+        raise ArgumentError(f"{name} is missing: {_FORMS}")
+    shape = view_of(name, given).shape
+    if shape is None or len(shape) not in (2, 3):
+        raise ArgumentError(f"{name} must be a list of matrices, a matrix, or a stack of matrices; got shape {shape}")
+    return len(shape)

@@ -1,0 +1,185 @@
+"""Many products in one line and one launch: a plan is made for their kind, kept, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pycutlass.calls import public, shown
+from pycutlass.errors import ArgumentTypeError
+from pycutlass.integers import shape_of
+from pycutlass.plan.forms import Form
+from pycutlass.plan.group import Group
+from pycutlass.plan.group_kinds import checked_beta, columns_of, device_of_group
+from pycutlass.plan.group_parts import Part, Stacked, element_of_all
+from pycutlass.plan.group_results import result_of_nothing
+from pycutlass.plan.grouped_gemm import GroupedGemm
+from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.matmul import matmul, precision_of
+from pycutlass.plan.offsets import Offsets
+from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan
+from pycutlass.plan.readings import named_inputs
+
+__all__ = ["grouped_matmul"]
+
+#: Plans that `grouped_matmul` made, by all that tells kinds of groups apart.
+_plans: KeptPlans[GroupedGemm] = KeptPlans(256, "grouped_matmul")
+
+
+@public
+def grouped_matmul(
+    xs: Any,
+    ws: Any,
+    cs: Any = None,
+    *,
+    offs: Any = None,
+    alpha: Any = 1,
+    beta: Any = 0,
+    bias: Any = None,
+    epilogue: Any = None,
+    epilogue_inputs: Mapping[str, Any] | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    accumulator_dtype: Any = None,
+    precision: str | None = None,
+    plan: GroupedGemm | None = None,
+    allow_copy: bool = False,
+    stream: Any = None,
+) -> Any:
+    """Return many products, of one launch: epilogue(alpha * xs[i] @ ws[i] + beta * cs[i]) for each problem i.
+
+    Parameters
+    ----------
+    xs, ws : list of tensor, or tensor
+        In one of these forms:
+
+        - lists of matrices, each pair with extents of its own: the result is a list of matrices. A stack of three
+          dimensions may take the place of a list; the result of two stacks is a stack;
+        - `xs` of (total, K) with `offs` and `ws` of (groups, K, N), or a list: the rows of `xs` are divided among the
+          matrices of `ws`, and the result is (total, N);
+        - `xs` of (M, total) with `offs` and `ws` of (total, N): K is divided, and the result is (groups, M, N);
+        - `xs` of (groups, M, K), or a list, with `offs` and `ws` of (K, total): N is divided, and the result is
+          (M, total).
+
+        Tensors of torch, NumPy and CuPy, and objects with ``__dlpack__``, of the types that `matmul` multiplies. All
+        of `xs` lie by rows or all by columns, and so do all of `ws`.
+    cs : list of tensor, or tensor, optional
+        What is added, of the form of the result; a list of vectors is a bias.
+    offs : sequence of int, or tensor of int32, optional
+        Where each group ends, as ``torch._grouped_mm`` takes it: a group begins where the one before ends, and may be
+        empty. Rows or columns behind the last group are zero in a new result, and left as they are in `out`. A tensor
+        of torch on a GPU is not read on the host, so nothing waits for it. Ends that it holds which decrease or are
+        beyond the matrix are taken as the nearest that do not and are not.
+    alpha, beta : number
+        The scalars. A `cs` of matrices needs a `beta` other than 0, which is 1 for a bias if left out.
+    bias : tensor or list of tensor, optional
+        One number for each column: a vector for all problems, a matrix with a row for each, or a list of vectors.
+    epilogue : optional
+        An epilogue functor, an activation, or an epilogue function.
+    epilogue_inputs : mapping, optional
+        The tensors and scalars of the epilogue, by name: of each tensor a list with one for each problem, or one that
+        is divided as the result is, or that holds all along its first dimension.
+    out : list of tensor, or tensor, optional
+        Where results are written.
+    out_dtype, accumulator_dtype, precision, stream
+        As of `matmul`.
+    plan : GroupedGemm, optional
+        What computes it, instead of a plan that is made here.
+    allow_copy : bool
+        Whether tensors that no kernel takes are copied; otherwise they are refused.
+
+    Returns
+    -------
+    list of tensor, or tensor
+        `out`, or new tensors in the library of `xs` and on its device.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, AlignmentError
+        Tensors that do not fit each other, that would have to be copied, or that require a gradient; or offs that
+        decrease or end beyond the matrix.
+
+    Examples
+    --------
+    >>> import numpy as np, pycutlass
+    >>> tokens, experts = np.ones((6, 4), np.float32), np.ones((3, 4, 2), np.float32)
+    >>> pycutlass.grouped_matmul(tokens, experts, offs=[2, 2, 6]).shape
+    (6, 2)
+    >>> xs = [np.ones((m, k), np.float32) for m, k in ((1, 3), (2, 5))]
+    >>> ws = [np.ones((3, 2), np.float32), np.ones((5, 4), np.float32)]
+    >>> [float(d[0, 0]) for d in pycutlass.grouped_matmul(xs, ws)]
+    [3.0, 5.0]
+    """
+    check_epilogue(epilogue)
+    if not isinstance(allow_copy, bool):
+        raise ArgumentTypeError(f"allow_copy must be True or False, got {shown(allow_copy)}")
+    inputs = named_inputs(epilogue_inputs)
+    if plan is not None:
+        said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
+        check_with_plan(plan, GroupedGemm, said | {"precision": precision, "alpha": alpha, "beta": beta}, inputs)
+    group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
+    columns = columns_of(epilogue if plan is None else plan.kind.epilogue)
+    target = None if out is None else group.result(out, columns)
+    parts = [part for part in (group.A, group.B, group.C, target) if part is not None]
+    check_gradients(dict(asking for part in parts for asking in part.requiring_grad()[:1]), "product")
+    first = next((part.like[0] for part in parts if part.views), None)
+    wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(precision, first))
+    if plan is None and not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
+        return result_of_nothing(group, columns, wanted) if out is None else out
+    if allow_copy:
+        group.copy_what_must_be(target)
+    if plan is None:
+        beta = checked_beta(group, epilogue, beta)
+        if not inputs and (batch := _as_batch(group, target, bias, wanted)) is not None:
+            scalars, types = {"alpha": alpha, "beta": beta}, {"out_dtype": out_dtype, "precision": wanted.precision}
+            further = {"accumulator_dtype": accumulator_dtype, "out": out, "stream": stream}
+            a, b, c = batch
+            return matmul(a, b, c, epilogue=epilogue, **scalars, **types, **further)
+        plan = _plan_of(group, target, wanted, (alpha, beta), inputs)
+    ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
+    return plan._compute(group, out, target, stream, ports, is_kept=False)
+
+
+def _as_batch(group: Group, target: Part | None, bias: Any, wanted: Wanted) -> tuple[Any, Any, Any] | None:
+    """Return A, B and C of stacks, which are a batch, since kernels of all layouts compute that; None of other groups.
+
+    None as well where `matmul` would refuse it: the reasons name tensors as they are named here.
+    """
+    if not isinstance(group.A, Stacked) or not isinstance(group.B, Stacked) or len(set(group.elements())) > 1:
+        return None
+    if target is not None and (not isinstance(target, Stacked) or columns_of(wanted.epilogue)(2) < 2):
+        return None
+    parts = [(group.A, group.summed), (group.B, group.summed), *([] if target is None else [(target, group.used)])]
+    if isinstance(group.C, Stacked):
+        parts.append((group.C, group.used))
+    elif bias is not None and (isinstance(bias, list | tuple) or len(shape_of(bias) or ()) != 1):
+        return None  # a batch adds one for all
+    elif bias is None and group.C is not None:
+        return None
+    if any(not any(_forms(part, used)) for part, used in parts):
+        return None
+    return group.A.tensor, group.B.tensor, group.C.tensor if isinstance(group.C, Stacked) else bias
+
+
+def _plan_of(
+    group: Group, target: Part | None, wanted: Wanted, scalars: tuple[Any, Any], inputs: Mapping[str, Any]
+) -> GroupedGemm:
+    """Return the plan that was kept for such groups, or make it."""
+    of_c = None if group.C is None else (element_of_all(group.C), type(group.C), _forms(group.C, group.used))
+    of_d: Any = group.form_of_new(wanted.output(group.elements()[0]), columns_of(wanted.epilogue))
+    if target is not None:
+        of_d = element_of_all(target), _forms(target, group.used)
+    key = (group.elements(), group.forms(), of_c, of_d, device_of_group(group), wanted, scalars, tuple(inputs))
+    # What is no tensor with elements is a scalar, which a plan keeps.
+    with_scalars = any(not isinstance(value, list | tuple) and not shape_of(value) for value in inputs.values())
+
+    def make() -> GroupedGemm:
+        return GroupedGemm._of(group, target, wanted, *scalars, inputs)
+
+    return make() if with_scalars else _plans.get(key, make)
+
+
+def _forms(part: Part, used: Any) -> tuple[Form | None, Form | None]:
+    """Return the forms of an operand by rows and by columns, of which it may have either."""
+    bits = element_of_all(part).bits
+    return part.form(bits, used, True), part.form(bits, used, False)

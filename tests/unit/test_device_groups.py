@@ -1,0 +1,207 @@
+"""Groups that offs on the device divides: the tables that are made of it, which never point beside the tensors.
+
+Here they are made of host memory, where what they hold can be followed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import pycutlass  # noqa: E402
+from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError  # noqa: E402
+from pycutlass.plan.device_groups import DeviceGroup  # noqa: E402
+from pycutlass.plan.group import Group  # noqa: E402
+from pycutlass.plan.group_kinds import kind_of_group  # noqa: E402
+from pycutlass.plan.grouped_gemm import GroupedGemm  # noqa: E402
+from pycutlass.plan.kinds import Wanted  # noqa: E402
+from pycutlass.plan.offsets import Offsets  # noqa: E402
+
+F32 = torch.float32
+
+
+def unread(ends: list[int]) -> Offsets:
+    """Return offsets that the host takes no look at."""
+    offsets = Offsets(ends)
+    offsets.tensor, offsets.ends = torch.tensor(ends, dtype=torch.int32), None
+    return offsets
+
+
+def described(xs: Any, ws: Any, ends: list[int], out: Any, **further: Any) -> tuple[DeviceGroup, dict[str, Any]]:
+    group = Group(xs, ws, unread(ends), further.get("cs"), further.get("bias"))
+    target = group.result(out, lambda n: n)
+    kind = kind_of_group(group, target, Wanted())
+    made = DeviceGroup(kind, group, target, None)
+    return made, made.tables() | made.strides()
+
+
+def followed(tables: dict[str, Any], letter: str, number: int, by_rows: bool, memory: Any) -> Any:
+    """Return the matrix that a kernel finds for a problem, as a view of the memory that it must be in."""
+    m, n, k = tables["problem_sizes"][number].tolist()
+    rows, columns = {"A": (m, k), "B": (k, n), "C": (m, n), "D": (m, n)}[letter]
+    ld = int(tables[f"ld{letter.lower()}"][number])
+    start, rest = divmod(int(tables[letter][number]) - memory.untyped_storage().data_ptr(), memory.element_size())
+    strides = (ld, 1) if by_rows else (1, ld)
+    last = start + max(rows - 1, 0) * strides[0] + max(columns - 1, 0) * strides[1]
+    assert rest == 0
+    assert start >= memory.storage_offset()
+    if rows and columns:
+        held = memory.untyped_storage().nbytes() // memory.element_size()
+        assert last < held
+    return memory.as_strided((rows, columns), strides, start) if rows and columns else memory.new_empty((rows, columns))
+
+
+def is_by_rows(tensor: Any) -> bool:
+    return bool(tensor.stride(-1) == 1)
+
+
+LAYOUTS = list(itertools.product([False, True], repeat=2))
+ENDS = [[3, 3, 10, 12], [0, 0, 0, 0], [12, 12, 12, 12], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(("turned_x", "turned_w"), LAYOUTS)
+def test_rows_are_found(turned_x: bool, turned_w: bool, ends: list[int]) -> None:
+    xs = torch.randn(8, 12).T if turned_x else torch.randn(12, 8)
+    ws = torch.randn(4, 5, 8).mT if turned_w else torch.randn(4, 8, 5)
+    out, bias = torch.empty(12, 5), torch.randn(4, 5)
+    _, tables = described(xs, ws, ends, out, bias=bias)
+    for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        assert tables["problem_sizes"][number].tolist() == [end - begin, 5, 8]
+        torch.testing.assert_close(followed(tables, "A", number, not turned_x, xs), xs[begin:end])
+        torch.testing.assert_close(followed(tables, "B", number, not turned_w, ws), ws[number])
+        assert int(tables["D"][number]) == out.data_ptr() + begin * 5 * 4
+        assert int(tables["C"][number]) == bias[number].data_ptr()
+        assert int(tables["ldc"][number]) == 0
+    assert {each.dtype for each in tables.values()} == {torch.int32, torch.int64}
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(("turned_x", "turned_w"), LAYOUTS)
+def test_k_and_columns_are_found(turned_x: bool, turned_w: bool, ends: list[int]) -> None:
+    xs = torch.randn(12, 5).T if turned_x else torch.randn(5, 12)
+    ws = torch.randn(6, 12).T if turned_w else torch.randn(12, 6)
+    out = torch.empty(4, 5, 6)
+    _, tables = described(xs, ws, ends, out)
+    for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        assert tables["problem_sizes"][number].tolist() == [5, 6, end - begin]
+        torch.testing.assert_close(followed(tables, "A", number, not turned_x, xs), xs[:, begin:end])
+        torch.testing.assert_close(followed(tables, "B", number, not turned_w, ws), ws[begin:end])
+        assert int(tables["D"][number]) == out[number].data_ptr()
+    stack, whole = torch.randn(4, 5, 12), torch.empty(5, 12)
+    wide = torch.randn(12, 12).T if turned_w else torch.randn(12, 12)
+    _, tables = described(stack, wide, ends, whole)
+    for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        assert tables["problem_sizes"][number].tolist() == [5, end - begin, 12]
+        torch.testing.assert_close(followed(tables, "A", number, True, stack), stack[number])
+        torch.testing.assert_close(followed(tables, "B", number, not turned_w, wide), wide[:, begin:end])
+        assert int(tables["D"][number]) == whole.data_ptr() + begin * 4
+
+
+@pytest.mark.parametrize("ends", [[-5, 3, 2, 12], [3, 99, 4, 7], [2**31 - 1] * 4, [-(2**31)] * 4, [9, 1, 1, 99]])
+def test_whatever_offs_holds_no_address_is_beside_the_tensors(ends: list[int]) -> None:
+    offsets = Offsets([0] * 4)
+    offsets.tensor, offsets.ends = torch.tensor(ends, dtype=torch.int32), None
+    xs, ws, out = torch.randn(12, 8), torch.randn(4, 8, 5), torch.empty(12, 5)
+    group = Group(xs, ws, offsets)
+    made = DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(out, lambda n: n), None)
+    tables = made.tables() | made.strides()
+    lengths = tables["problem_sizes"][:, 0]
+    assert (lengths >= 0).all()
+    assert lengths.sum() <= 12
+    for number in range(4):
+        begin = int(lengths[:number].sum())
+        torch.testing.assert_close(followed(tables, "A", number, True, xs), xs[begin : begin + int(lengths[number])])
+
+
+def test_there_are_no_more_tiles_than_are_told() -> None:
+    for turned in (False, True):
+        out = torch.empty(64, 300).T if turned else torch.empty(300, 64)
+        xs, ws = torch.randn(300, 16), torch.randn(5, 16, 64)
+        made, _ = described(xs, ws, [0] * 5, out)
+        plan = GroupedGemm(xs, ws, offs=[60, 120, 180, 240, 300], out=out)
+        for each in plan.candidates():
+            most = made.most_tiles(each.candidate)
+            for ends in ([1, 2, 3, 4, 300], [299, 300, 300, 300, 300], [65, 130, 195, 260, 300]):
+                sizes = [(end - begin, 64, 16) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+                tile = each.candidate.operation.tile_description.threadblock_shape
+                rows, columns = (tile[1], tile[0]) if turned else tile[:2]
+                assert sum(-(-m // rows) * -(-n // columns) for m, n, _ in sizes) <= most
+
+
+X, W, OUT = torch.randn(12, 8), torch.randn(4, 8, 5), torch.empty(12, 5)
+ENDS_OF_4 = [3, 3, 10, 12]
+
+
+def with_plan(out: Any = OUT, xs: Any = X, ws: Any = W, stream: Any = None, **further: Any) -> None:
+    group = Group(xs, ws, unread(ENDS_OF_4), further.get("cs"), further.get("bias"))
+    wanted = Wanted(further.get("epilogue"), precision=further.get("precision"))
+    target = group.result(out, lambda n: n)
+    DeviceGroup(kind_of_group(group, target, wanted), group, target, stream)
+
+
+@pycutlass.epilogue_function
+def scaled(accum: Any, row: pycutlass.epilogue.Row) -> Any:
+    return accum * row
+
+
+def without_torch() -> None:
+    offsets = unread(ENDS_OF_4)
+    offsets.tensor = object()
+    group = Group(X, W, offsets)
+    DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(OUT, lambda n: n), None)
+
+
+def elsewhere() -> None:
+    offsets = unread(ENDS_OF_4)
+    offsets.device = 1
+    group = Group(X, W, offsets)
+    DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(OUT, lambda n: n), None)
+
+
+MEMORY = torch.randn(200)
+REFUSED: list[tuple[str, Any]] = [
+    ("tensors of torch alone: pass offs=offs.tolist", without_torch),
+    (r"torch\.cuda\.stream\(stream\)", lambda: with_plan(stream=3)),
+    (r"has tensors of its own.*offs\.tolist", lambda: with_plan(epilogue=scaled, precision="3xtf32")),
+    (r"ws is a list.*torch\.stack\(ws\), or offs=offs\.tolist", lambda: with_plan(ws=list(W))),
+    ("offs is on GPU 1, and xs is on the host", elsewhere),
+    ("D overlaps A", lambda: with_plan(xs=MEMORY[:96].view(12, 8), out=MEMORY[90:150].view(12, 5))),
+    ("D overlaps C", lambda: with_plan(cs=MEMORY[:60].view(12, 5), out=MEMORY[5:65].view(12, 5))),
+    ("D overlaps C", lambda: with_plan(bias=MEMORY[:20].view(4, 5), out=MEMORY[15:75].view(12, 5))),
+    ("not equally far", lambda: with_plan(bias=[MEMORY[0:5], MEMORY[5:10], MEMORY[20:25], MEMORY[30:35]])),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), REFUSED, ids=[message for message, _ in REFUSED])
+def test_refused(message: str, call: Any) -> None:
+    with pytest.raises(PyCutlassError, match=message):
+        call()
+
+
+def test_without_a_sum_there_is_nothing_to_point_at() -> None:
+    group = Group(torch.empty(3, 0), torch.empty(0, 5), unread([0, 0, 0, 0]))
+    made = DeviceGroup(kind_of_group(group, None, Wanted()), group, group.result(torch.empty(4, 3, 5), int), None)
+    assert made.tables()["problem_sizes"].tolist() == [[3, 5, 0]] * 4
+
+
+def test_what_is_added_may_be_where_results_go() -> None:
+    with_plan(cs=OUT)
+    with_plan(bias=torch.randn(5))
+    with_plan(bias=list(torch.randn(4, 5)))
+
+
+def test_a_bias_that_is_divided_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"bias is divided.*offs\.tolist"):
+        Group(torch.randn(4, 5, 12), torch.randn(12, 12), unread(ENDS_OF_4), bias=torch.randn(12))
+
+
+def test_elements_of_two_types_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="xs is float32 and ws is float16"):
+        with_plan(ws=W.half())
+    with pytest.raises(ArgumentTypeError, match=r"operand C must .*float32"):
+        with_plan(cs=torch.empty(12, 5, dtype=torch.float16))

@@ -1,0 +1,112 @@
+"""Launches of plans of groups on a stand-in for the driver: other tensors, sizes and streams are really taken."""
+
+from __future__ import annotations
+
+import fake_gpu
+
+_PLAN = """
+from pycutlass.plan import GemmKind, GroupCandidate
+
+operation = group("device")
+math = operation.tile_description.math_instruction
+kind = GemmKind(operation.A, operation.B, operation.C, operation.C, math.element_a, math.element_b,
+                math.element_accumulator, math.math_operation, operation.epilogue_functor)
+
+def plan_of():
+    plan = pycutlass.GroupedGemm([pycutlass.TensorSpec((5, 7), "float32")],
+                                 [pycutlass.TensorSpec((7, 6), "float32", (1, 7))])
+    plan.kind = kind
+    plan._choices._kind = kind
+    plan._choices.of = lambda sizes, axis, on_device: GroupCandidate(operation)
+    return plan
+
+def drawn(*sizes):
+    xs = [np.random.randint(-4, 5, (m, k)).astype(np.float32) for m, _, k in sizes]
+    ws = [np.random.randint(-4, 5, (n, k)).astype(np.float32).T for _, n, k in sizes]
+    return xs, ws
+
+def launches():
+    return [line for line in log() if line.startswith("cuLaunchKernel")]
+
+def check(got, xs, ws):
+    assert all(np.array_equal(d, x @ w) for d, x, w in zip(got, xs, ws)), got
+
+plan = plan_of()
+"""
+
+
+def test_new_tensors_and_sizes_are_exchanged_and_go_to_their_stream() -> None:
+    program = f"""{_PLAN}
+stream = Stream(0)
+for number, sizes in enumerate([[(5, 6, 7)], [(5, 6, 7)], [(3, 2, 4), (0, 3, 3), (8, 1, 1)], [(1, 1, 9)] * 5]):
+    xs, ws = drawn(*sizes)
+    log()
+    got = plan.run(xs, ws, stream=stream.ptr if number % 2 else None)
+    assert len(launches()) == 1
+    check(got, xs, ws)
+assert len(plan._runs._local.launches) == 1
+in_a_thread(lambda: check(plan.run(xs, ws), xs, ws))
+stream.destroy()
+"""
+    fake_gpu.run(program)
+
+
+def test_rows_that_are_divided_take_one_launch() -> None:
+    program = f"""{_PLAN}
+xs = np.random.randint(-4, 5, (9, 7)).astype(np.float32)
+ws = np.random.randint(-4, 5, (3, 6, 7)).astype(np.float32).swapaxes(1, 2)
+for offs in ([2, 2, 9], [0, 0, 0], [4, 5, 6]):
+    out = np.full((9, 6), 77, np.float32)
+    log()
+    assert plan.run_once(xs, ws, out=out, offs=offs) is out
+    assert len(launches()) == (1 if offs[-1] else 0)
+    begin = 0
+    for number, end in enumerate(offs):
+        assert np.array_equal(out[begin:end], xs[begin:end] @ ws[number])
+        begin = end
+    assert np.all(out[begin:] == 77)
+assert not hasattr(plan._runs._local, "launches") or not plan._runs._local.launches
+"""
+    fake_gpu.run(program)
+
+
+def test_what_is_refused_launches_nothing() -> None:
+    program = f"""{_PLAN}
+xs, ws = drawn((5, 6, 7), (2, 3, 4))
+plan.run(xs, ws)
+log()
+refused(lambda: plan.run([x.astype(np.float16) for x in xs], ws), "float16")
+refused(lambda: plan.run(xs, [np.ascontiguousarray(w) for w in ws]), "columns")
+refused(lambda: plan.run(xs, ws[:1]), "2 problems")
+refused(lambda: plan.run(xs, ws, out=[np.zeros((5, 6), np.float32)]), "out")
+assert not launches()
+check(plan.run(xs, ws), xs, ws)
+"""
+    fake_gpu.run(program)
+
+
+def test_what_a_graph_has_captured_is_kept_as_long_as_the_plan() -> None:
+    program = f"""{_PLAN}
+def on_gpu(*sizes):
+    xs, ws = drawn(*sizes)
+    return [Array(0, x) for x in xs], [Array(0, w) for w in ws], [Array(0, np.zeros((m, n), np.float32))
+                                                                  for m, n, _ in sizes]
+
+stream = Stream(0)
+first, second = on_gpu((5, 1, 7), (3, 1, 4)), on_gpu((2, 1, 9))
+plan.run(*first[:2], out=first[2], stream=stream.ptr)
+with captured(stream) as graph:
+    plan.run(*first[:2], out=first[2], stream=stream.ptr)
+assert len(plan._runs._captured) == 1
+plan.reset_operands()
+plan.run(*second[:2], out=second[2], stream=stream.ptr)
+for each in first[2]:
+    each.set(np.full(each.now().shape, 77, np.float32))
+graph.replay()
+pycutlass._core.Stream(0, stream.ptr).synchronize()
+for xs, ws, out in (first, second):
+    check([each.now() for each in out], [each.now() for each in xs], [each.now() for each in ws])
+plan = None
+stream.destroy()
+"""
+    fake_gpu.run(program)
