@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pycutlass import compiler
+from pycutlass import _core, compiler
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
@@ -17,7 +16,8 @@ from pycutlass.plan.building import build_for
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
-from pycutlass.plan.forms import new_tensor
+from pycutlass.plan.forms import maker_of, new_tensor
+from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
 from pycutlass.plan.launches import Launch
@@ -38,13 +38,10 @@ from pycutlass.plan.readings import (
     size_of,
 )
 from pycutlass.spec import view_of
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.tensor import wrap
 
 __all__ = ["Gemm"]
 
-#: Shapes of A for which a thread keeps its arguments, and with them the tensors of the last run: programs alternate
-#: between few, and what is kept here is memory that the program cannot use elsewhere.
-_KEPT = 4
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -53,8 +50,9 @@ class Gemm:
     """A plan of D = epilogue(alpha * A x B + beta * C): the kernel for a kind of GEMM, and how it is launched.
 
     It is for one N and K and for any M: ranges of M have kernels of their own, which are chosen and compiled when they
-    are first needed. Plans are safe for threads, can be pickled and copied as a choice, without what was compiled, and
-    keep the tensors of a few last runs of each thread alive until `reset_operands` is called.
+    are first needed. Plans are safe for threads, and can be pickled and copied as a choice, without what was compiled.
+    Tensors of torch are not kept alive; of other libraries those of a few last runs of each thread are, until
+    `reset_operands` is called.
 
     Parameters
     ----------
@@ -153,8 +151,9 @@ class Gemm:
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
         self._held: tuple[Any, Any, Any, Any] = (None, None, None, None)
-        self._generation = generation.number
-        self.reset_operands()
+        self._port_names = tuple(port.name for port in self.kind.epilogue.ports)
+        self._launches = KeptLaunches(self._port_names)
+        self._waiting = self._launches.waiting  # where C++ finds it
 
     # What users ask of a plan
 
@@ -214,7 +213,7 @@ class Gemm:
     def reset_operands(self, a: Any = None, b: Any = None, c: Any = None, out: Any = None) -> None:
         """Let go of all tensors, and keep these for a `run` that is given none."""
         self._held = (a, b, c, out)
-        self._local = threading.local()
+        self._launches.forget_tensors()
 
     def run(
         self,
@@ -247,23 +246,21 @@ class Gemm:
         if a is None:
             a, b, c, held = self._held
             out = held if out is None else out
-        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
+        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != len(self._port_names):
             self._refuse(a, b, c, epilogue_inputs)
-        if self._generation != generation.number:  # a tuner has measured, and another kernel may be chosen
-            self._generation, self._local = generation.number, threading.local()
-        try:
-            launch, is_host, like = self._local.launches[a.shape]
-        except Exception:  # the first of this thread, or of this M, or what has no shape
+        form, kept = self._launches.begin(a)
+        if out is None and form is not None:
+            out = self._new(a, form)
+        if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
+            return out
+        if kept is None or kept.is_of_graph(stream):
             return self._first(a, b, c, out, stream, epilogue_inputs)
-        if out is None:
-            out = self._new(a, like)
         try:
-            launch.exchange(a, b, c, out, epilogue_inputs)
+            kept.exchange(a, b, c, out, epilogue_inputs)
         except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
             return self._first(a, b, c, out, stream, epilogue_inputs)
-        launch.run(stream)
-        if is_host:
-            launch.sync()
+        kept.run(stream)
+        kept.finish()
         return out
 
     __call__ = run
@@ -272,16 +269,18 @@ class Gemm:
         self, a: Any, b: Any, c: Any, out: Any, stream: Any = None, epilogue_inputs: Mapping[str, Any] = _NONE
     ) -> Any:
         """Compute D as `run` does, and keep no tensor: for tensors that are not seen again."""
-        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
+        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != len(self._port_names):
             self._refuse(a, b, c, epilogue_inputs)
-        return self._first(a, b, c, out, stream, epilogue_inputs, is_kept=False)
+        if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
+            return out
+        return self._first(a, b, c, out, stream, epilogue_inputs, with_tensors=False)
 
     # How they are done
 
     def _first(
-        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool = True
+        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], with_tensors: bool = True
     ) -> Any:
-        """Compute D with arguments that are made now, and kept for the next tensors of these shapes."""
+        """Compute D with a launch that is made now, and kept for the next tensors of these shapes."""
         view_a, view_b = wrap("a", a), wrap("b", b)
         size, batch = size_of(view_a, view_b)
         if size[1:] != self._size[1:] or batch != self._batch:
@@ -300,38 +299,29 @@ class Gemm:
             raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
         shape: tuple[int, ...] = (size[0], self.kind.epilogue.columns(size[1]))
         shape = shape if batch is None else (batch, *shape)
-        like = view_a, shape
+        # Only the shapes of the view are needed, and it would keep the first operand alive.
+        form = replace(view_a, owner=None), shape
         if out is None:
-            out = self._new(a, like)
+            out = self._new(a, form)
+        chosen_in = generation.number
         candidate = self._compiled(size[0])
         problem = candidate.size(*size, batch)
-        launch = Launch(candidate, problem, (a, b, c, out), self._scalars, ports)
-        is_host = wrap("out", out).device is None
+        tensors = a, b, c, out
+        launch = Launch(candidate, problem, tensors, self._scalars, ports)
         launch.run(stream)
-        if is_host:
-            launch.sync()
-        shape_of_a = getattr(a, "shape", None)  # a library may show its shape otherwise; then it is made anew
-        if is_kept and isinstance(shape_of_a, tuple):
-            kept = self._local.__dict__.setdefault("launches", {})
-            while len(kept) >= _KEPT:
-                kept.pop(next(iter(kept)))
-            # Only the shapes of the view are needed, and it would keep the first operand alive.
-            kept[shape_of_a] = (launch, is_host, (replace(view_a, owner=None), shape))
+        launch.finish()
+        make = maker_of(a, view_a, shape, self.kind.D.type.dtype_name) if self.kind.D.is_row_major else None
+        self._launches.keep(launch, tensors, stream, ports, form, make, chosen_in, with_tensors)
         return out
 
-    def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
+    def _new(self, a: Any, form: ResultForm) -> Any:
         """Return memory for D, packed, in the library of `a`."""
-        view, shape = like
+        view, shape = form
         name = self.kind.D.type.dtype_name
         if self.kind.D.is_row_major:
             return new_tensor(a, view, shape, name)
         turned = new_tensor(a, view, (*shape[:-2], shape[-1], shape[-2]), name)
         return turned.swapaxes(-1, -2)
-
-    @property
-    def _ports(self) -> int:
-        """How many tensors the epilogue has beside C and D."""
-        return len(self.kind.epilogue.ports)
 
     def _compiled(self, m: int) -> Candidate:
         """Return the candidate for `m`, with what runs on the GPU where there is one."""
@@ -351,7 +341,7 @@ class Gemm:
             raise ArgumentError(
                 f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
             )
-        names = ", ".join(port.name for port in self.kind.epilogue.ports) or "none"
+        names = ", ".join(self._port_names) or "none"
         raise ArgumentError(
             f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
         )
@@ -363,6 +353,11 @@ class Gemm:
     def __repr__(self) -> str:
         m, n, k = self._size
         return f"<Gemm of {m}x{n}x{k} (M x N x K), {batches(self._batch)}, on {place(self._device)}>"
+
+
+if not TYPE_CHECKING:  # to type checkers they are functions
+    Gemm.run = Gemm.__call__ = _core.fast_plan_run(Gemm.run)
+    Gemm.run.__set_name__(Gemm, "run")
 
 
 def _restored(

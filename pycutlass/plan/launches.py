@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pycutlass import _core
 from pycutlass.allocators import allocating_with
 from pycutlass.arguments import GemmArguments, ReductionArguments
+from pycutlass.epilogue import EpilogueScalars
 from pycutlass.imported import is_of
+from pycutlass.launch import DeviceLaunch
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
 
-__all__ = ["Launch"]
+__all__ = ["Launch", "scalars_of"]
+
+
+def scalars_of(candidate: Candidate, scalars: Mapping[str, Any]) -> EpilogueScalars:
+    """Return the scalars of a launch, checked: they are a value, which many launches may share."""
+    last = candidate.operation if candidate.reduction is None else candidate.reduction
+    return last.epilogue_type(**scalars)
 
 
 class Launch:
@@ -27,24 +36,27 @@ class Launch:
         The problem.
     tensors : tuple
         A, B, C and D, as the candidate's kind describes them; C may be None.
-    scalars : mapping
-        Those of the epilogue, by name.
+    scalars : mapping or EpilogueScalars
+        Those of the epilogue, by name, or as `scalars_of` has made them.
     ports : mapping
         Tensors that the epilogue has beside C and D, by name.
     """
 
-    __slots__ = ("_arguments", "_ends", "_operation", "_reduction")
+    __slots__ = ("_arguments", "_ends", "_operation", "_reduction", "_takes_torch_memory")
 
     def __init__(
         self,
         candidate: Candidate,
         size: GemmProblemSize,
         tensors: tuple[Any, Any, Any, Any],
-        scalars: Mapping[str, Any],
+        scalars: Mapping[str, Any] | EpilogueScalars,
         ports: Mapping[str, Any],
     ) -> None:
         self._operation, self._reduction = candidate.operation, candidate.reduction
-        if candidate.has_workspace and is_of(tensors[3], "torch", "Tensor") and tensors[3].is_cuda:
+        self._takes_torch_memory = (
+            candidate.has_workspace and is_of(tensors[3], "torch", "Tensor") and tensors[3].is_cuda
+        )
+        if self._takes_torch_memory:
             # While torch captures a graph, memory belongs to that, for as long as it is replayed.
             with allocating_with("torch"):
                 self._make(candidate, size, tensors, scalars, ports)
@@ -56,13 +68,13 @@ class Launch:
         candidate: Candidate,
         size: GemmProblemSize,
         tensors: tuple[Any, Any, Any, Any],
-        scalars: Mapping[str, Any],
+        scalars: Mapping[str, Any] | EpilogueScalars,
         ports: Mapping[str, Any],
     ) -> None:
+        output_op = scalars if isinstance(scalars, EpilogueScalars) else scalars_of(candidate, scalars)
         a, b, c, out = tensors
         further: dict[str, Any] = {"epilogue": dict(ports)} if ports else {}
         if self._reduction is None:
-            output_op = self._operation.epilogue_type(**scalars)
             how: dict[str, Any] = {"output_op": output_op, "raster_order": candidate.raster_order}
             self._arguments = GemmArguments(self._operation, size, a, b, c, out, **how, **further)
             self._ends = None
@@ -75,9 +87,17 @@ class Launch:
             self._arguments.ptr_D,
             out,
             c,
-            output_op=self._reduction.epilogue_type(**scalars),
+            output_op=output_op,
             **further,
         )
+
+    @property
+    def call(self) -> _core.Call | None:
+        """What launches it, where that is all that does: else None, as where there are copies of host memory."""
+        execution = self._arguments._execution
+        if self._ends is not None or not isinstance(execution, DeviceLaunch) or not execution.is_call_alone:
+            return None
+        return execution.call
 
     def exchange(self, a: Any, b: Any, c: Any, out: Any, ports: Mapping[str, Any]) -> None:
         """Take other tensors of the same shapes, types and layouts, or raise and change nothing that is launched."""
@@ -97,6 +117,21 @@ class Launch:
         if self._reduction is not None:
             self._reduction.run(self._ends, stream)
 
-    def sync(self) -> None:
-        """Wait for the result, and bring one in host memory back."""
-        (self._arguments if self._ends is None else self._ends).sync()
+    def is_of_graph(self, stream: Any) -> bool:
+        """Whether a launch on `stream` would be captured, and needs memory that belongs to the graph.
+
+        Memory from before the capture could be given back while the graph is replayed, or used beside it; what belongs
+        to the graph, likewise, is for no launch outside of it.
+        """
+        execution = self._arguments._execution
+        if not self._takes_torch_memory or not isinstance(execution, DeviceLaunch):
+            return False
+        current = execution.call.current_stream
+        return (current if stream is None else _core.named_stream(stream, current.ordinal)).is_capturing()
+
+    def finish(self) -> None:
+        """Wait for a result in host memory, and bring it back; nothing for others."""
+        last = self._arguments if self._ends is None else self._ends
+        execution = last._execution
+        if not isinstance(execution, DeviceLaunch) or execution.writes_to_host:
+            last.sync()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
@@ -13,7 +14,7 @@ from pycutlass.integers import shape_of
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import check_epilogue
 from pycutlass.plan.readings import is_number, named_inputs
-from pycutlass.plan.shortcut import Shortcut, known, seen
+from pycutlass.plan.shortcut import Seen, Shortcut, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import TensorView, wrap
 
@@ -110,40 +111,46 @@ def matmul(
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})
-    key: Any = None
-    given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
-    if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
-        precision = _precision(precision, a)
+    key: Seen | None = None
+    given = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
+    precision = precision_of(a) if precision is None else precision
+    if epilogue_inputs is None and plan is None and (c is None or bias is None):
+        source = bias if c is None else c
+        tensors = seen(a, b, source, out)
         try:
-            key = (tensors, given, precision)
-            shortcut = known(key)
+            key = None if tensors is None else Seen(tensors, given, bias is not None, precision)
+            shortcut = None if key is None else known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
-            raise ArgumentTypeError(
-                f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
-            ) from error
-        if shortcut is not None:
-            return shortcut.run(a, b, c, out, stream)
+            raise _no_options(error) from error
+        if key is not None and shortcut is not None:
+            result = shortcut.run(key, a, b, source, out, stream)
+            if result is not None:
+                return result
+    given_c = bias if c is None else c
     views = {"a": wrap("a", a), "b": wrap("b", b)}
     c, beta = _source(c, bias, beta)
     for name, tensor in (("c", c), ("out", out)):
         if tensor is not None:
             views[name] = wrap(name, tensor)
     _check_gradients(views)
-    precision = _precision(precision, a)
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
-    result = Result(product, out, views.get("out"), allow_copy)
+    made = Result(product, out, views.get("out"), allow_copy)
     if plan is None:
-        plan = _plan_of(product, result, options, epilogue_inputs)
-    target = result.target(plan.kind)
+        plan = _plan_of(product, made, options, epilogue_inputs)
+    target = made.target(plan.kind)
     if not product.is_empty:
         inputs = {} if epilogue_inputs is None else epilogue_inputs
         ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
         plan.run_once(product.a, product.b, product.c, target, stream, ports)
-        is_plain = product.a is a and product.b is b and product.c is c and result.given is out
+        is_plain = product.a is a and product.b is b and product.c is given_c and made.given is out
         if key is not None and is_plain and plan.kind.D.is_row_major:
             Shortcut(key, plan, a, b)
-    return result.finished()
+    return made.finished()
+
+
+if not TYPE_CHECKING:  # to type checkers it is the function
+    matmul = _core.fast_product(matmul, products)
 
 
 @public
@@ -170,7 +177,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     >>> pycutlass.linear(x, w, activation=pycutlass.relu).shape
     (2, 3, 5)
     """
-    shape = wrap("w", w).shape
+    shape = shape_of(w) or wrap("w", w).shape
     if shape is None or len(shape) != 2:
         raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
     if not hasattr(w, "T"):
@@ -215,16 +222,6 @@ def _check_gradients(views: Mapping[str, TensorView]) -> None:
         )
 
 
-def _precision(given: str | None, a: Any) -> str | None:
-    """Return how float32 is multiplied: as was said, or as torch's setting says of its tensors."""
-    if given is not None or a is None or getattr(a, "dtype", None) is not imported("torch", "float32"):
-        return given
-    setting = imported("torch", "backends", "cuda", "matmul", "fp32_precision")
-    if isinstance(setting, str) and setting != "none":
-        return "tf32" if setting == "tf32" else None
-    return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
-
-
 def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, Any]) -> None:
     """Refuse what a plan says itself."""
     if not isinstance(plan, Gemm):
@@ -256,9 +253,7 @@ def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs:
     try:
         kept = None if scalars else _plans.get(key)
     except Exception as error:  # scalars in device memory, or types of the user's own
-        raise ArgumentTypeError(
-            f"the options of matmul must be numbers, types and epilogues: {shown(error)}"
-        ) from error
+        raise _no_options(error) from error
     if kept is not None:
         return kept
     made = Gemm(
