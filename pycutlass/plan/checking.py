@@ -29,7 +29,7 @@ def checked(plan: Any, seed: int) -> float:
     rng = np.random.default_rng(seed)
     a = _random(rng, (*stack, m, k), kind.A.type, kind.A.is_row_major)
     b = _random(rng, (*stack, k, n), kind.B.type, kind.B.is_row_major)
-    c = _random(rng, (*stack, m, n), kind.C.type, kind.C.is_row_major) if plan._reads_c else None
+    c = _random(rng, (*stack, m, n), kind.C.type, kind.C.is_row_major) if plan._added.reads_c else None
     around = np.full((*stack, m + 2 * _GUARD, n), _CANARY, kind.D.type.dtype)
     a_here, b_here, c_here, around_here = (_moved(each, plan._device) for each in (a, b, c, around))
     plan.run_once(a_here, b_here, c_here, around_here[..., _GUARD : _GUARD + m, :])

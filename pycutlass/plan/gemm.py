@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, compiler
-from pycutlass.calls import public, shown
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.calls import public
+from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
+from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.building import build_for
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
@@ -24,15 +26,11 @@ from pycutlass.plan.launches import Launch
 from pycutlass.plan.measured import generation
 from pycutlass.plan.pick import Ranked, ranking
 from pycutlass.plan.readings import (
-    about_c,
     batches,
     checked_form,
     device_of,
     element_of,
-    form_of_c,
-    is_number,
-    named_inputs,
-    needs_source,
+    given_scalars,
     packed_form,
     place,
     size_of,
@@ -72,6 +70,9 @@ class Gemm:
         What is written, and summed up in.
     precision : str, optional
         How float32 is multiplied: ``"float32"`` (the default), ``"tf32"`` or ``"3xtf32"``.
+    bias : tensor or TensorSpec, optional
+        A vector of one number for each column, which is added before the activation, beside `c` or alone. Alone it is
+        multiplied by `beta`, which is 1 if left out.
 
     Raises
     ------
@@ -101,6 +102,7 @@ class Gemm:
         out_dtype: Any = None,
         accumulator_dtype: Any = None,
         precision: str | None = None,
+        bias: Any = None,
     ) -> None:
         check_epilogue(epilogue)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
@@ -114,39 +116,15 @@ class Gemm:
                 wanted = replace(wanted, out_dtype=element_of("out", views["out"]).tag)
         of_d = checked_form("out", views["out"], element_of("out", views["out"])) if out is not None else None
         of_d = of_d or packed_form(size[1], wanted.output(types[0]))
-        of_c = None
-        if c is not None:
-            views["c"] = view_of("c", c)
-            of_c = form_of_c(views["c"], size, batch, of_d)
-        if (c is not None) != needs_source(epilogue, beta):
-            raise ArgumentError(about_c(c, beta))
-        self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
+        views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
+        addition = Addition.of(views, size, batch, of_d, epilogue, beta)
+        self._added: Added = addition.added
+        wanted = replace(wanted, epilogue=addition.epilogue)
+        self.kind: GemmKind = kind_of(*types, (of_a, of_b, addition.of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
-        self._take_inputs(alpha, beta, epilogue_inputs)
-        self._reads_c = c is not None
+        self._scalars: dict[str, Any] = given_scalars(self.kind.epilogue, alpha, addition.beta, epilogue_inputs)
         self._choices = Choices(self.kind, size[1:], batch, self._device)
         self._start()
-
-    def _take_inputs(self, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> None:
-        """Divide what the epilogue is given into scalars, which the plan keeps, and tensors, which it does not."""
-        names = {port.name for port in self.kind.epilogue.ports}
-        known = tuple(self.kind.epilogue.scalar_names)
-        given = named_inputs(inputs)
-        unknown = sorted(set(given) - names - set(known))
-        if unknown:
-            raise ArgumentTypeError(
-                f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {self.kind.epilogue!r} takes "
-                f"{', '.join((*sorted(names), *known)) or 'none'}"
-            )
-        scalars = {name: value for name, value in given.items() if name in known}
-        for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
-            if name in known:
-                scalars.setdefault(name, value)
-            elif not is_number(value, usual):
-                raise ArgumentError(
-                    f"{name}={shown(value)} has no effect: the epilogue {self.kind.epilogue!r} lacks it"
-                )
-        self._scalars: dict[str, Any] = scalars
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
@@ -195,6 +173,35 @@ class Gemm:
         chosen = self._choices.made()
         return compiler.manifest(dict.fromkeys(kernel for each in chosen for kernel in each.kernels))
 
+    def tune(self, budget: float | str = "60s", **options: Any) -> Any:
+        """Measure which kernel is the fastest for the M that the plan was made with, as `pycutlass.tune` does.
+
+        This plan, and others of the process, choose anew afterwards.
+
+        Parameters
+        ----------
+        budget : float or str
+            Seconds, or text such as ``"60s"``, ``"5min"`` or ``"1h"``.
+        **options
+            What `pycutlass.tune` takes besides.
+
+        Returns
+        -------
+        ProblemReport
+            The ranking.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            As `pycutlass.tune` raises.
+        DeviceError
+            There is no GPU.
+        """
+        tune = importlib.import_module(
+            "pycutlass.tuning"
+        ).tune  # which knows plans, and is imported when it is asked for
+        return tune(self, budget, **options)[0]
+
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.
 
@@ -223,6 +230,7 @@ class Gemm:
         out: Any = None,
         stream: Any = None,
         epilogue_inputs: Mapping[str, Any] = _NONE,
+        bias: Any = None,
     ) -> Any:
         """Compute D and return it.
 
@@ -237,6 +245,8 @@ class Gemm:
             library.
         epilogue_inputs : mapping, optional
             Tensors that the epilogue has beside C and D, by name.
+        bias : tensor, optional
+            The bias of a plan that was made with one; it may be given as `c` where nothing else is added.
 
         Raises
         ------
@@ -246,8 +256,7 @@ class Gemm:
         if a is None:
             a, b, c, held = self._held
             out = held if out is None else out
-        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != len(self._port_names):
-            self._refuse(a, b, c, epilogue_inputs)
+        c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
         form, kept = self._launches.begin(a)
         if out is None and form is not None:
             out = self._new(a, form)
@@ -266,11 +275,17 @@ class Gemm:
     __call__ = run
 
     def run_once(
-        self, a: Any, b: Any, c: Any, out: Any, stream: Any = None, epilogue_inputs: Mapping[str, Any] = _NONE
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        stream: Any = None,
+        epilogue_inputs: Mapping[str, Any] = _NONE,
+        bias: Any = None,
     ) -> Any:
         """Compute D as `run` does, and keep no tensor: for tensors that are not seen again."""
-        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != len(self._port_names):
-            self._refuse(a, b, c, epilogue_inputs)
+        c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
         if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
             return out
         return self._first(a, b, c, out, stream, epilogue_inputs, with_tensors=False)
@@ -332,22 +347,20 @@ class Gemm:
             build_for(candidate.kernels, self._device)
         return candidate
 
-    def _refuse(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> None:
-        """Raise for operands that are missing, or that would not be read."""
+    def _checked(self, a: Any, b: Any, c: Any, bias: Any, ports: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """Return C and the tensors of the epilogue; raise for what is missing, or would not be read."""
         if a is None or b is None:
             raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
-        if (c is None) is self._reads_c:
-            has = "reads c, and none is given" if self._reads_c else "was made without c, and one is given"
+        c, placed = self._added.placed(c, bias, ports)
+        if len(placed) != len(self._port_names):
+            names = ", ".join(self._port_names) or "none"
             raise ArgumentError(
-                f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
+                f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
             )
-        names = ", ".join(self._port_names) or "none"
-        raise ArgumentError(
-            f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
-        )
+        return c, placed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.kind, self._size, self._batch, self._device, self._scalars, self._reads_c)
+        state = (self.kind, self._size, self._batch, self._device, self._scalars, self._added)
         return _restored, (*state, *self._choices.state())
 
     def __repr__(self) -> str:
@@ -361,12 +374,12 @@ if not TYPE_CHECKING:  # to type checkers they are functions
 
 
 def _restored(
-    kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any, measured: Any
+    kind: Any, size: Any, batch: Any, where: Any, scalars: Any, added: Added, chosen: Any, measured: Any
 ) -> Gemm:
     """Return the plan that was pickled or copied, with what was chosen."""
     plan = Gemm.__new__(Gemm)
     plan.kind, plan._size, plan._batch, plan._device = kind, size, batch, where
-    plan._scalars, plan._reads_c = scalars, reads_c
+    plan._scalars, plan._added = scalars, added
     plan._choices = Choices(kind, size[1:], batch, where, chosen, measured)
     plan._start()
     return plan

@@ -8,6 +8,7 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.calls import shown
+from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real
 from pycutlass.plan.forms import Form, form_of
@@ -21,6 +22,7 @@ __all__ = [
     "device_of",
     "element_of",
     "form_of_c",
+    "given_scalars",
     "is_number",
     "named_inputs",
     "needs_source",
@@ -115,6 +117,32 @@ def named_inputs(given: Any) -> dict[str, Any]:
     if inputs is None or not all(type(name) is str for name in inputs):
         raise ArgumentTypeError(f"epilogue_inputs must be a mapping of names, got {shown(given)}")
     return inputs
+
+
+def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the scalars among what an epilogue is given, which a plan keeps; it keeps none of the tensors.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Something that the epilogue lacks.
+    """
+    names = {port.name for port in epilogue.ports}
+    known = tuple(epilogue.scalar_names)
+    given = named_inputs(inputs)
+    unknown = sorted(set(given) - names - set(known))
+    if unknown:
+        raise ArgumentTypeError(
+            f"epilogue_inputs has {', '.join(unknown)}, and the epilogue {epilogue!r} takes "
+            f"{', '.join((*sorted(names), *known)) or 'none'}"
+        )
+    scalars = {name: value for name, value in given.items() if name in known}
+    for name, value, usual in (("alpha", alpha, 1), ("beta", beta, 0)):
+        if name in known:
+            scalars.setdefault(name, value)
+        elif not is_number(value, usual):
+            raise ArgumentError(f"{name}={shown(value)} has no effect: the epilogue {epilogue!r} lacks it")
+    return scalars
 
 
 def needs_source(epilogue: Any, beta: Any) -> bool:
