@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.composed import composed
+from pycutlass.plan.composed import Composed, composed
 from pycutlass.plan.forms import Form
 from pycutlass.plan.readings import about_c, form_of_c, is_number, needs_source
 from pycutlass.tensor import TensorView
@@ -101,15 +101,16 @@ class Addition:
             check_bias(c, size[1], "c is a vector, and so a bias; ")
             c, bias = None, c
         takes_c, source = c is not None, bias if c is None else c
-        if (source is not None) != needs_source(epilogue, beta):
+        is_composed = isinstance(epilogue, Composed)  # of scales, to which all is added
+        if (source is not None) != needs_source(None if is_composed else epilogue, beta):
             raise ArgumentError(about_c(source, beta))
-        if bias is None or (c is None and of_d.is_row_major):
+        if source is None or (not is_composed and (bias is None or (c is None and of_d.is_row_major))):
             of_c = None if source is None else form_of_c(source, size, batch, of_d)
             return cls(Added(source is not None, takes_c, "" if bias is None else "c"), epilogue, beta, of_c)
         what = "c and bias" if takes_c else "out, whose columns are adjacent, and a bias"
-        made = composed(epilogue, what=what, reads_c=takes_c, has_bias=True)
+        made = composed(epilogue, what=what, reads_c=takes_c, has_bias=bias is not None)
         of_c = None if c is None else form_of_c(c, size, batch, of_d)
-        return cls(Added(takes_c, takes_c, "port"), made, beta, of_c)
+        return cls(Added(takes_c, takes_c, "" if bias is None else "port"), made, beta, of_c)
 
 
 def check_bias(bias: TensorView, columns: int, begin: str = "") -> None:

@@ -62,7 +62,7 @@ class Composed:
         if element(compute).is_integer:
             raise ArgumentError(
                 f"the result is of {out.dtype_name}, and {self.function.name} is computed in fractions: pass "
-                f"out_dtype='float32', or add c and bias beforehand, c + bias, and give the sum as c"
+                f"out_dtype='float32', or add c and bias beforehand and give the sum as c"
             )
         named = None if self.activation is None else self.activation.element_compute
         if named is not None and element(named) is not element(compute):
@@ -81,7 +81,7 @@ def composed(
     Parameters
     ----------
     epilogue : optional
-        An activation, or None.
+        An activation, or None; or what was composed of scales, which is extended.
     what : str
         What of a call asks for it, for messages.
     scales : tuple of (str, element type)
@@ -94,6 +94,8 @@ def composed(
     ArgumentError
         Another epilogue, which says itself what it computes.
     """
+    if isinstance(epilogue, Composed):  # of scales alone
+        scales, epilogue = epilogue.types, epilogue.activation
     if isinstance(epilogue, type) and issubclass(epilogue, Activation):
         epilogue = epilogue()
     if epilogue is LinearCombination:
@@ -103,10 +105,9 @@ def composed(
             f"{what} and the epilogue {shown(epilogue)} are given, which says itself what it computes: write it as an "
             f"epilogue function with all of them, whose tensors go into epilogue_inputs, or give an activation"
         )
-    names = tuple(name for name, _ in scales)
-    return Composed(
-        _function(type(epilogue) if epilogue is not None else None, names, reads_c, has_bias), scales, epilogue
-    )
+    activation = None if epilogue is None else type(epilogue)
+    function = _function(activation, tuple(name for name, _ in scales), reads_c, has_bias)
+    return Composed(function, scales, epilogue)
 
 
 _MARKERS = {"row_scale": Column, "column_scale": Row, "scale_a": PerBatch, "scale_b": PerBatch}

@@ -197,9 +197,7 @@ class Gemm:
         DeviceError
             There is no GPU.
         """
-        tune = importlib.import_module(
-            "pycutlass.tuning"
-        ).tune  # which knows plans, and is imported when it is asked for
+        tune = importlib.import_module("pycutlass.tuning").tune  # when it is asked for: it knows plans
         return tune(self, budget, **options)[0]
 
     def check(self, seed: int = 0) -> float:

@@ -138,11 +138,8 @@ def _multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any
 def check_epilogue(given: Any) -> None:
     """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None."""
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
-    if (
-        given is not None
-        and not is_class
-        and not isinstance(given, Activation | Composed | EpilogueFunction | Epilogue)
-    ):
+    kinds = Activation | Composed | EpilogueFunction | Epilogue
+    if given is not None and not is_class and not isinstance(given, kinds):
         raise ArgumentTypeError(
             f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: "
             f"decorate a function of your own with pycutlass.epilogue_function"

@@ -6,14 +6,15 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pycutlass import _core
+from pycutlass import _core, cutlass
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.integers import shape_of
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.kinds import check_epilogue
-from pycutlass.plan.readings import is_number, named_inputs
+from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.readings import element_of, is_number, named_inputs
+from pycutlass.plan.scales import NO_SCALES, Scales
 from pycutlass.plan.shortcut import Seen, Shortcut, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import TensorView, wrap
@@ -59,7 +60,8 @@ def matmul(
     alpha, beta : number
         The scalars. A `c` that is no vector needs a `beta` other than 0, which is 1 for a vector if left out.
     bias : tensor, optional
-        A vector of one number for each column, which is added before the activation.
+        A vector of one number for each column, which is added before the activation, beside `c` or alone. Alone it is
+        multiplied by `beta`, which is 1 if left out.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function.
     epilogue_inputs : mapping, optional
@@ -77,6 +79,10 @@ def matmul(
         What computes it, instead of a plan that is made here.
     allow_copy : bool
         Whether tensors that no kernel takes are copied; otherwise they are refused.
+    scales : tuple of 2, optional
+        The scales of `a` and `b`: numbers, or tensors in their memory, of one element for a whole operand, or of one
+        for each row of `a`, (M,) or (M, 1), and for each column of `b`, (N,) or (1, N). The product is multiplied by
+        both before anything is added; of integers it is float32 then, unless `out_dtype` says otherwise.
     stream : optional
         Where it is launched; by default the current stream of the tensors' library.
 
@@ -97,12 +103,9 @@ def matmul(
     array([[3., 3.],
            [3., 3.]], dtype=float32)
     """
-    if scales is not None:
-        raise ArgumentError(
-            "scales are not taken yet: give the product of two numbers as alpha, and vectors to an epilogue function, "
-            "epilogue=pycutlass.epilogue.fusions.dequantize, epilogue_inputs={'row_scale': ..., 'column_scale': ...}"
-        )
     check_epilogue(epilogue)
+    scaled = NO_SCALES if scales is None else Scales.of(scales)
+    alpha = scaled.times(alpha)
     if out is not None and getattr(getattr(epilogue, "graph", None), "is_gated", False):
         raise ArgumentError(
             "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
@@ -111,10 +114,12 @@ def matmul(
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})
+        if scales is not None:
+            raise ArgumentError("scales and a plan are given: make the plan with an epilogue that has them")
     key: Seen | None = None
     given = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
     precision = precision_of(a) if precision is None else precision
-    if epilogue_inputs is None and plan is None and (c is None or bias is None):
+    if epilogue_inputs is None and plan is None and scales is None and (c is None or bias is None):
         source = bias if c is None else c
         tensors = seen(a, b, source, out)
         try:
@@ -126,25 +131,36 @@ def matmul(
             result = shortcut.run(key, a, b, source, out, stream)
             if result is not None:
                 return result
-    given_c = bias if c is None else c
     views = {"a": wrap("a", a), "b": wrap("b", b)}
-    c, beta = _source(c, bias, beta)
-    for name, tensor in (("c", c), ("out", out)):
+    c, bias, beta = _source(c, bias, beta)
+    given_c = c
+    for name, tensor in (("c", c), ("bias", bias), ("out", out)):
         if tensor is not None:
             views[name] = wrap(name, tensor)
-    _check_gradients(views)
+    _check_gradients(views | scaled.views)
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
+    if scales is not None:
+        of_a = element_of("a", views["a"])
+        if out_dtype is None and out is None and of_a.is_integer:
+            out_dtype = cutlass.float32
+        written = element_of("out", views["out"]) if out is not None else Wanted(epilogue, out_dtype).output(of_a)
+        scaled.check_output(written)
+    if scaled.views:
+        epilogue, ports = scaled.epilogue(epilogue, product, views["a"].device, of_a)
+        if epilogue_inputs is not None and (twice := sorted(set(ports) & set(epilogue_inputs))):
+            raise ArgumentError(f"{', '.join(twice)} in epilogue_inputs and scales are given, which are the same")
+        epilogue_inputs = {**(epilogue_inputs or {}), **ports}
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
     made = Result(product, out, views.get("out"), allow_copy)
     if plan is None:
-        plan = _plan_of(product, made, options, epilogue_inputs)
+        plan = _plan_of(product, made, options, epilogue_inputs, bias)
     target = made.target(plan.kind)
     if not product.is_empty:
         inputs = {} if epilogue_inputs is None else epilogue_inputs
         ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
-        plan.run_once(product.a, product.b, product.c, target, stream, ports)
+        plan.run_once(product.a, product.b, product.c, target, stream, ports, bias)
         is_plain = product.a is a and product.b is b and product.c is given_c and made.given is out
-        if key is not None and is_plain and plan.kind.D.is_row_major:
+        if key is not None and is_plain and bias is None and plan.kind.D.is_row_major:
             Shortcut(key, plan, a, b)
     return made.finished()
 
@@ -192,22 +208,18 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     return matmul(x, w.T, bias=bias, **options)
 
 
-def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any]:
-    """Return what is added, and by what it is multiplied: a bias is a C that is a vector."""
+def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any, Any]:
+    """Return C and a bias beside it, and beta: a bias alone is a C that is a vector."""
     if bias is not None:
-        if c is not None:
-            raise ArgumentError(
-                "c and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
-                "function, with a parameter of Row, and pass it in epilogue_inputs"
-            )
         shape = wrap("bias", bias).shape
         if shape is None or len(shape) != 1:
             raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
-        c = bias
+    if c is None:
+        c, bias = bias, None
     is_zero = isinstance(beta, int | float) and beta == 0
     if c is not None and is_zero and len(wrap("c", c).shape or ()) == 1:
         beta = 1
-    return c, beta
+    return c, bias, beta
 
 
 def _check_gradients(views: Mapping[str, TensorView]) -> None:
@@ -240,14 +252,12 @@ def _check_with_plan(plan: Any, options: tuple[Any, ...], inputs: Mapping[str, A
         )
 
 
-def _no_options(error: Exception) -> ArgumentTypeError:
-    return ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {shown(error)}")
-
-
-def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:
+def _plan_of(
+    product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None, bias: Any
+) -> Gemm:
     """Return the plan that was kept for such tensors, or make it."""
     alpha, beta, epilogue, out_dtype, accumulator_dtype, precision = options
-    key = (product.key, result.key, options, None if inputs is None else tuple(inputs))
+    key = (product.key, result.key, options, None if inputs is None else tuple(inputs), bias is not None)
     # What is no tensor with elements is a scalar, which a plan keeps.
     scalars = inputs is not None and any(not shape_of(value) for value in inputs.values())
     try:
@@ -266,6 +276,7 @@ def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs:
         out_dtype=out_dtype,
         accumulator_dtype=accumulator_dtype,
         precision=precision,
+        bias=bias,
     )
     if scalars:
         return made
@@ -273,3 +284,7 @@ def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs:
         while len(_plans) >= _MOST_PLANS:
             _plans.pop(next(iter(_plans)))
         return _plans.setdefault(key, made)
+
+
+def _no_options(error: Exception) -> ArgumentTypeError:
+    return ArgumentTypeError(f"the options of matmul must be numbers, types and epilogues: {shown(error)}")

@@ -169,12 +169,8 @@ def _placed(
         if product.batch:
             alone += f", behind the batch {product.batch}"
         raise ArgumentError(f"{name} must be one number, or one for each {of}, of shape {alone}; got {shape}")
-    if is_folded or not lead:
-        found = stacked((*lead, line), (*steps, step))
-        placed = None if found is None or found[1] != 1 else ((found[0],), (1,))
-    else:
-        found = stacked(lead, steps)
-        placed = None if found is None or step != 1 else ((found[0], line), (found[1], 1))
-    if placed is None:
+    as_one = is_folded or not lead
+    found = stacked((*lead, line), (*steps, step)) if as_one else stacked(lead, steps)
+    if found is None or (found[1] if as_one else step) != 1:
         raise ArgumentError(f"{name} of shape {shape} has strides {strides}, and must be contiguous: pass a copy")
-    return (*placed, False)
+    return ((found[0],), (1,), False) if as_one else ((found[0], line), (found[1], 1), False)
