@@ -15,7 +15,7 @@ from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.readings import element_of, is_number, named_inputs
 from pycutlass.plan.scales import NO_SCALES, Scales
-from pycutlass.plan.shortcut import Seen, Shortcut, known, precision_of, products, seen
+from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import TensorView, wrap
 
@@ -111,6 +111,12 @@ def matmul(
             "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
             "out away, or use pycutlass.Gemm"
         )
+    flat = as_matrices(a, b, c, out) if scales is None and plan is None and epilogue_inputs is None else None
+    if flat is not None:  # a stack of matrices as one, as layers have it
+        how = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype, "precision": precision}
+        more = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "stream": stream}
+        rows = matmul(flat[0], b, c, out=flat[1], **how, **more)
+        return out if out is not None else rows.view(*a.shape[:-1], rows.shape[-1])
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         _check_with_plan(plan, (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision), epilogue_inputs or {})

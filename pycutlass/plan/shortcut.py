@@ -21,7 +21,7 @@ from pycutlass.plan.launches import Launch, scalars_of
 from pycutlass.plan.measured import generation
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Seen", "Shortcut", "known", "precision_of", "products", "seen"]
+__all__ = ["Seen", "Shortcut", "as_matrices", "known", "precision_of", "products", "seen"]
 
 #: Shortcuts by what was seen of matrices: a bounded number, since programs may go through ever other shapes.
 _known: dict[Any, Shortcut] = {}
@@ -89,6 +89,30 @@ def seen(*tensors: Any) -> tuple[Any, ...] | None:
 
 
 _SOURCE = 2  # where C is among the tensors
+
+
+def as_matrices(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
+    """Return A and D as matrices of all rows of a stack that B is multiplied with, where a view of torch's is enough.
+
+    None of all others, such as those that do not fit.
+    """
+    torch_tensor = imported("torch", "Tensor")
+    if (
+        type(a) is not torch_tensor
+        or type(b) is not torch_tensor
+        or (out is not None and type(out) is not torch_tensor)
+    ):
+        return None
+    try:
+        shape, columns = a.shape, b.shape[-1]
+        fits = len(shape) > 2 and b.ndim == 2 and shape[-1] == b.shape[0] and a.numel() and columns
+        if not fits or not a.is_contiguous() or (c is not None and c.ndim != 1):
+            return None
+        if out is not None and not (out.is_contiguous() and out.shape == (*shape[:-1], columns)):
+            return None
+        return a.view(-1, shape[-1]), None if out is None else out.view(-1, columns)
+    except Exception:  # of tensors that torch traces, and of whatever C is: who looks closer says so
+        return None
 
 
 def known(key: Seen) -> Shortcut | None:
