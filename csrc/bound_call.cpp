@@ -1,9 +1,7 @@
 #include "bound_call.h"
 
-#include <new>
-
-#include "calls.h"
 #include "launch.h"
+#include "served_call.h"
 
 namespace py = pybind11;
 
@@ -11,24 +9,6 @@ namespace pycutlass {
 namespace {
 
 Call& call_of(PyObject* capsule) { return *static_cast<Call*>(PyCapsule_GetPointer(capsule, nullptr)); }
-
-/// What `body` returns, or null and a Python exception where it throws.
-template <typename Body>
-PyObject* guarded(Body body) {
-  try {
-    return body();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (py::builtin_exception const& error) {
-    error.set_error();
-    raise_ours();
-  } catch (std::bad_alloc const&) {
-    PyErr_NoMemory();
-  } catch (std::exception const& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
-}
 
 PyObject* run(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) {
   if (count > 1) return PyErr_Format(PyExc_TypeError, "run takes a stream or nothing, got %zd arguments", count);

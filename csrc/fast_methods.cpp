@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "calls.h"
+#include "known_products.h"
+#include "served_call.h"
 
 namespace {
 
@@ -91,6 +93,18 @@ PyObject* serve_update(Method const&, PyObject* const* given, Py_ssize_t count, 
     if (tensors[i] != Py_None && PyDict_SetItem(kept.ptr(), names[i], tensors[i]) != 0) return nullptr;
   }
   return py::none().release().ptr();
+}
+
+/// plan.run(a, b, out=...) of tensors like those of an earlier run.
+PyObject* serve_plan_run(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  if (!is_bound(method, given, count)) return nullptr;
+  return pycutlass::guarded([&] { return pycutlass::serve_plan(given, count, keywords); });
+}
+
+/// matmul(a, b, ...) of tensors and options like those of an earlier product.
+PyObject* serve_product(Method const& method, PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  return pycutlass::guarded(
+      [&] { return py::handle(method.direct).cast<pycutlass::KnownProducts&>().serve(given, count, keywords); });
 }
 
 /// A call that fits the parameters of a function. One that does not has entered no frame, so its exception comes
@@ -227,6 +241,13 @@ void bind_fast_methods(py::module_& m) {
   m.def(
       "fast_update", [](py::object const& function) { return make(function, serve_update); }, py::arg("function"),
       "Arguments.update, written in Python as `function`.");
+  m.def(
+      "fast_plan_run", [](py::object const& function) { return make(function, serve_plan_run); }, py::arg("function"),
+      "Gemm.run, written in Python as `function`.");
+  m.def(
+      "fast_product",
+      [](py::object const& function, py::object const& known) { return make(function, serve_product, known); },
+      py::arg("function"), py::arg("known"), "matmul, written in Python as `function`; `known` are KnownProducts.");
   m.def(
       "checked_call",
       [](py::object const& direct, py::object const& function, py::tuple const& earlier) {

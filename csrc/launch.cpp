@@ -343,6 +343,19 @@ void Call::run(py::handle given) {
   launch(stream, named, capturing);
 }
 
+bool Call::can_wait(PyObject* const* tensors, size_t count) const {
+  if (looking_ || explicit_end_ || workspace_bytes() || count > slots_.size()) return false;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    bool const given = i < count && tensors[i] != Py_None;
+    if (given ? !slots_[i].has_tensor() || !slots_[i].direct() : slots_[i].has_tensor()) return false;
+  }
+  return true;
+}
+
+void Call::forget_tensors() noexcept {
+  for (OperandSlot& slot : slots_) slot.forget_tensor();
+}
+
 /// Two launches of one call write the same D, and the same semaphores of split-K. On a stream that the caller names,
 /// which the tensors' library cannot order, and where there are semaphores, the later one waits for the earlier.
 void Call::prepare(Stream const& stream, bool capturing) {

@@ -118,6 +118,11 @@ class Call {
   /// None, or what is left out, stays. False leaves everything as it was.
   virtual bool update(PyObject* const* tensors, size_t count);
   virtual void run(pybind11::handle stream);
+  /// Whether it can wait without its tensors for others: they are all that it has, each is read from its objects, and
+  /// it has no device memory of its own, which a captured graph may use, and no launch on a stream that was named.
+  bool can_wait(PyObject* const* tensors, size_t count) const;
+  /// Lets go of its tensors. It must not be launched before `update` has given it others in the place of all.
+  void forget_tensors() noexcept;
 
   uint64_t workspace_bytes() const { return result_.workspace_bytes; }
   uint64_t scratch_bytes() const { return result_.scratch_bytes; }

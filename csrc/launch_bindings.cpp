@@ -9,6 +9,7 @@
 #include "fast_methods.h"
 #include "gate.h"
 #include "given_tensor.h"
+#include "known_products.h"
 #include "launch.h"
 
 namespace pycutlass {
@@ -105,6 +106,8 @@ void bind_launch(py::module_& m) {
   bind_torch_kind(m);
   bind_given_tensor(m);
   bind_call(m);
+  bind_launch_pool(m);
+  bind_known_products(m);
   bind_fast_methods(m);
   m.attr("ABI_VERSION") = PYCUTLASS_ABI_VERSION;
 

@@ -54,6 +54,11 @@ void OperandSlot::keep(py::handle tensor) noexcept {
   }
 }
 
+void OperandSlot::forget_tensor() noexcept {
+  guard_.forget_tensor();
+  py::object const former = std::exchange(tensor_, py::object());  // goes last, as in `keep`
+}
+
 bool OperandSlot::same_place(OperandSlot const& other) const {
   return *address_ == *other.address_ && strides_ == other.strides_;
 }

@@ -41,6 +41,12 @@ class OperandSlot {
   void keep(pybind11::handle tensor) noexcept;
   /// Lets go of what was read, in place of that.
   void forget() { next_guard_.reset(); }
+  /// Whether this points into a tensor.
+  bool has_tensor() const { return tensor_.ptr() != nullptr; }
+  /// Whether form and place of the tensor are read from its objects.
+  bool direct() const { return form_.direct() && guard_.direct(); }
+  /// Lets go of the tensor; what it looked like stays known, for `read`.
+  void forget_tensor() noexcept;
   /// Throws ArgumentError where the tensor's memory was moved since it was given.
   void check_unmoved() const {
     if (!guard_.unmoved()) guard_.raise_moved(shown_name_);

@@ -94,7 +94,7 @@ void TensorGuard::watch_base(py::handle tensor) {
 }
 
 void TensorGuard::exchange(py::handle tensor) {
-  if (!tensor_) return;
+  if (!tensor_ && !direct_) return;  // one that is direct may have forgotten its tensor
   if (!direct_ || !form_.is_like(TorchImpl(tensor))) return watch(tensor, written_);
   exchange_plain(tensor);
   watch_base(tensor);

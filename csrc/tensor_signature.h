@@ -48,6 +48,8 @@ class TensorSignature {
   }
   /// The form of a tensor that `view` has looked at.
   TensorSignature with_extents(TensorView const& view) const;
+  /// Whether tensors of that form are read from their objects.
+  bool direct() const { return direct_; }
   bool reads_torch() const { return torch_ != nullptr; }
   /// Whether `read_directly` takes tensors of that kind.
   bool is_like(TorchForm const& kind) const { return direct_ && torch_form_.is_like(kind); }

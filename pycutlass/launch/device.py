@@ -162,6 +162,16 @@ class DeviceLaunch:
             operand.unpack(packed[name])
 
     @property
+    def is_call_alone(self) -> bool:
+        """Whether the call is all of it: no memory of its own, and no other library's stream to be ordered against."""
+        return not (self._buffers or self._joined or self._outgrown)
+
+    @property
+    def writes_to_host(self) -> bool:
+        """Whether `sync` brings something back."""
+        return bool(self._host_outputs)
+
+    @property
     def launched(self) -> bool:
         """Whether there was a launch."""
         return self.call.launched

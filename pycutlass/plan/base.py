@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pycutlass import compiler
+from pycutlass import _core, compiler
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.plan.added import Added
 from pycutlass.plan.building import build_for
 from pycutlass.plan.choices import Chosen
+from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
 from pycutlass.plan.predicted import Ranked
@@ -22,9 +23,6 @@ from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["NO_INPUTS", "Plan"]
 
-#: Shapes of A for which a thread keeps its arguments, and with them the tensors of the last run: programs alternate
-#: between few, and what is kept here is memory that the program cannot use elsewhere.
-_KEPT = 4
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 _Kernel = TypeVar("_Kernel", bound=Any)
 _Problem = TypeVar("_Problem")
@@ -37,14 +35,15 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
     kind: Any
     _device: int | None
     _scalars: dict[str, Any]
-    _reads_c: bool
+    _added: Added
     _choices: Chosen[_Kernel]
 
     def _start(self) -> None:
         """Make what a plan has for itself: it is neither pickled nor copied."""
         self._held: tuple[Any, Any, Any, Any] = (None, None, None, None)
-        self._generation = generation.number
-        self.reset_operands()
+        self._port_names = tuple(port.name for port in self.kind.epilogue.ports)
+        self._launches = KeptLaunches(self._port_names)
+        self._waiting = self._launches.waiting  # where C++ finds it
 
     # What families do their own way
 
@@ -62,8 +61,12 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         """Return the shape of D in memory."""
 
     @abstractmethod
-    def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
+    def _new(self, a: Any, like: ResultForm) -> Any:
         """Return memory for D, packed, in the library of `a`."""
+
+    def _maker(self, a: Any, like: ResultForm) -> Callable[[], Any] | None:
+        """Return what makes such a D again without looking at a tensor, where the library of `a` has one: else None."""
+        return None
 
     @abstractmethod
     def _launch(
@@ -76,6 +79,10 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         """Return all kernels that take the problem, the likely fastest first."""
 
     # What users ask of a plan
+
+    @property
+    def _reads_c(self) -> bool:
+        return self._added.reads_c
 
     @property
     def candidate(self) -> _Kernel:
@@ -95,7 +102,7 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
     def reset_operands(self, a: Any = None, b: Any = None, c: Any = None, out: Any = None) -> None:
         """Let go of all tensors, and keep these for a `run` that is given none."""
         self._held = (a, b, c, out)
-        self._local = threading.local()
+        self._launches.forget_tensors()
 
     def run(
         self,
@@ -105,6 +112,7 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         out: Any = None,
         stream: Any = None,
         epilogue_inputs: Mapping[str, Any] = NO_INPUTS,
+        bias: Any = None,
     ) -> Any:
         """Compute D and return it.
 
@@ -120,6 +128,8 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
             library.
         epilogue_inputs : mapping, optional
             Tensors that the epilogue has beside C and D, by name.
+        bias : tensor, optional
+            The bias of a plan that was made with one; it may be given as `c` where nothing else is added.
 
         Raises
         ------
@@ -129,43 +139,44 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         if a is None:
             a, b, c, held = self._held
             out = held if out is None else out
-        if b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
-            self._refuse(a, b, c, epilogue_inputs)
-        if self._generation != generation.number:  # a tuner has measured, and another kernel may be chosen
-            self._generation, self._local = generation.number, threading.local()
-        try:
-            launch, is_host, like = self._local.launches[a.shape]
-        except Exception:  # the first of this thread, or of this shape, or what has no shape
+        c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
+        form, kept = self._launches.begin(a)
+        if out is None and form is not None:
+            out = self._new(a, form)
+        if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
+            return out
+        if kept is None or kept.is_of_graph(stream):
             return self._first(a, b, c, out, stream, epilogue_inputs)
-        if out is None:
-            out = self._new(a, like)
         try:
-            launch.exchange(a, b, c, out, epilogue_inputs)
+            kept.exchange(a, b, c, out, epilogue_inputs)
         except PyCutlassError:  # the first launch says better what does not fit, if it does not fit there either
             return self._first(a, b, c, out, stream, epilogue_inputs)
-        launch.run(stream)
-        if is_host:
-            launch.sync()
+        kept.run(stream)
+        kept.finish()
         return out
 
-    def __call__(self, *operands: Any, **options: Any) -> Any:
-        """Do what `run` does."""
-        return self.run(*operands, **options)
-
     def run_once(
-        self, a: Any, b: Any, c: Any, out: Any, stream: Any = None, epilogue_inputs: Mapping[str, Any] = NO_INPUTS
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        stream: Any = None,
+        epilogue_inputs: Mapping[str, Any] = NO_INPUTS,
+        bias: Any = None,
     ) -> Any:
         """Compute D as `run` does, and keep no tensor: for tensors that are not seen again."""
-        if a is None or b is None or (c is None) is self._reads_c or len(epilogue_inputs) != self._ports:
-            self._refuse(a, b, c, epilogue_inputs)
-        return self._first(a, b, c, out, stream, epilogue_inputs, is_kept=False)
+        c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
+        if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
+            return out
+        return self._first(a, b, c, out, stream, epilogue_inputs, with_tensors=False)
 
     # How they are done
 
     def _first(
-        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], is_kept: bool = True
+        self, a: Any, b: Any, c: Any, out: Any, stream: Any, ports: Mapping[str, Any], with_tensors: bool = True
     ) -> Any:
-        """Compute D with arguments that are made now, and kept for the next tensors of these shapes."""
+        """Compute D with a launch that is made now, and kept for the next tensors of these shapes."""
         view_a, view_b = wrap("a", a), wrap("b", b)
         problem, extent = self._problem_of(a, b, view_a, view_b)
         for name, view, described in (("a", view_a, self.kind.A), ("b", view_b, self.kind.B)):
@@ -177,27 +188,17 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         here = device_of({"a": view_a, "b": view_b})
         if here != self._device:
             raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
-        like = view_a, self._output_shape(problem)
+        # Only the shapes of the view are needed, and it would keep the first operand alive.
+        form = replace(view_a, owner=None), self._output_shape(problem)
         if out is None:
-            out = self._new(a, like)
-        launch = self._launch(self._compiled(extent), problem, (a, b, c, out), ports)
-        is_host = wrap("out", out).device is None
+            out = self._new(a, form)
+        chosen_in = generation.number
+        tensors = a, b, c, out
+        launch = self._launch(self._compiled(extent), problem, tensors, ports)
         launch.run(stream)
-        if is_host:
-            launch.sync()
-        shape_of_a = getattr(a, "shape", None)  # a library may show its shape otherwise; then it is made anew
-        if is_kept and isinstance(shape_of_a, tuple):
-            kept = self._local.__dict__.setdefault("launches", {})
-            while len(kept) >= _KEPT:
-                kept.pop(next(iter(kept)))
-            # Only the shapes of the view are needed, and it would keep the first operand alive.
-            kept[shape_of_a] = (launch, is_host, (replace(view_a, owner=None), like[1]))
+        launch.finish()
+        self._launches.keep(launch, tensors, stream, ports, form, self._maker(a, form), chosen_in, with_tensors)
         return out
-
-    @property
-    def _ports(self) -> int:
-        """How many tensors the epilogue has beside C and D."""
-        return len(self.kind.epilogue.ports)
 
     def _compiled(self, extent: int) -> _Kernel:
         """Return the candidate for an extent, with what runs on the GPU where there is one."""
@@ -208,16 +209,19 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
             build_for(candidate.kernels, self._device)
         return candidate
 
-    def _refuse(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> None:
-        """Raise for operands that are missing, or that would not be read."""
+    def _checked(self, a: Any, b: Any, c: Any, bias: Any, ports: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        """Return C and the tensors of the epilogue; raise for what is missing, or would not be read."""
         if a is None or b is None:
             raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
-        if (c is None) is self._reads_c:
-            has = "reads c, and none is given" if self._reads_c else "was made without c, and one is given"
+        c, placed = self._added.placed(c, bias, ports)
+        if len(placed) != len(self._port_names):
+            names = ", ".join(self._port_names) or "none"
             raise ArgumentError(
-                f"this plan {has}: make another plan, or {'give c' if self._reads_c else 'leave it out'}"
+                f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
             )
-        names = ", ".join(port.name for port in self.kind.epilogue.ports) or "none"
-        raise ArgumentError(
-            f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"
-        )
+        return c, placed
+
+
+if not TYPE_CHECKING:  # to type checkers they are functions
+    Plan.run = Plan.__call__ = _core.fast_plan_run(Plan.run)
+    Plan.run.__set_name__(Plan, "run")

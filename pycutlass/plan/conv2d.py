@@ -13,6 +13,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.operation import Conv2dOperation
 from pycutlass.plan import picture
+from pycutlass.plan.added import Added
 from pycutlass.plan.base import Plan
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_checking import checked_conv
@@ -28,10 +29,11 @@ from pycutlass.plan.conv_problem import (
     problem_of,
     with_images,
 )
+from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import about_c, device_of, element_of, needs_source, place, scalars_of
+from pycutlass.plan.readings import about_c, device_of, element_of, given_scalars, needs_source, place
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
@@ -142,8 +144,9 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
             raise ArgumentError(about_c(c, beta))
         self.kind: Conv2dKind = _kind(direction, self._problem, views, wanted)
         self._device = device_of(views)
-        self._scalars = scalars_of(self.kind.epilogue, alpha, beta, epilogue_inputs)
-        self._reads_c = c is not None
+        self._scalars = given_scalars(self.kind.epilogue, alpha, beta, epilogue_inputs)
+        is_bias = c is not None and len(views["c"].shape or ()) == 1
+        self._added = Added(c is not None, c is not None and not is_bias, "c" if is_bias else "")
         self._choices = Conv2dChoices(self.kind, self._problem, self._device)
         self._choices.of(self._problem.N)  # which says what to change where there is no kernel
         self._start()
@@ -210,12 +213,12 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
     ) -> Conv2dLaunch:
         return Conv2dLaunch(candidate, problem, tensors, self._scalars, ports)
 
-    def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
+    def _new(self, a: Any, like: ResultForm) -> Any:
         view, shape = like
         return new_pixels(a, view, shape, self.kind.D.type.dtype_name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.kind, self._problem, self._device, self._scalars, self._reads_c)
+        state = (self.kind, self._problem, self._device, self._scalars, self._added)
         return _restored, (*state, *self._choices.state())
 
     def __repr__(self) -> str:
@@ -260,11 +263,11 @@ def _of_result(name: str, view: TensorView, extent: Extent, of: Element, channel
     return _alignment(name, view, of, channels)
 
 
-def _restored(kind: Any, problem: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any, measured: Any) -> Conv2d:
+def _restored(kind: Any, problem: Any, where: Any, scalars: Any, added: Added, chosen: Any, measured: Any) -> Conv2d:
     """Return the plan that was pickled or copied, with what was chosen."""
     plan = Conv2d.__new__(Conv2d)
     plan.kind, plan._problem, plan._device = kind, problem, where
-    plan._scalars, plan._reads_c = scalars, reads_c
+    plan._scalars, plan._added = scalars, added
     plan._choices = Conv2dChoices(kind, problem, where, chosen, measured)
     plan._start()
     return plan

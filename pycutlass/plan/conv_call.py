@@ -25,7 +25,7 @@ from pycutlass.plan.pixels import (
     new_pixels,
     pixel_step,
 )
-from pycutlass.plan.readings import element_of, named_inputs
+from pycutlass.plan.readings import element_of, is_number, named_inputs
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["Call", "Options"]
@@ -122,7 +122,7 @@ class Call:
         """Refuse a plan of another direction, and options that it has itself."""
         said = {field.name: getattr(self._said, field.name) for field in fields(Options)}
         said |= {
-            field.name: None if getattr(self._geometry, field.name) == field.default else field.name
+            field.name: None if is_number(getattr(self._geometry, field.name), field.default) else field.name
             for field in fields(Geometry)
         }
         check_with_plan(plan, Conv2d, said, self._inputs or {})

@@ -63,7 +63,8 @@ class Conv2dLaunch(PlanLaunch):
         self._steps, self._ends = [], []
         #: Arguments of each group, with those of the reduction where there is one.
         self._parts: list[tuple[Conv2dArguments, ReductionArguments | None]] = []
-        with workspace_of(candidate, tensors[3]):
+        super().__init__(candidate, tensors[3])
+        with workspace_of(self._takes_torch_memory):
             for group in range(self._groups):
                 self._make(size, self._of_group(tensors, group), scalars, ports)
 
@@ -102,6 +103,11 @@ class Conv2dLaunch(PlanLaunch):
         self._steps += [(operation, partial), (reduction, ends)]
         self._ends.append(ends)
         self._parts.append((partial, ends))
+
+    @property
+    def call(self) -> _core.Call | None:
+        """What launches it, where that is all that does; None also where only Python tells orders of dimensions."""
+        return None if self._is_ambiguous else super().call
 
     def exchange(self, a: Any, b: Any, c: Any, out: Any, ports: Mapping[str, Any]) -> None:
         """Take other tensors of the same shapes, types and layouts, or raise and change nothing that is launched."""

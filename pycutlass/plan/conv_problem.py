@@ -127,7 +127,7 @@ def _size(x: Any, w: Any, view: TensorView, name: str, geometry: Geometry) -> _c
 
 def _padding(given: Any, filter_extent: Extent, stride: tuple[int, int], dilation: tuple[int, int]) -> Any:
     """Return a padding as numbers: kernels pad as much before as after."""
-    if not isinstance(given, str):
+    if type(given) is not str:  # one of the user's own compares as it likes
         return given
     if given == "valid":
         return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENTS
 
-__all__ = ["Form", "as_strided", "copied", "form_of", "new_tensor", "stacked"]
+__all__ = ["Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "stacked"]
 
 _ACCESS = 16  # bytes of the widest access of a kernel
 
@@ -109,6 +111,15 @@ def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> 
         f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass "
         f"torch.from_dlpack({name})"
     )
+
+
+def maker_of(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Callable[[], Any] | None:
+    """Return what makes such results again without looking at a tensor, where their library has one: else None."""
+    if view.library != "torch":
+        return None
+    import torch
+
+    return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype_name), device=like.device)
 
 
 def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Any:

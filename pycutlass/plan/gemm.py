@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,26 +11,25 @@ from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
+from pycutlass.plan.added import Added, Addition
 from pycutlass.plan.base import Plan
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
-from pycutlass.plan.forms import new_tensor
+from pycutlass.plan.forms import maker_of, new_tensor
+from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
-    about_c,
     batches,
     checked_form,
     device_of,
     element_of,
-    form_of_c,
-    needs_source,
+    given_scalars,
     packed_form,
     place,
-    scalars_of,
     size_of,
 )
 from pycutlass.spec import view_of
@@ -95,6 +95,7 @@ class Gemm(Plan[Candidate, _Size]):
         out_dtype: Any = None,
         accumulator_dtype: Any = None,
         precision: str | None = None,
+        bias: Any = None,
     ) -> None:
         check_epilogue(epilogue)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
@@ -107,21 +108,18 @@ class Gemm(Plan[Candidate, _Size]):
             of_out = element_of("out", views["out"])
             if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
                 wanted = replace(wanted, out_dtype=of_out.tag)
-        if c is not None:
-            views["c"] = view_of("c", c)
-        of_d, of_c = packed_form(size[1], wanted.output(types[0])), None
+        views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
+        of_d = packed_form(size[1], wanted.output(types[0]))
         if out is not None:
             # A bias has one number for each column: it is read along rows, of which a single column is made as well.
-            is_bias = c is not None and len(views["c"].shape or ()) == 1
-            of_d = checked_form("out", views["out"], of_out, True if is_bias else None)
-        if c is not None:
-            of_c = form_of_c(views["c"], size, batch, of_d)
-        if (c is not None) != needs_source(epilogue, beta):
-            raise ArgumentError(about_c(c, beta))
-        self.kind: GemmKind = kind_of(*types, (of_a, of_b, of_c, of_d), wanted)
+            has_bias = bias is not None or (c is not None and len(views["c"].shape or ()) == 1)
+            of_d = checked_form("out", views["out"], of_out, True if has_bias else None)
+        addition = Addition.of(views, size, batch, of_d, epilogue, beta)
+        self._added = addition.added
+        wanted = replace(wanted, epilogue=addition.epilogue)
+        self.kind: GemmKind = kind_of(*types, (of_a, of_b, addition.of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
-        self._scalars = scalars_of(self.kind.epilogue, alpha, beta, epilogue_inputs)
-        self._reads_c = c is not None
+        self._scalars = given_scalars(self.kind.epilogue, alpha, addition.beta, epilogue_inputs)
         self._choices = Choices(self.kind, size[1:], batch, self._device)
         self._start()
 
@@ -151,6 +149,33 @@ class Gemm(Plan[Candidate, _Size]):
         problem, gpu = (*self._size, self._batch), self._choices.gpu
         others = refused(self.kind, *problem, gpu)
         return picture.explained(self.candidate, self.candidates(), others, self._size, self._batch, gpu)
+
+    def tune(self, budget: float | str = "60s", **options: Any) -> Any:
+        """Measure which kernel is the fastest for the M that the plan was made with, as `pycutlass.tune` does.
+
+        This plan, and others of the process, choose anew afterwards.
+
+        Parameters
+        ----------
+        budget : float or str
+            Seconds, or text such as ``"60s"``, ``"5min"`` or ``"1h"``.
+        **options
+            What `pycutlass.tune` takes besides.
+
+        Returns
+        -------
+        ProblemReport
+            The ranking.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            As `pycutlass.tune` raises.
+        DeviceError
+            There is no GPU.
+        """
+        tune = importlib.import_module("pycutlass.tuning").tune  # when it is asked for: it knows plans
+        return tune(self, budget, **options)[0]
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.
@@ -191,7 +216,7 @@ class Gemm(Plan[Candidate, _Size]):
     ) -> Launch:
         return Launch(candidate, candidate.size(*problem, self._batch), tensors, self._scalars, ports)
 
-    def _new(self, a: Any, like: tuple[TensorView, tuple[int, ...]]) -> Any:
+    def _new(self, a: Any, like: ResultForm) -> Any:
         """Return memory for D, packed, in the library of `a`."""
         view, shape = like
         name = self.kind.D.type.dtype_name
@@ -200,8 +225,11 @@ class Gemm(Plan[Candidate, _Size]):
         turned = new_tensor(a, view, (*shape[:-2], shape[-1], shape[-2]), name)
         return turned.swapaxes(-1, -2)
 
+    def _maker(self, a: Any, like: ResultForm) -> Callable[[], Any] | None:
+        return maker_of(a, *like, self.kind.D.type.dtype_name) if self.kind.D.is_row_major else None
+
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.kind, self._size, self._batch, self._device, self._scalars, self._reads_c)
+        state = (self.kind, self._size, self._batch, self._device, self._scalars, self._added)
         return _restored, (*state, *self._choices.state())
 
     def __repr__(self) -> str:
@@ -210,12 +238,12 @@ class Gemm(Plan[Candidate, _Size]):
 
 
 def _restored(
-    kind: Any, size: Any, batch: Any, where: Any, scalars: Any, reads_c: bool, chosen: Any, measured: Any
+    kind: Any, size: Any, batch: Any, where: Any, scalars: Any, added: Added, chosen: Any, measured: Any
 ) -> Gemm:
     """Return the plan that was pickled or copied, with what was chosen."""
     plan = Gemm.__new__(Gemm)
     plan.kind, plan._size, plan._batch, plan._device = kind, size, batch, where
-    plan._scalars, plan._reads_c = scalars, reads_c
+    plan._scalars, plan._added = scalars, added
     plan._choices = Choices(kind, size[1:], batch, where, chosen, measured)
     plan._start()
     return plan

@@ -29,7 +29,7 @@ from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import named_inputs, place, scalars_of
+from pycutlass.plan.readings import given_scalars, named_inputs, place
 
 __all__ = ["GroupedGemm"]
 
@@ -131,7 +131,7 @@ class GroupedGemm:
                 raise ArgumentError(f"{part.name} is an empty list: a plan of groups is made from one problem or more")
         beta = checked_beta(group, wanted.epilogue, beta)
         self.kind: GemmKind = kind_of_group(group, target, wanted)
-        self._scalars = scalars_of(self.kind.epilogue, alpha, beta, inputs)
+        self._scalars = given_scalars(self.kind.epilogue, alpha, beta, inputs)
         self._reads_c, self._device = group.C is not None, device_of_group(group)
         sizes = group.sizes if len(group) else np.array([[0, group.B.last_extents[1], group.A.last_extents[1]]])
         self._sizes: Sizes = sizes.astype(np.int32)

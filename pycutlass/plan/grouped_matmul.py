@@ -15,10 +15,11 @@ from pycutlass.plan.group_parts import Part, Stacked, element_of_all
 from pycutlass.plan.group_results import result_of_nothing
 from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.kinds import Wanted, check_epilogue
-from pycutlass.plan.matmul import matmul, precision_of
+from pycutlass.plan.matmul import matmul
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan
 from pycutlass.plan.readings import named_inputs
+from pycutlass.plan.shortcut import precision_of
 
 __all__ = ["grouped_matmul"]
 
@@ -123,7 +124,7 @@ def grouped_matmul(
     parts = [part for part in (group.A, group.B, group.C, target) if part is not None]
     check_gradients(dict(asking for part in parts for asking in part.requiring_grad()[:1]), "product")
     first = next((part.like[0] for part in parts if part.views), None)
-    wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(precision, first))
+    wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(first) if precision is None else precision)
     if plan is None and not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
         return result_of_nothing(group, columns, wanted) if out is None else out
     if allow_copy:

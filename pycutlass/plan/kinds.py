@@ -18,6 +18,7 @@ from pycutlass.epilogue import (
 )
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
+from pycutlass.plan.composed import Composed
 from pycutlass.plan.forms import Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import Element, element
@@ -156,7 +157,8 @@ def multiplied(a: Element, b: Element, precision: str | None) -> tuple[Any, Any,
 def check_epilogue(given: Any) -> None:
     """Raise ArgumentTypeError unless this is an epilogue functor, an activation or an epilogue function, or None."""
     is_class = isinstance(given, type) and issubclass(given, Activation | EpilogueFunctor)
-    if given is not None and not is_class and not isinstance(given, Activation | EpilogueFunction | Epilogue):
+    kinds = Activation | Composed | EpilogueFunction | Epilogue
+    if given is not None and not is_class and not isinstance(given, kinds):
         raise ArgumentTypeError(
             f"epilogue must be an epilogue functor, an activation or an epilogue function, got {shown(given)}: "
             f"decorate a function of your own with pycutlass.epilogue_function"
@@ -194,6 +196,9 @@ def _with_types(given: Any, out: Element, length: int, accumulator: Element) -> 
         given = given()
     if isinstance(given, Activation):
         return LinearCombinationGeneric(given, *types)
+    if isinstance(given, Composed):
+        composed: Epilogue = given.typed(out, length, accumulator, compute)
+        return composed
     if isinstance(given, EpilogueFunction):
         return given(*types)
     if isinstance(given, type) and issubclass(given, EpilogueFunctor):

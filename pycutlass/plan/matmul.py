@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pycutlass import _core, cutlass
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.imported import imported
+from pycutlass.integers import shape_of
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.kinds import check_epilogue
-from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, has_scalars, source_of
-from pycutlass.plan.readings import named_inputs
-from pycutlass.plan.shortcut import Shortcut, known, seen
+from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, has_scalars
+from pycutlass.plan.readings import element_of, is_number, named_inputs
+from pycutlass.plan.scales import NO_SCALES, Scales
+from pycutlass.plan.shortcut import Seen, Shortcut, as_matrices, known, precision_of, products, seen
 from pycutlass.plan.stacks import Product, Result
 from pycutlass.tensor import wrap
 
-__all__ = ["linear", "matmul", "precision_of"]
+__all__ = ["linear", "matmul"]
 
 #: Plans that `matmul` made, by all that tells kinds of products apart.
 _plans: KeptPlans[Gemm] = KeptPlans(256, "matmul")
@@ -54,7 +56,8 @@ def matmul(
     alpha, beta : number
         The scalars. A `c` that is no vector needs a `beta` other than 0, which is 1 for a vector if left out.
     bias : tensor, optional
-        A vector of one number for each column, which is added before the activation.
+        A vector of one number for each column, which is added before the activation, beside `c` or alone. Alone it is
+        multiplied by `beta`, which is 1 if left out.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function.
     epilogue_inputs : mapping, optional
@@ -72,6 +75,10 @@ def matmul(
         What computes it, instead of a plan that is made here.
     allow_copy : bool
         Whether tensors that no kernel takes are copied; otherwise they are refused.
+    scales : tuple of 2, optional
+        The scales of `a` and `b`: numbers, or tensors in their memory, of one element for a whole operand, or of one
+        for each row of `a`, (M,) or (M, 1), and for each column of `b`, (N,) or (1, N). The product is multiplied by
+        both before anything is added; of integers it is float32 then, unless `out_dtype` says otherwise.
     stream : optional
         Where it is launched; by default the current stream of the tensors' library.
 
@@ -92,54 +99,78 @@ def matmul(
     array([[3., 3.],
            [3., 3.]], dtype=float32)
     """
-    if scales is not None:
-        raise ArgumentError(
-            "scales are not taken yet: give the product of two numbers as alpha, and vectors to an epilogue function, "
-            "epilogue=pycutlass.epilogue.fusions.dequantize, epilogue_inputs={'row_scale': ..., 'column_scale': ...}"
-        )
     check_epilogue(epilogue)
+    scaled = NO_SCALES if scales is None else Scales.of(scales)
+    alpha = scaled.times(alpha)
     if out is not None and getattr(getattr(epilogue, "graph", None), "is_gated", False):
         raise ArgumentError(
             "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
             "out away, or use pycutlass.Gemm"
         )
+    flat = as_matrices(a, b, c, out) if scales is None and plan is None and epilogue_inputs is None else None
+    if flat is not None:  # a stack of matrices as one, as layers have it
+        how = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype, "precision": precision}
+        more = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "stream": stream}
+        rows = matmul(flat[0], b, c, out=flat[1], **how, **more)
+        return out if out is not None else rows.view(*a.shape[:-1], rows.shape[-1])
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
         said = {"epilogue": epilogue, "out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
         said |= {"precision": precision, "alpha": alpha, "beta": beta}
         check_with_plan(plan, Gemm, said, epilogue_inputs or {})
-    key: Any = None
-    given = (alpha, beta, epilogue, out_dtype, accumulator_dtype)
-    if bias is None and epilogue_inputs is None and plan is None and (tensors := seen(a, b, c, out)) is not None:
-        precision = precision_of(precision, a)
+        if scales is not None:
+            raise ArgumentError("scales and a plan are given: make the plan with an epilogue that has them")
+    key: Seen | None = None
+    given = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
+    precision = precision_of(a) if precision is None else precision
+    if epilogue_inputs is None and plan is None and scales is None and (c is None or bias is None):
+        source = bias if c is None else c
+        tensors = seen(a, b, source, out)
         try:
-            key = (tensors, given, precision)
-            shortcut = known(key)
+            key = None if tensors is None else Seen(tensors, given, bias is not None, precision)
+            shortcut = None if key is None else known(key)
         except Exception as error:  # scalars in device memory, or types of the user's own
             raise bad_options("matmul", error) from error
-        if shortcut is not None:
-            return shortcut.run(a, b, c, out, stream)
+        if key is not None and shortcut is not None:
+            result = shortcut.run(key, a, b, source, out, stream)
+            if result is not None:
+                return result
     views = {"a": wrap("a", a), "b": wrap("b", b)}
-    c, beta = source_of(c, bias, beta, "column")
-    for name, tensor in (("c", c), ("out", out)):
+    c, bias, beta = _source(c, bias, beta)
+    given_c = c
+    for name, tensor in (("c", c), ("bias", bias), ("out", out)):
         if tensor is not None:
             views[name] = wrap(name, tensor)
-    check_gradients(views, "product")
-    precision = precision_of(precision, a)
+    check_gradients(views | scaled.views, "product")
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
+    if scales is not None:
+        of_a = element_of("a", views["a"])
+        if out_dtype is None and out is None and of_a.is_integer:
+            out_dtype = cutlass.float32
+        written = element_of("out", views["out"]) if out is not None else Wanted(epilogue, out_dtype).output(of_a)
+        scaled.check_output(written)
+    if scaled.views:
+        epilogue, ports = scaled.epilogue(epilogue, product, views["a"].device, of_a)
+        if epilogue_inputs is not None and (twice := sorted(set(ports) & set(epilogue_inputs))):
+            raise ArgumentError(f"{', '.join(twice)} in epilogue_inputs and scales are given, which are the same")
+        epilogue_inputs = {**(epilogue_inputs or {}), **ports}
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
-    result = Result(product, out, views.get("out"), allow_copy)
+    made = Result(product, out, views.get("out"), allow_copy)
     if plan is None:
-        plan = _plan_of(product, result, options, epilogue_inputs)
-    target = result.target(plan.kind)
+        plan = _plan_of(product, made, options, epilogue_inputs, bias)
+    target = made.target(plan.kind)
     if not product.is_empty:
         inputs = {} if epilogue_inputs is None else epilogue_inputs
         ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
-        plan.run_once(product.a, product.b, product.c, target, stream, ports)
-        is_plain = product.a is a and product.b is b and product.c is c and result.given is out
-        if key is not None and is_plain and plan.kind.D.is_row_major:
+        plan.run_once(product.a, product.b, product.c, target, stream, ports, bias)
+        is_plain = product.a is a and product.b is b and product.c is given_c and made.given is out
+        if key is not None and is_plain and bias is None and plan.kind.D.is_row_major:
             Shortcut(key, plan, a, b)
-    return result.finished()
+    return made.finished()
+
+
+if not TYPE_CHECKING:  # to type checkers it is the function
+    matmul = _core.fast_product(matmul, products)
 
 
 @public
@@ -166,7 +197,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     >>> pycutlass.linear(x, w, activation=pycutlass.relu).shape
     (2, 3, 5)
     """
-    shape = wrap("w", w).shape
+    shape = shape_of(w) or wrap("w", w).shape
     if shape is None or len(shape) != 2:
         raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
     if not hasattr(w, "T"):
@@ -181,17 +212,22 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     return matmul(x, w.T, bias=bias, **options)
 
 
-def precision_of(given: str | None, a: Any) -> str | None:
-    """Return how float32 is multiplied: as was said, or as torch's setting says of its tensors."""
-    if given is not None or a is None or getattr(a, "dtype", None) is not imported("torch", "float32"):
-        return given
-    setting = imported("torch", "backends", "cuda", "matmul", "fp32_precision")
-    if isinstance(setting, str) and setting != "none":
-        return "tf32" if setting == "tf32" else None
-    return "tf32" if imported("torch", "backends", "cuda", "matmul", "allow_tf32") is True else None
+def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any, Any]:
+    """Return C and a bias beside it, and beta: a bias alone is a C that is a vector."""
+    if bias is not None:
+        shape = wrap("bias", bias).shape
+        if shape is None or len(shape) != 1:
+            raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
+    if c is None:
+        c, bias = bias, None
+    if c is not None and is_number(beta, 0) and len(wrap("c", c).shape or ()) == 1:
+        beta = 1
+    return c, bias, beta
 
 
-def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> Gemm:
+def _plan_of(
+    product: Product, result: Result, options: tuple[Any, ...], inputs: Mapping[str, Any] | None, bias: Any
+) -> Gemm:
     """Return the plan that was kept for such tensors, or make it."""
     alpha, beta, epilogue, out_dtype, accumulator_dtype, precision = options
 
@@ -206,8 +242,10 @@ def _plan_of(product: Product, result: Result, options: tuple[Any, ...], inputs:
             out_dtype=out_dtype,
             accumulator_dtype=accumulator_dtype,
             precision=precision,
+            bias=bias,
         )
 
     if has_scalars(inputs):
         return make()
-    return _plans.get((product.key, result.key, options, None if inputs is None else tuple(inputs)), make)
+    key = product.key, result.key, options, None if inputs is None else tuple(inputs), bias is not None
+    return _plans.get(key, make)

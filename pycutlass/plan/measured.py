@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pycutlass import config, device
+from pycutlass import _core, config, device
 from pycutlass.cache import KernelCache
 from pycutlass.compiler.tools import device_compiler_release
 from pycutlass.epilogue import Epilogue
@@ -31,12 +31,14 @@ _LOOKED_AT = 8
 class Generation:
     """How often this process has measured: what was chosen before that is chosen anew."""
 
-    def __init__(self) -> None:
-        self.number = 0
+    @property
+    def number(self) -> int:
+        """It is counted where launches that wait are looked for."""
+        return _core.generation()
 
     def begin(self) -> None:
         """Have what was chosen so far be chosen anew."""
-        self.number += 1
+        _core.begin_generation()
         _default_database.cache_clear()
 
 

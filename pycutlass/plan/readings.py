@@ -22,13 +22,13 @@ __all__ = [
     "device_of",
     "element_of",
     "form_of_c",
+    "given_scalars",
     "is_number",
     "named_inputs",
     "needs_source",
     "packed_form",
     "place",
     "range_of",
-    "scalars_of",
     "size_of",
 ]
 
@@ -141,7 +141,7 @@ def about_c(c: Any, beta: Any, name: str = "c") -> str:
     return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"
 
 
-def scalars_of(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
+def given_scalars(epilogue: Epilogue, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the scalars of an epilogue among what it is given, which a plan keeps; it does not keep tensors.
 
     Raises

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pycutlass import _core
+from pycutlass.epilogue import EpilogueScalars
+from pycutlass.errors import PyCutlassError
 from pycutlass.imported import imported
+from pycutlass.integers import attribute
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.forms import new_tensor
+from pycutlass.plan.forms import maker_of, new_tensor
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.launches import Launch
+from pycutlass.plan.launches import Launch, scalars_of
 from pycutlass.plan.measured import generation
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Shortcut", "known", "seen"]
+__all__ = ["Seen", "Shortcut", "as_matrices", "known", "precision_of", "products", "seen"]
 
 #: Shortcuts by what was seen of matrices: a bounded number, since programs may go through ever other shapes.
 _known: dict[Any, Shortcut] = {}
@@ -26,16 +30,55 @@ _lock = threading.Lock()
 _ACCESS = 15  # bits of an address that alignment depends on
 
 
+class Seen(NamedTuple):
+    """A product of plain tensors, as far as others may be like it.
+
+    Attributes
+    ----------
+    tensors : tuple
+        What tells A, B, C and D apart from others.
+    options : tuple
+        alpha, beta, epilogue, out_dtype, accumulator_dtype and precision, as the caller gave them.
+    is_bias : bool
+        Whether C was given as a bias.
+    precision : str or None
+        How float32 is multiplied.
+    """
+
+    tensors: tuple[Any, ...]
+    options: tuple[Any, ...]
+    is_bias: bool
+    precision: str | None
+
+
+def precision_of(a: Any) -> str | None:
+    """Return how float32 is multiplied where the caller does not say: as torch's setting says of its tensors."""
+    if a is None or attribute(a, "dtype") is not imported("torch", "float32"):
+        return None
+    setting = imported("torch.backends.cuda", "matmul", "fp32_precision")
+    if isinstance(setting, str) and setting != "none":
+        return "tf32" if setting == "tf32" else None
+    return "tf32" if imported("torch.backends.cuda", "matmul", "allow_tf32") is True else None
+
+
+#: Launches of products that wait for the next one, for the whole process: `matmul` is one function.
+products = _core.KnownProducts(precision_of)
+
+
 def seen(*tensors: Any) -> tuple[Any, ...] | None:
-    """Return what tells matrices apart, None unless all are plain ones without a gradient."""
+    """Return what tells tensors apart, None unless all are plain ones without a gradient: C may be a vector."""
     torch_tensor = imported("torch", "Tensor")
     found: list[tuple[Any, ...] | None] = []
-    for each in tensors:
+    for index, each in enumerate(tensors):
         if each is None:
             found.append(None)
-        elif type(each) is np.ndarray and each.ndim == 2:
+            continue
+        is_array, is_tensor = type(each) is np.ndarray, type(each) is torch_tensor
+        if not (is_array or is_tensor) or not (each.ndim == 2 or (each.ndim == 1 and index == _SOURCE)):
+            return None
+        if is_array:
             found.append((each.shape, each.strides, each.dtype, each.ctypes.data & _ACCESS))
-        elif type(each) is torch_tensor and each.ndim == 2 and not each.requires_grad:
+        elif not each.requires_grad:
             try:
                 found.append((each.shape, each.stride(), each.dtype, each.device, each.data_ptr() & _ACCESS))
             except RuntimeError:  # a sparse one, or one that torch traces
@@ -45,7 +88,34 @@ def seen(*tensors: Any) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def known(key: Any) -> Shortcut | None:
+_SOURCE = 2  # where C is among the tensors
+
+
+def as_matrices(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
+    """Return A and D as matrices of all rows of a stack that B is multiplied with, where a view of torch's is enough.
+
+    None of all others, such as those that do not fit.
+    """
+    torch_tensor = imported("torch", "Tensor")
+    if (
+        type(a) is not torch_tensor
+        or type(b) is not torch_tensor
+        or (out is not None and type(out) is not torch_tensor)
+    ):
+        return None
+    try:
+        shape, columns = a.shape, b.shape[-1]
+        fits = len(shape) > 2 and b.ndim == 2 and shape[-1] == b.shape[0] and a.numel() and columns
+        if not fits or not a.is_contiguous() or (c is not None and c.ndim != 1):
+            return None
+        if out is not None and not (out.is_contiguous() and out.shape == (*shape[:-1], columns)):
+            return None
+        return a.view(-1, shape[-1]), None if out is None else out.view(-1, columns)
+    except Exception:  # of tensors that torch traces, and of whatever C is: who looks closer says so
+        return None
+
+
+def known(key: Seen) -> Shortcut | None:
     """Return the shortcut for what was seen, if there is one, and nothing was measured since."""
     found = _known.get(key)
     return None if found is None or found.generation != generation.number else found
@@ -54,12 +124,12 @@ def known(key: Any) -> Shortcut | None:
 class Shortcut:
     """A plan for matrices that need no other form, with all that does not depend on what is in them.
 
-    It keeps no tensor: arguments are made for each product, and let go of when it was launched.
+    It keeps no tensor: a launch waits for others without those that it had, or is made for each product.
     """
 
-    __slots__ = ("_candidate", "_is_host", "_plan", "_shape", "_size", "_view", "generation")
+    __slots__ = ("_candidate", "_plan", "_scalars", "_shape", "_size", "_view", "generation")
 
-    def __init__(self, key: Any, plan: Gemm, a: Any, b: Any) -> None:
+    def __init__(self, key: Seen, plan: Gemm, a: Any, b: Any) -> None:
         self.generation = generation.number
         view = wrap("a", a)
         (m, k), n = a.shape, b.shape[1]
@@ -67,7 +137,7 @@ class Shortcut:
         self._size: GemmProblemSize = self._candidate.size(m, n, k)
         self._shape = (m, plan.kind.epilogue.columns(n))
         self._view: TensorView = replace(view, owner=None)
-        self._is_host = view.device is None
+        self._scalars: EpilogueScalars = scalars_of(self._candidate, plan._scalars)
         with _lock:
             while len(_known) >= _MOST:
                 _known.pop(next(iter(_known)))
@@ -78,12 +148,19 @@ class Shortcut:
         """The kernel with the options of its launch."""
         return self._candidate
 
-    def run(self, a: Any, b: Any, c: Any, out: Any, stream: Any) -> Any:
-        """Compute D and return it."""
+    def run(self, key: Seen, a: Any, b: Any, c: Any, out: Any, stream: Any) -> Any:
+        """Compute D and return it; None, and nothing was launched, where something does not fit."""
+        dtype_name, make = self._plan.kind.D.type.dtype_name, None
         if out is None:
-            out = new_tensor(a, self._view, self._shape, self._plan.kind.D.type.dtype_name)
-        launch = Launch(self._candidate, self._size, (a, b, c, out), self._plan._scalars, {})
+            out = new_tensor(a, self._view, self._shape, dtype_name)
+            make = maker_of(a, self._view, self._shape, dtype_name)
+        try:
+            launch = Launch(self._candidate, self._size, (a, b, c, out), self._scalars, {})
+        except PyCutlassError:  # which is raised again, in the words of `matmul`
+            return None
         launch.run(stream)
-        if self._is_host:
-            launch.sync()
+        launch.finish()
+        if stream is None and launch.call is not None:
+            how = (key.options, key.is_bias, key.precision, make, self.generation)
+            products.keep(launch.call, (a, b, c, out), *how)
         return out

@@ -68,3 +68,71 @@ def test_products_are_captured_in_graphs() -> None:
     graph.replay()
     torch.cuda.synchronize()
     check(out, a, b)
+
+
+@pytest.mark.parametrize("activation", [None, pycutlass.relu, pycutlass.gelu])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_c_and_a_bias_are_added_in_one_kernel(dtype: Any, activation: Any) -> None:
+    a, b, c = (torch.randn(*shape, device="cuda", dtype=dtype) for shape in ((64, 128), (128, 96), (64, 96)))
+    bias = torch.randn(96, device="cuda", dtype=dtype)
+    for _ in range(3):
+        got = pycutlass.matmul(a, b, c, alpha=0.5, beta=2, bias=bias, epilogue=activation)
+        x = 0.5 * (a.double() @ b.double()) + 2 * c.double() + bias.double()
+        exact = {None: x, pycutlass.relu: x.relu(), pycutlass.gelu: torch.nn.functional.gelu(x)}[activation]
+        torch.testing.assert_close(got.double(), exact, rtol=TOLERANCE[dtype], atol=12 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("kind", ["one", "vectors", "numbers"])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8, torch.float16])
+def test_products_are_scaled(dtype: Any, kind: str) -> None:
+    a = (4 * torch.randn(64, 128, device="cuda")).to(dtype)
+    b = (4 * torch.randn(96, 128, device="cuda")).to(dtype).T
+    bias = torch.randn(96, device="cuda", dtype=torch.float16)
+    for _ in range(3):
+        one = torch.rand(2, 1, device="cuda")
+        vectors = torch.rand(64, 1, device="cuda"), torch.rand(1, 96, device="cuda")
+        left, right = {"one": (one[0], one[1].reshape(())), "vectors": vectors, "numbers": (0.5, 0.25)}[kind]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            got = pycutlass.matmul(a, b, scales=(left, right), bias=bias, out_dtype=torch.float16)
+            torch.cuda.current_stream().synchronize()
+        exact = left * (a.double() @ b.double()) * right + bias.double()
+        torch.testing.assert_close(got.double(), exact, rtol=5e-3, atol=5e-2)
+
+
+def test_new_tensors_are_taken_without_being_kept_alive() -> None:
+    b = torch.randn(64, 48, device="cuda", dtype=torch.float16)
+    plan = pycutlass.Gemm(torch.randn(32, 64, device="cuda", dtype=torch.float16), b)
+    out = torch.empty(32, 48, device="cuda", dtype=torch.float16)
+    for compute in (plan.run, pycutlass.matmul):
+        before = None
+        for _ in range(20):
+            a = torch.randn(32, 64, device="cuda", dtype=torch.float16)
+            compute(a, b, out=out)
+            check(out, a, b)
+            del a
+            torch.cuda.synchronize()
+            held = torch.cuda.memory_allocated()
+            assert before is None or held <= before
+            before = held
+
+
+def test_a_plan_is_replayed_after_it_has_gone() -> None:
+    """Also one whose kernel needs memory beside its tensors, which belongs to the graph."""
+    a, b = (torch.randn(*shape, device="cuda", dtype=torch.float16) for shape in ((16, 8192), (8192, 16)))
+    out = torch.empty(16, 16, device="cuda", dtype=torch.float16)
+    plan = pycutlass.Gemm(a, b)
+    for _ in range(3):
+        plan.run(a, b, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.run(a, b, out=out)
+    plan.run(a, b, out=out)
+    del plan
+    torch.cuda.empty_cache()
+    for _ in range(3):
+        a.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        exact = a.double() @ b.double()
+        torch.testing.assert_close(out.double(), exact, rtol=5e-3, atol=5e-3 * 8192**0.5)

@@ -232,11 +232,19 @@ def _products() -> Iterator[Call]:
     plan = pycutlass.Gemm(**{name: tensor for name, tensor in operands().items() if name != "out"})
     yield Call("matmul", pycutlass.matmul, lambda: {**operands(), **options, **further})
     yield Call("linear", pycutlass.linear, lambda: {"x": x, "w": w, "bias": None, "activation": None})
-    yield Call("Gemm", pycutlass.Gemm, lambda: {**operands(), **options, "precision": None}, repr)
+    scales = np.ones(4, np.float32), np.ones((1, 6), np.float32)
+    scaled = {name: each for name, each in operands().items() if name not in ("c", "beta")} | {"scales": scales}
+    yield Call("scaled matmul", pycutlass.matmul, lambda: {**scaled, "alpha": 1.0, "bias": np.ones(6, np.float32)})
+
+    def scaled_by(scale_a: Any, scale_b: Any) -> Any:
+        return pycutlass.matmul(scaled["a"], scaled["b"], scales=(scale_a, scale_b))
+
+    yield Call("scales", public(scaled_by), lambda: {"scale_a": scales[0], "scale_b": 2.0})
+    yield Call("Gemm", pycutlass.Gemm, lambda: {**operands(), **options, "precision": None, "bias": None}, repr)
     yield Call(
         "Gemm.run",
         plan.run,
-        lambda: {name: each for name, each in operands().items() if name != "beta"} | {"stream": None},
+        lambda: {name: each for name, each in operands().items() if name != "beta"} | {"stream": None, "bias": None},
     )
 
     yield from _convolutions(options | {"precision": None})
@@ -245,6 +253,7 @@ def _products() -> Iterator[Call]:
         return pycutlass.tune(plans, budget, options=options, database=database)
 
     yield Call("tune", public(tune), lambda: {"plans": plan, "budget": "1s", "options": None, "database": None})
+    yield Call("Gemm.tune", plan.tune, lambda: {"budget": "1s", "options": None, "database": None})
 
 
 def _convolutions(options: dict[str, Any]) -> Iterator[Call]:

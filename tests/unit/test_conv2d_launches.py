@@ -49,7 +49,7 @@ for number in range(6):
     plan.run(x, w, out=out, stream=stream.ptr if number % 3 else None)
     assert len(launches()) == 1
     assert np.array_equal(out, convolved(x, w))
-assert len(plan._local.launches) == 2
+assert len(plan._launches._of_thread) == 2
 in_a_thread(lambda: plan.run(x, w, out=out))
 stream.destroy()
 """

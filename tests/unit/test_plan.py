@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pycutlass
-from pycutlass.errors import ArgumentError, PyCutlassError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError, PyCutlassError
 from pycutlass.plan.readings import range_of
 
 RNG = np.random.default_rng(7)
@@ -173,3 +173,17 @@ def test_what_a_plan_is_not_for(plan: pycutlass.Gemm, message: str, call: Any, i
         call(plan)
     assert np.array_equal(out, before)
     assert np.array_equal(plan(A, B), before)
+
+
+def test_a_plan_is_tuned_as_problems_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = pycutlass.Gemm(np.ones((16, 32), np.float16), np.ones((32, 8), np.float16))
+    with pytest.raises(DeviceError):
+        plan.tune("1s")
+    with pytest.raises(ArgumentTypeError, match="candidate_count"):
+        plan.tune(candidate_count=3)
+    with pytest.raises(PyCutlassError, match="budget"):
+        plan.tune(budget=-1)
+    asked = []
+    monkeypatch.setattr("pycutlass.tuning.tune", lambda *given, **options: [asked.append((given, options)) or 7])
+    assert plan.tune(5.0, most_candidates=3) == 7
+    assert asked == [((plan, 5.0), {"most_candidates": 3})]

@@ -43,7 +43,7 @@ for number in range(4):
     launches = [line for line in log() if line.startswith("cuLaunchKernel")]
     assert len(launches) == 1, launches
     assert np.array_equal(out, a @ b.T), (out, a @ b.T)
-assert len(plan._local.launches) == 1
+assert len(plan._launches._of_thread) == 1
 in_a_thread(lambda: plan.run(a, b.T, out=out))
 stream.destroy()
 """

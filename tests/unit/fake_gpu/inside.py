@@ -59,6 +59,7 @@ driver.fake_blocked.argtypes = [ctypes.c_double]
 driver.fake_begin_capture.argtypes = driver.fake_end_capture.argtypes = [ctypes.c_void_p]
 driver.fake_replay.argtypes = [ctypes.c_int, ctypes.c_void_p]
 driver.fake_free_on.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+driver.fake_lend.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]
 driver.fake_fail_at.argtypes = [ctypes.c_long, ctypes.c_int]
 
 

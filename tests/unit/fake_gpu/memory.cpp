@@ -31,6 +31,16 @@ void fake_touch(void const* address, size_t bytes) {
   }
 }
 
+/// Has memory of the host pass for some of a GPU; 0 bytes end that.
+void fake_lend(CUdeviceptr address, size_t bytes, int ordinal) {
+  Guard guard(state().lock);
+  if (bytes) {
+    state().blocks[address] = {bytes, ordinal};
+  } else {
+    state().blocks.erase(address);
+  }
+}
+
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   ENTER(cuMemGetInfo);
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;

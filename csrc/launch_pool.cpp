@@ -1,0 +1,193 @@
+#include "launch_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bindings.h"
+#include "served_call.h"
+
+namespace py = pybind11;
+
+namespace pycutlass {
+namespace {
+
+/// One step of a hash: multiplied, so that each bit reaches those above it, and folded, so that it reaches all.
+uint64_t mixed(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+/// Of a tensor: its kind, its extents, and what alignment depends on.
+uint64_t mixed(uint64_t hash, TorchImpl tensor) {
+  constexpr uint64_t kAccess = 15;
+  int64_t const rank = tensor.rank();
+  uint64_t const memory = tensor.storage() ? tensor.memory() : 0;
+  uint64_t const place = (static_cast<uint64_t>(tensor.offset()) & kAccess) << 4 | (memory & kAccess);
+  hash = mixed(hash, static_cast<uint64_t>(rank) << 8 | place);
+  hash = mixed(hash, tensor.keys());
+  hash = mixed(hash, tensor.type_and_device());
+  for (int64_t i = 0; i < rank; ++i) {
+    hash = mixed(hash, static_cast<uint64_t>(tensor.sizes()[i]));
+    hash = mixed(hash, static_cast<uint64_t>(tensor.strides()[i]));
+  }
+  return hash;
+}
+
+/// The same tensors without D.
+std::array<PyObject*, LaunchTensors::kMost> without_d(LaunchTensors const& tensors) {
+  std::array<PyObject*, LaunchTensors::kMost> others{};
+  std::copy_n(tensors.items, tensors.count, others.begin());
+  if (tensors.count > PYCUTLASS_D) others[PYCUTLASS_D] = Py_None;
+  return others;
+}
+
+}  // namespace
+
+uint32_t LaunchTensors::given() const {
+  uint32_t given = 0;
+  for (size_t i = 0; i < count; ++i) given |= uint32_t{has(i)} << i;
+  return given;
+}
+
+bool is_followed_now(py::handle tensor) {
+  if (!TorchImpl(tensor).has_autograd() || !TorchReader::known().requires_grad(tensor)) return false;
+  py::object const is_enabled = imported("torch", "is_grad_enabled");
+  return !is_enabled || is_enabled().ptr() != Py_False;
+}
+
+std::optional<uint64_t> LaunchPool::key_of(LaunchTensors const& tensors) const {
+  uint64_t key = tensors.count;
+  for (size_t i = 0; i < tensors.count; ++i) {
+    if (!tensors.has(i)) {
+      key = mixed(key, 1);
+      continue;
+    }
+    if (!knows(Py_TYPE(tensors.items[i]))) return std::nullopt;
+    TorchImpl const impl(tensors.items[i]);
+    if (impl.rank() < 0 || impl.rank() > TorchImpl::kMaxRank) return std::nullopt;
+    key = mixed(key, impl);
+  }
+  return key;
+}
+
+bool LaunchPool::keep(py::object call, LaunchTensors const& tensors, unsigned long chosen_in, py::object make_result) {
+  if (tensors.count > LaunchTensors::kMost || chosen_in != generation_) return false;
+  Call& kept = call.cast<Call&>();
+  if (!kept.can_wait(tensors.items, tensors.count)) return false;
+  for (size_t i = 0; i < tensors.count; ++i) {
+    if (!tensors.has(i) || knows(Py_TYPE(tensors.items[i]))) continue;
+    if (!TorchKind::is_of_torch(tensors.items[i])) return false;
+    types_[types_[0] ? 1 : 0] = py::type::of(tensors.items[i]);
+  }
+  std::optional<uint64_t> const key = key_of(tensors);
+  if (!key) return false;
+  if (chosen_in_ != generation_) clear();
+  chosen_in_ = generation_;
+  kept.forget_tensors();
+  put(*key, {std::move(call), &kept, tensors.given()});
+  if (!make_result.is_none()) {
+    auto const others = without_d(tensors);
+    if (results_.size() >= kMostWaiting) results_.clear();
+    results_[*key_of({others.data(), tensors.count})] = std::move(make_result);
+  }
+  return true;
+}
+
+py::object LaunchPool::new_result(LaunchTensors const& without_d) const {
+  std::optional<uint64_t> const key = key_of(without_d);
+  auto const found = key ? results_.find(*key) : results_.end();
+  if (found == results_.end()) return {};
+  py::object const make = found->second;  // which stays while it is called
+  return make();
+}
+
+bool LaunchPool::has(uint64_t key) const { return chosen_in_ == generation_ && waiting_.find(key) != waiting_.end(); }
+
+bool LaunchPool::run(uint64_t key, LaunchTensors const& tensors) {
+  if (chosen_in_ != generation_) {
+    clear();
+    return false;
+  }
+  if (!has(key)) return false;
+  for (size_t i = 0; i < tensors.count; ++i) {
+    if (tensors.has(i) && is_followed_now(tensors.items[i])) return false;
+  }
+  auto const found = waiting_.find(key);  // after all that may call anything
+  if (found == waiting_.end()) return false;
+  Waiting taken = std::move(found->second.back());
+  found->second.pop_back();
+  if (found->second.empty()) waiting_.erase(found);
+  --size_;
+  unsigned long const cleared = cleared_;
+  auto const put_back = [&] {
+    if (cleared == cleared_ && chosen_in_ == generation_) put(key, std::move(taken));
+  };
+  if (taken.given != tensors.given() || !taken.call->update(tensors.items, tensors.count)) {
+    put_back();
+    return false;
+  }
+  taken.call->run(py::none());  // a call that could not be launched does not come back
+  if (!taken.call->can_wait(tensors.items, tensors.count)) return true;
+  taken.call->forget_tensors();
+  put_back();
+  return true;
+}
+
+void LaunchPool::put(uint64_t key, Waiting waiting) {
+  if (size_ >= kMostWaiting) clear();
+  waiting_[key].push_back(std::move(waiting));
+  ++size_;
+}
+
+void LaunchPool::clear() {
+  // What goes away goes last: its end may call anything.
+  auto const gone = std::exchange(waiting_, {});
+  auto const results = std::exchange(results_, {});
+  size_ = 0;
+  ++cleared_;
+}
+
+PyObject* serve_plan(PyObject* const* given, Py_ssize_t count, PyObject* keywords) {
+  static std::array<PyObject*, 5> const names = interned("a", "b", "c", "out", "stream");
+  static PyObject* const waiting = PyUnicode_InternFromString("_waiting");
+  std::array<PyObject*, 5> values = {Py_None, Py_None, Py_None, Py_None, Py_None};
+  if (!count || !arrange(names, given + 1, count - 1, names.size(), keywords, values)) return nullptr;
+  auto const& [a, b, c, out, stream] = values;
+  if (stream != Py_None || a == Py_None || b == Py_None) return nullptr;
+  auto const pool = py::reinterpret_steal<py::object>(PyObject_GenericGetAttr(given[0], waiting));
+  if (!pool) PyErr_Clear();  // a plan that was never made: the function says so
+  if (!pool || !py::isinstance<LaunchPool>(pool)) return nullptr;
+  auto& launches = pool.cast<LaunchPool&>();
+  auto result = py::reinterpret_borrow<py::object>(out);
+  if (out == Py_None && !(result = launches.new_result({values.data(), 4}))) return nullptr;
+  values[PYCUTLASS_D] = result.ptr();
+  return launches.run({values.data(), 4}) ? result.release().ptr() : nullptr;
+}
+
+void bind_launch_pool(py::module_& m) {
+  py::class_<LaunchPool>(m, "LaunchPool", "Launches that wait for tensors, and keep none alive meanwhile.")
+      .def(py::init<>())
+      .def(
+          "keep",
+          [](LaunchPool& self, py::object call, py::tuple const& tensors, unsigned long chosen_in,
+             py::object make_result) {
+            LaunchTensors const given{PySequence_Fast_ITEMS(tensors.ptr()), tensors.size()};
+            return self.keep(std::move(call), given, chosen_in, std::move(make_result));
+          },
+          py::arg("call"), py::arg("tensors"), py::arg("chosen_in"), py::arg("make_result"),
+          "Have a call of a launch with `tensors` wait for others, without them. False, and it is as it was, where it "
+          "cannot wait.")
+      .def(
+          "run",
+          [](LaunchPool& self, py::args const& tensors) {
+            LaunchTensors const given{PySequence_Fast_ITEMS(tensors.ptr()), tensors.size()};
+            return given.count <= LaunchTensors::kMost && self.run(given);
+          },
+          "Launch with A, B, C, D and further tensors on the current stream; False where no launch takes them.")
+      .def("clear", &LaunchPool::clear)
+      .def("__len__", &LaunchPool::size);
+  m.def("generation", &LaunchPool::generation, "How often this process has measured.");
+  m.def("begin_generation", &LaunchPool::begin_generation, "Have what was chosen so far be chosen anew.");
+}
+
+}  // namespace pycutlass

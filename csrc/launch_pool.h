@@ -1,0 +1,88 @@
+// Launches that wait for tensors: those of a plan, or of products with equal options. One is taken out, goes over to
+// tensors of the forms that it had before, is launched, and comes back without them. So no tensor is kept alive, and of
+// two threads, or of a launch inside of another, each has a call of its own.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "launch.h"
+
+namespace pycutlass {
+
+/// The tensors of one launch, in the order of a call's operands; None of those that it does not have.
+struct LaunchTensors {
+  static constexpr size_t kMost = 32;
+  PyObject* const* items;
+  size_t count;
+
+  bool has(size_t i) const { return items[i] != Py_None; }
+  uint32_t given() const;
+};
+
+class LaunchPool {
+ public:
+  /// How often this process has measured: launches that were chosen before that wait no longer. The interpreter's lock
+  /// guards it. One for the process, since a tuner changes what all plans would choose.
+  static unsigned long generation() { return generation_; }
+  static void begin_generation() { ++generation_; }
+
+  /// What tensors look like, as a number: equal for all that a launch may go over to, but not only for these. Nothing
+  /// of tensors that are not read here.
+  std::optional<uint64_t> key_of(LaunchTensors const& tensors) const;
+  /// Has a launch with `tensors` wait for others, without them, if it can; `chosen_in` is the generation in which its
+  /// kernel was chosen. A call that cannot wait stays as it is. `make_result` returns a new D for such tensors, without
+  /// arguments; None where the caller gives it.
+  bool keep(pybind11::object call, LaunchTensors const& tensors, unsigned long chosen_in, pybind11::object make_result);
+  /// A new D for A, B and C of a launch that has waited; null where none is known.
+  pybind11::object new_result(LaunchTensors const& without_d) const;
+  /// Whether launches wait for tensors with that key.
+  bool has(uint64_t key) const;
+  /// Launches one that waits on the current stream of the tensors' library. False where there is none that takes them:
+  /// nothing has changed then.
+  bool run(uint64_t key, LaunchTensors const& tensors);
+  bool run(LaunchTensors const& tensors) {
+    std::optional<uint64_t> const key = key_of(tensors);
+    return key && run(*key, tensors);
+  }
+  void clear();
+  size_t size() const { return size_; }
+  /// Programs may go through ever other shapes: when there are so many, all go.
+  static constexpr size_t kMostWaiting = 256;
+
+ private:
+  inline static unsigned long generation_ = 0;
+
+  struct Waiting {
+    pybind11::object owner;  // of the call
+    Call* call;
+    uint32_t given;  // which operands it has
+  };
+
+  bool knows(PyTypeObject* type) const {
+    return reinterpret_cast<PyObject*>(type) == types_[0].ptr() || reinterpret_cast<PyObject*>(type) == types_[1].ptr();
+  }
+  void put(uint64_t key, Waiting waiting);
+
+  std::unordered_map<uint64_t, std::vector<Waiting>> waiting_;
+  std::unordered_map<uint64_t, pybind11::object> results_;  // what makes a new D, by the key of the other tensors
+  size_t size_ = 0;
+  unsigned long chosen_in_ = 0, cleared_ = 0;
+  std::array<pybind11::object, 2> types_;  // torch.Tensor and Parameter, once one was seen
+};
+
+/// Whether autograd follows what is done with a tensor of torch that is read from its objects.
+bool is_followed_now(pybind11::handle tensor);
+
+void bind_launch_pool(pybind11::module_& m);
+
+/// plan.run(a, b, c, out=...), or without `out`, of a plan that has launches waiting.
+PyObject* serve_plan(PyObject* const* given, Py_ssize_t count, PyObject* keywords);
+
+}  // namespace pycutlass

@@ -1,0 +1,118 @@
+"""What a plan keeps for its next run: launches, with or without tensors, and what results look like."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycutlass import _core
+from pycutlass.plan.launches import PlanLaunch
+from pycutlass.plan.measured import generation
+from pycutlass.tensor import TensorView
+
+__all__ = ["KeptLaunches", "ResultForm"]
+
+#: Shapes of A for which a thread keeps launches that have memory of their own, and with them the tensors of the last
+#: run: programs alternate between few, and what is kept here is memory that the program cannot use elsewhere.
+_KEPT = 4
+#: Shapes of A for which a plan knows what D looks like.
+_MOST_RESULTS = 256
+#: What a new D is like: a view of A without the tensor, and the shape.
+ResultForm = tuple[TensorView, tuple[int, ...]]
+
+
+class KeptLaunches:
+    """The launches that a plan has made, until something is measured: another kernel may be chosen then.
+
+    A launch of torch's tensors waits without them for the next tensors that look the same, whichever thread has those.
+    What has memory of its own, as copies of host memory, or is not read by C++, is kept with its tensors, for each
+    thread.
+
+    Parameters
+    ----------
+    ports : tuple of str
+        Tensors that the epilogue has beside C and D.
+
+    Attributes
+    ----------
+    waiting : LaunchPool
+        Launches without tensors.
+    """
+
+    def __init__(self, ports: tuple[str, ...]) -> None:
+        self.waiting = _core.LaunchPool()
+        self._ports = ports
+        self._results: dict[Any, ResultForm] = {}
+        self._generation = generation.number
+        self.forget_tensors()
+
+    def forget_tensors(self) -> None:
+        """Let go of all tensors."""
+        self._local = threading.local()
+
+    def begin(self, a: Any) -> tuple[ResultForm | None, PlanLaunch | None]:
+        """Return what D is like for tensors like `a`, and the launch that this thread keeps for them."""
+        if self._generation != generation.number:
+            self._generation = generation.number
+            self.forget_tensors()
+        try:
+            key = type(a), a.shape
+            return self._results.get(key), self._of_thread.get(key)
+        except Exception:  # it has no shape, or none that can be looked for
+            return None, None
+
+    def run_waiting(self, tensors: tuple[Any, Any, Any, Any], stream: Any, ports: Mapping[str, Any]) -> bool:
+        """Compute D with a launch that waits for such tensors; False where there is none, and nothing was launched."""
+        if stream is not None or tensors[3] is None:
+            return False
+        return self.waiting.run(*tensors, *map(ports.get, self._ports))
+
+    def keep(
+        self,
+        launch: PlanLaunch,
+        tensors: tuple[Any, Any, Any, Any],
+        stream: Any,
+        ports: Mapping[str, Any],
+        form: ResultForm,
+        make_result: Callable[[], Any] | None,
+        chosen_in: int,
+        with_tensors: bool,
+    ) -> None:
+        """Keep a launch, which was launched on `stream`, for the next tensors of these shapes.
+
+        Parameters
+        ----------
+        form : tuple
+            What D is like.
+        make_result : callable
+            Makes such a D; None where Python has to.
+        chosen_in : int
+            The generation in which the kernel was chosen.
+        with_tensors : bool
+            Whether it may be kept with its tensors.
+        """
+        shape = getattr(tensors[0], "shape", None)  # a library may show its shape otherwise; then all is made anew
+        key = (type(tensors[0]), shape) if isinstance(shape, tuple) else None
+        if key is not None:
+            _put(self._results, key, form, _MOST_RESULTS)
+        if launch.call is not None:  # another one is made quickly, where it cannot wait
+            if stream is not None:
+                return
+            if self.waiting.keep(launch.call, (*tensors, *map(ports.get, self._ports)), chosen_in, make_result):
+                return
+        if with_tensors and key is not None and not launch.is_of_graph(stream):
+            _put(self._of_thread, key, launch, _KEPT)
+
+    @property
+    def _of_thread(self) -> dict[Any, PlanLaunch]:
+        """Launches of this thread with their tensors, by type and shape of A."""
+        launches: dict[Any, PlanLaunch] = self._local.__dict__.setdefault("launches", {})
+        return launches
+
+
+def _put(mapping: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Put a value into a mapping of at most so many, of which the earliest goes."""
+    while len(mapping) >= most:
+        mapping.pop(next(iter(mapping)), None)
+    mapping[key] = value
