@@ -12,6 +12,7 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.errors import ArgumentError
+from pycutlass.plan.correction import Correction
 
 __all__ = ["Constants", "constants_of", "present_or_named", "shipped"]
 
@@ -52,6 +53,8 @@ class Constants:
         How much longer than predicted Hopper-native tiles take, of those that were measured, by `features.tile_class`.
     sources : mapping
         Where the constants come from, in words.
+    correction : Correction or None
+        What measured times say beside the model, of a GPU that has a second file.
     """
 
     name: str
@@ -73,11 +76,12 @@ class Constants:
     reuse: Mapping[str, float]
     tiles: Mapping[str, float]
     sources: Mapping[str, str]
+    correction: Correction | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Constants:
         """Return the constants that a file holds."""
-        known = {field.name for field in fields(cls)}
+        known = {field.name for field in fields(cls)} - {"correction"}
         if known != set(record):
             unlike = sorted(known ^ set(record))
             raise ArgumentError(f"a file of constants has {', '.join(sorted(known))}; missing or unknown: {unlike}")
@@ -93,14 +97,21 @@ class Constants:
             return self
         share = min(1.0, sm_count / self.sm_count)
         of_all = {name: getattr(self, name) * share for name in ("dram_gb_per_s", "l2_gb_per_s")}
-        return replace(self, sm_count=sm_count, **of_all)
+        return replace(self, sm_count=sm_count, correction=None, **of_all)
 
 
 @lru_cache(maxsize=1)  # files of the package, which do not change
 def shipped() -> tuple[Constants, ...]:
     """Return the constants of all GPUs that have a file."""
     folder = Path(__file__).parent / "gpus"
-    return tuple(Constants.of(json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))) for name in _FILES)
+    return tuple(_read(folder / f"{name}.json", folder / f"{name}-correction.json") for name in _FILES)
+
+
+def _read(constants: Path, correction: Path) -> Constants:
+    found = Constants.of(json.loads(constants.read_text(encoding="utf-8")))
+    if not correction.exists():
+        return found
+    return replace(found, correction=Correction.of(json.loads(correction.read_text(encoding="utf-8"))))
 
 
 @lru_cache(maxsize=32)  # a program meets a few models of GPU

@@ -24,9 +24,10 @@ from pycutlass.plan.conv_candidates import conv2d_candidates
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.conv_remedies import why_none
 from pycutlass.plan.features import Floats
-from pycutlass.plan.model import Model, Prediction
+from pycutlass.plan.model import Model
 from pycutlass.plan.pick import where_planned
 from pycutlass.plan.predicted import Predicted, Ranked
+from pycutlass.plan.prediction import Prediction
 
 __all__ = ["conv2d_pick", "conv2d_ranking", "conv2d_refused"]
 

@@ -11,18 +11,21 @@ where `larger` is a norm of a high order, a maximum that does not jump. docs/gui
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from pycutlass.plan.constants import Constants
 from pycutlass.plan.conv_kind import Conv2dKind
+from pycutlass.plan.correction import of_candidates, of_problem
 from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_class
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.prediction import Prediction, Seen
 from pycutlass.plan.traffic import Tiling
 
-__all__ = ["Model", "Prediction"]
+__all__ = ["Model"]
 
 #: Order of the norm. Of two terms that are equal, the sum takes 1.12 times as long as either.
 _ORDER = 6.0
@@ -32,39 +35,6 @@ _PARTIAL_BYTES = 4.0  # of a partial sum
 _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
 _LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the model says of each candidate: arrays in their order.
-
-    Attributes
-    ----------
-    microseconds : array
-        Of the whole launch, and of the reduction behind it where there is one.
-    waves : array
-        How many tiles a multiprocessor computes one after the other.
-    multiplying, memory, power, adding : array
-        Terms of the time, in microseconds: tiles in waves, operands from memory, tensor cores at the clock that power
-        allows, and what adds up slices of K.
-    """
-
-    microseconds: Floats
-    waves: Floats
-    multiplying: Floats
-    memory: Floats
-    power: Floats
-    adding: Floats
-
-    def note(self, place: int) -> str:
-        """Return what limits a candidate."""
-        terms = {
-            "multiplying tile by tile": self.multiplying[place],
-            "reading and writing memory": self.memory[place],
-            "the clock that power allows": self.power[place],
-            "adding up slices of K": self.adding[place],
-        }
-        return f"limited by {max(terms, key=lambda name: float(terms[name]))}"
 
 
 class Model:
@@ -107,6 +77,22 @@ class Model:
         moved : tuple of 3 float, optional
             Bytes of A, B and D of one product, where memory holds them otherwise than as matrices of these extents.
         """
+        found, seen = self._predicted(m, n, k, batches, moved)
+        if self.constants.correction is None or not isinstance(self.kind, GemmKind):
+            return found
+        inputs = of_problem((m, n, int(np.max(k))), batches, found, seen)
+        factors = self.constants.correction.factors(self._begun, inputs)
+        return replace(found, microseconds=found.microseconds * factors)
+
+    def read(self, m: int, n: int, k: int, batches: int = 1) -> tuple[Prediction, Floats]:
+        """Return what is predicted without a correction, and what a correction reads beside `of_candidates`."""
+        found, seen = self._predicted(m, n, k, batches, None)
+        return found, of_problem((m, n, k), batches, found, seen)
+
+    def _predicted(
+        self, m: int, n: int, k: int | Floats, batches: int, moved: tuple[float, float, float] | None
+    ) -> tuple[Prediction, Seen]:
+        """Return what is predicted without a correction, and of what."""
         f = self.features
         if moved is None:
             moved = self._matrix_bytes(m, n, float(np.max(k)))
@@ -118,10 +104,10 @@ class Model:
         multiplying = self._multiplying(tiles, k_tiles, divided)
         delivered = self._memory(moved, batches, tiling)
         found = self._prediction(tiles, k_tiles, multiplying, delivered, self._adding(m, n, tiles, divided))
-        if not f.is_gemv.any():
-            return found
-        by_cuda_cores = self._gemv(m, n, k, batches, tiling.along_m, tiling.along_n)
-        return replace(found, microseconds=np.where(f.is_gemv, by_cuda_cores, found.microseconds))
+        if f.is_gemv.any():
+            by_cuda_cores = self._gemv(m, n, k, batches, tiling.along_m, tiling.along_n)
+            found = replace(found, microseconds=np.where(f.is_gemv, by_cuda_cores, found.microseconds))
+        return found, Seen(f, tiling, k_tiles, tiles / self._places, self._start, moved)
 
     def predict_group(self, sizes: Floats, counts: Floats) -> Prediction:
         """Return how long each candidate takes as the kernel of a group, whose tiles share the waves.
@@ -230,8 +216,18 @@ class Model:
         per_cycle = g.gemv["macs_per_cycle"] * np.minimum(at_once, g.sm_count)
         macs = blocks * f.rows * f.columns * (np.ceil(k / f.depth) * f.depth)
         computing = macs / (per_cycle * g.clock_ghz * 1e3)
-        result: Floats = g.gemv["start_us"] + np.maximum(read / bandwidth, computing)
+        # Each block loads its rows of A, most of which others load as well, from the caches.
+        of_block = (f.rows * g.gemv["shared_share"] + f.columns) * k * max(of_a, of_b)
+        cached = blocks * of_block / (g.l2_gb_per_s * 1e3)
+        work = ((read / bandwidth) ** _ORDER + cached**_ORDER + computing**_ORDER) ** (1 / _ORDER)
+        result: Floats = g.gemv["start_us"] + work
         return result
+
+    @cached_property
+    def _begun(self) -> npt.NDArray[np.float32]:
+        """What candidates add to the hidden units of a correction."""
+        assert self.constants.correction is not None
+        return self.constants.correction.begun(of_candidates(self.features, self.kind))
 
     @cached_property
     def _multiprocessors(self) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pycutlass.operation import Support
 from pycutlass.plan.features import Bools
-from pycutlass.plan.model import Prediction
+from pycutlass.plan.prediction import Prediction
 
 __all__ = ["Predicted", "Ranked"]
 

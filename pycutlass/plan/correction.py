@@ -1,0 +1,148 @@
+"""What measured times say beside the model: a small network that corrects its predictions, where a GPU has one.
+
+The model knows what limits a kernel. By how much each kernel misses that depends on how its tile, its cluster and its
+schedule meet a problem, for which there are no formulas but thousands of times (docs/gpu-results/pick). A network with
+one hidden layer has learned the logarithm of what is missing; `tools/fit_correction.py` trains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pycutlass.plan.features import Features, Floats
+from pycutlass.plan.prediction import Prediction, Seen
+
+__all__ = ["OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_problem"]
+
+#: What the network reads: of a candidate, whatever the problem, and of a candidate with a problem.
+OF_CANDIDATES = (
+    *("rows", "columns", "depth", "cluster rows", "cluster columns", "pingpong", "transposed", "stream-K"),
+    *("stream-K in slices", "parallel", "slices", "swizzle", "GEMV", "bits", "A by columns", "B by rows"),
+    *("D by columns", "alignment of D"),
+)
+OF_PROBLEMS = (
+    *("multiplying", "memory", "adding", "start", "microseconds", "waves", "use of waves", "less than a wave"),
+    *("one wave", "k-tiles", "m", "n", "k", "batches", "bytes of A", "bytes of B", "bytes of D", "outside of D"),
+    *("width of a strip", "strips along m"),
+)
+_LIMIT = 4.0  # standard deviations of an input: what is farther off than all that was measured is taken as that
+_MOST = 0.4  # the logarithm of the largest correction
+_Singles = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity, as constants are
+class Correction:
+    """A network with one hidden layer, for the candidates of a GPU.
+
+    Attributes
+    ----------
+    mean, scale : array of shape (inputs,)
+        Of the inputs in what it was trained with; inputs are those of `OF_CANDIDATES`, then those of `OF_PROBLEMS`.
+    hidden : array of shape (inputs, units)
+        Weights of the hidden units.
+    bias, weights : array of shape (units,)
+        What is added in each unit, and what its hyperbolic tangent is multiplied by.
+    """
+
+    mean: _Singles
+    scale: _Singles
+    hidden: _Singles
+    bias: _Singles
+    weights: _Singles
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Correction:
+        """Return the network that a file holds."""
+        return cls(
+            **{name: np.array(record[name], np.float32) for name in ("mean", "scale", "hidden", "bias", "weights")}
+        )
+
+    @cached_property
+    def _split(self) -> int:
+        return len(OF_CANDIDATES)
+
+    def begun(self, candidates: Floats) -> _Singles:
+        """Return what the inputs of `of_candidates` add to the hidden units: the same for all problems."""
+        scaled = self._scaled(candidates, slice(None, self._split))
+        return _product(scaled, self.hidden[: self._split]) + self.bias
+
+    def factors(self, begun: _Singles, problem: Floats) -> Floats:
+        """Return how much longer than predicted each candidate takes, from `begun` and the inputs of `of_problem`."""
+        scaled = self._scaled(problem, slice(self._split, None))
+        units = np.tanh(begun + _product(scaled, self.hidden[self._split :]))
+        result: Floats = np.exp(np.clip((units * self.weights).sum(axis=1).astype(np.float64), -_MOST, _MOST))
+        return result
+
+    def _scaled(self, inputs: Floats, part: slice) -> _Singles:
+        scaled = (inputs.astype(np.float32) - self.mean[part]) / self.scale[part]
+        result: _Singles = np.clip(scaled, -_LIMIT, _LIMIT)
+        return result
+
+
+def of_candidates(f: Features, kind: Any) -> Floats:
+    """Return what the network reads of candidates: an array of shape (candidates, inputs)."""
+    one = np.ones_like(f.rows)
+    columns = (
+        np.log(f.rows),
+        np.log(f.columns),
+        np.log(f.deep_bytes),
+        np.log(f.cluster_rows),
+        np.log(f.cluster_columns),
+        f.is_pingpong,
+        f.is_transposed,
+        f.is_stream_k & (f.slices == 1),
+        f.is_stream_k & (f.slices > 1),
+        f.is_parallel,
+        np.log(f.slices),
+        np.log(f.swizzle),
+        f.is_gemv,
+        one * kind.A.type.bits,
+        one * (not kind.A.is_row_major),
+        one * kind.B.is_row_major,
+        one * (not kind.D.is_row_major),
+        one * np.log(kind.D.alignment),
+    )
+    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+
+
+def of_problem(size: tuple[int, int, int], batches: int, found: Prediction, seen: Seen) -> Floats:
+    """Return what the network reads of candidates with a problem of M, N and K, as `of_candidates` does."""
+    total, waves, tiling = found.microseconds, seen.waves, seen.tiling
+    one = np.ones_like(total)
+    whole = np.maximum(np.ceil(waves), 1.0)
+    computed = tiling.visited * seen.features.rows * seen.features.columns
+    columns = (
+        _log(found.multiplying / total),
+        _log(found.memory / total),
+        np.log1p(found.adding),
+        seen.start / total,
+        np.log(total),
+        _log(waves),
+        waves / whole,
+        np.minimum(waves, 1.0),
+        whole == 1,
+        np.log(seen.k_tiles),
+        *(one * np.log(extent) for extent in (*size, batches)),
+        *(one * np.log(batches * each) for each in seen.moved),
+        np.log(computed / (size[0] * size[1])),
+        np.log(np.maximum(tiling.width, 1.0)),
+        tiling.is_along_m,
+    )
+    return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
+
+
+def _product(rows: _Singles, columns: _Singles) -> _Singles:
+    """Return a product of matrices that are too small for threads, which a BLAS would wake and wait for."""
+    result: _Singles = np.einsum("ci,iu->cu", rows, columns)
+    return result
+
+
+def _log(values: Floats) -> Floats:
+    result: Floats = np.log(np.maximum(values, 1e-3))
+    return result
