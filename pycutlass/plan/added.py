@@ -114,7 +114,7 @@ class Addition:
 
 
 def check_bias(bias: TensorView, columns: int, begin: str = "") -> None:
-    """Raise ArgumentError unless this is a vector of one number for each column."""
+    """Raise ArgumentError unless this is a vector of one number for each column, or channel."""
     if bias.shape is None or len(bias.shape) != 1:
         raise ArgumentError(f"{begin}bias must be a vector of one number for each column, got shape {bias.shape}")
     if bias.shape != (columns,):

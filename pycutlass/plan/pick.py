@@ -204,6 +204,11 @@ def remedy_of(kind: GemmKind) -> str:
             ". Elements of K must be adjacent in A and B of 8-bit floats: A by rows, and B by columns, as w.T of "
             "weights by rows"
         )
+    if any(operand.type.short == "u8" for operand in (kind.A, kind.B)):
+        return (
+            ". Only Hopper-native kernels multiply uint8, on compute capability 9.0: elements of K must be adjacent in "
+            "A and B, as in w.T of weights by rows, and lines multiples of 4 bytes. Elsewhere pass int8 or float16"
+        )
     if kind.C.layout is not kind.D.layout:
         return ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both"
     if kind.is_full_f32 and kind.epilogue.is_tree:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.forms import as_strided, copied, form_of, new_tensor, stacked
+from pycutlass.plan.forms import as_strided, copied, form_of, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
@@ -152,7 +152,7 @@ class Product:
         if len(shape) == 1 and not any(self.is_vector):
             if shape != (self.columns,):
                 raise ArgumentError(f"a bias has one number for each of {self.columns} columns, got shape {shape}")
-            return c
+            return packed_vector("c", c, view, self._allow_copy)
         if shape != self.shape:
             raise ArgumentError(f"c must have the shape of the product, {self.shape}, or be a bias; got {shape}")
         if any(self.is_vector):

@@ -294,3 +294,11 @@ def test_a_kind_without_kernels_says_what_to_change() -> None:
     with pytest.raises(ArgumentError, match="precision='3xtf32'"):
         pycutlass.matmul(a, b, epilogue=times)
     np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision="3xtf32"), 8)
+
+
+def test_a_stack_of_torch_permits_copies_of_what_it_is_multiplied_with() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.randn(2, 3, 8), torch.randn(16, 10)[::2, ::2]
+    with pytest.raises(ArgumentError, match="allow_copy"):
+        pycutlass.matmul(a, b)
+    torch.testing.assert_close(pycutlass.matmul(a, b, allow_copy=True), a @ b, atol=1e-5, rtol=1e-5)

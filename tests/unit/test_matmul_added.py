@@ -281,7 +281,56 @@ def test_what_else_is_refused_of_scales() -> None:
 def test_scales_that_require_a_gradient_or_are_elsewhere_are_refused() -> None:
     torch = pytest.importorskip("torch")
     a, b = torch.randn(M, K), torch.randn(K, N)
-    with pytest.raises(ArgumentError, match=r"scales\[0\] require a gradient"):
+    with pytest.raises(ArgumentError, match=r"scales\[0\] requires a gradient"):
         pycutlass.matmul(a, b, scales=(torch.rand(M, requires_grad=True), 1.0))
     with pytest.raises(ArgumentTypeError, match="meta"):
         pycutlass.matmul(a, b, scales=(torch.rand(M, device="meta"), 1.0))
+
+
+def test_a_bias_of_a_product_with_a_vector_is_one_number() -> None:
+    a, x = random(M, K), random(K)
+    close(pycutlass.matmul(a, x, bias=np.full(1, 2, np.float32)), product(a, x) + 2)
+    c = random(M)
+    close(pycutlass.matmul(a, x, c), product(a, x) + c)
+    with pytest.raises(ArgumentError, match="bias has one number for each of 1 columns"):
+        pycutlass.matmul(a, x, bias=c)
+
+
+@pytest.mark.parametrize("beside_c", [False, True])
+def test_a_strided_bias_is_copied_where_that_is_allowed(beside_c: bool) -> None:
+    a, b, every_second = random(M, K), random(K, N), random(2 * N)[::2]
+    given: dict[str, Any] = {"c": random(M, N), "beta": 1} if beside_c else {}
+    exact = product(a, b) + every_second + given.get("c", 0)
+    close(pycutlass.matmul(a, b, bias=every_second, allow_copy=True, **given), exact)
+    with pytest.raises(PyCutlassError, match="contiguous"):
+        pycutlass.matmul(a, b, bias=every_second, **given)
+
+
+@pytest.mark.parametrize("alpha", [np.float32(2), np.int64(2), True, 0.5])
+def test_alpha_is_any_number_beside_scales_that_are_numbers(alpha: Any) -> None:
+    a, b = random(M, K), random(K, N)
+    close(pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5)), float(alpha) * 1.5 * product(a, b))
+
+
+def test_alpha_that_is_no_number_beside_scales() -> None:
+    a, b = random(M, K), random(K, N)
+    for alpha in ("2", None, 2j, np.ones(2)):
+        with pytest.raises(ArgumentTypeError, match="alpha must be a number"):
+            pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5))
+    with pytest.raises(ArgumentError, match="beyond float64"):
+        pycutlass.matmul(a, b, alpha=10**400, scales=(3, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((0, 8), (8, 5)), ((3, 8), (8, 0)), ((0, 0), (0, 0)), ((2, 0, 8), (8, 5)), ((0, 3, 8), (8, 5))]
+)
+def test_scales_of_a_product_without_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    scales = np.ones(a[:-1], np.float32), np.ones(b[-1], np.float32)
+    got = pycutlass.matmul(np.ones(a, np.float32), np.ones(b, np.float32), scales=scales)
+    assert got.shape == (*a[:-1], b[-1])
+
+
+def test_uint8_says_which_kernels_multiply_it() -> None:
+    a, b = np.ones((M, K), np.uint8), np.ones((K, N), np.uint8)
+    with pytest.raises(ArgumentError, match=r"Only Hopper-native kernels multiply uint8.*pass int8"):
+        pycutlass.matmul(a, b)
