@@ -149,7 +149,7 @@ class Product:
         """Return C as a plan takes it: a vector as it is."""
         view = self._views["c"]
         shape = _shape("c", view)
-        if len(shape) == 1 and not any(self.is_vector):
+        if len(shape) == 1 and not self.is_vector[1] and (not self.is_vector[0] or shape != self.shape):
             if shape != (self.columns,):
                 raise ArgumentError(f"a bias has one number for each of {self.columns} columns, got shape {shape}")
             return packed_vector("c", c, view, self._allow_copy)

@@ -296,6 +296,14 @@ def test_a_bias_of_a_product_with_a_vector_is_one_number() -> None:
         pycutlass.matmul(a, x, bias=c)
 
 
+def test_a_bias_of_a_vector_times_a_stack() -> None:
+    x, b, bias = random(K), random(3, K, N), random(N)
+    for given in ({"bias": bias}, {"c": bias}, {"c": np.zeros((3, N), np.float32), "beta": 1, "bias": bias}):
+        close(pycutlass.matmul(x, b, **given), product(x, b) + bias)
+    with pytest.raises(ArgumentError, match=f"a bias has one number for each of {N} columns"):
+        pycutlass.matmul(x, b, bias=bias[1:])
+
+
 @pytest.mark.parametrize("beside_c", [False, True])
 def test_a_strided_bias_is_copied_where_that_is_allowed(beside_c: bool) -> None:
     a, b, every_second = random(M, K), random(K, N), random(2 * N)[::2]
