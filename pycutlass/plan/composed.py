@@ -62,7 +62,7 @@ class Composed:
         if element(compute).is_integer:
             raise ArgumentError(
                 f"the result is of {out.dtype_name}, and {self.function.name} is computed in fractions: pass "
-                f"out_dtype='float32', or add c and bias beforehand and give the sum as c"
+                f"out_dtype=cutlass.float32, or add c and bias beforehand and give the sum as c"
             )
         named = None if self.activation is None else self.activation.element_compute
         if named is not None and element(named) is not element(compute):

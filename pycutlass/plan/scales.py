@@ -79,7 +79,7 @@ class Scales:
         if out.is_integer and not out.is_byte:
             raise ArgumentError(
                 f"scales make fractions of the product, and the result is of {out.dtype_name}: pass "
-                f"out_dtype='float32' or 'bfloat16'"
+                f"out_dtype=cutlass.float32 or cutlass.bfloat16"
             )
 
     def epilogue(

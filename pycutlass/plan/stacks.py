@@ -133,7 +133,7 @@ class Product:
             if not any(steps):  # of which one matrix is for all
                 shape, strides = shape[-2:], strides[-2:]
             made = copied(name, _reshaped(name, tensor, view, shape, strides), view, whole)
-            return made.reshape((-1, rows, columns)) if len(whole) > 3 or (len(whole) == 3) else made
+            return made if len(whole) == 2 else made.reshape((math.prod(batch), rows, columns))
         if taken == (view.shape, view.strides) and view.library != "dlpack":
             return tensor
         return as_strided(name, tensor, view, *taken)

@@ -264,7 +264,7 @@ def test_scales_that_are_refused(message: str, scales: Any) -> None:
 def test_what_else_is_refused_of_scales() -> None:
     a, b = integers(M, K), integers(N, K).T
     for call, word in (
-        (lambda: pycutlass.matmul(a, b, scales=(0.5, 2), out_dtype=cutlass.int32), "out_dtype='float32'"),
+        (lambda: pycutlass.matmul(a, b, scales=(0.5, 2), out_dtype=cutlass.int32), "out_dtype=cutlass.float32"),
         (lambda: pycutlass.matmul(a, b, scales=(positive(M), 2), out=np.empty((M, N), np.int32)), "int32"),
         (lambda: pycutlass.matmul(A, B, scales=(positive(M), 1), epilogue=OWN), "scales and the epilogue"),
         (lambda: pycutlass.matmul(A, B, scales=(1, 1), plan=pycutlass.Gemm(A, B)), "scales and a plan"),
@@ -342,3 +342,24 @@ def test_uint8_says_which_kernels_multiply_it() -> None:
     a, b = np.ones((M, K), np.uint8), np.ones((K, N), np.uint8)
     with pytest.raises(ArgumentError, match=r"Only Hopper-native kernels multiply uint8.*pass int8"):
         pycutlass.matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "words"),
+    [
+        (np.float16, cutlass.float64, "float16 write float32, float16, bfloat16, int8, and none writes cutlass.float64"),
+        (np.float64, cutlass.float32, r"float64 write float64, and none writes cutlass\.float32"),
+        (np.int8, cutlass.float64, "int8 write float32, float16, bfloat16, int32, int8, and none"),
+    ],
+)
+def test_results_that_no_kernel_writes(dtype: Any, out_dtype: Any, words: str) -> None:
+    a, b = np.ones((M, K), dtype), np.ones((N, K), dtype).T
+    with pytest.raises(ArgumentError, match=words):
+        pycutlass.matmul(a, b, out_dtype=out_dtype)
+
+
+def test_int8_with_adjacent_elements_of_k_in_neither_operand() -> None:
+    a, b = integers(K, M).T, integers(K, N)
+    with pytest.raises(ArgumentError, match="Elements of K must be adjacent in A or B of int8"):
+        pycutlass.matmul(a, b)
+    assert np.array_equal(pycutlass.matmul(a, integers(N, K).T).shape, (M, N))
