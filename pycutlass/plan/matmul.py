@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pycutlass import _core, cutlass
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import shape_of
+from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue
@@ -203,7 +203,9 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     shape = shape_of(w) or wrap("w", w).shape
     if shape is None or len(shape) != 2:
         raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
-    if not hasattr(w, "T"):
+    turned = attribute(w, "T")
+    if turned is None:
+        wrap("w", w)  # which says what is wrong with a sparse one
         raise ArgumentTypeError(
             f"w is a {type(w).__name__}, which has no transposed view: pass np.from_dlpack(w), torch.from_dlpack(w) or "
             f"cupy.from_dlpack(w)"
@@ -212,7 +214,7 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         if options.get("epilogue") is not None:
             raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
         options["epilogue"] = activation
-    return matmul(x, w.T, bias=bias, **options)
+    return matmul(x, turned, bias=bias, **options)
 
 
 def _source(c: Any, bias: Any, beta: Any, is_one_column: bool) -> tuple[Any, Any, Any]:

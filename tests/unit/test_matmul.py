@@ -309,3 +309,13 @@ def test_batches_without_a_sum_are_copied_too(columns: int) -> None:
     """A batch that has no common step is copied, also where it has no elements."""
     a, b = np.ones((3, 2, 5, 0), np.float32), np.ones((2, 0, columns), np.float32)
     assert np.array_equal(pycutlass.matmul(a, b, allow_copy=True), a @ b)
+
+
+def test_weights_that_have_no_transposed_view() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.randn(4, 8), torch.eye(8)
+    with pytest.warns(UserWarning, match="beta"):
+        compressed = w.to_sparse_csr()
+    for sparse in (w.to_sparse(), compressed):
+        with pytest.raises(ArgumentTypeError, match="must be a dense tensor"):
+            pycutlass.linear(x, sparse)

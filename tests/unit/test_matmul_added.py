@@ -347,7 +347,7 @@ def test_uint8_says_which_kernels_multiply_it() -> None:
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "words"),
     [
-        (np.float16, cutlass.float64, "float16 write float32, float16, bfloat16, int8, and none writes cutlass.float64"),
+        (np.float16, cutlass.float64, "float16 write float32, float16, bfloat16, int8, and none writes cutlass"),
         (np.float64, cutlass.float32, r"float64 write float64, and none writes cutlass\.float32"),
         (np.int8, cutlass.float64, "int8 write float32, float16, bfloat16, int32, int8, and none"),
     ],
