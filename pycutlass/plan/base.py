@@ -17,6 +17,7 @@ from pycutlass.plan.choices import Chosen
 from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
+from pycutlass.plan.options import check_gradients
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import device_of, named_inputs, place
 from pycutlass.tensor import TensorView, wrap
@@ -187,8 +188,10 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
                     f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: convert it, or "
                     f"make another plan"
                 )
+        views = {"a": view_a, "b": view_b} | ({} if c is None else {"c": wrap("c", c)})
+        check_gradients(views, "launch")
         if self._added.bias == "c":  # where arguments take any C
-            check_bias(wrap("bias", c), self._output_shape(problem)[-1])
+            check_bias(views["c"], self._output_shape(problem)[-1])
         here = device_of({"a": view_a, "b": view_b})
         if here != self._device:
             raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")

@@ -114,10 +114,12 @@ class KeptLaunches:
 def _key_of(a: Any, b: Any, c: Any) -> tuple[Any, ...] | None:
     """Return what tells runs apart: of a batch either operand may be a single matrix, and C a bias.
 
-    None where a library shows shapes otherwise, and all is made anew.
+    None where a library shows shapes otherwise, or a gradient is required, and all is made anew.
     """
     try:
         shapes = a.shape, b.shape, None if c is None else c.shape
+        if any(getattr(each, "requires_grad", False) for each in (a, b, c)):
+            return None
     except Exception:  # of whatever it is; the first launch says so
         return None
     return (type(a), *shapes) if all(shape is None or isinstance(shape, tuple) for shape in shapes) else None

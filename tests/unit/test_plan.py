@@ -248,3 +248,19 @@ def test_a_launch_that_is_kept_longer_than_the_form_of_its_result(monkeypatch: p
     again = plan.run(2 * A[:3], B)
     np.testing.assert_allclose(first, A[:3] @ B, atol=1e-5)
     np.testing.assert_allclose(again, 2 * A[:3] @ B, atol=1e-5)
+
+
+def test_tensors_that_require_a_gradient_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    a, b, c = torch.from_numpy(A), torch.from_numpy(B), torch.ones(16, 4)
+    plan = pycutlass.Gemm(a, b, c, beta=1)
+    for _ in range(2):
+        torch.testing.assert_close(plan.run(a, b, c), a @ b + c, atol=1e-5, rtol=1e-5)
+        for role, name in enumerate("abc"):
+            given = [each.clone().requires_grad_(index == role) for index, each in enumerate((a, b, c))]
+            with pytest.raises(ArgumentError, match=rf"{name} requires a gradient.*{name}\.detach"):
+                plan.run(*given)
+            with pytest.raises(ArgumentError, match=rf"{name} requires a gradient"):
+                plan.run_once(*given, torch.empty(16, 4))
+            with torch.no_grad():
+                torch.testing.assert_close(plan.run(*given), a @ b + c, atol=1e-5, rtol=1e-5)
