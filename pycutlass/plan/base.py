@@ -34,6 +34,7 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
     """A plan of D = epilogue(alpha * A x B + beta * C): kernels for one kind of problem, and how they are launched."""
 
     kind: Any
+    _line = "column"  # what a bias has one number for
     _device: int | None
     _scalars: dict[str, Any]
     _added: Added
@@ -191,7 +192,7 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         views = {"a": view_a, "b": view_b} | ({} if c is None else {"c": wrap("c", c)})
         check_gradients(views, "launch")
         if self._added.bias == "c":  # where arguments take any C
-            check_bias(views["c"], self._output_shape(problem)[-1])
+            check_bias(views["c"], self._output_shape(problem)[-1], line=self._line)
         here = device_of({"a": view_a, "b": view_b})
         if here != self._device:
             raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")

@@ -111,6 +111,8 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
     'dgrad'
     """
 
+    _line = "channel"
+
     def __init__(
         self,
         a: Any,
