@@ -124,8 +124,11 @@ class Call:
     def _check_plan(self, plan: Conv2d) -> None:
         """Refuse a plan of another direction, and options that it has itself."""
         said = {field.name: getattr(self._said, field.name) for field in fields(Options)}
+        usual = Geometry()
         said |= {
-            field.name: None if is_number(getattr(self._geometry, field.name), field.default) else field.name
+            field.name: None
+            if is_number(getattr(self._geometry, field.name), getattr(usual, field.name))
+            else field.name
             for field in fields(Geometry)
         }
         check_with_plan(plan, Conv2d, said, self._inputs or {})

@@ -259,7 +259,7 @@ def test_a_plan_is_made_with_a_bias() -> None:
         for _ in range(2):
             np.testing.assert_allclose(plan.run(X, W, bias=bias), exact(X, W) + bias, atol=1e-4)
             for other in (np.ones((2, 4, 4, 8), np.float32), np.ones(256, np.float32), np.ones(7, np.float32)):
-                with pytest.raises(ArgumentError, match="bias.* channel"):
+                with pytest.raises(ArgumentError, match=r"bias.* channel"):
                     plan.run(X, W, bias=other)
     with pytest.raises(ArgumentError, match="c and bias are both given"):
         pycutlass.Conv2d(X, W, np.ones((2, 4, 4, 8), np.float32), beta=1, bias=bias)
