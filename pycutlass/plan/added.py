@@ -113,9 +113,9 @@ class Addition:
         return cls(Added(takes_c, takes_c, "" if bias is None else "port"), made, beta, of_c)
 
 
-def check_bias(bias: TensorView, columns: int, begin: str = "") -> None:
-    """Raise ArgumentError unless this is a vector of one number for each column."""
+def check_bias(bias: TensorView, columns: int, begin: str = "", line: str = "column") -> None:
+    """Raise ArgumentError unless this is a vector of one number for each column, which `line` calls otherwise."""
     if bias.shape is None or len(bias.shape) != 1:
-        raise ArgumentError(f"{begin}bias must be a vector of one number for each column, got shape {bias.shape}")
+        raise ArgumentError(f"{begin}bias must be a vector of one number for each {line}, got shape {bias.shape}")
     if bias.shape != (columns,):
-        raise ArgumentError(f"{begin}a bias has one number for each of {columns} columns, got shape {bias.shape}")
+        raise ArgumentError(f"{begin}a bias has one number for each of {columns} {line}s, got shape {bias.shape}")

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pycutlass import _core, compiler
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, PyCutlassError
-from pycutlass.plan.added import Added
+from pycutlass.plan.added import Added, check_bias
 from pycutlass.plan.building import build_for
 from pycutlass.plan.choices import Chosen
 from pycutlass.plan.kept import KeptLaunches, ResultForm
 from pycutlass.plan.launches import PlanLaunch
 from pycutlass.plan.measured import generation
+from pycutlass.plan.options import check_gradients
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import device_of, place
+from pycutlass.plan.readings import device_of, named_inputs, place
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["NO_INPUTS", "Plan"]
@@ -33,6 +34,7 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
     """A plan of D = epilogue(alpha * A x B + beta * C): kernels for one kind of problem, and how they are launched."""
 
     kind: Any
+    _line = "column"  # what a bias has one number for
     _device: int | None
     _scalars: dict[str, Any]
     _added: Added
@@ -137,15 +139,17 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
             Other shapes, types, strides or devices than the plan is for; nothing was launched.
         """
         if a is None:
+            if b is not None or c is not None:
+                raise ArgumentError("b or c is given without a: give all tensors, or none but out after reset_operands")
             a, b, c, held = self._held
             out = held if out is None else out
         c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
-        form, kept = self._launches.begin(a)
+        form, kept = self._launches.begin(a, b, c)
         if out is None and form is not None:
             out = self._new(a, form)
         if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
             return out
-        if kept is None or kept.is_of_graph(stream):
+        if out is None or kept is None or kept.is_of_graph(stream):
             return self._first(a, b, c, out, stream, epilogue_inputs)
         try:
             kept.exchange(a, b, c, out, epilogue_inputs)
@@ -185,6 +189,10 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
                     f"this plan is for {name} of {described.type.dtype_name}, got {view.dtype_name}: convert it, or "
                     f"make another plan"
                 )
+        views = {"a": view_a, "b": view_b} | ({} if c is None else {"c": wrap("c", c)})
+        check_gradients(views, "launch")
+        if self._added.bias == "c":  # where arguments take any C
+            check_bias(views["c"], self._output_shape(problem)[-1], line=self._line)
         here = device_of({"a": view_a, "b": view_b})
         if here != self._device:
             raise ArgumentError(f"this plan is for {place(self._device)}, and a is on {place(here)}: make another plan")
@@ -213,8 +221,9 @@ class Plan(ABC, Generic[_Kernel, _Problem]):
         """Return C and the tensors of the epilogue; raise for what is missing, or would not be read."""
         if a is None or b is None:
             raise ArgumentError("a and b are missing: give them to run, or to reset_operands before it")
+        ports = ports if ports is NO_INPUTS else named_inputs(ports)
         c, placed = self._added.placed(c, bias, ports)
-        if len(placed) != len(self._port_names):
+        if len(placed) != len(self._port_names) or not all(name in placed for name in self._port_names):
             names = ", ".join(self._port_names) or "none"
             raise ArgumentError(
                 f"the epilogue of this plan has the tensors {names}; epilogue_inputs has {', '.join(ports) or 'none'}"

@@ -62,7 +62,7 @@ class Composed:
         if element(compute).is_integer:
             raise ArgumentError(
                 f"the result is of {out.dtype_name}, and {self.function.name} is computed in fractions: pass "
-                f"out_dtype='float32', or add c and bias beforehand and give the sum as c"
+                f"out_dtype=cutlass.float32, or add c and bias beforehand and give the sum as c"
             )
         named = None if self.activation is None else self.activation.element_compute
         if named is not None and element(named) is not element(compute):
@@ -113,7 +113,7 @@ def composed(
 _MARKERS = {"row_scale": Column, "column_scale": Row, "scale_a": PerBatch, "scale_b": PerBatch}
 
 
-@lru_cache(maxsize=128)  # there are fewer
+@lru_cache(maxsize=512)  # with ten activations there are 360
 def _function(
     activation: type[Activation] | None, scales: tuple[str, ...], reads_c: bool, has_bias: bool
 ) -> EpilogueFunction:

@@ -31,6 +31,7 @@ from pycutlass.plan.conv_problem import (
 )
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.options import source_of
 from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import about_c, device_of, element_of, given_scalars, needs_source, place
@@ -90,6 +91,8 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         What is written, and summed up in.
     precision : str, optional
         How float32 is multiplied: ``"float32"`` (the default), ``"tf32"`` or ``"3xtf32"``.
+    bias : tensor or TensorSpec, optional
+        A vector of one number for each channel of the result, in the place of `c`.
 
     Raises
     ------
@@ -107,6 +110,8 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
     >>> dx.operation.conv_kind.name
     'dgrad'
     """
+
+    _line = "channel"
 
     def __init__(
         self,
@@ -128,8 +133,10 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         out_dtype: Any = None,
         accumulator_dtype: Any = None,
         precision: str | None = None,
+        bias: Any = None,
     ) -> None:
         check_epilogue(epilogue)
+        c, beta = source_of(c, bias, beta, "channel")
         direction = direction_of(kind)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
         views |= {name: view_of(name, given) for name, given in (("c", c), ("out", out)) if given is not None}

@@ -12,6 +12,7 @@ from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, problem_of
+from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.kinds import Wanted, check_epilogue, check_types
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, has_scalars, source_of
@@ -82,6 +83,8 @@ class Call:
         """Copy a tensor that no kernel takes, where that is allowed, or raise."""
         tensor, view = self._taken[name], self._views[name]
         if name == "c" and view.shape is not None and len(view.shape) == 1:
+            self._taken[name] = packed_vector("bias", tensor, view, self._allow_copy)
+            self._views[name] = wrap(name, self._taken[name])
             return
         if pixel_step(name, view) is not None:
             return

@@ -13,7 +13,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.tensor import TensorView
 from pycutlass.types import ELEMENTS
 
-__all__ = ["Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "stacked"]
+__all__ = ["Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "packed_vector", "stacked"]
 
 _ACCESS = 16  # bytes of the widest access of a kernel
 
@@ -111,6 +111,13 @@ def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> 
         f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass "
         f"torch.from_dlpack({name})"
     )
+
+
+def packed_vector(name: str, tensor: Any, view: TensorView, allow_copy: bool) -> Any:
+    """Return a vector whose elements are adjacent: a copy where that is allowed, else what was given."""
+    if not allow_copy or view.shape is None or len(view.shape) != 1 or view.strides == (1,) or view.shape[0] < 2:
+        return tensor
+    return copied(name, tensor, view, view.shape)
 
 
 def maker_of(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Callable[[], Any] | None:

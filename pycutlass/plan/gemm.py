@@ -66,6 +66,8 @@ class Gemm(Plan[Candidate, _Size]):
         What is written, and summed up in.
     precision : str, optional
         How float32 is multiplied: ``"float32"`` (the default), ``"tf32"`` or ``"3xtf32"``.
+    bias : tensor or TensorSpec, optional
+        A vector of one number for each column, which is added beside `c` or alone, as `matmul` adds it.
 
     Raises
     ------

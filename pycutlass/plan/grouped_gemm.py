@@ -243,6 +243,10 @@ class GroupedGemm:
             Other types, layouts, alignments or devices than the plan is for; nothing was launched.
         """
         if xs is None:
+            if not all(given is None for given in (ws, cs, offs, bias)):
+                raise ArgumentError(
+                    "ws, cs, offs or bias is given without xs: give all, or none but out after reset_operands"
+                )
             held = self._held
             xs, ws, cs, offs, bias = (held[name] for name in ("xs", "ws", "cs", "offs", "bias"))
             out = held["out"] if out is None else out

@@ -13,10 +13,10 @@ from pycutlass.tensor import TensorView
 
 __all__ = ["KeptLaunches", "ResultForm"]
 
-#: Shapes of A for which a thread keeps launches that have memory of their own, and with them the tensors of the last
-#: run: programs alternate between few, and what is kept here is memory that the program cannot use elsewhere.
+#: Shapes of tensors for which a thread keeps launches that have memory of their own, and with them the tensors of the
+#: last run: programs alternate between few, and what is kept here is memory that the program cannot use elsewhere.
 _KEPT = 4
-#: Shapes of A for which a plan knows what D looks like.
+#: Shapes of tensors for which a plan knows what D looks like.
 _MOST_RESULTS = 256
 #: What a new D is like: a view of A without the tensor, and the shape.
 ResultForm = tuple[TensorView, tuple[int, ...]]
@@ -43,6 +43,7 @@ class KeptLaunches:
     def __init__(self, ports: tuple[str, ...]) -> None:
         self.waiting = _core.LaunchPool()
         self._ports = ports
+        self._lock = threading.Lock()
         self._results: dict[Any, ResultForm] = {}
         self._generation = generation.number
         self.forget_tensors()
@@ -51,16 +52,13 @@ class KeptLaunches:
         """Let go of all tensors."""
         self._local = threading.local()
 
-    def begin(self, a: Any) -> tuple[ResultForm | None, PlanLaunch | None]:
-        """Return what D is like for tensors like `a`, and the launch that this thread keeps for them."""
+    def begin(self, a: Any, b: Any, c: Any) -> tuple[ResultForm | None, PlanLaunch | None]:
+        """Return what D is like for tensors like these, and the launch that this thread keeps for them."""
         if self._generation != generation.number:
             self._generation = generation.number
             self.forget_tensors()
-        try:
-            key = type(a), a.shape
-            return self._results.get(key), self._of_thread.get(key)
-        except Exception:  # it has no shape, or none that can be looked for
-            return None, None
+        key = _key_of(a, b, c)
+        return (None, None) if key is None else (self._results.get(key), self._of_thread.get(key))
 
     def run_waiting(self, tensors: tuple[Any, Any, Any, Any], stream: Any, ports: Mapping[str, Any]) -> bool:
         """Compute D with a launch that waits for such tensors; False where there is none, and nothing was launched."""
@@ -92,23 +90,39 @@ class KeptLaunches:
         with_tensors : bool
             Whether it may be kept with its tensors.
         """
-        shape = getattr(tensors[0], "shape", None)  # a library may show its shape otherwise; then all is made anew
-        key = (type(tensors[0]), shape) if isinstance(shape, tuple) else None
+        key = _key_of(*tensors[:3])
         if key is not None:
-            _put(self._results, key, form, _MOST_RESULTS)
+            with self._lock:
+                _put(self._results, key, form, _MOST_RESULTS)
         if launch.call is not None:  # another one is made quickly, where it cannot wait
             if stream is not None:
                 return
             if self.waiting.keep(launch.call, (*tensors, *map(ports.get, self._ports)), chosen_in, make_result):
                 return
+        if chosen_in != generation.number:
+            return
         if with_tensors and key is not None and not launch.is_of_graph(stream):
             _put(self._of_thread, key, launch, _KEPT)
 
     @property
     def _of_thread(self) -> dict[Any, PlanLaunch]:
-        """Launches of this thread with their tensors, by type and shape of A."""
+        """Launches of this thread with their tensors, by the type of A and by shapes."""
         launches: dict[Any, PlanLaunch] = self._local.__dict__.setdefault("launches", {})
         return launches
+
+
+def _key_of(a: Any, b: Any, c: Any) -> tuple[Any, ...] | None:
+    """Return what tells runs apart: of a batch either operand may be a single matrix, and C a bias.
+
+    None where a library shows shapes otherwise, or a gradient is required, and all is made anew.
+    """
+    try:
+        shapes = a.shape, b.shape, None if c is None else c.shape
+        if any(getattr(each, "requires_grad", False) for each in (a, b, c)):
+            return None
+    except Exception:  # of whatever it is; the first launch says so
+        return None
+    return (type(a), *shapes) if all(shape is None or isinstance(shape, tuple) for shape in shapes) else None
 
 
 def _put(mapping: dict[Any, Any], key: Any, value: Any, most: int) -> None:

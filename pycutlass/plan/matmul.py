@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pycutlass import _core, cutlass
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import shape_of
+from pycutlass.integers import attribute, shape_of
+from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.kinds import Wanted, check_epilogue
 from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, has_scalars
@@ -111,7 +112,7 @@ def matmul(
     if flat is not None:  # a stack of matrices as one, as layers have it
         how = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype, "precision": precision}
         more = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "stream": stream}
-        rows = matmul(flat[0], b, c, out=flat[1], **how, **more)
+        rows = matmul(flat[0], b, c, out=flat[1], allow_copy=allow_copy, **how, **more)
         return out if out is not None else rows.view(*a.shape[:-1], rows.shape[-1])
     epilogue_inputs = named_inputs(epilogue_inputs) or None
     if plan is not None:
@@ -136,11 +137,13 @@ def matmul(
             if result is not None:
                 return result
     views = {"a": wrap("a", a), "b": wrap("b", b)}
-    c, bias, beta = _source(c, bias, beta)
+    c, bias, beta = _source(c, bias, beta, is_one_column=len(views["b"].shape or ()) == 1)
     given_c = c
     for name, tensor in (("c", c), ("bias", bias), ("out", out)):
         if tensor is not None:
             views[name] = wrap(name, tensor)
+    if bias is not None:
+        bias = packed_vector("bias", bias, views["bias"], allow_copy)
     check_gradients(views | scaled.views, "product")
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
     if scales is not None:
@@ -200,7 +203,9 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
     shape = shape_of(w) or wrap("w", w).shape
     if shape is None or len(shape) != 2:
         raise ArgumentError(f"w must be a matrix of (out, in), got shape {shape}")
-    if not hasattr(w, "T"):
+    turned = attribute(w, "T")
+    if turned is None:
+        wrap("w", w)  # which says what is wrong with a sparse one
         raise ArgumentTypeError(
             f"w is a {type(w).__name__}, which has no transposed view: pass np.from_dlpack(w), torch.from_dlpack(w) or "
             f"cupy.from_dlpack(w)"
@@ -209,16 +214,19 @@ def linear(x: Any, w: Any, bias: Any = None, activation: Any = None, **options: 
         if options.get("epilogue") is not None:
             raise ArgumentError("activation and epilogue are both given: write the activation into the epilogue")
         options["epilogue"] = activation
-    return matmul(x, w.T, bias=bias, **options)
+    return matmul(x, turned, bias=bias, **options)
 
 
-def _source(c: Any, bias: Any, beta: Any) -> tuple[Any, Any, Any]:
-    """Return C and a bias beside it, and beta: a bias alone is a C that is a vector."""
+def _source(c: Any, bias: Any, beta: Any, is_one_column: bool) -> tuple[Any, Any, Any]:
+    """Return C and a bias beside it, and beta: a bias alone is a C that is a vector.
+
+    Where B is a vector, a C that is a vector has a number for each row, and a bias is one number.
+    """
     if bias is not None:
         shape = wrap("bias", bias).shape
         if shape is None or len(shape) != 1:
             raise ArgumentError(f"bias must be a vector of one number for each column, got shape {shape}")
-    if c is None:
+    if c is None and not is_one_column:
         c, bias = bias, None
     if c is not None and is_number(beta, 0) and len(wrap("c", c).shape or ()) == 1:
         beta = 1

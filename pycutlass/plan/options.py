@@ -11,7 +11,8 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.integers import shape_of
 from pycutlass.plan.readings import is_number
-from pycutlass.tensor import TensorView, wrap
+from pycutlass.spec import view_of
+from pycutlass.tensor import TensorView
 
 __all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "has_scalars", "source_of"]
 
@@ -73,11 +74,11 @@ def source_of(c: Any, bias: Any, beta: Any, channels: str) -> tuple[Any, Any]:
                 "c and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
                 "function, with a parameter of Row, and pass it in epilogue_inputs"
             )
-        shape = wrap("bias", bias).shape
+        shape = view_of("bias", bias).shape
         if shape is None or len(shape) != 1:
             raise ArgumentError(f"bias must be a vector of one number for each {channels}, got shape {shape}")
         c = bias
-    if c is not None and is_number(beta, 0) and len(wrap("c", c).shape or ()) == 1:
+    if c is not None and is_number(beta, 0) and len(view_of("c", c).shape or ()) == 1:
         beta = 1
     return c, beta
 
@@ -87,10 +88,9 @@ def check_gradients(views: Mapping[str, TensorView], what: str) -> None:
     asking = [name for name, view in views.items() if view.requires_grad]
     is_enabled = imported("torch", "is_grad_enabled")
     if asking and callable(is_enabled) and is_enabled():
-        names = ", ".join(asking)
+        names = f"{asking[0]} requires" if len(asking) == 1 else f"{', '.join(asking)} require"
         raise ArgumentError(
-            f"{names} require a gradient, and the {what} has none: pass {asking[0]}.detach(), or call it under "
-            f"torch.no_grad()"
+            f"{names} a gradient, and the {what} has none: pass {asking[0]}.detach(), or call it under torch.no_grad()"
         )
 
 

@@ -17,6 +17,7 @@ from pycutlass.plan.constants import Constants, constants_of, present_or_named
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.model import Model
 from pycutlass.plan.predicted import Predicted, Ranked
+from pycutlass.types import ELEMENTS
 
 __all__ = ["Ranked", "pick", "ranking", "refused", "remedy_of", "where_planned"]
 
@@ -204,10 +205,24 @@ def remedy_of(kind: GemmKind) -> str:
             ". Elements of K must be adjacent in A and B of 8-bit floats: A by rows, and B by columns, as w.T of "
             "weights by rows"
         )
+    if any(operand.type.short == "u8" for operand in (kind.A, kind.B)):
+        return (
+            ". Only Hopper-native kernels multiply uint8, on compute capability 9.0: elements of K must be adjacent in "
+            "A and B, as in w.T of weights by rows, and lines multiples of 4 bytes. Elsewhere pass int8 or float16"
+        )
     if kind.C.layout is not kind.D.layout:
         return ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both"
     if kind.is_full_f32 and kind.epilogue.is_tree:
         return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+    if kind.A.type.short == "s8" and not kind.A.is_row_major and kind.B.is_row_major:
+        return (
+            ". Elements of K must be adjacent in A or B of int8: A by rows, or B by columns, as w.T of weights by rows"
+        )
+    written = ["f64"] if kind.A.type.short == "f64" else ["f16", "bf16", "f32", "s8"]
+    written += ["s32"] if kind.A.type.is_integer else []
+    if kind.D.type.short not in written:
+        named = ", ".join(each.name for each in ELEMENTS if each.short in written)
+        return f". Kernels of {kind.A.type} write {named}, and none writes {kind.D.type} here: pass another out_dtype"
     return ""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import real
+from pycutlass.integers import real, shape_of
 from pycutlass.plan.composed import composed
 from pycutlass.plan.forms import as_strided, stacked
 from pycutlass.plan.readings import element_of, place
@@ -54,7 +54,7 @@ class Scales:
             raise ArgumentTypeError(f"scales must be a pair, (scale_a, scale_b), got {shown(given)}")
         factor, tensors, views = 1.0, list(given), {}
         for index, (name, value) in enumerate(zip(_NAMES, given, strict=True)):
-            if isinstance(value, bool) or value is None:
+            if isinstance(value, bool | np.bool_) or value is None:
                 raise ArgumentTypeError(f"{name} must be a number or a tensor, got {shown(value)}: 1.0 has no effect")
             if isinstance(value, int | float | np.generic):
                 number = real(value)
@@ -69,16 +69,17 @@ class Scales:
         """Return alpha times the scales that are numbers."""
         if self.factor == 1.0:
             return alpha
-        if not isinstance(alpha, int | float):
+        number = None if shape_of(alpha) else real(alpha)
+        if number is None:
             raise ArgumentTypeError(f"alpha must be a number where scales are numbers, got {shown(alpha)}")
-        return alpha * self.factor
+        return number * self.factor
 
     def check_output(self, out: Element) -> None:
         """Raise ArgumentError for a result that has no fractions, unless it is limited to 8 bits."""
         if out.is_integer and not out.is_byte:
             raise ArgumentError(
                 f"scales make fractions of the product, and the result is of {out.dtype_name}: pass "
-                f"out_dtype='float32' or 'bfloat16'"
+                f"out_dtype=cutlass.float32 or cutlass.bfloat16"
             )
 
     def epilogue(
@@ -170,6 +171,8 @@ def _placed(
             alone += f", behind the batch {product.batch}"
         raise ArgumentError(f"{name} must be one number, or one for each {of}, of shape {alone}; got {shape}")
     as_one = is_folded or not lead
+    if _count(view) == 0:  # whose strides say nothing
+        return ((0,), (1,), False) if as_one else ((0, line), (line, 1), False)
     found = stacked((*lead, line), (*steps, step)) if as_one else stacked(lead, steps)
     if found is None or (found[1] if as_one else step) != 1:
         raise ArgumentError(f"{name} of shape {shape} has strides {strides}, and must be contiguous: pass a copy")

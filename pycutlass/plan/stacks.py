@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.forms import as_strided, copied, form_of, new_tensor, stacked
+from pycutlass.plan.forms import as_strided, copied, form_of, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
@@ -133,7 +133,7 @@ class Product:
             if not any(steps):  # of which one matrix is for all
                 shape, strides = shape[-2:], strides[-2:]
             made = copied(name, _reshaped(name, tensor, view, shape, strides), view, whole)
-            return made.reshape((-1, rows, columns)) if len(whole) > 3 or (len(whole) == 3) else made
+            return made if len(whole) == 2 else made.reshape((math.prod(batch), rows, columns))
         if taken == (view.shape, view.strides) and view.library != "dlpack":
             return tensor
         return as_strided(name, tensor, view, *taken)
@@ -149,10 +149,10 @@ class Product:
         """Return C as a plan takes it: a vector as it is."""
         view = self._views["c"]
         shape = _shape("c", view)
-        if len(shape) == 1 and not any(self.is_vector):
+        if len(shape) == 1 and not self.is_vector[1] and (not self.is_vector[0] or shape != self.shape):
             if shape != (self.columns,):
                 raise ArgumentError(f"a bias has one number for each of {self.columns} columns, got shape {shape}")
-            return c
+            return packed_vector("c", c, view, self._allow_copy)
         if shape != self.shape:
             raise ArgumentError(f"c must have the shape of the product, {self.shape}, or be a bias; got {shape}")
         if any(self.is_vector):

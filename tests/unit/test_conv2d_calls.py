@@ -307,7 +307,7 @@ def test_strides_and_dilations_together_as_the_message_says() -> None:
 
 def test_gradients_would_be_lost() -> None:
     w = W.clone(memory_format=torch.preserve_format).requires_grad_(True)
-    with pytest.raises(ArgumentError, match=r"w require a gradient, and the convolution has none: pass w\.detach"):
+    with pytest.raises(ArgumentError, match=r"w requires a gradient, and the convolution has none: pass w\.detach"):
         pycutlass.conv2d(X, w)
     with torch.no_grad():
         assert pycutlass.conv2d(X, w).shape == (2, 12, 4, 3)

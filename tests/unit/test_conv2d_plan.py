@@ -251,3 +251,20 @@ def test_a_plan_of_specs_takes_tensors_of_torch() -> None:
     assert got.shape == (2, 8, 4, 4)
     assert got.is_contiguous(memory_format=torch.channels_last)
     np.testing.assert_allclose(got.permute(0, 2, 3, 1).numpy(), exact(X, W), atol=1e-4)
+
+
+def test_a_plan_is_made_with_a_bias() -> None:
+    bias = np.arange(8, dtype=np.float32)
+    for plan in (pycutlass.Conv2d(X, W, bias=bias), pycutlass.Conv2d(X, W, bias), pycutlass.Conv2d(X, W, bias, beta=1)):
+        for _ in range(2):
+            np.testing.assert_allclose(plan.run(X, W, bias=bias), exact(X, W) + bias, atol=1e-4)
+            for other in (np.ones((2, 4, 4, 8), np.float32), np.ones(256, np.float32), np.ones(7, np.float32)):
+                with pytest.raises(ArgumentError, match=r"bias.* channel"):
+                    plan.run(X, W, bias=other)
+    with pytest.raises(ArgumentError, match="c and bias are both given"):
+        pycutlass.Conv2d(X, W, np.ones((2, 4, 4, 8), np.float32), beta=1, bias=bias)
+    of_specs = pycutlass.Conv2d(X, W, bias=pycutlass.TensorSpec((8,), "float32"))
+    np.testing.assert_allclose(of_specs.run(X, W, bias=bias), exact(X, W) + bias, atol=1e-4)
+    every_second = np.arange(16, dtype=np.float32)[::2]
+    got = pycutlass.conv2d(X, W, bias=every_second, allow_copy=True)
+    np.testing.assert_allclose(got, exact(X, W) + every_second, atol=1e-4)

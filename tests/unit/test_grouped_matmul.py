@@ -349,7 +349,7 @@ def test_tensors_of_torch() -> None:
         got[:7], torch._grouped_mm(xs.bfloat16(), ws.bfloat16(), offs).float()[:7], atol=0.2, rtol=0.1
     )
     wrong = {"offs": offs.long().tolist(), "bias": torch.randn(3, 16, requires_grad=True)}
-    with pytest.raises(ArgumentError, match=r"bias\[0\].*require a gradient"):
+    with pytest.raises(ArgumentError, match=r"bias\[0\] requires a gradient"):
         pycutlass.grouped_matmul(xs, ws, **wrong)
     parameters = [each.clone().requires_grad_(True) for each in ws]
     with pytest.raises(ArgumentError, match=r"ws\[0\]\.detach"):

@@ -279,3 +279,11 @@ def test_without_a_gpu_a_target_may_be_named(target: str, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(plan(x, w, offs=[0, 128]), np.full((128, 256), 64, np.float16))
     by_rows = pycutlass.GroupedGemm(x, np.ones((2, 64, 256), np.float16), offs=[100, 128])
     assert not by_rows.operation.is_sm90, "Hopper-native groups take ws by columns alone"
+
+
+def test_tensors_without_xs_are_refused(plan: pycutlass.GroupedGemm) -> None:
+    plan.reset_operands(XS, WS)
+    for given in ({"ws": WS}, {"cs": WS}, {"offs": OFFS}, {"bias": W[0]}):
+        with pytest.raises(ArgumentError, match="without xs"):
+            plan.run(**given)
+    check(plan.run(), EXACT)

@@ -294,3 +294,28 @@ def test_a_kind_without_kernels_says_what_to_change() -> None:
     with pytest.raises(ArgumentError, match="precision='3xtf32'"):
         pycutlass.matmul(a, b, epilogue=times)
     np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision="3xtf32"), 8)
+
+
+def test_a_stack_of_torch_permits_copies_of_what_it_is_multiplied_with() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.randn(2, 3, 8), torch.randn(16, 10)[::2, ::2]
+    with pytest.raises(ArgumentError, match="allow_copy"):
+        pycutlass.matmul(a, b)
+    torch.testing.assert_close(pycutlass.matmul(a, b, allow_copy=True), a @ b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_batches_without_a_sum_are_copied_too(columns: int) -> None:
+    """A batch that has no common step is copied, also where it has no elements."""
+    a, b = np.ones((3, 2, 5, 8), np.float32)[..., :0], np.ones((2, 8, columns), np.float32)[:, :0]
+    assert np.array_equal(pycutlass.matmul(a, b, allow_copy=True), a @ b)
+
+
+def test_weights_that_have_no_transposed_view() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.randn(4, 8), torch.eye(8)
+    with pytest.warns(UserWarning, match="beta"):
+        compressed = w.to_sparse_csr()
+    for sparse in (w.to_sparse(), compressed):
+        with pytest.raises(ArgumentTypeError, match="must be a dense tensor"):
+            pycutlass.linear(x, sparse)

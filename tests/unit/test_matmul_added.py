@@ -264,7 +264,7 @@ def test_scales_that_are_refused(message: str, scales: Any) -> None:
 def test_what_else_is_refused_of_scales() -> None:
     a, b = integers(M, K), integers(N, K).T
     for call, word in (
-        (lambda: pycutlass.matmul(a, b, scales=(0.5, 2), out_dtype=cutlass.int32), "out_dtype='float32'"),
+        (lambda: pycutlass.matmul(a, b, scales=(0.5, 2), out_dtype=cutlass.int32), "out_dtype=cutlass.float32"),
         (lambda: pycutlass.matmul(a, b, scales=(positive(M), 2), out=np.empty((M, N), np.int32)), "int32"),
         (lambda: pycutlass.matmul(A, B, scales=(positive(M), 1), epilogue=OWN), "scales and the epilogue"),
         (lambda: pycutlass.matmul(A, B, scales=(1, 1), plan=pycutlass.Gemm(A, B)), "scales and a plan"),
@@ -281,7 +281,85 @@ def test_what_else_is_refused_of_scales() -> None:
 def test_scales_that_require_a_gradient_or_are_elsewhere_are_refused() -> None:
     torch = pytest.importorskip("torch")
     a, b = torch.randn(M, K), torch.randn(K, N)
-    with pytest.raises(ArgumentError, match=r"scales\[0\] require a gradient"):
+    with pytest.raises(ArgumentError, match=r"scales\[0\] requires a gradient"):
         pycutlass.matmul(a, b, scales=(torch.rand(M, requires_grad=True), 1.0))
     with pytest.raises(ArgumentTypeError, match="meta"):
         pycutlass.matmul(a, b, scales=(torch.rand(M, device="meta"), 1.0))
+
+
+def test_a_bias_of_a_product_with_a_vector_is_one_number() -> None:
+    a, x = random(M, K), random(K)
+    close(pycutlass.matmul(a, x, bias=np.full(1, 2, np.float32)), product(a, x) + 2)
+    c = random(M)
+    close(pycutlass.matmul(a, x, c), product(a, x) + c)
+    with pytest.raises(ArgumentError, match="bias has one number for each of 1 columns"):
+        pycutlass.matmul(a, x, bias=c)
+
+
+def test_a_bias_of_a_vector_times_a_stack() -> None:
+    x, b, bias = random(K), random(3, K, N), random(N)
+    for given in ({"bias": bias}, {"c": bias}, {"c": np.zeros((3, N), np.float32), "beta": 1, "bias": bias}):
+        close(pycutlass.matmul(x, b, **given), product(x, b) + bias)
+    with pytest.raises(ArgumentError, match=f"a bias has one number for each of {N} columns"):
+        pycutlass.matmul(x, b, bias=bias[1:])
+
+
+@pytest.mark.parametrize("beside_c", [False, True])
+def test_a_strided_bias_is_copied_where_that_is_allowed(beside_c: bool) -> None:
+    a, b, every_second = random(M, K), random(K, N), random(2 * N)[::2]
+    given: dict[str, Any] = {"c": random(M, N), "beta": 1} if beside_c else {}
+    exact = product(a, b) + every_second + given.get("c", 0)
+    close(pycutlass.matmul(a, b, bias=every_second, allow_copy=True, **given), exact)
+    with pytest.raises(PyCutlassError, match="contiguous"):
+        pycutlass.matmul(a, b, bias=every_second, **given)
+
+
+@pytest.mark.parametrize("alpha", [np.float32(2), np.int64(2), True, 0.5])
+def test_alpha_is_any_number_beside_scales_that_are_numbers(alpha: Any) -> None:
+    a, b = random(M, K), random(K, N)
+    close(pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5)), float(alpha) * 1.5 * product(a, b))
+
+
+def test_alpha_that_is_no_number_beside_scales() -> None:
+    a, b = random(M, K), random(K, N)
+    for alpha in ("2", None, 2j, np.ones(2)):
+        with pytest.raises(ArgumentTypeError, match="alpha must be a number"):
+            pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5))
+    with pytest.raises(ArgumentError, match="beyond float64"):
+        pycutlass.matmul(a, b, alpha=10**400, scales=(3, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((0, 8), (8, 5)), ((3, 8), (8, 0)), ((0, 0), (0, 0)), ((2, 0, 8), (8, 5)), ((0, 3, 8), (8, 5))]
+)
+def test_scales_of_a_product_without_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    scales = np.ones(a[:-1], np.float32), np.ones(b[-1], np.float32)
+    got = pycutlass.matmul(np.ones(a, np.float32), np.ones(b, np.float32), scales=scales)
+    assert got.shape == (*a[:-1], b[-1])
+
+
+def test_uint8_says_which_kernels_multiply_it() -> None:
+    a, b = np.ones((M, K), np.uint8), np.ones((K, N), np.uint8)
+    with pytest.raises(ArgumentError, match=r"Only Hopper-native kernels multiply uint8.*pass int8"):
+        pycutlass.matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "words"),
+    [
+        (np.float16, cutlass.float64, "float16 write float32, float16, bfloat16, int8, and none writes cutlass"),
+        (np.float64, cutlass.float32, r"float64 write float64, and none writes cutlass\.float32"),
+        (np.int8, cutlass.float64, "int8 write float32, float16, bfloat16, int32, int8, and none"),
+    ],
+)
+def test_results_that_no_kernel_writes(dtype: Any, out_dtype: Any, words: str) -> None:
+    a, b = np.ones((M, K), dtype), np.ones((N, K), dtype).T
+    with pytest.raises(ArgumentError, match=words):
+        pycutlass.matmul(a, b, out_dtype=out_dtype)
+
+
+def test_int8_with_adjacent_elements_of_k_in_neither_operand() -> None:
+    a, b = integers(K, M).T, integers(K, N)
+    with pytest.raises(ArgumentError, match="Elements of K must be adjacent in A or B of int8"):
+        pycutlass.matmul(a, b)
+    assert np.array_equal(pycutlass.matmul(a, integers(N, K).T).shape, (M, N))

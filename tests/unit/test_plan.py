@@ -187,3 +187,80 @@ def test_a_plan_is_tuned_as_problems_are(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("pycutlass.tuning.tune", lambda *given, **options: [asked.append((given, options)) or 7])
     assert plan.tune(5.0, most_candidates=3) == 7
     assert asked == [((plan, 5.0), {"most_candidates": 3})]
+
+
+def test_a_run_is_refused_however_many_came_before() -> None:
+    """What is kept of earlier runs takes nothing that a first run would refuse."""
+    bias = random(4)
+    with_bias = pycutlass.Gemm(A, B, bias=bias)
+    batched = pycutlass.Gemm(np.stack([A, A]), B)
+    for _ in range(2):
+        np.testing.assert_allclose(with_bias.run(A, B, bias=bias), A @ B + bias, atol=1e-5)
+        for other in (random(16, 4), random(64), random(4, 1), random(1, 4), random(16)):
+            with pytest.raises(ArgumentError, match="bias"):
+                with_bias.run(A, B, bias=other)
+            with pytest.raises(ArgumentError, match="bias"):
+                with_bias.run_once(A, B, None, np.empty((16, 4), np.float32), bias=other)
+        assert batched.run(A, np.stack([B, B])).shape == (2, 16, 4)
+        with pytest.raises(ArgumentError, match="no batch"):
+            batched.run(A, B)
+
+
+def test_tensors_without_a_are_refused(plan: pycutlass.Gemm) -> None:
+    plan.reset_operands(A, B)
+    for given in ({"b": B}, {"c": B}):
+        with pytest.raises(ArgumentError, match="without a"):
+            plan.run(**given)
+    np.testing.assert_allclose(plan.run(), A @ B, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [[1], 3, {1: A}])
+def test_epilogue_inputs_must_be_a_mapping(plan: pycutlass.Gemm, inputs: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="epilogue_inputs must be a mapping"):
+        plan.run(A, B, epilogue_inputs=inputs)
+    np.testing.assert_allclose(plan.run(A, B, epilogue_inputs=None), A @ B, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_threads_may_run_more_shapes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycutlass.plan.kept._MOST_RESULTS", 2)
+    plan, failed = pycutlass.Gemm(A, B), []
+
+    def work(seed: int) -> None:
+        try:
+            for rows in np.random.default_rng(seed).integers(1, 17, 40):
+                np.testing.assert_allclose(plan.run(A[:rows], B), A[:rows] @ B, atol=1e-5)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_a_launch_that_is_kept_longer_than_the_form_of_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycutlass.plan.kept._MOST_RESULTS", 1)
+    plan = pycutlass.Gemm(A, B)
+    first = plan.run(A[:3], B)
+    plan.run(A[:5], B)
+    again = plan.run(2 * A[:3], B)
+    np.testing.assert_allclose(first, A[:3] @ B, atol=1e-5)
+    np.testing.assert_allclose(again, 2 * A[:3] @ B, atol=1e-5)
+
+
+def test_tensors_that_require_a_gradient_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    a, b, c = torch.from_numpy(A), torch.from_numpy(B), torch.ones(16, 4)
+    plan = pycutlass.Gemm(a, b, c, beta=1)
+    for _ in range(2):
+        torch.testing.assert_close(plan.run(a, b, c), a @ b + c, atol=1e-5, rtol=1e-5)
+        for role, name in enumerate("abc"):
+            given = [each.clone().requires_grad_(index == role) for index, each in enumerate((a, b, c))]
+            with pytest.raises(ArgumentError, match=rf"{name} requires a gradient.*{name}\.detach"):
+                plan.run(*given)
+            with pytest.raises(ArgumentError, match=rf"{name} requires a gradient"):
+                plan.run_once(*given, torch.empty(16, 4))
+            with torch.no_grad():
+                torch.testing.assert_close(plan.run(*given), a @ b + c, atol=1e-5, rtol=1e-5)
