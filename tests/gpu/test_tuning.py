@@ -12,7 +12,7 @@ from pycutlass.trials import Database
 from pycutlass.tuning import TuningOptions, problem_of, tune
 from pycutlass.tuning.compiling import compiled
 from pycutlass.tuning.measuring import ChildMeasurer, FailedError
-from pycutlass.tuning.problem import considered
+from pycutlass.tuning.problems import considered
 
 pytestmark = pytest.mark.slow
 

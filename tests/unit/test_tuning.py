@@ -22,7 +22,7 @@ from pycutlass.tuning import Problem, TuningOptions, TuningReport, compile_candi
 from pycutlass.tuning.files import DTYPES, problem_of, read_problems
 from pycutlass.tuning.known import Known
 from pycutlass.tuning.options import seconds_of
-from pycutlass.tuning.problem import considered, problems_of, with_options
+from pycutlass.tuning.problems import considered, problems_of, with_options
 from pycutlass.tuning.progress import described, remaining, shown_progress
 from pycutlass.tuning.tuner import _compiling, tune_problem
 
