@@ -1,0 +1,299 @@
+"""Convolutions and groups in the tuner: problems of plans, races and reports, and the bench on a stand-in driver."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import fake_gpu
+import numpy as np
+import pytest
+from tuned import GPU, MACHINE, Instantly, Noisy
+
+import pycutlass
+from pycutlass import cutlass, reference
+from pycutlass.device import Device
+from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.trials import Database
+from pycutlass.tuning import Conv2dProblem, GroupProblem, TuningOptions, TuningReport
+from pycutlass.tuning.known import Known
+from pycutlass.tuning.problems import considered, problems_of, with_options
+from pycutlass.tuning.race import Contestant
+from pycutlass.tuning.tuner import tune_problem
+
+SPEC = pycutlass.TensorSpec
+A100 = Device(0, "NVIDIA A100", 80, 108)
+DIRECTIONS: dict[str, tuple[Any, Any, Any]] = {  # a, b and the size of a gradient, of a 3x2 filter with stride 2
+    "fprop": ((3, 9, 8, 8), (16, 3, 2, 8), None),
+    "dgrad": ((3, 5, 5, 16), (16, 3, 2, 8), (3, 9, 8, 8)),
+    "wgrad": ((3, 5, 5, 16), (3, 9, 8, 8), (16, 3, 2, 8)),
+}
+
+
+def conv(kind: str = "fprop", dtype: str = "float16", groups: int = 1, **options: Any) -> pycutlass.Conv2d:
+    a, b, result = DIRECTIONS[kind]
+    c = 8 // groups
+    b, result = ((*b[:3], c), result) if kind != "wgrad" else (b, (*result[:3], c))
+    specs = SPEC(a, dtype), SPEC(b, dtype)
+    return pycutlass.Conv2d(*specs, kind=kind, result_size=result, padding=1, stride=2, groups=groups, **options)
+
+
+def group(*rows: int, dtype: str = "float16") -> pycutlass.GroupedGemm:
+    return pycutlass.GroupedGemm([SPEC((each, 64), dtype) for each in rows], [SPEC((64, 128), dtype)] * len(rows))
+
+
+def test_plans_of_all_families_are_problems() -> None:
+    plans = [conv(), conv("dgrad"), conv("wgrad", groups=2), group(5, 0, 30)]
+    problems = problems_of(plans)
+    assert [type(each) for each in problems] == [Conv2dProblem] * 3 + [GroupProblem]
+    assert pickle.loads(pickle.dumps(problems)) == problems
+    assert len({*problems, *problems_of(plans)}) == 4
+    for problem in problems:
+        assert considered(problem, TuningOptions(most_candidates=3), A100)
+        assert problems_of(problem) == [problem]
+
+
+def test_what_a_convolution_computes_and_moves() -> None:
+    problem = problems_of(conv(groups=2))[0]
+    assert problem.operations == 2 * (3 * 5 * 5) * 16 * (3 * 2 * 4)
+    assert problem.bytes == 2 * (3 * 9 * 8 * 8 + 16 * 3 * 2 * 4 + 3 * 5 * 5 * 16)
+    assert problem.name == "fprop 3x9x8x8 by 16 of 3x2, stride 2, padding 1, 2 groups, f16 x f16 -> f16"
+
+
+def test_what_a_group_computes_and_moves_is_what_is_measured() -> None:
+    problem = problems_of(group(*[64] * 5))[0]
+    assert isinstance(problem, GroupProblem) and problem.measured_sizes == ((64, 128, 64),) * 5
+    assert problem.operations == 5 * 2 * 64 * 128 * 64
+    assert problem.bytes == 5 * 2 * (64 * 64 + 64 * 128 + 64 * 128)
+    spread = problems_of(group(*range(1, 64)))[0]
+    assert isinstance(spread, GroupProblem)
+    rows = [m for m, _, _ in spread.measured_sizes]
+    assert len(rows) == 64 and len(set(rows)) == 8 and sum(rows) / 64 == pytest.approx(32, rel=0.1)
+
+
+def test_measured_sizes_are_as_aligned_as_the_kind() -> None:
+    xs = [SPEC((rows, 64), "float16", (1, rows)) for rows in (8, 48, 24)]
+    plan = pycutlass.GroupedGemm(xs, [SPEC((64, 128), "float16")] * 3)
+    assert plan.kind.A.layout is cutlass.ColumnMajor and plan.kind.A.alignment == 8
+    problem = problems_of(plan)[0]
+    assert isinstance(problem, GroupProblem)
+    assert all(m % 8 == 0 for m, _, _ in problem.measured_sizes)
+    assert considered(problem, TuningOptions(), A100)
+
+
+def test_problems_that_are_none() -> None:
+    kind, size = conv().kind, conv().problem_size
+    size.N = 0
+    with pytest.raises(ArgumentError, match="operand without elements: there is nothing to measure"):
+        Conv2dProblem(kind, size)
+    with pytest.raises(ArgumentTypeError, match=r"problem_size must be a cutlass\.conv\.Conv2dProblemSize, got \(1"):
+        Conv2dProblem(kind, (1, 2))
+    with pytest.raises(ArgumentTypeError, match=r"kind must be a pycutlass\.plan\.Conv2dKind"):
+        Conv2dProblem(group(3).kind, conv().problem_size)
+    kind = group(3).kind
+    for sizes, error, said in (
+        ([], ArgumentError, "no product of the group has elements"),
+        ([(0, 8, 8)], ArgumentError, "no product of the group has elements"),
+        ("abc", ArgumentTypeError, "sizes must be a list"),
+        (3, ArgumentTypeError, "sizes must be a list"),
+        ([(1, 2)], ArgumentTypeError, r"sizes\[0\] must be three integers"),
+        ([(1, 2, 3), (1, 2, -3)], ArgumentError, r"sizes\[1\] must have M, N and K from 0"),
+    ):
+        with pytest.raises(error, match=said):
+            GroupProblem(kind, sizes)
+    with pytest.raises(ArgumentError, match="axis must be 0 for M, 1 for N or 2 for K, got 3"):
+        GroupProblem(kind, [(8, 8, 8)], 3)
+
+
+def test_the_problem_of_a_plan_does_not_change_with_what_the_user_has() -> None:
+    size = conv().problem_size
+    problem = Conv2dProblem(conv().kind, size)
+    size.N = 77
+    assert problem.problem_size.N == 3
+
+
+@pytest.mark.parametrize("plan", [conv(dtype="float32", precision="3xtf32"), conv("wgrad", "float32")])
+def test_one_tf32_product_is_what_plans_of_tf32_have(plan: pycutlass.Conv2d) -> None:
+    problem = problems_of(plan)[0]
+    once = with_options(problem, TuningOptions(use_3xtf32=False))
+    if plan.kind.is_full_f32:
+        assert once is problem
+        return
+    assert once.record() == problems_of(conv(dtype="float32", precision="tf32"))[0].record()
+    assert considered(once, TuningOptions(), A100)
+
+
+@pytest.mark.parametrize("plan", [conv(), conv("wgrad"), group(9, 64, 300)], ids=["fprop", "wgrad", "group"])
+def test_a_race_is_reported_and_kept(plan: Any, tmp_path: Any) -> None:
+    database, options, problem = (
+        Database(tmp_path / "trials.db"),
+        TuningOptions(most_candidates=3),
+        problems_of(plan)[0],
+    )
+    measurer = Noisy([30.0, 10.0, 20.0])
+
+    def tuned(times: Noisy) -> Any:
+        contestants = [Contestant(*each) for each in considered(problem, options, GPU)]
+        known, until = Known(database, MACHINE, options), time.monotonic() + 20
+        return tune_problem(
+            problem, contestants, GPU, options, until, known, measurer=lambda *_: times, compiling=Instantly
+        )
+
+    report = tuned(measurer)
+    best = considered(problem, options, GPU)[1][0]
+    assert report.best == best and measurer.asked
+    kept = database.best(problem.record(), MACHINE)
+    assert kept is not None and kept.time == pytest.approx(report.measured[0].median)
+    assert report.title.startswith(f"{problem.name} on NVIDIA H200")
+    assert report.gflops(report.measured[0]) == pytest.approx(problem.operations / report.measured[0].median / 1e3)
+    assert 0 < report.roofline(report.measured[0]) < 1
+    assert best.name in str(TuningReport((report,)))
+    again = Noisy([1.0, 1.0, 1.0])
+    assert tuned(again).best == best and not again.asked
+    database.close()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_the_reference_of_a_convolution_is_its_reference(direction: str, groups: int, share: float) -> None:
+    """The part that is checked is that of the whole, which another function computes."""
+    plan = conv(direction, "float32", groups)
+    work, random = problems_of(plan)[0].work(), np.random.default_rng(0)
+    ((of_a, of_b, of_d),) = work.shapes
+    a, b = (random.standard_normal(shape).astype(np.float32) for shape in (of_a, of_b))
+    part = work.part(plan.candidate, 0, a, b, share)
+    whole = reference.conv2d(plan.operation, plan.problem_size, a, b, None, exact=True)
+    assert whole.shape == of_d
+    np.testing.assert_allclose(part.sums, whole[part.places], rtol=1e-12, atol=1e-12)
+    assert len(part.sums) == (of_d[0] if share else 8 if direction == "wgrad" else 1)
+
+
+_CONV = """
+from pycutlass import cutlass, timing
+from pycutlass.plan import Conv2dCandidate, Conv2dKind
+from pycutlass.tuning import Conv2dProblem, GroupProblem, TuningOptions
+from pycutlass.tuning.bench import GpuBench
+from pycutlass.tuning.measuring import WrongResultError
+timing._LEAST_FLUSHED_BYTES = 3000
+operation = fprop()
+math = operation.tile_description.math_instruction
+
+def bench(groups=1, **options):
+    kind = Conv2dKind(operation.conv_kind, operation.A, operation.B, operation.C, math.element_a, math.element_b,
+                      math.element_accumulator, math.math_operation, operation.epilogue_functor, groups > 1)
+    size = cutlass.conv.Conv2dProblemSize(N=2, H=5, W=6, C=4, K=6, R=3, S=2, groups=groups)
+    return GpuBench(Conv2dProblem(kind, size), TuningOptions(**options))
+
+def artifacts_of(candidate):
+    return [dict(each.artifacts) for each in candidate.kernels]
+
+def wrong(made, candidate, *words):
+    try:
+        made.prepare(0, candidate, artifacts_of(candidate), True)
+    except WrongResultError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError("not seen")
+"""
+
+_GROUP = """
+from pycutlass import timing
+from pycutlass.plan import GemmKind, GroupCandidate
+from pycutlass.tuning import GroupProblem, TuningOptions
+from pycutlass.tuning.bench import GpuBench
+from pycutlass.tuning.measuring import WrongResultError
+timing._LEAST_FLUSHED_BYTES = 3000
+
+def bench(sizes, mode="device", **options):
+    operation = group(mode)
+    math = operation.tile_description.math_instruction
+    kind = GemmKind(operation.A, operation.B, operation.C, operation.C, math.element_a, math.element_b,
+                    math.element_accumulator, math.math_operation, operation.epilogue_functor)
+    return GpuBench(GroupProblem(kind, sizes), TuningOptions(**options)), GroupCandidate(operation)
+"""
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_right_convolution_is_measured(groups: int) -> None:
+    """Of channels in groups there is a launch for each, on parts of the same memory."""
+    fake_gpu.run(f"""{_CONV}
+made = bench({groups})
+candidate = Conv2dCandidate(operation, is_by_group={groups > 1})
+made.prepare(0, candidate, artifacts_of(candidate), True)
+times = made.measure(0)
+assert len(times) == 3 and all(abs(time - 5 * {groups}) < 0.2 for time in times), times
+""")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_split_k_of_a_convolution_is_measured_with_its_reduction(groups: int) -> None:
+    fake_gpu.run(f"""{_CONV}
+made = bench({groups})
+split = Conv2dCandidate(operation, 2, True, {groups > 1})
+split.__dict__["reduction"] = reduction(operation, 30, 6 // {groups})
+made.prepare(0, split, artifacts_of(split), True)
+times = made.measure(0)
+assert all(abs(time - 10 * {groups}) < 0.2 for time in times), times
+""")
+
+
+def test_a_wrong_convolution_is_seen() -> None:
+    fake_gpu.run(f"""{_CONV}
+made, candidate = bench(), Conv2dCandidate(operation)
+made._b._drawn = {{shape: values + np.float32(0.01) for shape, values in made._b._drawn.items()}}
+wrong(made, candidate, "elements that were checked are wrong, the first at (")
+made = bench()
+made._launch = lambda candidate: lambda: None
+wrong(made, candidate, "360 of 360 elements", "nan instead of")
+""")
+
+
+@pytest.mark.parametrize("mode", ["device", "host"])
+def test_a_right_group_is_measured(mode: str) -> None:
+    fake_gpu.run(f"""{_GROUP}
+made, candidate = bench([(5, 6, 7), (9, 6, 7), (0, 6, 7), (3, 2, 4)], "{mode}")
+assert len(made._work.shapes) == 3
+made.prepare(0, candidate, [dict(candidate.operation.artifacts)], True)
+times = made.measure(0)
+assert len(times) == 3 and all(abs(time - 5) < 0.2 for time in times), times
+""")
+
+
+def test_a_wrong_product_of_a_group_is_seen() -> None:
+    """Operands of one shape differ, so that one product in the place of another is wrong."""
+    fake_gpu.run(f"""{_GROUP}
+made, candidate = bench([(8, 6, 7)] * 3)
+artifacts = [dict(candidate.operation.artifacts)]
+made.prepare(0, candidate, artifacts, True)
+made._B[1], made._B[2] = made._B[2], made._B[1]
+try:
+    made.prepare(0, candidate, artifacts, True)
+except WrongResultError as error:
+    assert "elements of problem 1 that were checked are wrong" in str(error), error
+else:
+    raise AssertionError("not seen")
+""")
+
+
+def test_what_a_group_writes_between_results_is_seen() -> None:
+    fake_gpu.run(f"""{_GROUP}
+made, candidate = bench([(8, 6, 7)] * 3)
+launch = made._launch
+between = made._places[0].stop
+assert between < made._places[1].start - 4096 + 256
+def stray(candidate):
+    right = launch(candidate)
+    def both():
+        right()
+        pycutlass._core.fill(made._buffer.pointer + between, 0, 1, made._stream)
+    return both
+made._launch = stray
+try:
+    made.prepare(0, candidate, [dict(candidate.operation.artifacts)], True)
+except WrongResultError as error:
+    assert str(error) == "it wrote beside D", error
+else:
+    raise AssertionError("not seen")
+""")
