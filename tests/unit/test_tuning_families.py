@@ -246,7 +246,7 @@ made._b._drawn = {{shape: values + np.float32(0.01) for shape, values in made._b
 wrong(made, candidate, "elements that were checked are wrong, the first at (")
 made = bench()
 made._launch = lambda candidate: lambda: None
-wrong(made, candidate, "360 of 360 elements", "nan instead of")
+wrong(made, candidate, "180 of 180 elements", "nan instead of")
 """)
 
 
