@@ -73,16 +73,18 @@ def considered(problem: Tunable, options: Any, gpu: Device) -> list[tuple[AnyCan
     ArgumentError
         No kernel takes the problem, or none within the options.
     """
-    found: dict[AnyCandidate, tuple[Any, float]] = {}
+    found: dict[AnyCandidate, tuple[float, Any, float]] = {}
     for kind in _kinds(problem.kind, options):
+        latest = 0.0  # what a ranking has last, whatever is predicted of it, stays behind
         for each in problem.of_kind(kind).ranked(gpu):
+            latest = max(latest, each.microseconds)
             if options.split_k_slices is None or each.candidate.split_k_slices in options.split_k_slices:
-                found.setdefault(each.candidate, (kind, each.microseconds))
+                found.setdefault(each.candidate, (latest, kind, each.microseconds))
     if not found:
         slices = "" if options.split_k_slices is None else f" with split_k_slices in {options.split_k_slices}"
         raise ArgumentError(f"no kernel takes {problem.name}{slices}: there is nothing to tune")
-    best = sorted(((made, kind, time) for made, (kind, time) in found.items()), key=lambda each: each[2])
-    return best[: options.most_candidates]
+    best = sorted(found.items(), key=lambda each: each[1][0])[: options.most_candidates]
+    return [(candidate, kind, microseconds) for candidate, (_, kind, microseconds) in best]
 
 
 def with_options(problem: Tunable, options: Any) -> Tunable:

@@ -54,6 +54,17 @@ def test_plans_of_all_families_are_problems() -> None:
         assert problems_of(problem) == [problem]
 
 
+def test_what_a_ranking_has_last_is_considered_last() -> None:
+    """However fast the analytic algorithm is predicted to be, it is for what no other takes."""
+    problem, ranked = problems_of(conv())[0], conv().candidates()
+    analytic = [each.candidate.operation.iterator_algorithm.name == "analytic" for each in ranked]
+    assert any(analytic) and sorted(analytic) == analytic
+    every = considered(problem, TuningOptions(most_candidates=10_000), A100)
+    assert [each[0] for each in every] == [each.candidate for each in problem.ranked(A100)]
+    lesser = TuningOptions(most_candidates=10_000, profile_all_alignments=True)
+    assert {each[0] for each in considered(problem, lesser, A100)} > {each[0] for each in every}
+
+
 def test_what_a_convolution_computes_and_moves() -> None:
     problem = problems_of(conv(groups=2))[0]
     assert problem.operations == 2 * (3 * 5 * 5) * 16 * (3 * 2 * 4)
