@@ -105,7 +105,7 @@ class GroupChoices:
         return {key: candidate.choice() for key, candidate in self._chosen().items()}
 
     def _chosen(self) -> dict[_Key, GroupCandidate]:
-        return self._picked | {key: each for key, each in self._looked_up.items() if each is not None}
+        return self._picked | {key: each for key, each in [*self._looked_up.items()] if each is not None}
 
     def _look_up(self, key: _Key, sizes: Sizes, ordinal: int) -> GroupCandidate | None:
         """Return what the database has, which is asked once, and again after something was measured here."""

@@ -46,7 +46,7 @@ class GpuBench:
         self._share = min(1.0, _MOST_PRODUCTS / (problem.operations / 2))
         self._stream = _core.Stream(device.current())
         random = np.random.default_rng(options.seed)
-        shapes = self._work.shapes
+        shapes = self._shapes = [*self._work.shapes]
         self._a = _Operands(self._kind.A.type, [each.a for each in shapes], options.distribution, random)
         self._b = _Operands(self._kind.B.type, [each.b for each in shapes], options.distribution, random)
         self._A = [self._uploaded(self._a.values(number), self._kind.A) for number in range(len(shapes))]
@@ -110,9 +110,8 @@ class GpuBench:
     def _compare(self, candidate: AnyCandidate, number: int, raw: Array) -> None:
         """Raise where the D of one product is wrong, in the part of it that is checked."""
         part, epilogue = self._parts[number], self._kind.epilogue
-        D = _unpacked(
-            raw[self._places[number]].view(self._kind.D.type.dtype), self._work.shapes[number].d, self._kind.D
-        )
+        written = raw[self._places[number]].view(self._kind.D.type.dtype)
+        D = _unpacked(written, self._shapes[number].d, self._kind.D)
         found = D[part.places].astype(np.float64)
         exact = epilogue.reference(part.sums, None, _scalars(epilogue), np.dtype(np.float64))
         exact = epilogue.output.round(exact).astype(np.float64) if epilogue.output.is_integer else exact

@@ -40,14 +40,14 @@ class GroupProblem(Tunable):
     kind : GemmKind
         Types, layouts, alignments and epilogue: a functor. It runs with alpha = 1 and beta = 0, and C is not read.
     sizes : sequence of 3 int each
-        M, N and K of each product. Those without elements do not count.
+        M, N and K of each product. Those of M or N = 0 do not count.
     axis : int
         Which of them varies between groups that are alike: 0 for M, 1 for N, 2 for K.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        No product with elements, or something else than described.
+        No product with elements and a K above 0, or something else than described.
 
     Examples
     --------
@@ -74,6 +74,10 @@ class GroupProblem(Tunable):
             raise ArgumentError(f"axis must be 0 for M, 1 for N or 2 for K, got {shown(self.axis)}")
         object.__setattr__(self, "axis", axis)
         object.__setattr__(self, "sizes", _checked(self.sizes))
+        if not self.measured_sizes:
+            raise ArgumentError(
+                "no product of the group has elements and something to sum: there is nothing to measure"
+            )
 
     @property
     def typical(self) -> Typical:
@@ -82,13 +86,16 @@ class GroupProblem(Tunable):
 
     @property
     def measured_sizes(self) -> tuple[tuple[int, int, int], ...]:
-        """M, N and K of the products that are measured: whole numbers of each typical one, as aligned as the kind."""
+        """M, N and K of the products that are measured: whole numbers of each typical one, as aligned as the kind.
+
+        Products of K = 0 are zero: they count in what stands for a group, and take no time.
+        """
         found: list[tuple[int, int, int]] = []
         counted, multiples = 0.0, _multiples(self.kind)
         for count, *extents in self.typical:
             before, counted = round(counted), counted + count
             m, n, k = (-(-extent // least) * least for extent, least in zip(extents, multiples, strict=True))
-            found += [(m, n, k)] * (round(counted) - before)
+            found += [(m, n, k)] * (round(counted) - before if k else 0)
         return tuple(found)
 
     @property
@@ -119,7 +126,7 @@ class GroupProblem(Tunable):
 
 
 def _checked(sizes: Any) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of products that have elements."""
+    """Return the sizes of products whose results have elements."""
     listed = sizes.tolist() if isinstance(sizes, np.ndarray) else sizes
     items = None if isinstance(listed, str | bytes) else items_of(listed, _MOST)
     if items is None:
@@ -131,7 +138,7 @@ def _checked(sizes: Any) -> tuple[tuple[int, ...], ...]:
             raise ArgumentTypeError(f"sizes[{number}] must be three integers, M, N and K; got {shown(each)}")
         if min(size) < 0 or max(size) > _LARGEST:
             raise ArgumentError(f"sizes[{number}] must have M, N and K from 0 to {_LARGEST:,}, got {tuple(size)}")
-        if min(size):
+        if size[0] and size[1]:
             found.append(tuple(size))
     if not found:
         raise ArgumentError("no product of the group has elements: there is nothing to measure")

@@ -104,6 +104,18 @@ def test_a_group_is_measured_for_all_that_are_like_it() -> None:
     assert found in chosen.made()
 
 
+def test_products_without_a_sum_count_in_what_a_group_is_like() -> None:
+    """As where K is divided and a group is empty: the plan finds what was measured of it."""
+    xs, ws = [SPEC((16, k), "float16") for k in (64, 0, 32)], [SPEC((k, 128), "float16") for k in (64, 0, 32)]
+    plan = pycutlass.GroupedGemm(xs, ws)
+    (problem,) = problems_of(plan)
+    assert isinstance(problem, GroupProblem) and 0 < min(k for _, _, k in problem.measured_sizes)
+    found = GroupChoices(plan.kind, 0).ranked(plan.sizes, 0)[-1].candidate
+    measure(problem.record(), found)
+    chosen = GroupChoices(plan.kind, 0)
+    assert chosen.of(plan._working, plan.axis, False) == found
+
+
 def test_a_schedule_by_the_host_is_for_sizes_that_it_knows() -> None:
     by_host, by_device = slowest_group(SchedulerMode.Host), slowest_group(SchedulerMode.Device)
     record = problems_of(GROUP)[0].record()

@@ -106,6 +106,7 @@ def test_problems_that_are_none() -> None:
     for sizes, error, said in (
         ([], ArgumentError, "no product of the group has elements"),
         ([(0, 8, 8)], ArgumentError, "no product of the group has elements"),
+        ([(8, 8, 0)], ArgumentError, "no product of the group has elements and something to sum"),
         ("abc", ArgumentTypeError, "sizes must be a list"),
         (3, ArgumentTypeError, "sizes must be a list"),
         ([(1, 2)], ArgumentTypeError, r"sizes\[0\] must be three integers"),
