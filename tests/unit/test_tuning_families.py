@@ -309,3 +309,95 @@ except WrongResultError as error:
 else:
     raise AssertionError("not seen")
 """)
+
+
+_TUNED = """
+import functools
+import os
+import tempfile
+from pathlib import Path
+from pycutlass.plan import Conv2dCandidate, Conv2dKind, GemmKind, GroupCandidate
+from pycutlass.tuning import tuner
+from pycutlass.tuning.measuring import ChildMeasurer
+from pycutlass.plan.group_pick import typical
+from tuned import Instantly
+
+os.environ["PYCUTLASS_DATABASE"] = str(Path(tempfile.mkdtemp()) / "trials.db")
+
+class Compiled(Instantly):
+    def __init__(self, candidates, *rest):
+        super().__init__(candidates)
+        self.made = [[dict(kernel.artifacts) for kernel in each.kernels] for each in candidates]
+
+    def ready(self, seconds):
+        return [(number, self.made[number]) for number, _ in super().ready(seconds)]
+
+def tuned(plan, candidates):
+    # Kernels of the stand-in take the place of those that the model considers; all else is as for users.
+    tuner.considered = lambda problem, options, gpu: [(each, problem.kind, 1.0) for each in candidates]
+    measurer = functools.partial(ChildMeasurer, function="fake_bench:serve_on_stand_in")
+    tune = functools.partial(tune_problem, measurer=measurer, compiling=Compiled)
+    tuner.tune_problem = tune
+    assert plan.candidate not in candidates
+    report = plan.tune("30s")
+    assert not [each for each in report.contestants if each.status != "ok"], str(report)
+    assert plan.candidate == report.best and report.best in candidates, str(report)
+    return report
+
+tune_problem = tuner.tune_problem
+f32 = functools.partial(pycutlass.TensorSpec, dtype="float32")
+
+def parts_of(operation):
+    math = operation.tile_description.math_instruction
+    return (math.element_a, math.element_b, math.element_accumulator, math.math_operation, operation.epilogue_functor)
+"""
+
+
+def test_a_plan_of_convolutions_is_tuned_from_the_first_step_to_the_last() -> None:
+    """In the process that measures, into the database, and from there by the plan and by a new one."""
+    fake_gpu.run(f"""{_TUNED}
+operation = fprop()
+
+def plan_of():
+    plan = pycutlass.Conv2d(f32((2, 5, 6, 4)), f32((6, 3, 2, 4)))
+    plan.kind = Conv2dKind(operation.conv_kind, operation.A, operation.B, operation.C, *parts_of(operation))
+    plan._choices._kind = plan.kind
+    return plan
+
+plan = plan_of()
+best = Conv2dCandidate(operation)
+report = tuned(plan, [best])
+assert report.problem.name == "fprop 2x5x6x4 by 6 of 3x2, f32 x f32 -> f32"
+assert plan_of().candidate == best
+again = plan_of().tune("30s")
+assert again.measured[0].is_known and again.best == best
+""")
+
+
+def test_a_plan_of_groups_is_tuned_from_the_first_step_to_the_last() -> None:
+    """Also where its thread keeps the launch of its last tensors: the next run takes the kernel that was measured."""
+    fake_gpu.run(f"""{_TUNED}
+operation = group("device")
+
+def plan_of():
+    plan = pycutlass.GroupedGemm([f32((m, 7)) for m in (5, 9)], [f32((7, 6), strides=(1, 7))] * 2)
+    plan.kind = GemmKind(operation.A, operation.B, operation.C, operation.C, *parts_of(operation))
+    plan._choices._kind = plan.kind
+    plan._runs._kind = plan.kind
+    return plan
+
+plan = plan_of()
+best = GroupCandidate(operation)
+xs, ws = [on_host(m, 7, m) for m in (5, 9)], [on_host(7, 6, 1, "F")] * 2
+other = group("host")
+plan._choices._picked = {{(typical(plan.sizes), False): GroupCandidate(other)}}
+
+def run():
+    return all(np.array_equal(d, x @ w) for d, x, w in zip(plan.run(xs, ws), xs, ws))
+
+assert run() and run() and plan.candidate.operation == other
+report = tuned(plan, [best])
+assert report.problem.name.startswith("group of 2 up to ")
+assert run() and list(plan._runs._kept)[-1] == best
+assert plan_of().candidate == best
+""")
