@@ -272,6 +272,23 @@ def test_problems_are_read_from_a_file(tmp_path):
     assert first == problem_of(64, 128, 256, dtype="bfloat16") and second == problem_of(1, 8, 16, 3)
 
 
+def test_convolutions_are_read_from_a_file(tmp_path):
+    """As plans of the same tensors are."""
+    file, spec = tmp_path / "problems.csv", pycutlass.TensorSpec
+    lines = ["2,8,8,16,24,3,3,1,,", "2,8,8,16,24,3,3,1,dgrad,tf32", "2,8,8,16,24,3,3,1,wgrad,bfloat16"]
+    file.write_text("\n".join(["n,h,w,c,k,r,s,padding,kind,dtype", *lines]))
+    x, w, y = (2, 8, 8, 16), (24, 3, 3, 16), (2, 8, 8, 24)
+    plans = [
+        pycutlass.Conv2d(spec(x, "float16"), spec(w, "float16"), padding=1),
+        pycutlass.Conv2d(
+            spec(y, "float32"), spec(w, "float32"), kind="dgrad", result_size=x, padding=1, precision="tf32"
+        ),
+        pycutlass.Conv2d(spec(y, "bfloat16"), spec(x, "bfloat16"), kind="wgrad", result_size=w, padding=1),
+    ]
+    assert read_problems(file) == problems_of(plans)
+    assert considered(read_problems(file)[1], TuningOptions(), GPU)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -281,6 +298,12 @@ def test_problems_are_read_from_a_file(tmp_path):
         ("m,n,k\n", "has no problem"),
         ("m,n,k\n1,2,3\n1,2,x\n", "line 3: invalid literal"),
         ("m,n,k\n1,2\n", "line 2: it needs 3 values"),
+        ("n,h,w,c,k,r\n", "needs the titles n, h, w, c, k, r, s in its first line.*A file of GEMMs has m, n, k"),
+        ("n,h,w,c,k,r,s\n2,8,8,16,8,3,0\n", "line 2: "),
+        ("n,h,w,c,k,r,s\n2,8,8,16,8,9,9\n", "line 2: "),
+        ("n,h,w,c,k,r,s,groups\n2,8,8,16,8,3,3,0\n", "line 2: groups must be "),
+        ("n,h,w,c,k,r,s,kind\n2,8,8,16,8,3,3,fprob\n", "line 2: kind must be one of .*Did you mean"),
+        ("n,h,w,c,k,r,s,dtype\n2,8,8,16,8,3,3,float_e4m3\n", "line 2: dtype must be one of "),
         ("m,n,k\n1,2,\n", "line 2: it lacks k"),
         ("m,n,k\n1,2,0\n", "line 2: k must be at least 1, got 0"),
         ("m,n,k,dtype\n1,2,3,flot16\n", "line 2: dtype must be one of .*Did you mean"),
