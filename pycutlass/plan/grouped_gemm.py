@@ -31,7 +31,7 @@ from pycutlass.plan.measured import generation
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import given_scalars, named_inputs, place
-from pycutlass.plan.tunable import Tunable
+from pycutlass.plan.tunable import TunablePlan
 
 __all__ = ["GroupedGemm"]
 
@@ -40,7 +40,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @public
-class GroupedGemm(Tunable):
+class GroupedGemm(TunablePlan):
     """A plan of D[i] = epilogue(alpha * A[i] x B[i] + beta * C[i]) for a group of products, in one launch.
 
     It is for one kind of matrices and for any number of them, of any extents that are as aligned. Groups that are not

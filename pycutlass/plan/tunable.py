@@ -7,11 +7,11 @@ from typing import Any
 
 from pycutlass.calls import public
 
-__all__ = ["Tunable"]
+__all__ = ["TunablePlan"]
 
 
 @public
-class Tunable:
+class TunablePlan:
     """A plan that can be tuned."""
 
     def tune(self, budget: float | str = "60s", **options: Any) -> Any:

@@ -109,8 +109,19 @@ def _contradiction(view: DLTensor, ordinal: int, shape: tuple[int, ...]) -> str:
 
 
 def code_of(dtype_name: str) -> tuple[int, int]:
-    """Return DLPack's type code and the bits of an element type, as views call it."""
-    return next(code for code, name in _NAMES.items() if name == dtype_name)
+    """Return DLPack's type code and the bits of an element type, as views call it.
+
+    Raises
+    ------
+    ArgumentTypeError
+        There is none.
+    """
+    found = next((code for code, name in _NAMES.items() if name == dtype_name), None)
+    if found is None:
+        raise ArgumentTypeError(
+            f"DLPack has no elements of {dtype_name} that kernels take: {', '.join(_NAMES.values())}"
+        )
+    return found
 
 
 def packed(shape: tuple[int, ...]) -> tuple[int, ...]:

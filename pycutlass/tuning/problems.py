@@ -11,10 +11,10 @@ from pycutlass.device import Device
 from pycutlass.enums import MathOperation
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.library import TensorDescription
-from pycutlass.plan.base import Plan
 from pycutlass.plan.conv2d import Conv2d
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.grouped_gemm import GroupedGemm
+from pycutlass.plan.tunable import TunablePlan
 from pycutlass.tuning.conv2d_problem import Conv2dProblem
 from pycutlass.tuning.group_problem import GroupProblem
 from pycutlass.tuning.problem import Problem
@@ -35,7 +35,7 @@ def problems_of(given: Any) -> list[Tunable]:
     ArgumentError, ArgumentTypeError
         There is nothing, or something else among them.
     """
-    if isinstance(given, Tunable | Plan | GroupedGemm):
+    if isinstance(given, Tunable | TunablePlan):
         return [_problem(given)]
     wrong = f"what is tuned must be {_TUNED}, or several; got {shown(given)}"
     if isinstance(given, str | bytes):

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -66,7 +66,10 @@ class Work(Protocol):
 
 
 class Tunable(ABC):
-    """A problem that can be tuned: a kind with sizes. It is a frozen dataclass that pickles."""
+    """A problem that can be tuned: a kind with sizes.
+
+    Each is a frozen dataclass, and goes to the process that measures as a pickle.
+    """
 
     kind: Any
 
@@ -99,8 +102,8 @@ class Tunable(ABC):
 
     def of_kind(self, kind: Any) -> Tunable:
         """Return the same problem of another kind."""
-        changed: Any = dataclasses.replace(self, kind=kind)  # type: ignore[type-var]
-        return changed  # type: ignore[no-any-return]
+        changed: Tunable = dataclasses.replace(cast(Any, self), kind=kind)
+        return changed
 
     def by_one_tf32_product(self) -> Tunable:
         """Return the same problem with one TF32 product in place of 3xTF32."""

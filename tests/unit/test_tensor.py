@@ -86,6 +86,11 @@ class Exporter:
 # numpy and torch
 
 
+def test_device_memory_of_elements_that_dlpack_lacks():
+    with pytest.raises(ArgumentTypeError, match="DLPack has no elements of int4 that kernels take: int8"):
+        DeviceArray(1 << 20, "int4", (4, 4), ordinal=0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(st.lists(st.integers(2, 5), min_size=2, max_size=4), st.data())
 def test_device_memory_of_no_library(dtype, shape, data):
