@@ -121,10 +121,9 @@ class Call:
     def _check_plan(self, plan: Conv2d) -> None:
         """Refuse a plan of another direction, and options that it has itself."""
         said = {field.name: getattr(self._said, field.name) for field in fields(Options)}
-        said |= {
-            field.name: None if is_number(getattr(self._geometry, field.name), field.default) else field.name
-            for field in fields(Geometry)
-        }
+        usual = Geometry()
+        for name in (field.name for field in fields(Geometry)):
+            said[name] = None if is_number(getattr(self._geometry, name), getattr(usual, name)) else name
         check_with_plan(plan, Conv2d, said, self._inputs or {})
         if plan.kind.direction is not self._direction:
             raise ArgumentError(f"the plan is of {plan.kind.direction.name}, and this is {self._kind}: make another")
