@@ -88,7 +88,7 @@ def profile(
     warm_l2: Warm = False,
     again: Again = False,
 ) -> None:
-    """Measure all candidates of one problem; beside them cuBLAS, where torch is installed and has a GPU."""
+    """Measure all candidates of one GEMM; beside them cuBLAS, where torch is installed and has a GPU."""
     problem = problem_of(m, n, k, batch, dtype, out_dtype, layout)
     device.require()
     options = TuningOptions(

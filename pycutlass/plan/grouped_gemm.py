@@ -161,6 +161,11 @@ class GroupedGemm(TunablePlan):
         return self._axis
 
     @property
+    def is_on_device(self) -> bool:
+        """Whether the device alone knows the sizes, and makes the schedule of the kernel."""
+        return self._on_device
+
+    @property
     def candidate(self) -> GroupCandidate:
         """The kernel for the group that the plan was made with."""
         return self._choices.of(self._working, self._axis, self._on_device)

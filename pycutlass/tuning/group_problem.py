@@ -11,6 +11,7 @@ import numpy as np
 from pycutlass import cutlass
 from pycutlass.calls import public, shown
 from pycutlass.device import Device
+from pycutlass.enums import SchedulerMode
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, items_of, several
 from pycutlass.library import TensorDescription
@@ -43,6 +44,8 @@ class GroupProblem(Tunable):
         M, N and K of each product. Those of M or N = 0 do not count.
     axis : int
         Which of them varies between groups that are alike: 0 for M, 1 for N, 2 for K.
+    on_device : bool
+        Whether the device alone knows the sizes: then kernels whose schedule the host makes are left out.
 
     Raises
     ------
@@ -66,12 +69,15 @@ class GroupProblem(Tunable):
     kind: GemmKind
     sizes: Any
     axis: int = 0
+    on_device: bool = False
 
     def __post_init__(self) -> None:
         check_kind(self.kind, GemmKind)
         axis = as_int(self.axis)
         if axis is None or not 0 <= axis <= 2:
             raise ArgumentError(f"axis must be 0 for M, 1 for N or 2 for K, got {shown(self.axis)}")
+        if not isinstance(self.on_device, bool):
+            raise ArgumentTypeError(f"on_device must be True or False, got {shown(self.on_device)}")
         object.__setattr__(self, "axis", axis)
         object.__setattr__(self, "sizes", _checked(self.sizes))
         if not self.measured_sizes:
@@ -114,7 +120,10 @@ class GroupProblem(Tunable):
 
     def ranked(self, gpu: Device) -> Sequence[Ranked[GroupCandidate]]:
         """Return all candidates that take it, the likely fastest first."""
-        return rank_group(self.kind, np.array(self.measured_sizes, np.int32), self.typical, gpu)
+        ranked = rank_group(self.kind, np.array(self.measured_sizes, np.int32), self.typical, gpu)
+        if not self.on_device:
+            return ranked
+        return [each for each in ranked if each.candidate.operation.precompute_mode is SchedulerMode.Device]
 
     def work(self) -> GroupWork:
         """Return what measures it."""

@@ -61,7 +61,7 @@ def _problem(given: Any) -> Tunable:
         case Conv2d():
             return Conv2dProblem(given.kind, given.problem_size)
         case GroupedGemm():
-            return GroupProblem(given.kind, given.sizes, given.axis)
+            return GroupProblem(given.kind, given.sizes, given.axis, given.is_on_device)
     raise ArgumentTypeError(f"what is tuned must be {_TUNED}, or several; got {shown(given)}")
 
 

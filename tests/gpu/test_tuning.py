@@ -116,15 +116,18 @@ def test_plans_and_functions_take_what_was_measured(tmp_path, monkeypatch):
     tokens = torch.randn(300, 256, device="cuda", dtype=torch.bfloat16)
     experts = torch.randn(4, 256, 512, device="cuda", dtype=torch.bfloat16)
     offs = [10, 100, 100, 300]
+    on_device = torch.tensor(offs, dtype=torch.int32, device="cuda")
     conv = pycutlass.Conv2d(x, w, padding=1)
     group = pycutlass.GroupedGemm(tokens, experts, offs=offs)
+    unread = pycutlass.GroupedGemm(tokens, experts, offs=on_device)
     before = conv.run(x, w), group.run(tokens, experts, offs=offs)
-    for plan in (conv, group):
+    for plan in (conv, group, unread):
         report = plan.tune("150s", most_candidates=4)
         assert report.best is not None, str(report)
         assert plan.candidate == report.best
         plan.check()
     after = conv.run(x, w), group.run(tokens, experts, offs=offs)
+    torch.testing.assert_close(unread.run(tokens, experts, offs=on_device), after[1], rtol=1e-2, atol=5e-2)
     lines = pycutlass.conv2d(x, w, padding=1), pycutlass.grouped_matmul(tokens, experts, offs=offs)
     for one, two, three in zip(before, after, lines, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-2, atol=5e-2)

@@ -93,6 +93,25 @@ def test_measured_sizes_are_as_aligned_as_the_kind() -> None:
     assert considered(problem, TuningOptions(), A100)
 
 
+def test_where_the_device_knows_the_sizes_it_makes_the_schedule() -> None:
+    plan = group(*[64] * 5)
+    sizes = plan.sizes
+    on_host, on_device = (GroupProblem(plan.kind, sizes, on_device=where) for where in (False, True))
+    modes = [
+        {
+            each[0].operation.precompute_mode.name
+            for each in considered(problem, TuningOptions(most_candidates=999), A100)
+        }
+        for problem in (on_host, on_device)
+    ]
+    assert modes == [{"Host", "Device"}, {"Device"}]
+    assert on_host.record() == on_device.record() and problems_of(plan) == [on_host]
+    plan._on_device = True
+    assert problems_of(plan) == [on_device]
+    with pytest.raises(ArgumentTypeError, match="on_device must be True or False, got 1"):
+        GroupProblem(plan.kind, sizes, 0, 1)
+
+
 def test_problems_that_are_none() -> None:
     kind, size = conv().kind, conv().problem_size
     size.N = 0
