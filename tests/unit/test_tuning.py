@@ -272,23 +272,6 @@ def test_problems_are_read_from_a_file(tmp_path):
     assert first == problem_of(64, 128, 256, dtype="bfloat16") and second == problem_of(1, 8, 16, 3)
 
 
-def test_convolutions_are_read_from_a_file(tmp_path):
-    """As plans of the same tensors are."""
-    file, spec = tmp_path / "problems.csv", pycutlass.TensorSpec
-    lines = ["2,8,8,16,24,3,3,1,,", "2,8,8,16,24,3,3,1,dgrad,tf32", "2,8,8,16,24,3,3,1,wgrad,bfloat16"]
-    file.write_text("\n".join(["n,h,w,c,k,r,s,padding,kind,dtype", *lines]))
-    x, w, y = (2, 8, 8, 16), (24, 3, 3, 16), (2, 8, 8, 24)
-    plans = [
-        pycutlass.Conv2d(spec(x, "float16"), spec(w, "float16"), padding=1),
-        pycutlass.Conv2d(
-            spec(y, "float32"), spec(w, "float32"), kind="dgrad", result_size=x, padding=1, precision="tf32"
-        ),
-        pycutlass.Conv2d(spec(y, "bfloat16"), spec(x, "bfloat16"), kind="wgrad", result_size=w, padding=1),
-    ]
-    assert read_problems(file) == problems_of(plans)
-    assert considered(read_problems(file)[1], TuningOptions(), GPU)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
