@@ -57,7 +57,8 @@ def name_of(record: Mapping[str, Any]) -> str | None:
         a, b, d = (record[name].split()[0] for name in ("A", "B", last))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         return None
-    return f"{sizes} {a} x {b} -> {d}"
+    name = f"{sizes} {a} x {b} -> {d}"
+    return name if name.isprintable() else None  # records come from files of others, and a terminal obeys some text
 
 
 def _name_of_gemm(record: Mapping[str, Any]) -> str:

@@ -184,3 +184,4 @@ def test_what_is_no_record_has_no_name() -> None:
     record = group_record(GROUP.kind, ((3.0, 8, 16, 64),))
     assert name_of(record) == "group of 3 up to 8x16x64 f16 x f16 -> f16"
     assert name_of(record | {"A": ""}) is None
+    assert name_of(record | {"count": "\x1b[2J"}) is None
