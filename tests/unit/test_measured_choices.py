@@ -138,6 +138,21 @@ def test_the_database_is_asked_once_for_groups_that_are_alike(monkeypatch: pytes
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("bad", [-1, "x", None, [], True, [96, 96, 32]])
+@pytest.mark.parametrize("plan", [CONV, GROUP], ids=["conv2d", "group"])
+def test_choices_that_are_none_here_are_passed_over(plan: Any, bad: Any) -> None:
+    """As a database of another version may have them."""
+    record, choice = problems_of(plan)[0].record(), plan.candidate.choice()
+    fields = [name for name in choice if not (bad is None and name == "group_mode") and choice[name] != bad]
+    for field in fields:
+        times: dict[str, Any] = {"time": 1.0, "low": 1.0, "high": 1.0, "rounds": 3}
+        Database().add(Trial(record, {**choice, field: bad}, machine_of(0), **times))
+    found = slowest_conv() if plan is CONV else slowest_group(SchedulerMode.Device)
+    measure(record, found, 2.0)
+    chosen = conv_choices().of(4) if plan is CONV else GroupChoices(GROUP.kind, 0).of(SIZES, 0, False)
+    assert chosen == found or chosen.choice() in [{**choice, field: bad} for field in fields]
+
+
 @pytest.mark.parametrize("family", ["conv2d", "group"])
 def test_what_is_measured_meanwhile_is_taken_after_a_tuner(family: str) -> None:
     if family == "conv2d":
