@@ -16,6 +16,7 @@ from pycutlass.calls import counted
 from pycutlass.cli.output import AsJson, ago, print_json, print_table
 from pycutlass.cli.stale import here
 from pycutlass.errors import CacheError
+from pycutlass.plan.records import name_of
 from pycutlass.trials import Database, Trial
 from pycutlass.trials.lines import as_json
 from pycutlass.trials.ranking import ranked
@@ -60,7 +61,7 @@ def ls(gpu: Gpu = None, database: Named = None, as_json: AsJson = False) -> None
         (
             fact["key"][:12],
             fact["gpu"],
-            fact["problem"],
+            fact["name"],
             fact["condition"],
             str(fact["trials"]),
             _microseconds(fact["time"]),
@@ -91,7 +92,8 @@ def show(key: OneKey, database: Named = None, as_json: AsJson = False) -> None:
         if number:
             typer.echo("")
         machine = json.loads(each[0].machine.text)
-        facts = {"key": each[0].key, "problem": each[0].problem, **machine}
+        name = name_of(json.loads(each[0].problem))
+        facts = {"key": each[0].key, **({"name": name} if name else {}), "problem": each[0].problem, **machine}
         print_table(("", ""), [(name.replace("_", " "), str(value)) for name, value in facts.items()])
         typer.echo("")
         titles = ("condition", "status", "median", "10 % to 90 %", "rounds", "candidate", "host", "date", "reason")
@@ -149,7 +151,14 @@ def stale(database: Named = None, as_json: AsJson = False) -> None:
         print_json([{**_as_json(trial), "stale": _why(trial, now)} for trial in found])
         return
     rows = [
-        (trial.key[:12], trial.machine.gpu, trial.problem, trial.candidate, _microseconds(trial.time), _why(trial, now))
+        (
+            trial.key[:12],
+            trial.machine.gpu,
+            _called(trial),
+            trial.candidate,
+            _microseconds(trial.time),
+            _why(trial, now),
+        )
         for trial in found
     ]
     print_table(("key", "GPU", "problem", "candidate", "median", "stale"), rows)
@@ -183,6 +192,7 @@ def _summaries(trials: Iterable[Trial]) -> list[dict[str, Any]]:
                     "key": key,
                     "gpu": each[0].machine.gpu,
                     "problem": each[0].problem,
+                    "name": _called(each[0]),
                     "condition": condition,
                     "trials": len(measured),
                     "time": best.time if best else None,
@@ -219,6 +229,11 @@ def _row(trial: Trial) -> tuple[str, ...]:
 
 def _as_json(trial: Trial) -> dict[str, Any]:
     return {**as_json(trial), "key": trial.key}
+
+
+def _called(trial: Trial) -> str:
+    """Return how tables call the problem of a trial: all of it where this version does not know it."""
+    return name_of(json.loads(trial.problem)) or trial.problem
 
 
 def _microseconds(time: float | None) -> str:

@@ -32,7 +32,7 @@ Again = Annotated[bool, typer.Option("--again", help="Measure what the database 
 
 
 def tune_file(
-    file: Annotated[Path, typer.Argument(help="CSV with the titles m,n,k; optional: batch, dtype, out_dtype, layout.")],
+    file: Annotated[Path, typer.Argument(help="CSV with the titles m,n,k of GEMMs, or n,h,w,c,k,r,s of convolutions.")],
     budget: Budget = "60s",
     database: Named = None,
     candidates: Candidates = 16,
@@ -88,7 +88,7 @@ def profile(
     warm_l2: Warm = False,
     again: Again = False,
 ) -> None:
-    """Measure all candidates of one problem; beside them cuBLAS, where torch is installed and has a GPU."""
+    """Measure all candidates of one GEMM; beside them cuBLAS, where torch is installed and has a GPU."""
     problem = problem_of(m, n, k, batch, dtype, out_dtype, layout)
     device.require()
     options = TuningOptions(

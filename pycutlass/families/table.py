@@ -39,6 +39,8 @@ SHARED_MEMORY_LIMIT = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10,
 
 #: What trees of visitors compute in, by the accumulator: in more types than CUTLASS's functors.
 _TREES_COMPUTE = dict.fromkeys(("f16", "f32", "s32"), ("f32", "f16", "bf16"))
+#: No more stages fit than this, however small the tile: what messages say of fewer begins here.
+_MOST_STAGES = 1024
 
 
 class Family(enum.Enum):
@@ -360,7 +362,8 @@ class KernelFamily(ABC):
 
     def _that_fit(self, tile: Tile, works: Callable[[Tile], bool]) -> Iterator[str]:
         """Yield changes of which each is enough: fewer stages, other warps, a smaller tile."""
-        fewer = (changed(tile, stages=stages) for stages in range((tile.stages or 2) - 1, 1, -1))
+        most = min(tile.stages or 2, _MOST_STAGES)
+        fewer = (changed(tile, stages=stages) for stages in range(most - 1, 1, -1))
         for other in itertools.islice(filter(works, fewer), 1):
             yield f"at most {other.stages} stages" if other.stages != 2 else "2 stages"
         for other in itertools.islice(filter(works, self.other_warps(tile)), 1):

@@ -20,6 +20,7 @@ from pycutlass.plan.measured import generation
 from pycutlass.plan.options import check_gradients
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import device_of, named_inputs, place
+from pycutlass.plan.tunable import TunablePlan
 from pycutlass.tensor import TensorView, wrap
 
 __all__ = ["NO_INPUTS", "Plan"]
@@ -30,7 +31,7 @@ _Problem = TypeVar("_Problem")
 
 
 @public
-class Plan(ABC, Generic[_Kernel, _Problem]):
+class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
     """A plan of D = epilogue(alpha * A x B + beta * C): kernels for one kind of problem, and how they are launched."""
 
     kind: Any

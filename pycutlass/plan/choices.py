@@ -14,9 +14,10 @@ from pycutlass.errors import ArgumentError
 from pycutlass.plan.building import without_gpu
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.measured import generation, tuned
+from pycutlass.plan.measured import Recorded, generation, tuned
 from pycutlass.plan.pick import pick
 from pycutlass.plan.readings import range_of
+from pycutlass.plan.records import problem_record
 
 __all__ = ["Choices", "Chosen"]
 
@@ -64,8 +65,8 @@ class Chosen(ABC, Generic[_Kernel]):
         """Raise ArgumentError where a candidate does not take the problem."""
 
     @abstractmethod
-    def _tuned(self, extent: int, ordinal: int) -> _Kernel | None:
-        """Return what was the fastest when it was measured, None where nothing was."""
+    def _recorded(self, extent: int) -> Recorded[_Kernel]:
+        """Return what the database is asked about the problem of an extent."""
 
     @property
     def gpu(self) -> Device:
@@ -89,13 +90,13 @@ class Chosen(ABC, Generic[_Kernel]):
 
     def made(self) -> list[_Kernel]:
         """Return all that were chosen so far."""
-        found = [each for each in self._looked_up.values() if each is not None]
-        return [*(self._picked[most] for most in sorted(self._picked)), *self._measured.values(), *found]
+        found = [each for each in self._looked_up.copy().values() if each is not None]
+        return [*(self._picked[most] for most in sorted(self._picked)), *self._measured.copy().values(), *found]
 
     def state(self) -> tuple[dict[int, Any], dict[int, Any]]:
         """Return what was chosen as JSON has it, by the end of a range and by extent."""
-        found = {extent: each for extent, each in self._looked_up.items() if each is not None} | self._measured
-        chosen = {most: self._choice_of(candidate) for most, candidate in self._picked.items()}
+        found = {extent: each for extent, each in self._looked_up.copy().items() if each is not None} | self._measured
+        chosen = {most: self._choice_of(candidate) for most, candidate in self._picked.copy().items()}
         return chosen, {extent: self._choice_of(candidate) for extent, candidate in found.items()}
 
     def _look_up(self, extent: int, ordinal: int) -> _Kernel | None:
@@ -105,7 +106,7 @@ class Chosen(ABC, Generic[_Kernel]):
                 self._generation, self._looked_up = generation.number, {}
             known = self._looked_up
         if extent not in known:
-            known[extent] = self._tuned(extent, ordinal)
+            known[extent] = tuned(self._recorded(extent), ordinal)
         return known[extent]
 
     def _of_range(self, extent: int) -> _Kernel:
@@ -165,5 +166,10 @@ class Choices(Chosen[Candidate]):
     def _require(self, candidate: Candidate, extent: int) -> None:
         candidate.operation.supports(candidate.size(extent, *self._extents, self._batch)).require()
 
-    def _tuned(self, extent: int, ordinal: int) -> Candidate | None:
-        return tuned(self._kind, (extent, *self._extents), self._batch, ordinal)
+    def _recorded(self, extent: int) -> Recorded[Candidate]:
+        size = extent, *self._extents
+        return Recorded(
+            problem_record(self._kind, *size, self._batch),
+            self._restored_from,
+            lambda candidate: candidate.operation.supports(candidate.size(*size, self._batch)),
+        )

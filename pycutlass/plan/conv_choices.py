@@ -12,6 +12,8 @@ from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_kind import Conv2dKind
 from pycutlass.plan.conv_pick import conv2d_pick
 from pycutlass.plan.conv_problem import with_images
+from pycutlass.plan.measured import Recorded
+from pycutlass.plan.records import conv2d_record
 
 __all__ = ["Conv2dChoices"]
 
@@ -54,5 +56,10 @@ class Conv2dChoices(Chosen[Conv2dCandidate]):
     def _require(self, candidate: Conv2dCandidate, extent: int) -> None:
         candidate.supports(with_images(self._problem, extent)).require()
 
-    def _tuned(self, extent: int, ordinal: int) -> Conv2dCandidate | None:
-        return None  # the tuner measures GEMMs
+    def _recorded(self, extent: int) -> Recorded[Conv2dCandidate]:
+        problem = with_images(self._problem, extent)
+        return Recorded(
+            conv2d_record(self._kind, problem),
+            self._restored_from,
+            lambda candidate: candidate.supports(problem),
+        )

@@ -11,6 +11,7 @@ import numpy as np
 
 from pycutlass.errors import ArgumentError
 from pycutlass.tensor import TensorView
+from pycutlass.tensor.device_array import DeviceArray
 from pycutlass.types import ELEMENTS
 
 __all__ = ["Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "packed_vector", "stacked"]
@@ -82,6 +83,8 @@ def as_strided(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...],
     """Return a tensor of the same memory with other extents and strides, in its library."""
     if view.library == "torch":
         return tensor.as_strided(shape, strides, tensor.storage_offset())
+    if isinstance(tensor, DeviceArray):
+        return tensor.as_strided(shape, strides)
     if view.library in ("numpy", "dlpack") and view.device is None:
         array = view.owner[0] if view.library == "dlpack" else tensor
         steps = tuple(step * array.itemsize for step in strides)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -151,33 +150,6 @@ class Gemm(Plan[Candidate, _Size]):
         problem, gpu = (*self._size, self._batch), self._choices.gpu
         others = refused(self.kind, *problem, gpu)
         return picture.explained(self.candidate, self.candidates(), others, self._size, self._batch, gpu)
-
-    def tune(self, budget: float | str = "60s", **options: Any) -> Any:
-        """Measure which kernel is the fastest for the M that the plan was made with, as `pycutlass.tune` does.
-
-        This plan, and others of the process, choose anew afterwards.
-
-        Parameters
-        ----------
-        budget : float or str
-            Seconds, or text such as ``"60s"``, ``"5min"`` or ``"1h"``.
-        **options
-            What `pycutlass.tune` takes besides.
-
-        Returns
-        -------
-        ProblemReport
-            The ranking.
-
-        Raises
-        ------
-        ArgumentError, ArgumentTypeError
-            As `pycutlass.tune` raises.
-        DeviceError
-            There is no GPU.
-        """
-        tune = importlib.import_module("pycutlass.tuning").tune  # when it is asked for: it knows plans
-        return tune(self, budget, **options)[0]
 
     def check(self, seed: int = 0) -> float:
         """Run the kernel on random numbers and compare D with the product in float64; look at what lies around D.

@@ -59,6 +59,11 @@ class GroupCandidate:
         """What has to be compiled for it."""
         return (self.operation,)
 
+    @property
+    def split_k_slices(self) -> int:
+        """1: kernels of groups do not divide K."""
+        return 1
+
     def choice(self) -> dict[str, Any]:
         """Return what is chosen beside the kind of GEMM, in JSON's types, in a fixed order."""
         operation = self.operation

@@ -9,12 +9,15 @@ from typing import Any
 
 from pycutlass import device
 from pycutlass.device import Device
+from pycutlass.enums import SchedulerMode
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan.building import without_gpu
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_pick import Typical, group_refused, pick_group, rank_group, typical
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.measured import Recorded, generation, tuned
 from pycutlass.plan.predicted import Ranked
+from pycutlass.plan.records import group_record
 
 __all__ = ["GroupChoices"]
 
@@ -40,7 +43,9 @@ class GroupChoices:
     def __init__(self, kind: GemmKind, ordinal: int | None, chosen: Mapping[_Key, Any] = _NONE) -> None:
         self._kind, self._ordinal = kind, ordinal
         self._picked = {key: GroupCandidate.of(kind, choice) for key, choice in chosen.items()}
-        self._lock = threading.Lock()
+        self._restored = frozenset(chosen)
+        self._lock, self._generation = threading.Lock(), generation.number
+        self._looked_up: dict[_Key, GroupCandidate | None] = {}
 
     @property
     def gpu(self) -> Device:
@@ -48,9 +53,10 @@ class GroupChoices:
         return without_gpu() if self._ordinal is None else device.describe(self._ordinal)
 
     def of(self, sizes: Sizes, axis: int, on_device: bool) -> GroupCandidate:
-        """Return the candidate for a group, chosen when the first that is like it comes.
+        """Return the candidate for a group: the fastest that was measured for such groups, else the likely fastest.
 
-        It is chosen for what stands for all of them, so that it does not depend on which of them came first.
+        It is chosen when the first group comes that is like it, for what stands for all of them, so that it does not
+        depend on which of them came first.
 
         Parameters
         ----------
@@ -65,8 +71,14 @@ class GroupChoices:
         ------
         ArgumentError
             No kernel takes the group.
+        CacheError
+            The database was named and cannot be used.
         """
         key = typical(sizes, axis), on_device
+        if self._ordinal is not None and key not in self._restored:
+            measured = self._look_up(key, sizes, self._ordinal)
+            if measured is not None:
+                return measured
         found = self._picked.get(key)
         if found is None:
             found = pick_group(self._kind, sizes, key[0], self.gpu, on_device)
@@ -86,8 +98,30 @@ class GroupChoices:
 
     def made(self) -> list[GroupCandidate]:
         """Return all that were chosen so far."""
-        return list(dict.fromkeys(self._picked.values()))
+        return list(dict.fromkeys(self._chosen().values()))
 
     def state(self) -> dict[_Key, Any]:
         """Return what was chosen, as JSON has candidates."""
-        return {key: candidate.choice() for key, candidate in self._picked.items()}
+        return {key: candidate.choice() for key, candidate in self._chosen().items()}
+
+    def _chosen(self) -> dict[_Key, GroupCandidate]:
+        return self._picked | {key: each for key, each in [*self._looked_up.copy().items()] if each is not None}
+
+    def _look_up(self, key: _Key, sizes: Sizes, ordinal: int) -> GroupCandidate | None:
+        """Return what the database has, which is asked once, and again after something was measured here."""
+        with self._lock:
+            if self._generation != generation.number or len(self._looked_up) >= _MOST:
+                self._generation, self._looked_up = generation.number, {}
+            known = self._looked_up
+        if key not in known:
+            known[key] = tuned(self._recorded(key, sizes), ordinal)
+        return known[key]
+
+    def _recorded(self, key: _Key, sizes: Sizes) -> Recorded[GroupCandidate]:
+        group, on_device = key
+
+        def supports(candidate: GroupCandidate) -> bool:
+            is_scheduled = not on_device or candidate.operation.precompute_mode is SchedulerMode.Device
+            return is_scheduled and bool(candidate.operation.supports(sizes))
+
+        return Recorded(group_record(self._kind, group), lambda choice: GroupCandidate.of(self._kind, choice), supports)

@@ -13,6 +13,7 @@ from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_launches import GroupLaunch, Problems
 from pycutlass.plan.group_results import new_matrix
 from pycutlass.plan.kind import GemmKind
+from pycutlass.plan.measured import generation
 from pycutlass.tensor import TensorView
 
 __all__ = ["Runs"]
@@ -43,8 +44,11 @@ class Runs:
         """Let go of all arguments but those that graphs read."""
         self._local = threading.local()
 
-    def run(self, candidate: GroupCandidate, problems: Problems, stream: Any, is_kept: bool) -> None:
-        """Launch a candidate, with arguments that later runs of this thread may use where they are kept."""
+    def run(self, candidate: GroupCandidate, problems: Problems, stream: Any, is_kept: bool, chosen_in: int) -> None:
+        """Launch a candidate, with arguments that later runs of this thread may use where they are kept.
+
+        `chosen_in` is the generation in which the candidate was chosen.
+        """
         kept = self._kept
         launch = kept.get(candidate) if is_kept else None
         if launch is not None:
@@ -56,7 +60,7 @@ class Runs:
             launch = GroupLaunch(candidate, problems, self._scalars)
             self._keep(candidate, launch, is_kept)
         if is_kept:
-            self._local.last = _Repeated.of(launch, problems)
+            self._local.last = _Repeated.of(launch, problems, chosen_in)
         self._launch(launch, problems.is_host, stream)
 
     def run_on_device(self, candidate: GroupCandidate, group: DeviceGroup, is_kept: bool) -> None:
@@ -80,7 +84,12 @@ class Runs:
         well what does not fit.
         """
         last: _Repeated | None = getattr(self._local, "last", None)
-        if last is None or (cs is None) is self._reads_c or not last.is_like(xs, ws):
+        if (
+            last is None
+            or last.chosen_in != generation.number
+            or (cs is None) is self._reads_c
+            or not last.is_like(xs, ws)
+        ):
             return None
         made = last.new_results(self._kind, xs[0]) if out is None else out
         try:
@@ -138,6 +147,8 @@ class _Repeated:
         How xs[0] looked.
     is_host : bool
         Whether results are in host memory.
+    chosen_in : int
+        The generation in which the kernel was chosen: after something was measured another one may be.
     """
 
     launch: GroupLaunch
@@ -145,15 +156,16 @@ class _Repeated:
     kind: type
     view: TensorView
     is_host: bool
+    chosen_in: int
 
     @classmethod
-    def of(cls, launch: GroupLaunch, problems: Problems) -> _Repeated | None:
+    def of(cls, launch: GroupLaunch, problems: Problems, chosen_in: int) -> _Repeated | None:
         """Return it for problems that were launched, None of others than such lists."""
         if not problems.are_lists:
             return None
         extents: list[tuple[int, ...]] = [(m, k, k, n) for m, n, k in problems.sizes.tolist()]
         tensor, view = problems.like
-        return cls(launch, extents, type(tensor), replace(view, owner=None), problems.is_host)
+        return cls(launch, extents, type(tensor), replace(view, owner=None), problems.is_host, chosen_in)
 
     def is_like(self, xs: list[Any], ws: Any) -> bool:
         """Return whether these are lists of the same extents, as far as their shapes say."""

@@ -27,9 +27,11 @@ from pycutlass.plan.group_results import check_fits, new_results
 from pycutlass.plan.group_runs import Runs
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.measured import generation
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.readings import given_scalars, named_inputs, place
+from pycutlass.plan.tunable import TunablePlan
 
 __all__ = ["GroupedGemm"]
 
@@ -38,7 +40,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @public
-class GroupedGemm:
+class GroupedGemm(TunablePlan):
     """A plan of D[i] = epilogue(alpha * A[i] x B[i] + beta * C[i]) for a group of products, in one launch.
 
     It is for one kind of matrices and for any number of them, of any extents that are as aligned. Groups that are not
@@ -152,6 +154,16 @@ class GroupedGemm:
     def sizes(self) -> Sizes:
         """M, N and K of the problems that the plan was made with; of those that the device knows, of even parts."""
         return self._sizes.copy()
+
+    @property
+    def axis(self) -> int:
+        """Which of M, N and K varies between groups that have one kernel: 0, 1 or 2."""
+        return self._axis
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the device alone knows the sizes, and makes the schedule of the kernel."""
+        return self._on_device
 
     @property
     def candidate(self) -> GroupCandidate:
@@ -305,7 +317,8 @@ class GroupedGemm:
         if not group.is_on_device:
             problems = Problems(group, target, self.kind.epilogue, ports)
             if len(problems.sizes):
-                self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept)
+                chosen_in = generation.number
+                self._runs.run(self._compiled(problems.sizes, group), problems, stream, is_kept, chosen_in)
         elif group.used.any():
             described = DeviceGroup(self.kind, group, target, stream)
             sizes = group.sizes[group.used].astype(np.int32)

@@ -1,31 +1,28 @@
-"""What the database of trials calls a problem and a machine, and which candidate was the fastest there."""
+"""What the database of trials calls a machine, and which candidate of a problem was the fastest there."""
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pycutlass import _core, config, device
 from pycutlass.cache import KernelCache
 from pycutlass.compiler.tools import device_compiler_release
-from pycutlass.epilogue import Epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError, ToolkitError
-from pycutlass.library import TensorDescription
-from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.kind import GemmKind
 from pycutlass.toolkit import find_cutlass
 from pycutlass.trials import Database, Machine, Trial
 from pycutlass.trials.values import CONDITIONS
-from pycutlass.types import element
 from pycutlass.version import __version__
 
-__all__ = ["Generation", "fastest_measured", "generation", "machine_of", "problem_record", "tuned"]
+__all__ = ["Generation", "Recorded", "fastest_measured", "generation", "machine_of", "tuned"]
 
 #: How many candidates of a problem are looked at, of which some may be none to this version of PyCUTLASS.
-_LOOKED_AT = 8
+_LOOKED_AT = 32
+_Kernel = TypeVar("_Kernel")
 
 
 class Generation:
@@ -46,31 +43,6 @@ class Generation:
 generation = Generation()
 
 
-def problem_record(kind: GemmKind, m: int, n: int, k: int, batch: int | None = None) -> dict[str, Any]:
-    """Return all of a problem that a time depends on, in JSON's types.
-
-    Parameters
-    ----------
-    kind : GemmKind
-        Types, layouts, alignments and epilogue.
-    m, n, k : int
-        Extents.
-    batch : int, optional
-        Number of matrices.
-    """
-    a, b, sums = (element(tag).short for tag in (kind.element_a, kind.element_b, kind.element_accumulator))
-    return {
-        "product": "gemm",
-        "m": m,
-        "n": n,
-        "k": k,
-        "batch": batch,
-        **{name: _tensor_record(getattr(kind, name)) for name in ("A", "B", "C", "D")},
-        "multiplied": f"{a} x {b} -> {sums}, {kind.math_operation.name}",
-        "epilogue": _epilogue_record(kind.epilogue),
-    }
-
-
 @lru_cache(maxsize=16)  # of the GPUs that are here: NVML and compilers take milliseconds to be asked
 def machine_of(ordinal: int) -> Machine:
     """Return GPU `ordinal` as trials know it, with CUTLASS, the device compiler and our version.
@@ -86,14 +58,29 @@ def machine_of(ordinal: int) -> Machine:
     return Machine(gpu.name, gpu.sm_count, gpu.compute_capability, cutlass, compiler, __version__, limit)
 
 
+@dataclass(frozen=True)
+class Recorded(Generic[_Kernel]):
+    """What is asked of a problem whose trials are looked up.
+
+    Attributes
+    ----------
+    record : mapping
+        What the database calls it.
+    candidate_of : callable
+        Returns the candidate of a trial's choice, or raises ArgumentError, ArgumentTypeError or
+        DescriptionError.
+    supports : callable
+        Returns whether a candidate takes the problem.
+    """
+
+    record: Mapping[str, Any]
+    candidate_of: Callable[[Mapping[str, Any]], _Kernel]
+    supports: Callable[[_Kernel], object]
+
+
 def fastest_measured(
-    database: Database,
-    machine: Machine,
-    kind: GemmKind,
-    size: tuple[int, int, int],
-    batch: int | None = None,
-    condition: str = "cold",
-) -> tuple[Candidate, Trial] | None:
+    database: Database, machine: Machine, problem: Recorded[_Kernel], condition: str = "cold"
+) -> tuple[_Kernel, Trial] | None:
     """Return the fastest candidate that was measured for a problem, with its trial; None where none was.
 
     What this version of PyCUTLASS does not describe any more, or does not run for this problem, is passed over.
@@ -103,11 +90,11 @@ def fastest_measured(
     CacheError
         The database was named and cannot be used.
     """
-    trials = database.top(problem_record(kind, *size, batch), machine, _LOOKED_AT, condition)
+    trials = database.top(problem.record, machine, _LOOKED_AT, condition)
     for trial in trials:
         try:
-            candidate = Candidate.of(kind, json.loads(trial.candidate))
-            is_supported = candidate.operation.supports(candidate.size(*size, batch))
+            candidate = problem.candidate_of(json.loads(trial.candidate))
+            is_supported = problem.supports(candidate)
         except (ArgumentError, ArgumentTypeError, DescriptionError):
             continue
         if is_supported:
@@ -115,7 +102,7 @@ def fastest_measured(
     return None
 
 
-def tuned(kind: GemmKind, size: tuple[int, int, int], batch: int | None, ordinal: int) -> Candidate | None:
+def tuned(problem: Recorded[_Kernel], ordinal: int) -> _Kernel | None:
     """Return what the user's database has as the fastest candidate on GPU `ordinal`, first with a cold L2 cache.
 
     None where nothing was measured, or nothing can be looked up: times are kept by the compiler that kernels were made
@@ -131,22 +118,10 @@ def tuned(kind: GemmKind, size: tuple[int, int, int], batch: int | None, ordinal
     except ToolkitError:
         return None
     database = _default_database(config.database_file() or config.cache_directory())
-    found = (fastest_measured(database, machine, kind, size, batch, condition) for condition in CONDITIONS)
+    found = (fastest_measured(database, machine, problem, condition) for condition in CONDITIONS)
     return next((each[0] for each in found if each is not None), None)
 
 
 @lru_cache(maxsize=2)  # a program has one, tests have others; it is only looked at
 def _default_database(where: Path) -> Database:
     return Database(make=False)
-
-
-def _tensor_record(tensor: TensorDescription) -> str:
-    return f"{tensor.type.short} {tensor.order.short} align {tensor.alignment}"
-
-
-def _epilogue_record(epilogue: Epilogue) -> str:
-    """Return what tells epilogues apart: two functions of one name are two epilogues."""
-    graph = getattr(epilogue, "graph", None)
-    if graph is None:
-        return repr(epilogue)
-    return f"{epilogue!r} {hashlib.sha256(repr(graph).encode()).hexdigest()[:16]}"

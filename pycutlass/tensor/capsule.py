@@ -8,14 +8,14 @@ from typing import Any
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.tensor.view import TensorView
 
-__all__ = ["CUDA", "read_capsule"]
+__all__ = ["CUDA", "DLTensor", "code_of", "packed", "read_capsule"]
 
 CUDA = 2  # DLPack's number of the device type
 _MOST_DIMENSIONS = 64  # more than any library has
 _LEGACY_DEFAULT_STREAM = 1  # as __dlpack__ numbers streams of CUDA
 
 
-class _Tensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
     """``DLTensor`` (https://dmlc.github.io/dlpack/latest/c_api.html)."""
 
     _fields_ = [
@@ -65,7 +65,7 @@ def read_capsule(tensor: Any, ordinal: int) -> TensorView:
         address = get_pointer(capsule, b"dltensor")
     except ValueError as error:
         raise ArgumentTypeError(f"{type(tensor).__name__} exports no DLPack tensor: {error}") from error
-    view = _Tensor.from_address(address)
+    view = DLTensor.from_address(address)
     name = _NAMES.get((view.code, view.bits)) if view.lanes == 1 else None
     if name is None:
         raise ArgumentTypeError(
@@ -82,15 +82,15 @@ def read_capsule(tensor: Any, ordinal: int) -> TensorView:
     return TensorView(address, name, shape, strides, ordinal, "dlpack", (capsule, tensor))
 
 
-def _extents(view: _Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _extents(view: DLTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return shape and strides; nothing of what cannot be a number of dimensions."""
     if not 0 < view.ndim <= _MOST_DIMENSIONS or not view.shape:
         return (), ()
     shape = tuple(view.shape[i] for i in range(view.ndim))
-    return shape, tuple(view.strides[i] for i in range(view.ndim)) if view.strides else _packed(shape)
+    return shape, tuple(view.strides[i] for i in range(view.ndim)) if view.strides else packed(shape)
 
 
-def _contradiction(view: _Tensor, ordinal: int, shape: tuple[int, ...]) -> str:
+def _contradiction(view: DLTensor, ordinal: int, shape: tuple[int, ...]) -> str:
     """Return what is wrong with a DLPack tensor that is said to be on GPU `ordinal`; nothing where all fits."""
     if (view.device_type, view.device_id) != (CUDA, ordinal):
         return (
@@ -108,7 +108,24 @@ def _contradiction(view: _Tensor, ordinal: int, shape: tuple[int, ...]) -> str:
     return ""
 
 
-def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def code_of(dtype_name: str) -> tuple[int, int]:
+    """Return DLPack's type code and the bits of an element type, as views call it.
+
+    Raises
+    ------
+    ArgumentTypeError
+        There is none.
+    """
+    found = next((code for code, name in _NAMES.items() if name == dtype_name), None)
+    if found is None:
+        raise ArgumentTypeError(
+            f"DLPack has no elements of {dtype_name} that kernels take: {', '.join(_NAMES.values())}"
+        )
+    return found
+
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of packed memory, in elements."""
     strides = []
     step = 1
     for extent in reversed(shape):

@@ -1,17 +1,22 @@
 """Which kernel is the fastest for a problem, measured.
 
-Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and who is given up), ``measuring`` and
-``bench`` (the process that measures), ``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it).
+Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and who is given up), ``tunable`` (what is
+asked of a problem, whichever family computes it), ``measuring`` and ``bench`` (the process that measures),
+``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it).
 """
 
+from pycutlass.tuning.conv2d_problem import Conv2dProblem
 from pycutlass.tuning.farm import RayExecutor
 from pycutlass.tuning.files import problem_of, read_problems
+from pycutlass.tuning.group_problem import GroupProblem
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.report import ProblemReport, TuningReport
 from pycutlass.tuning.tuner import compile_candidates, tune
 
 __all__ = [
+    "Conv2dProblem",
+    "GroupProblem",
     "Problem",
     "ProblemReport",
     "RayExecutor",

@@ -13,9 +13,9 @@ from typing import Any
 from pycutlass import compiler
 from pycutlass.cache import KernelCache
 from pycutlass.errors import CacheError, PyCutlassError, ToolkitError
-from pycutlass.plan import Candidate
 from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
 from pycutlass.tuning.measuring import Artifacts
+from pycutlass.tuning.tunable import AnyCandidate
 
 __all__ = ["FarmCompiling", "LocalCompiling", "compiled", "serve_compiler"]
 
@@ -25,7 +25,7 @@ class LocalCompiling:
 
     Parameters
     ----------
-    candidates : sequence of Candidate
+    candidates : sequence of Candidate, Conv2dCandidate or GroupCandidate
         The first are compiled first.
     target : str
         What they are built for.
@@ -36,7 +36,7 @@ class LocalCompiling:
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], target: str, jobs: int | None = None, tmp_dir: Path | None = None
+        self, candidates: Sequence[AnyCandidate], target: str, jobs: int | None = None, tmp_dir: Path | None = None
     ) -> None:
         self._missing = len(candidates)
         environment = {} if jobs is None else {"PYCUTLASS_JOBS": str(jobs)}
@@ -84,7 +84,7 @@ class FarmCompiling:
 
     Parameters
     ----------
-    candidates : sequence of Candidate
+    candidates : sequence of Candidate, Conv2dCandidate or GroupCandidate
         A job each.
     target : str
         What they are built for.
@@ -92,7 +92,7 @@ class FarmCompiling:
         Where jobs go.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], target: str, executor: Any) -> None:
+    def __init__(self, candidates: Sequence[AnyCandidate], target: str, executor: Any) -> None:
         self._cache = KernelCache()
         self._futures: dict[Future[Artifacts | str], int] = {
             executor.submit(compiled, candidate, target): number for number, candidate in enumerate(candidates)
@@ -127,7 +127,7 @@ class FarmCompiling:
         return made
 
 
-def compiled(candidate: Candidate, target: str) -> Artifacts | str:
+def compiled(candidate: AnyCandidate, target: str) -> Artifacts | str:
     """Return the kernels of a candidate for a target, or why there are none: a job that any machine can do.
 
     It needs compilers and no GPU. Kernels are bytes, which any executor carries.

@@ -8,8 +8,8 @@ from typing import Any
 
 from pycutlass.trials import Database, Machine, Trial
 from pycutlass.tuning.options import TuningOptions
-from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.race import Contestant
+from pycutlass.tuning.tunable import Tunable
 
 __all__ = ["Known"]
 
@@ -32,7 +32,7 @@ class Known:
     def __init__(self, database: Database, machine: Machine, options: TuningOptions) -> None:
         self._database, self._machine, self._options = database, machine, options
 
-    def claim(self, problem: Problem, each: Contestant, until_done: contextlib.ExitStack) -> bool:
+    def claim(self, problem: Tunable, each: Contestant, until_done: contextlib.ExitStack) -> bool:
         """Return whether to measure a candidate, which nobody else does until the end of a context."""
         claim = self._database.claim(
             _record(problem, each),
@@ -44,7 +44,7 @@ class Known:
         )
         return until_done.enter_context(claim)
 
-    def keep(self, problem: Problem, each: Contestant) -> None:
+    def keep(self, problem: Tunable, each: Contestant) -> None:
         """Add what was measured of a candidate, or why nothing was."""
         timing = each.timing
         given: dict[str, Any] = {"machine": self._machine, "condition": self._options.condition}
@@ -55,7 +55,7 @@ class Known:
             given |= {"time": time, "low": min(low, time), "high": max(high, time), "rounds": len(timing.times)}
         self._database.add(Trial(_record(problem, each), each.candidate.choice(), **given))
 
-    def recall(self, problem: Problem, contestants: Sequence[Contestant]) -> None:
+    def recall(self, problem: Tunable, contestants: Sequence[Contestant]) -> None:
         """Fill in what was measured before, or by others meanwhile."""
         for each in contestants:
             if each.status != "waiting":
@@ -72,6 +72,6 @@ class Known:
                 each.times = [time for time in (last.low, last.time, last.high) if time is not None]
 
 
-def _record(problem: Problem, each: Contestant) -> dict[str, object]:
+def _record(problem: Tunable, each: Contestant) -> dict[str, object]:
     """Return what the database calls the problem; with lesser alignments a candidate is one of another problem."""
-    return Problem(each.kind, *problem.extents, problem.batch).record()
+    return problem.of_kind(each.kind).record()

@@ -8,10 +8,9 @@ from typing import Any, Protocol
 
 from pycutlass.cache import Artifact
 from pycutlass.errors import DeviceError, DriverError, PyCutlassError
-from pycutlass.plan import Candidate
 from pycutlass.tuning.child import Child, ChildEndedError, ChildHangsError
 from pycutlass.tuning.options import TuningOptions
-from pycutlass.tuning.problem import Problem
+from pycutlass.tuning.tunable import AnyCandidate, Tunable
 
 __all__ = ["Artifacts", "Bench", "ChildMeasurer", "FailedError", "Measurer", "WrongResultError", "serve"]
 
@@ -35,7 +34,7 @@ class WrongResultError(Exception):
 class Measurer(Protocol):
     """Whoever measures candidates, each known by a number."""
 
-    def check(self, number: int, candidate: Candidate, artifacts: Artifacts) -> None:
+    def check(self, number: int, candidate: AnyCandidate, artifacts: Artifacts) -> None:
         """Make a candidate ready, and raise FailedError where its results are wrong or it cannot run."""
 
     def measure(self, number: int, seconds: float) -> list[float]:
@@ -48,10 +47,10 @@ class Measurer(Protocol):
 class Bench(Protocol):
     """What a child measures with."""
 
-    def expect(self, candidate: Candidate) -> None:
+    def expect(self, candidate: AnyCandidate) -> None:
         """Compute what all candidates are compared with; `candidate` says how operands are rounded."""
 
-    def prepare(self, number: int, candidate: Candidate, artifacts: Artifacts, is_checked: bool) -> None:
+    def prepare(self, number: int, candidate: AnyCandidate, artifacts: Artifacts, is_checked: bool) -> None:
         """Make a candidate ready; raise WrongResultError where it is to be checked and is wrong."""
 
     def measure(self, number: int) -> list[float]:
@@ -63,7 +62,7 @@ class ChildMeasurer:
 
     Parameters
     ----------
-    problem : Problem
+    problem : Tunable
         What is measured.
     options : TuningOptions
         How.
@@ -72,16 +71,16 @@ class ChildMeasurer:
     """
 
     def __init__(
-        self, problem: Problem, options: TuningOptions, function: str = "pycutlass.tuning.bench:serve_bench"
+        self, problem: Tunable, options: TuningOptions, function: str = "pycutlass.tuning.bench:serve_bench"
     ) -> None:
         self._problem, self._options, self._function = problem, options, function
         self._child: Child | None = None
-        self._known: dict[int, tuple[Candidate, Artifacts]] = {}
+        self._known: dict[int, tuple[AnyCandidate, Artifacts]] = {}
         self._ready: set[int] = set()
         self._has_reference = False
         self.started = 0
 
-    def check(self, number: int, candidate: Candidate, artifacts: Artifacts) -> None:
+    def check(self, number: int, candidate: AnyCandidate, artifacts: Artifacts) -> None:
         """Make a candidate ready, and compare its results with the reference."""
         self._known[number] = candidate, artifacts
         if self._child is None or not self._has_reference:  # which takes longer than any launch
@@ -152,7 +151,7 @@ class ChildMeasurer:
         return child
 
 
-def serve(connection: Connection, make: Callable[[Problem, TuningOptions], Bench]) -> None:
+def serve(connection: Connection, make: Callable[[Tunable, TuningOptions], Bench]) -> None:
     """Answer the messages of a `ChildMeasurer` with what `make` makes, until it closes the connection."""
     try:
         problem, options = connection.recv()

@@ -28,7 +28,7 @@ class TuningOptions:
     Parameters
     ----------
     use_3xtf32 : bool
-        Whether kinds of GEMM that compute float32 by 3xTF32 are tuned as such. False measures one TF32 product instead,
+        Whether problems that compute float32 by 3xTF32 are tuned as such. False measures one TF32 product instead,
         which is faster and keeps 10 bits of each factor. Other kinds are not concerned.
     split_k_slices : sequence of int, optional
         Into how many slices K may be divided; ``(1,)`` leaves split-K out. Default: whatever candidates have.

@@ -1,34 +1,30 @@
-"""What is tuned: a kind of GEMM with its extents."""
+"""A GEMM that is tuned: a kind with its extents."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import cutlass
 from pycutlass.calls import public, shown
 from pycutlass.device import Device
-from pycutlass.enums import MathOperation
-from pycutlass.epilogue import EpilogueFunctor
-from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
+from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int
 from pycutlass.library import TensorDescription
-from pycutlass.plan import Candidate, GemmKind, ranking
-from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.measured import problem_record
+from pycutlass.plan import Candidate, GemmKind, Ranked, ranking
+from pycutlass.plan.records import problem_record
+from pycutlass.tuning.gemm_work import GemmWork
+from pycutlass.tuning.tunable import Tunable, check_kind, moved_bytes
 
-__all__ = ["Problem", "considered", "problems_of", "with_options"]
+__all__ = ["Problem"]
 
 _EXTENTS = ("m", "n", "k")
-_MOST = 100_000  # problems of one call
-_FEWER_ELEMENTS = (1, 2, 4, 8)
 
 
 @public
 @dataclass(frozen=True)
-class Problem:
+class Problem(Tunable):
     """A GEMM to be tuned.
 
     Parameters
@@ -66,13 +62,7 @@ class Problem:
     batch: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kind, GemmKind):
-            raise ArgumentTypeError(f"kind must be a pycutlass.plan.GemmKind, got {shown(self.kind)}")
-        if not isinstance(self.kind.epilogue, EpilogueFunctor):
-            raise ArgumentTypeError(
-                f"the tuner makes the operands of epilogue functors alone, and the epilogue is "
-                f"{shown(self.kind.epilogue)}: tune the same kind with a functor, such as LinearCombination"
-            )
+        check_kind(self.kind, GemmKind)
         for name in (*_EXTENTS, *(() if self.batch is None else ("batch",))):
             value = as_int(getattr(self, name))
             if value is None:
@@ -87,13 +77,6 @@ class Problem:
         return self.m, self.n, self.k
 
     @property
-    def name(self) -> str:
-        """How progress and reports call it."""
-        batch = "" if self.batch is None else f"{self.batch} x "
-        types = " x ".join(each.type.short for each in (self.kind.A, self.kind.B))
-        return f"{batch}{self.m}x{self.n}x{self.k} {types} -> {self.kind.D.type.short}"
-
-    @property
     def operations(self) -> float:
         """Multiplications and additions."""
         return 2.0 * self.m * self.n * self.k * (self.batch or 1)
@@ -101,103 +84,21 @@ class Problem:
     @property
     def bytes(self) -> float:
         """What has to be read and written at least."""
-        sizes = {"A": self.m * self.k, "B": self.k * self.n, "D": self.m * self.n}
-        bits: float = sum(getattr(self.kind, name).type.bits * size for name, size in sizes.items())
-        return bits / 8 * (self.batch or 1)
+        return moved_bytes(self.kind, self.work().shapes)
 
     def record(self) -> dict[str, Any]:
         """Return what the database calls it."""
         return problem_record(self.kind, *self.extents, self.batch)
 
+    def ranked(self, gpu: Device) -> Sequence[Ranked[Candidate]]:
+        """Return all candidates that take it, the likely fastest first."""
+        return ranking(self.kind, *self.extents, self.batch, gpu)
 
-def problems_of(given: Any) -> list[Problem]:
-    """Return what is to be tuned as a list: of one problem or several, or of plans.
+    def work(self) -> GemmWork:
+        """Return what measures it."""
+        return GemmWork(self.extents, self.batch)
 
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        There is nothing, or something else among them.
-    """
-    if isinstance(given, Problem | Gemm):
-        return [_problem(given)]
-    wrong = f"what is tuned must be a Problem, a pycutlass.Gemm, or several; got {shown(given)}"
-    if isinstance(given, str | bytes):
-        raise ArgumentTypeError(wrong)
-    try:
-        listed = list(itertools.islice(given, _MOST + 1))
-    except Exception as error:  # of whoever walks along them
-        raise ArgumentTypeError(wrong) from error
-    if len(listed) > _MOST:
-        raise ArgumentError(f"at most {_MOST:,} problems are tuned at once, got more")
-    problems = [_problem(each) for each in listed]
-    if not problems:
-        raise ArgumentError("there is no problem to tune: the list of problems is empty")
-    return problems
-
-
-def _problem(given: Any) -> Problem:
-    if isinstance(given, Gemm):
-        return Problem(given.kind, *given.size, given.batch)
-    if not isinstance(given, Problem):
-        raise ArgumentTypeError(f"what is tuned must be a Problem, a pycutlass.Gemm, or several; got {shown(given)}")
-    return given
-
-
-def considered(problem: Problem, options: Any, gpu: Device) -> list[tuple[Candidate, GemmKind, float]]:
-    """Return the candidates that are to be compiled, with the microseconds that are predicted, the best first.
-
-    Raises
-    ------
-    ArgumentError
-        No kernel takes the problem, or none within the options.
-    """
-    found: dict[Candidate, tuple[GemmKind, float]] = {}
-    for kind in _kinds(problem.kind, options):
-        for each in ranking(kind, *problem.extents, problem.batch, gpu):
-            if options.split_k_slices is None or each.candidate.split_k_slices in options.split_k_slices:
-                found.setdefault(each.candidate, (kind, each.microseconds))
-    if not found:
-        slices = "" if options.split_k_slices is None else f" with split_k_slices in {options.split_k_slices}"
-        raise ArgumentError(f"no kernel takes {problem.name}{slices}: there is nothing to tune")
-    best = sorted(((made, kind, time) for made, (kind, time) in found.items()), key=lambda each: each[2])
-    return best[: options.most_candidates]
-
-
-def with_options(problem: Problem, options: Any) -> Problem:
-    """Return the problem that the options mean: without 3xTF32, one TF32 product."""
-    kind = problem.kind
-    if options.use_3xtf32 or kind.math_operation is not MathOperation.multiply_add_fast_f32:
-        return problem
-    return dataclasses.replace(
-        problem,
-        kind=dataclasses.replace(
-            kind,
-            A=TensorDescription(cutlass.tfloat32, kind.A.layout, kind.A.alignment),
-            B=TensorDescription(cutlass.tfloat32, kind.B.layout, kind.B.alignment),
-            element_a=cutlass.tfloat32,
-            element_b=cutlass.tfloat32,
-            math_operation=MathOperation.multiply_add,
-        ),
-    )
-
-
-def _kinds(kind: GemmKind, options: Any) -> list[GemmKind]:
-    """Return the kind, and with `profile_all_alignments` those of which A and B have lesser alignments."""
-    if not options.profile_all_alignments:
-        return [kind]
-    found = [kind]
-    for most in sorted(_FEWER_ELEMENTS, reverse=True):
-        try:
-            lesser: dict[str, Any] = {name: _at_most(getattr(kind, name), most) for name in ("A", "B")}
-            changed = dataclasses.replace(kind, **lesser)
-        except DescriptionError:  # no such alignment of this type
-            continue
-        if changed not in found:
-            found.append(changed)
-    return found
-
-
-def _at_most(tensor: TensorDescription, alignment: int) -> TensorDescription:
-    if tensor.alignment <= alignment:
-        return tensor
-    return TensorDescription(tensor.element, tensor.layout, alignment)
+    def _in_tf32(self) -> Mapping[str, Any]:
+        """Return what is changed of a kind that computes by 3xTF32: tensors are described as TF32, too."""
+        A, B = (TensorDescription(cutlass.tfloat32, of.layout, of.alignment) for of in (self.kind.A, self.kind.B))
+        return {"A": A, "B": B, **super()._in_tf32()}

@@ -10,12 +10,12 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from pycutlass.plan import Candidate, GemmKind
 from pycutlass.timing import Timing
 from pycutlass.tuning.measuring import Artifacts, FailedError, Measurer
 from pycutlass.tuning.options import TuningOptions
+from pycutlass.tuning.tunable import AnyCandidate
 
 __all__ = ["Compiling", "Contestant", "Race"]
 
@@ -44,9 +44,9 @@ class Contestant:
 
     Attributes
     ----------
-    candidate : Candidate
+    candidate : Candidate, Conv2dCandidate or GroupCandidate
         The kernel with the options of its launch.
-    kind : GemmKind
+    kind : GemmKind or Conv2dKind
         That it was made for.
     predicted : float
         Microseconds, by the model.
@@ -61,8 +61,8 @@ class Contestant:
         Whether the times are from the database.
     """
 
-    candidate: Candidate
-    kind: GemmKind
+    candidate: AnyCandidate
+    kind: Any
     predicted: float
     status: str = "waiting"
     reason: str = ""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass.device import Device
-from pycutlass.plan import Candidate
 from pycutlass.plan.roofline import Roofline
-from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.race import Contestant
+from pycutlass.tuning.tunable import AnyCandidate, Tunable
 
 __all__ = ["TITLES", "ProblemReport", "TuningReport"]
 
@@ -23,7 +22,7 @@ class ProblemReport:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Problem, Conv2dProblem or GroupProblem
         What was tuned.
     gpu : Device
         Where.
@@ -35,7 +34,7 @@ class ProblemReport:
         How long it took.
     """
 
-    problem: Problem
+    problem: Tunable
     gpu: Device
     contestants: tuple[Contestant, ...]
     elsewhere: int
@@ -47,7 +46,7 @@ class ProblemReport:
         return tuple(each for each in self.contestants if each.timing is not None)
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> AnyCandidate | None:
         """The fastest candidate; None where none was measured."""
         measured = self.measured
         return measured[0].candidate if measured else None
@@ -110,7 +109,7 @@ class TuningReport:
         return len(self.problems)
 
     @property
-    def best(self) -> tuple[Candidate | None, ...]:
+    def best(self) -> tuple[AnyCandidate | None, ...]:
         """The fastest candidate of each problem; None where none was measured."""
         return tuple(each.best for each in self.problems)
 

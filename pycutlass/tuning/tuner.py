@@ -18,17 +18,18 @@ from pycutlass.tuning.compiling import FarmCompiling, LocalCompiling
 from pycutlass.tuning.known import Known
 from pycutlass.tuning.measuring import ChildMeasurer, Measurer
 from pycutlass.tuning.options import TuningOptions, seconds_of
-from pycutlass.tuning.problem import Problem, considered, problems_of, with_options
+from pycutlass.tuning.problems import considered, problems_of, with_options
 from pycutlass.tuning.progress import shown_progress
 from pycutlass.tuning.race import Compiling, Contestant, Race
 from pycutlass.tuning.report import ProblemReport, TuningReport
+from pycutlass.tuning.tunable import Tunable
 
 __all__ = ["compile_candidates", "tune", "tune_problem"]
 
 
 @public
 def tune(
-    problems: Problem | Iterable[Problem] | Any,
+    problems: Tunable | Iterable[Tunable] | Any,
     budget: float | str = "60s",
     *,
     options: TuningOptions | None = None,
@@ -44,8 +45,8 @@ def tune(
 
     Parameters
     ----------
-    problems : Problem, plan, or several of them
-        What is to be computed.
+    problems : Problem, Conv2dProblem, GroupProblem, plan, or several of them
+        What is to be computed: products, convolutions, groups of products.
     budget : float or str
         Seconds for all problems together, or text such as ``"60s"``, ``"5min"`` or ``"1h"``. What a problem leaves is
         for those behind it.
@@ -100,7 +101,7 @@ def tune(
 
 
 def tune_problem(
-    problem: Problem,
+    problem: Tunable,
     contestants: Sequence[Contestant],
     gpu: Device,
     options: TuningOptions,
@@ -108,7 +109,7 @@ def tune_problem(
     known: Known,
     *,
     executor: Any = None,
-    measurer: Callable[[Problem, TuningOptions], Measurer] = ChildMeasurer,
+    measurer: Callable[[Tunable, TuningOptions], Measurer] = ChildMeasurer,
     compiling: Callable[..., Compiling] | None = None,
     show: Callable[[Sequence[Contestant]], None] = lambda contestants: None,
 ) -> ProblemReport:
@@ -132,7 +133,7 @@ def tune_problem(
 
 @public
 def compile_candidates(
-    problems: Problem | Iterable[Problem] | Any,
+    problems: Tunable | Iterable[Tunable] | Any,
     *,
     options: TuningOptions | None = None,
     target: str | None = None,

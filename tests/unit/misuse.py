@@ -272,6 +272,7 @@ def _convolutions(options: dict[str, Any]) -> Iterator[Call]:
     yield Call("Conv2d", pycutlass.Conv2d, lambda: {
         **options, **planned, **geometry, "kind": "fprop", "result_size": None, "out": None}, repr)  # fmt: skip
     yield Call("Conv2d.run", plan.run, lambda: {"a": x, "b": w, "c": y, "out": np.empty_like(y), "stream": None})
+    yield Call("Conv2d.tune", plan.tune, lambda: {"budget": "1s", "options": None, "database": None})
 
 
 def _groups() -> Iterator[Call]:
@@ -293,6 +294,7 @@ def _groups() -> Iterator[Call]:
     plan = pycutlass.GroupedGemm(**divided())
     yield Call("grouped_matmul", pycutlass.grouped_matmul, lambda: {**lists(), **options, **further})
     yield Call("grouped_matmul with offs", pycutlass.grouped_matmul, divided)
+    yield Call("GroupedGemm.tune", plan.tune, lambda: {"budget": "1s", "options": None, "database": None})
     yield Call("GroupedGemm", pycutlass.GroupedGemm, lambda: {**lists(), **options, "precision": None}, repr)
     yield Call("GroupedGemm with offs", pycutlass.GroupedGemm, divided, repr)
     for name, run in (("run", plan.run), ("run_once", plan.run_once)):

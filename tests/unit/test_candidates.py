@@ -14,7 +14,7 @@ from recorded_gemms import described, tnt, way_of
 import pycutlass
 from pycutlass import MathOperation, cutlass
 from pycutlass.device import Device
-from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 from pycutlass.plan import Candidate, GemmKind, candidates, pick
 
 F16, F32, F64, S8, S32 = cutlass.float16, cutlass.float32, cutlass.float64, cutlass.int8, cutlass.int32
@@ -175,3 +175,10 @@ def test_floats_of_8_bits_lie_along_k() -> None:
         if lying != (rows, columns):
             with pytest.raises(ArgumentError, match=r"A by rows, and B by columns, as w\.T"):
                 pick(kind, 256, 256, 256, gpu=h200)
+
+
+def test_a_choice_of_absurdly_many_stages_is_refused_at_once() -> None:
+    """As a database may have it that something else has written to."""
+    choice = {**candidates(tnt(), 80)[0].choice(), "stages": 2**70}
+    with pytest.raises(DescriptionError, match=f"{2**70} stages"):
+        Candidate.of(tnt(), choice)

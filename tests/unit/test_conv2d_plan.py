@@ -13,7 +13,7 @@ import pytest
 
 import pycutlass
 from pycutlass import cutlass
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.errors import ArgumentError, PyCutlassError
 
 RNG = np.random.default_rng(11)
 
@@ -218,11 +218,6 @@ UNMADE: list[tuple[str, Any]] = [
 def test_what_there_is_no_plan_of(message: str, call: Any) -> None:
     with pytest.raises(PyCutlassError, match=message):
         call()
-
-
-def test_the_tuner_says_that_it_measures_gemms(plan: pycutlass.Conv2d) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"must be a Problem, a pycutlass\.Gemm"):
-        pycutlass.tune(plan)
 
 
 def test_images_of_torch_have_the_order_of_torch_even_where_strides_alone_tell() -> None:

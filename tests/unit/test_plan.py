@@ -175,8 +175,14 @@ def test_what_a_plan_is_not_for(plan: pycutlass.Gemm, message: str, call: Any, i
     assert np.array_equal(plan(A, B), before)
 
 
-def test_a_plan_is_tuned_as_problems_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = pycutlass.Gemm(np.ones((16, 32), np.float16), np.ones((32, 8), np.float16))
+@pytest.mark.parametrize("family", ["Gemm", "Conv2d", "GroupedGemm"])
+def test_a_plan_is_tuned_as_problems_are(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    a, b = np.ones((16, 32), np.float16), np.ones((32, 8), np.float16)
+    plan: Any = {
+        "Gemm": lambda: pycutlass.Gemm(a, b),
+        "Conv2d": lambda: pycutlass.Conv2d(a.reshape(1, 4, 4, 32), b.reshape(8, 1, 1, 32)),
+        "GroupedGemm": lambda: pycutlass.GroupedGemm([a, a], [b, b]),
+    }[family]()
     with pytest.raises(DeviceError):
         plan.tune("1s")
     with pytest.raises(ArgumentTypeError, match="candidate_count"):

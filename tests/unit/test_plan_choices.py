@@ -13,8 +13,9 @@ from pycutlass import device
 from pycutlass.plan import choices, measured
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.choices import Choices
-from pycutlass.plan.measured import generation, machine_of, problem_record, tuned
+from pycutlass.plan.measured import generation, machine_of, tuned
 from pycutlass.plan.pick import pick, ranking
+from pycutlass.plan.records import problem_record
 from pycutlass.trials import Database, Trial
 
 H200 = device.Device(0, "NVIDIA H200", 90, 132)
@@ -69,7 +70,7 @@ def test_a_cold_cache_comes_before_a_warm_one() -> None:
 
 def test_the_database_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(choices, "tuned", lambda kind, size, batch, ordinal: asked.append(size[0]))
+    monkeypatch.setattr(choices, "tuned", lambda problem, ordinal: asked.append(problem.record["m"]))
     chosen = made()
     for m in (1, 100, 100, 1):
         chosen.of(m)
@@ -110,7 +111,7 @@ def test_without_a_compiler_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch
     measure(100, slower(100))
     machine_of.cache_clear()
     monkeypatch.setattr(measured, "device_compiler_release", missing)
-    assert tuned(KIND, (100, *EXTENTS), None, 0) is None
+    assert tuned(made()._recorded(100), 0) is None
 
 
 def test_a_named_database_that_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

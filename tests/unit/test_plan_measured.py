@@ -13,7 +13,8 @@ import pycutlass
 from pycutlass import MathOperation, cutlass, device
 from pycutlass.epilogue import Row
 from pycutlass.plan import Candidate, GemmKind
-from pycutlass.plan.measured import fastest_measured, machine_of, problem_record
+from pycutlass.plan.measured import Recorded, fastest_measured, machine_of
+from pycutlass.plan.records import problem_record
 from pycutlass.trials import Database, Machine, Trial
 
 F16, F32 = cutlass.float16, cutlass.float32
@@ -39,21 +40,29 @@ def measured(database: Database, described: GemmKind, choice: Any, time: float |
     database.add(Trial(record, choice, H200, rounds=None if time is None else 9, **times))
 
 
+def asked(described: GemmKind, size: Any = SIZE) -> Recorded[Candidate]:
+    return Recorded(
+        problem_record(described, *size),
+        lambda choice: Candidate.of(described, choice),
+        lambda each: each.operation.supports(each.size(*size)),
+    )
+
+
 def test_the_fastest_that_runs_here_is_found(tmp_path: Path) -> None:
     database, described = Database(tmp_path / "trials.db"), kind()
-    assert fastest_measured(database, H200, described, SIZE) is None
+    assert fastest_measured(database, H200, asked(described)) is None
     small, large = candidate(described, 64), candidate(described, 128, split_k_slices=2)
     measured(database, described, small.choice(), 9.0)
     measured(database, described, large.choice(), 7.0)
     measured(database, described, {"tile": "of a later version"}, 1.0)
     measured(database, described, {**small.choice(), "threadblock": [96, 96, 32]}, 2.0)  # no kernel is described so
     measured(database, described, {**large.choice(), "split_k_slices": -1}, 3.0)
-    found = fastest_measured(database, H200, described, SIZE)
+    found = fastest_measured(database, H200, asked(described))
     assert found is not None and found[0] == large and found[1].time == 7.0
-    assert fastest_measured(database, H200, described, (256, 512, 136)) is None
-    assert fastest_measured(database, dataclasses.replace(H200, sm_count=131), described, SIZE) is None
+    assert fastest_measured(database, H200, asked(described, (256, 512, 136))) is None
+    assert fastest_measured(database, dataclasses.replace(H200, sm_count=131), asked(described)) is None
     measured(database, described, large.choice(), None)  # the latest trial of a candidate counts
-    found = fastest_measured(database, H200, described, SIZE)
+    found = fastest_measured(database, H200, asked(described))
     assert found is not None and found[0] == small
 
 
@@ -61,7 +70,7 @@ def test_one_that_does_not_take_the_problem_is_passed_over(tmp_path: Path) -> No
     database, described = Database(tmp_path / "trials.db"), kind()
     size = (256, 515, 128)  # rows of 515 elements are not aligned to 16 bytes
     measured(database, described, candidate(described, 64).choice(), 9.0, size)
-    assert fastest_measured(database, H200, described, size) is None
+    assert fastest_measured(database, H200, asked(described, size)) is None
 
 
 @pycutlass.epilogue_function

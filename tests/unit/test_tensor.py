@@ -22,7 +22,8 @@ from pycutlass import _core
 from pycutlass.device import current_stream_source
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.tensor import TensorView, wrap
-from pycutlass.tensor.capsule import _Tensor
+from pycutlass.tensor.capsule import DLTensor
+from pycutlass.tensor.device_array import DeviceArray
 
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int32"]
 
@@ -57,7 +58,7 @@ def _pointer_of(capsule: Any) -> int:
     return address
 
 
-def _capsule(tensor: _Tensor) -> Any:
+def _capsule(tensor: DLTensor) -> Any:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     return new(ctypes.addressof(tensor), b"dltensor", None)
@@ -77,12 +78,39 @@ class Exporter:
         self.streams.append(stream)
         capsule = self.tensor.__dlpack__(**options if self.modern else {})
         if not self.modern:
-            said = _Tensor.from_address(_pointer_of(capsule))
+            said = DLTensor.from_address(_pointer_of(capsule))
             said.device_type, said.device_id = self.device
         return capsule
 
 
 # numpy and torch
+
+
+def test_device_memory_of_elements_that_dlpack_lacks():
+    with pytest.raises(ArgumentTypeError, match="DLPack has no elements of int4 that kernels take: int8"):
+        DeviceArray(1 << 20, "int4", (4, 4), ordinal=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(st.lists(st.integers(2, 5), min_size=2, max_size=4), st.data())
+def test_device_memory_of_no_library(dtype, shape, data):
+    """Parts of it begin where those of an array begin, and have the same steps."""
+    base, itemsize = 0x7F0000001000, numpy_dtype(dtype).itemsize
+    array = np.empty(shape, numpy_dtype(dtype))
+    places = tuple(
+        slice(start := data.draw(st.integers(0, extent - 1)), data.draw(st.integers(start + 1, extent)))
+        for extent in shape[: data.draw(st.integers(1, len(shape)))]
+    )
+    whole, part = DeviceArray(base, dtype, tuple(shape), ordinal=3), array[places]
+    for given_tensor, like in ((whole, array), (whole[places], part)):
+        view = wrap("A", given_tensor)
+        assert view.pointer - base == like.ctypes.data - array.ctypes.data
+        assert view.shape == given_tensor.shape == like.shape
+        assert view.strides == tuple(step // itemsize for step in like.strides)
+        assert (view.dtype_name, view.device, view.library) == (dtype, 3, "dlpack")
+    view = wrap("A", whole[places].as_strided((2, 3), (7, 1)))
+    assert view.pointer - base == part.ctypes.data - array.ctypes.data
+    assert (view.shape, view.strides) == ((2, 3), (7, 1))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -182,7 +210,7 @@ def test_device_memory_through_dlpack(dtype, offset):
 @pytest.mark.parametrize(("shape", "strides"), [((4, 3), (3, 1)), ((5,), (1,)), ((2, 3, 4), (12, 4, 1)), ((), ())])
 def test_a_capsule_without_strides_is_packed_and_its_offset_counts(shape, strides):
     extents = (ctypes.c_int64 * len(shape))(*shape)
-    tensor = _Tensor(0x7F0000001000, 2, 1, len(shape), 2, 16, 1, extents, None, 0x40)
+    tensor = DLTensor(0x7F0000001000, 2, 1, len(shape), 2, 16, 1, extents, None, 0x40)
     capsule = _capsule(tensor)
     exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: capsule)
     view = wrap("A", exporter)
@@ -206,7 +234,7 @@ def test_a_capsule_without_strides_is_packed_and_its_offset_counts(shape, stride
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_capsule_that_contradicts_itself_is_refused(change, words):
-    tensor = _Tensor(0x7F0000001000, 2, 1, 2, 2, 16, 1, (ctypes.c_int64 * 2)(4, 3), None, 0)
+    tensor = DLTensor(0x7F0000001000, 2, 1, 2, 2, 16, 1, (ctypes.c_int64 * 2)(4, 3), None, 0)
     exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: _capsule(tensor))
     assert wrap("A", exporter).shape == (4, 3)
     for name, value in change.items():
@@ -216,7 +244,7 @@ def test_a_capsule_that_contradicts_itself_is_refused(change, words):
 
 
 def test_an_empty_capsule_needs_no_memory():
-    tensor = _Tensor(None, 2, 1, 2, 2, 16, 1, (ctypes.c_int64 * 2)(0, 3), None, 0)
+    tensor = DLTensor(None, 2, 1, 2, 2, 16, 1, (ctypes.c_int64 * 2)(0, 3), None, 0)
     exporter = SimpleNamespace(__dlpack_device__=lambda: (2, 1), __dlpack__=lambda stream: _capsule(tensor))
     assert wrap("A", exporter).pointer == 0
 

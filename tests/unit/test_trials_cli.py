@@ -9,18 +9,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import Result, Run
 from measured import H200, PROBLEM, trial
 
+import pycutlass
 from pycutlass import __version__
 from pycutlass.cli.stale import here
 from pycutlass.errors import ToolkitError
 from pycutlass.toolkit import find_cutlass, without_memo
 from pycutlass.trials import Database
+from pycutlass.tuning.problems import problems_of
 
 NOW = datetime.now(UTC) - timedelta(seconds=30)
+SPEC = pycutlass.TensorSpec
 HERE = {"cutlass": "4.2.0", "compiler": "nvcc 13.0.88", "pycutlass": "0.1.0"}
 
 
@@ -120,6 +124,44 @@ def test_export_import_and_merge(run: Run, database: Database, tmp_path: Path) -
     assert result.code == 1 and "is no trial, and nothing of the file was taken in: JSON has no NaN" in result.err
     result = run("db", "merge", tmp_path / "none.db")
     assert result.code == 1 and "there is no database" in result.err
+
+
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [
+        (pycutlass.Gemm(SPEC((8, 24), "float16"), SPEC((24, 16), "float16")), "8x16x24 f16 x f16 -> f16"),
+        (
+            pycutlass.Conv2d(SPEC((2, 8, 8, 16), "bfloat16"), SPEC((32, 3, 3, 16), "bfloat16")),
+            "fprop 2x8x8x16 by 32 of 3x3, bf16 x bf16 -> bf16",
+        ),
+        (
+            pycutlass.GroupedGemm([SPEC((8, 24), "float16")] * 3, [SPEC((24, 16), "float16")] * 3),
+            "group of 3 up to 8x16x24 f16 x f16 -> f16",
+        ),
+    ],
+    ids=["gemm", "conv2d", "group"],
+)
+def test_problems_of_all_families_have_names(run: Run, tmp_path: Path, plan: Any, name: str) -> None:
+    """And go to files and back, with others beside them."""
+    database, (problem,) = Database(tmp_path / "here.db"), problems_of(plan)
+    old, record = replace(H200, pycutlass="0.0.9"), problem.record()
+    database.add([trial(1, problem=record), trial(2), trial(3, problem=record, machine=old)])
+    there = tmp_path / "there.db"
+    assert run("db", "export", tmp_path / "file", "--database", database.path).code == 0
+    assert run("db", "import", tmp_path / "file", "--database", there).out.startswith("3 trials taken in")
+    assert run("db", "merge", database.path, "--database", there).out == "0 trials taken in, 3 here already\n"
+    lines = run("db", "ls", "--database", there).out.splitlines()
+    assert sum(name in line for line in lines) == 2 and sum(PROBLEM in line for line in lines) == 1
+    listed = json.loads(run("db", "ls", "--json", "--database", there).out)
+    assert {each["name"] for each in listed} == {name, PROBLEM}
+    assert {each["problem"] for each in listed} == {trial(1, problem=record).problem, PROBLEM}
+    (stale,) = run("db", "stale", "--database", there).out.splitlines()[1:]
+    assert name in stale
+    shown = run("db", "show", trial(1, problem=record).key[:12], "--database", there).out
+    assert name in shown and f'"product":"{record["product"]}"' in shown
+    assert run("db", "prune", "--stale", "--database", there).out == "1 trial deleted\n"
+    assert Database(there).best(record, H200) == trial(1, problem=record)
+    database.close()
 
 
 def test_a_variable_names_the_database(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_a_wrong_result_is_seen():
     """The reference is one of other operands: what the kernel computes is wrong then."""
     run("""
 made = bench()
-made._a = made._a + np.float32(0.01)
+made._a._drawn = {shape: values + np.float32(0.01) for shape, values in made._a._drawn.items()}
 try:
     made.prepare(0, candidate, artifacts, True)
 except WrongResultError as error:
@@ -90,11 +90,11 @@ else:
 
 def test_a_large_problem_is_checked_in_rows_from_the_first_to_the_last():
     run("""
-from pycutlass.tuning import bench as module
-module._MOST_PRODUCTS, module._ROWS = 100.0, 7
+from pycutlass.tuning import bench as module, gemm_work
+module._MOST_PRODUCTS, gemm_work.ROWS = 1000.0, 7
 made = bench(m=100)
 made.prepare(0, candidate, artifacts, True)
-rows, exact = made._sums
+(((_, rows, _), exact),) = made._parts
 assert len(rows) == 7 and rows[0] == 0 and rows[-1] == 99 and exact.shape == (7, 12)
 """)
 

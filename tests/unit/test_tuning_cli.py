@@ -50,7 +50,9 @@ def test_what_is_wrong_is_said_first(run, problems, tmp_path):
     assert code == 2 and "--split-k-slices takes integers between commas" in err
 
 
-def test_compile_only(run, problems, monkeypatch):
+@pytest.mark.parametrize("text", ["m,n,k\n1024,1024,1024\n", "n,h,w,c,k,r,s,padding\n8,56,56,64,64,3,3,1\n"])
+def test_compile_only(run, problems, monkeypatch, text):
+    problems.write_text(text)
     monkeypatch.setenv("PYCUTLASS_TARGET", "sm_90a")
     given: list[Any] = []
 
