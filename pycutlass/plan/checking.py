@@ -12,7 +12,7 @@ from pycutlass import reference
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.plan.candidate import Candidate
-from pycutlass.types import Element
+from pycutlass.types import Element, element
 
 __all__ = [
     "CANARY",
@@ -40,8 +40,8 @@ def checked(plan: Any, seed: int) -> float:
         )
     stack = () if batch is None else (batch,)
     rng = np.random.default_rng(seed)
-    a = random_array(rng, (*stack, m, k), kind.A.type, kind.A.is_row_major)
-    b = random_array(rng, (*stack, k, n), kind.B.type, kind.B.is_row_major)
+    a = random_array(rng, (*stack, m, k), element(kind.element_a), kind.A.is_row_major)
+    b = random_array(rng, (*stack, k, n), element(kind.element_b), kind.B.is_row_major)
     c = random_array(rng, (*stack, m, n), kind.C.type, kind.C.is_row_major) if plan._reads_c else None
     around = np.full((*stack, m + 2 * GUARD, n), CANARY, kind.D.type.dtype)
     a_here, b_here, c_here, around_here = (moved(each, plan._device) for each in (a, b, c, around))
@@ -92,8 +92,8 @@ def checked_group(plan: Any, seed: int) -> float:
         )
     rng = np.random.default_rng(seed)
     columns = kind.epilogue.columns
-    As = [random_array(rng, (m, k), kind.A.type, kind.A.is_row_major) for m, _, k in sizes]
-    Bs = [random_array(rng, (k, n), kind.B.type, kind.B.is_row_major) for _, n, k in sizes]
+    As = [random_array(rng, (m, k), element(kind.element_a), kind.A.is_row_major) for m, _, k in sizes]
+    Bs = [random_array(rng, (k, n), element(kind.element_b), kind.B.is_row_major) for _, n, k in sizes]
     Cs = [random_array(rng, (m, n), kind.C.type, True) for m, n, _ in sizes] if plan._reads_c else None
     around = [np.full((m + 2 * GUARD, columns(n)), CANARY, kind.D.type.dtype) for m, n, _ in sizes]
     around_here = [moved(each, plan._device) for each in around]
@@ -124,7 +124,7 @@ def named_scalars(plan: Any, operation: Any) -> dict[str, Any]:
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], of: Element, is_row_major: bool) -> NDArray[Any]:
-    """Return random numbers that the type has, laid out by rows or by columns."""
+    """Return random numbers that the type has, laid out by rows or by columns; of tf32, as float32."""
     if not is_row_major:
         return random_array(rng, (*shape[:-2], shape[-1], shape[-2]), of, True).swapaxes(-1, -2)
     if of.is_integer:

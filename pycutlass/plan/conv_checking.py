@@ -23,6 +23,7 @@ from pycutlass.plan.checking import (
 from pycutlass.plan.conv_problem import extents_of
 from pycutlass.plan.pixels import as_pixels
 from pycutlass.tensor import wrap
+from pycutlass.types import element
 
 __all__ = ["checked_conv"]
 
@@ -34,8 +35,8 @@ def checked_conv(plan: Any, seed: int) -> float:
         raise ArgumentError("check is for epilogues without tensors of their own: compare with numpy")
     of_a, of_b, of_d = extents_of(kind.direction, problem)
     rng = np.random.default_rng(seed)
-    a = random_array(rng, of_a, kind.A.type, True)
-    b = random_array(rng, of_b, kind.B.type, True)
+    a = random_array(rng, of_a, element(kind.element_a), True)
+    b = random_array(rng, of_b, element(kind.element_b), True)
     c = random_array(rng, of_d, kind.C.type, True) if plan._reads_c else None
     pixels, channels = math.prod(of_d[:3]), of_d[3]
     around = np.full((pixels + 2 * GUARD, channels), CANARY, kind.D.type.dtype)

@@ -18,7 +18,7 @@ from pycutlass.tuning.gemm_work import launcher
 from pycutlass.tuning.measuring import Artifacts, WrongResultError, serve
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.tunable import AnyCandidate, Array, Launch, Part, Tunable
-from pycutlass.types import Element
+from pycutlass.types import Element, element
 
 __all__ = ["GpuBench", "launcher", "serve_bench"]
 
@@ -48,8 +48,8 @@ class GpuBench:
         self._stream = _core.Stream(device.current())
         random = np.random.default_rng(options.seed)
         shapes = self._shapes = [*self._work.shapes]
-        self._a = _Operands(self._kind.A.type, [each.a for each in shapes], options.distribution, random)
-        self._b = _Operands(self._kind.B.type, [each.b for each in shapes], options.distribution, random)
+        self._a = _Operands(element(self._kind.element_a), [each.a for each in shapes], options.distribution, random)
+        self._b = _Operands(element(self._kind.element_b), [each.b for each in shapes], options.distribution, random)
         self._A = [self._uploaded(self._a.values(number), self._kind.A) for number in range(len(shapes))]
         self._B = [self._uploaded(self._b.values(number), self._kind.B) for number in range(len(shapes))]
         self._places, size = _places([self._kind.D.type.bytes_of(math.prod(each.d)) for each in shapes])
@@ -147,7 +147,10 @@ def serve_bench(connection: Connection) -> None:
 
 
 class _Operands:
-    """Operands of a distribution, rounded to their type: those of one shape are shifts of each other."""
+    """Operands of a distribution, rounded to what is multiplied: those of one shape are shifts of each other.
+
+    Which of two tf32 numbers CUTLASS takes that are equally near to a float32 depends on the kernel.
+    """
 
     def __init__(
         self, kind: Element, shapes: Sequence[tuple[int, ...]], distribution: str, random: np.random.Generator
