@@ -79,7 +79,6 @@ Loaded load() {
   PYCUTLASS_LOAD(cuEventDestroy)
   PYCUTLASS_LOAD(cuLaunchHostFunc)
   PYCUTLASS_LOAD(cuTensorMapEncodeTiled)
-  PYCUTLASS_LOAD(cuTensorMapReplaceAddress)
   PYCUTLASS_LOAD(cuTensorMapEncodeIm2col)
 #undef PYCUTLASS_LOAD
   CUresult code = loaded.driver.cuInit(0);

@@ -64,7 +64,6 @@ struct Driver {
   decltype(&::cuEventElapsedTime) cuEventElapsedTime;
   decltype(&::cuEventDestroy) cuEventDestroy;
   decltype(&::cuTensorMapEncodeTiled) cuTensorMapEncodeTiled;
-  decltype(&::cuTensorMapReplaceAddress) cuTensorMapReplaceAddress;
   decltype(&::cuTensorMapEncodeIm2col) cuTensorMapEncodeIm2col;
   decltype(&::cuMemcpyDtoDAsync) cuMemcpyDtoDAsync;
   decltype(&::cuLaunchHostFunc) cuLaunchHostFunc;

@@ -11,8 +11,6 @@
 #include <cstring>
 #include <utility>
 
-#include "tensor_maps.h"
-
 namespace py = pybind11;
 
 namespace pycutlass {
@@ -33,9 +31,26 @@ int get_attribute(int* value, int attribute, int ordinal) {
   return driver().cuDeviceGetAttribute(value, static_cast<CUdevice_attribute>(attribute), ordinal);
 }
 
+/// What the driver said of the last tensor map that it refused: CUTLASS prints that, and goes on without the map.
+thread_local CUresult refused_map = CUDA_SUCCESS;
+
+template <auto encode, typename... Arguments>
+CUresult encode_map(Arguments... arguments) {
+  CUresult const code = (driver().*encode)(arguments...);
+  if (code != CUDA_SUCCESS) refused_map = code;
+  return code;
+}
+
+template <auto encode, typename... Arguments>
+void* encoder(CUresult (*Driver::*)(Arguments...)) {
+  return reinterpret_cast<void*>(&encode_map<encode, Arguments...>);
+}
+
 int get_entry_point(char const* symbol, void** function, unsigned int) {
-  if (void* const encoder = tensor_map_encoder(symbol)) {
-    *function = encoder;
+  if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0) {
+    *function = encoder<&Driver::cuTensorMapEncodeTiled>(&Driver::cuTensorMapEncodeTiled);
+  } else if (std::strcmp(symbol, "cuTensorMapEncodeIm2col") == 0) {
+    *function = encoder<&Driver::cuTensorMapEncodeIm2col>(&Driver::cuTensorMapEncodeIm2col);
   } else if (std::strcmp(symbol, "cuDriverGetVersion") == 0) {
     *function = reinterpret_cast<void*>(driver().cuDriverGetVersion);
   } else {
