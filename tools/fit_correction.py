@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ Floats = npt.NDArray[np.float64]
 _UNITS, _NETWORKS, _STEPS, _DECAY, _RATE = 24, 4, 500, 0.3, 3e-3
 _NEAR = 0.2  # candidates that take so much longer than the best count for a third
 _SOFT = 0.03  # predictions that differ by so little are as good as equal
+_CONSTANT, _WITHOUT_EFFECT = 1e-6, 1e9  # the spread of an input that is the same in all, and its scale
 _LIMIT = 4.0  # of an input, in standard deviations (plan/correction.py)
 
 
@@ -124,12 +126,14 @@ def trained(problems: Sequence[Observed], constants: Constants) -> Correction:
     """Return the mean of some networks."""
     read_of = read(problems, constants)
     every = np.concatenate([inputs for inputs, _, _ in read_of])
-    mean, scale = every.mean(axis=0), np.maximum(every.std(axis=0), 1e-3)
+    mean, spread = every.mean(axis=0), every.std(axis=0)
+    scale = np.where(spread > _CONSTANT, spread, _WITHOUT_EFFECT)
     given = batch(read_of, mean, scale)
     made = [network(given, seed) for seed in range(_NETWORKS)]
     joined = {name: torch.cat([each[name] for each in made], dim=-1).numpy() for name in ("hidden", "bias")}
     weights = torch.cat([each["weights"] / _NETWORKS for each in made]).numpy()
-    return Correction.of({"mean": mean, "scale": scale, **joined, "weights": weights})
+    classes = sorted({each.model.features.classes[0] for each in problems})
+    return Correction.of({"classes": classes, "mean": mean, "scale": scale, **joined, "weights": weights})
 
 
 def write(path: Path, correction: Correction) -> None:
@@ -140,7 +144,8 @@ def write(path: Path, correction: Correction) -> None:
 
     rows = ",\n  ".join(row(each) for each in correction.hidden)
     vectors = [f' "{name}": {row(getattr(correction, name))}' for name in ("mean", "scale", "bias", "weights")]
-    path.write_text("{\n" + ",\n".join(vectors) + f',\n "hidden": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    classes = f' "classes": {json.dumps(sorted(correction.classes))}'
+    path.write_text("{\n" + ",\n".join([classes, *vectors]) + f',\n "hidden": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ __all__ = ["OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_pr
 OF_CANDIDATES = (
     *("rows", "columns", "depth", "cluster rows", "cluster columns", "pingpong", "transposed", "stream-K"),
     *("stream-K in slices", "parallel", "slices", "swizzle", "GEMV", "bits", "A by columns", "B by rows"),
-    *("D by columns", "alignment of D"),
+    "D by columns",
 )
 OF_PROBLEMS = (
     *("multiplying", "memory", "adding", "start", "microseconds", "waves", "use of waves", "less than a wave"),
@@ -42,14 +42,18 @@ class Correction:
 
     Attributes
     ----------
+    classes : frozenset of str
+        Classes of products that it was trained with (`features.product_class`): others are not corrected.
     mean, scale : array of shape (inputs,)
-        Of the inputs in what it was trained with; inputs are those of `OF_CANDIDATES`, then those of `OF_PROBLEMS`.
+        Of the inputs in what it was trained with; inputs are those of `OF_CANDIDATES`, then those of `OF_PROBLEMS`. The
+        scale of an input that was the same in all of them is so large that it has no effect.
     hidden : array of shape (inputs, units)
         Weights of the hidden units.
     bias, weights : array of shape (units,)
         What is added in each unit, and what its hyperbolic tangent is multiplied by.
     """
 
+    classes: frozenset[str]
     mean: _Singles
     scale: _Singles
     hidden: _Singles
@@ -59,9 +63,8 @@ class Correction:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Correction:
         """Return the network that a file holds."""
-        return cls(
-            **{name: np.array(record[name], np.float32) for name in ("mean", "scale", "hidden", "bias", "weights")}
-        )
+        names = ("mean", "scale", "hidden", "bias", "weights")
+        return cls(frozenset(record["classes"]), **{name: np.array(record[name], np.float32) for name in names})
 
     @cached_property
     def _split(self) -> int:
@@ -106,7 +109,6 @@ def of_candidates(f: Features, kind: Any) -> Floats:
         one * (not kind.A.is_row_major),
         one * kind.B.is_row_major,
         one * (not kind.D.is_row_major),
-        one * np.log(kind.D.alignment),
     )
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 

@@ -34,6 +34,7 @@ _WGMMA_BYTES, _WGMMA_ROWS, _SHARED_BYTES = 32.0, 64.0, 128.0
 _PARTIAL_BYTES = 4.0  # of a partial sum
 _LINE_BYTES = 128.0  # of K: the usual depth of a tile
 _BARRIER_CYCLES = 10.0  # of each k-tile, so that of two tiles that wait for memory the deeper one is faster
+_WIDEST = 128  # bits of an access
 _LEAST_K_TILES = 8  # that CUTLASS's stream-K gives a threadblock (gemm/kernel/tile_scheduler_params.h)
 
 
@@ -78,10 +79,11 @@ class Model:
             Bytes of A, B and D of one product, where memory holds them otherwise than as matrices of these extents.
         """
         found, seen = self._predicted(m, n, k, batches, moved)
-        if self.constants.correction is None or not isinstance(self.kind, GemmKind):
+        correction = self.constants.correction
+        if correction is None or not self._is_corrected:
             return found
         inputs = of_problem((m, n, int(np.max(k))), batches, found, seen)
-        factors = self.constants.correction.factors(self._begun, inputs)
+        factors = correction.factors(self._begun, inputs)
         return replace(found, microseconds=found.microseconds * factors)
 
     def read(self, m: int, n: int, k: int, batches: int = 1) -> tuple[Prediction, Floats]:
@@ -222,6 +224,15 @@ class Model:
         work = ((read / bandwidth) ** _ORDER + cached**_ORDER + computing**_ORDER) ** (1 / _ORDER)
         result: Floats = g.gemv["start_us"] + work
         return result
+
+    @cached_property
+    def _is_corrected(self) -> bool:
+        """Whether a correction was trained with such kernels: Hopper-native ones of GEMMs, with the widest accesses."""
+        kind, correction = self.kind, self.constants.correction
+        if correction is None or not isinstance(kind, GemmKind) or not len(self.candidates):
+            return False
+        is_widest = all(each.alignment * each.type.bits == _WIDEST for each in (kind.A, kind.B, kind.D))
+        return is_widest and bool(self.features.is_native[0]) and self.features.classes[0] in correction.classes
 
     @cached_property
     def _begun(self) -> npt.NDArray[np.float32]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pycutlass
+from pycutlass import cutlass
 from pycutlass.device import Device
 from pycutlass.plan.constants import constants_of, shipped
 from pycutlass.plan.correction import OF_CANDIDATES, OF_PROBLEMS, Correction, of_candidates
@@ -26,14 +28,17 @@ H100 = Device(0, "NVIDIA H100 80GB HBM3", 90, 132)
 SIZES = [(1, 4096, 4096), (17, 129, 64), (4096, 4096, 4096), (3, 2, 1), (16384, 512, 50000)]
 
 
-def model_of(shape: Shape = FITTED[0]) -> Model:
+BF16 = next(each for each in FITTED if (each.operands, each.layouts) == ("bf16", "tnt"))
+
+
+def model_of(shape: Shape = BF16) -> Model:
     listed = candidates(kind(shape), 90)
     return Model(kind(shape), listed, constants_of(H100))
 
 
 def network(weight: float) -> Correction:
     inputs = len(OF_CANDIDATES) + len(OF_PROBLEMS)
-    scaling = {"mean": [0.0] * inputs, "scale": [1.0] * inputs}
+    scaling = {"classes": ["f16"], "mean": [0.0] * inputs, "scale": [1.0] * inputs}
     return Correction.of({**scaling, "hidden": [[0.5, -0.25]] * inputs, "bias": [0.1, 0.0], "weights": [weight] * 2})
 
 
@@ -68,6 +73,24 @@ def test_a_network_is_what_its_formula_says() -> None:
     np.testing.assert_allclose(corrected.microseconds, found.microseconds * expected, rtol=1e-4)
 
 
+def test_what_was_never_measured_is_predicted_without() -> None:
+    correction = constants_of(H100).correction
+    assert correction is not None and correction.classes == {"f16", "f8", "s8"}
+    constant = correction.scale == np.float32(1e9)
+    names = np.array([*OF_CANDIDATES, *OF_PROBLEMS])
+    assert set(names[constant]) == {"A by columns", "D by columns"}, "layouts of which nothing has been measured"
+    bf16 = kind(BF16)
+    a, b, d = (dataclasses.replace(each, alignment=2) for each in (bf16.A, bf16.B, bf16.D))
+    functor = pycutlass.LinearCombination(cutlass.bfloat16, 2, cutlass.float32, cutlass.float32)
+    tf32 = next(kind(each) for each in FITTED if each.operands == "tf32")
+    for each in (dataclasses.replace(bf16, C=d, D=d, epilogue=functor), dataclasses.replace(bf16, A=a, B=b), tf32):
+        model = Model(each, candidates(each, 90), constants_of(H100))
+        plain = model.with_constants(dataclasses.replace(model.constants, correction=None))
+        assert len(model.candidates)
+        assert np.array_equal(model.predict(512, 640, 768).microseconds, plain.predict(512, 640, 768).microseconds)
+    assert Model(bf16, (), constants_of(H100)).predict(512, 640, 768).microseconds.shape == (0,)
+
+
 def test_groups_and_convolutions_are_predicted_without() -> None:
     model = model_of()
     plain = model.with_constants(dataclasses.replace(model.constants, correction=None))
@@ -91,7 +114,7 @@ def test_what_times_say_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
         m, n, k = (int(2 ** drawn.uniform(6, 13)) for _ in range(3))
         times = model.predict(m, n, k).microseconds * np.where(model.features.is_pingpong, 1.3, 1.0)
         places = np.argsort(times)[:60]
-        problems.append(Observed(dataclasses.replace(FITTED[0], m=m, n=n, k=k), model, places, np.log(times[places])))
+        problems.append(Observed(dataclasses.replace(BF16, m=m, n=n, k=k), model, places, np.log(times[places])))
     made = fit_correction.trained(problems[:30], constants)
 
     def error(correction: Correction | None) -> float:
