@@ -182,6 +182,7 @@ def _planned(problem: Problem, floor: LaunchFloor) -> dict[str, Loop]:
     plan.compile()
     arguments = GemmArguments(plan.operation, _SIZE, a, b, None, d, raster_order=plan.candidate.raster_order)
 
+    # Written out as users write them, as in `_ways`.
     def run(calls: int) -> None:
         for _ in range(calls // 2):
             plan.run(a, b, out=d)

@@ -18,7 +18,7 @@ from pycutlass.cache import Artifact
 from pycutlass.plan import Candidate
 from pycutlass.plan.pick import Ranked
 from pycutlass.timing import DeviceTimer
-from pycutlass.tuning.bench import launcher
+from pycutlass.tuning.gemm_work import launcher
 
 __all__ = ["Contest", "Outcome"]
 

@@ -31,7 +31,7 @@ from fit_model import GPUS, KEPT, Observed, observed, said  # noqa: E402
 
 from benchmarks.pick_shapes import HELD_OUT  # noqa: E402
 from pycutlass.plan.constants import Constants, shipped  # noqa: E402
-from pycutlass.plan.correction import Correction, of_candidates  # noqa: E402
+from pycutlass.plan.correction import LIMIT, Correction, of_candidates  # noqa: E402
 
 __all__ = ["main", "trained"]
 
@@ -40,7 +40,6 @@ _UNITS, _NETWORKS, _STEPS, _DECAY, _RATE = 24, 4, 500, 0.3, 3e-3
 _NEAR = 0.2  # candidates that take so much longer than the best count for a third
 _SOFT = 0.03  # predictions that differ by so little are as good as equal
 _CONSTANT, _WITHOUT_EFFECT = 1e-6, 1e9  # the spread of an input that is the same in all, and its scale
-_LIMIT = 4.0  # of an input, in standard deviations (plan/correction.py)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def batch(read_of: Sequence[tuple[Floats, Floats, Floats]], mean: Floats, scale:
     predicted, times, is_one = (torch.zeros(len(read_of), most) for _ in range(3))
     for place, (own, before, measured) in enumerate(read_of):
         count = len(measured)
-        inputs[place, :count] = torch.tensor(np.clip((own - mean) / scale, -_LIMIT, _LIMIT), dtype=torch.float32)
+        inputs[place, :count] = torch.tensor(np.clip((own - mean) / scale, -LIMIT, LIMIT), dtype=torch.float32)
         predicted[place, :count] = torch.tensor(before, dtype=torch.float32)
         times[place, :count] = torch.tensor(measured, dtype=torch.float32)
         is_one[place, :count] = 1

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pycutlass.plan.features import Features, Floats
 from pycutlass.plan.prediction import Prediction, Seen
 
-__all__ = ["OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_problem"]
+__all__ = ["LIMIT", "OF_CANDIDATES", "OF_PROBLEMS", "Correction", "of_candidates", "of_problem"]
 
 #: What the network reads: of a candidate, whatever the problem, and of a candidate with a problem.
 OF_CANDIDATES = (
@@ -31,7 +31,8 @@ OF_PROBLEMS = (
     *("one wave", "k-tiles", "m", "n", "k", "batches", "bytes of A", "bytes of B", "bytes of D", "outside of D"),
     *("width of a strip", "strips along m"),
 )
-_LIMIT = 4.0  # standard deviations of an input: what is farther off than all that was measured is taken as that
+#: Standard deviations of an input: what is farther off than all that was measured is taken as that.
+LIMIT = 4.0
 _MOST = 0.4  # the logarithm of the largest correction
 _Singles = npt.NDArray[np.float32]
 
@@ -84,7 +85,7 @@ class Correction:
 
     def _scaled(self, inputs: Floats, part: slice) -> _Singles:
         scaled = (inputs.astype(np.float32) - self.mean[part]) / self.scale[part]
-        result: _Singles = np.clip(scaled, -_LIMIT, _LIMIT)
+        result: _Singles = np.clip(scaled, -LIMIT, LIMIT)
         return result
 
 

@@ -324,8 +324,8 @@ def divided(tensor: Any, view: TensorView, axis: int, lengths: NDArray[np.int64]
     ends = np.cumsum(lengths).tolist()
     if view.library == "torch":  # one call, of all that it has
         total = (view.shape or ())[axis]
-        parts = tensor.split([*lengths.tolist(), total - (ends[-1] if ends else 0)], axis)
-        return parts[:-1]  # type: ignore[no-any-return]
+        parts: Sequence[Any] = tensor.split([*lengths.tolist(), total - (ends[-1] if ends else 0)], axis)
+        return parts[:-1]
     starts = [0, *ends[:-1]]
     if axis == 0:
         return [tensor[start:end] for start, end in zip(starts, ends, strict=True)] if ends else []
@@ -335,7 +335,8 @@ def divided(tensor: Any, view: TensorView, axis: int, lengths: NDArray[np.int64]
 def _taken_apart(tensor: Any, view: TensorView) -> Sequence[Any]:
     """Return what a tensor has along its first dimension, as views."""
     if view.library == "torch":
-        return tensor.unbind(0)  # type: ignore[no-any-return]
+        parts: Sequence[Any] = tensor.unbind(0)
+        return parts
     return [tensor[number] for number in range((view.shape or (0,))[0])]
 
 

@@ -19,7 +19,7 @@ from pycutlass.library import MathInstruction
 from pycutlass.types import ELEMENTS, Element
 
 if TYPE_CHECKING:
-    from pycutlass.operation import GemmOperationUniversal
+    from pycutlass.operation import Conv2dOperation, GemmOperationUniversal
 
 __all__ = ["gemm", "multiplied", "serial_slices", "tolerance"]
 
@@ -143,7 +143,9 @@ def multiplied(operand: Array, math: MathInstruction) -> Array:
     return np.asarray(operand, np.float32 if math.a.bits <= 32 and not math.a.is_integer else np.float64)
 
 
-def tolerance(operation: GemmOperationUniversal, k: int, scale: float = 1.0, slices: int = 1) -> tuple[float, float]:
+def tolerance(
+    operation: GemmOperationUniversal | Conv2dOperation, k: int, scale: float = 1.0, slices: int = 1
+) -> tuple[float, float]:
     """Return the relative and absolute error that a right kernel may have against the exact reference.
 
     For operands and C that are normally distributed. The model, term by term:

@@ -14,13 +14,12 @@ import numpy as np
 from pycutlass import _core, device
 from pycutlass.memory import DeviceBuffer
 from pycutlass.timing import DeviceTimer
-from pycutlass.tuning.gemm_work import launcher
 from pycutlass.tuning.measuring import Artifacts, WrongResultError, serve
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.tunable import AnyCandidate, Array, Launch, Part, Tunable
 from pycutlass.types import Element, element
 
-__all__ = ["GpuBench", "launcher", "serve_bench"]
+__all__ = ["GpuBench", "serve_bench"]
 
 _GUARD_BYTES = 4096  # before, between and behind all D
 _APART = 256  # each D begins at a multiple of so many bytes, as memory that is allocated does

@@ -68,7 +68,7 @@ class Conv2dWork:
         """Return the relative and the absolute error that a right kernel may have."""
         slices = 1 if candidate.is_parallel else candidate.split_k_slices
         depth = products(candidate.operation, self.problem)
-        return reference.tolerance(candidate.operation, depth, slices=slices)  # type: ignore[arg-type]
+        return reference.tolerance(candidate.operation, depth, slices=slices)
 
     def _image(self, a: Array, b: Array) -> Array:
         """Return one image of the result, group by group: one at a time, since products are gathered in memory."""
