@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pycutlass import device
+from pycutlass import config, device
+from pycutlass.compiler.choice import check_target
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.correction import Correction
 
@@ -125,11 +126,15 @@ def present_or_named() -> device.Device:
 
     Raises
     ------
+    ArgumentError
+        There is no GPU, and the variable names something that is no target, as compilers say it.
     DeviceError
-        There is no GPU, and the variable names no target.
+        There is no GPU, and the variable is not set.
     """
     if device.available():
         return device.describe(device.current())
+    if named := config.text("PYCUTLASS_TARGET"):
+        check_target(named, "PYCUTLASS_TARGET")
     capability = device.device_cc()
     return device.Device(0, "", capability, _nearest("", capability).sm_count)
 

@@ -18,6 +18,7 @@ from recorded_gemms import described, recorded_ways, recorded_winners, tnt, way_
 
 import pycutlass
 from pycutlass import cutlass
+from pycutlass.compiler.choice import choose_target
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError
 from pycutlass.plan import Candidate, Ranked, candidates, pick, ranking, second_opinion
@@ -213,6 +214,26 @@ def test_without_a_gpu_the_target_decides(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("PYCUTLASS_TARGET")
     with pytest.raises(DeviceError, match="PYCUTLASS_TARGET"):
         pick(tnt(), 512, 512, 512)
+
+
+@pytest.mark.parametrize("named", ["nonsense", "sm90", "sm_80a", "90"])
+def test_a_target_that_is_none_is_refused_as_compilers_refuse_it(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setattr("pycutlass.device.available", lambda: False)
+    monkeypatch.setenv("PYCUTLASS_TARGET", named)
+    with pytest.raises(ArgumentError) as by_compilers:
+        choose_target(pick(tnt(), 512, 512, 512, gpu=H200).operation.source())
+    spec = pycutlass.TensorSpec
+    plans = (
+        lambda: pick(tnt(), 512, 512, 512),
+        lambda: pycutlass.Gemm(spec((64, 64), "float16"), spec((64, 64), "float16")).candidate,
+        lambda: pycutlass.Conv2d(spec((1, 8, 8, 8), "float16"), spec((8, 3, 3, 8), "float16")).candidate,
+        lambda: pycutlass.GroupedGemm([spec((64, 64), "float16")], [spec((64, 64), "float16")]).candidate,
+        lambda: pycutlass.matmul(np.ones((8, 8), np.float16), np.ones((8, 8), np.float16)),
+    )
+    for plan in plans:
+        with pytest.raises(ArgumentError) as by_plans:
+            plan()
+        assert str(by_plans.value) == str(by_compilers.value)
 
 
 def test_constants_of_gpus() -> None:
