@@ -12,7 +12,7 @@ from pycutlass.plan.forms import Form
 from pycutlass.plan.readings import about_c, form_of_c, is_number, needs_source
 from pycutlass.tensor import TensorView
 
-__all__ = ["Added", "Addition", "check_bias"]
+__all__ = ["Added", "Addition", "check_bias", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,16 @@ class Addition:
         made = composed(epilogue, what=what, reads_c=takes_c, has_bias=bias is not None)
         of_c = None if c is None else form_of_c(c, size, batch, of_d)
         return cls(Added(takes_c, takes_c, "" if bias is None else "port"), made, beta, of_c)
+
+
+def source_of(epilogue: Any, reads_c: bool, is_bias: bool) -> str | None:
+    """Return what the database calls the C of a functor, ``"matrix"`` or ``"bias"``; None where none is read.
+
+    None also of functions that always read C: their graph says so.
+    """
+    if not reads_c or epilogue.reads_source is not None:
+        return None
+    return "bias" if is_bias else "matrix"
 
 
 def check_bias(bias: TensorView, columns: int, begin: str = "", line: str = "column") -> None:

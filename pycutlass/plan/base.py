@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pycutlass import _core, compiler
 from pycutlass.calls import public
 from pycutlass.errors import ArgumentError, PyCutlassError
-from pycutlass.plan.added import Added, check_bias
+from pycutlass.plan.added import Added, check_bias, source_of
 from pycutlass.plan.building import build_for
 from pycutlass.plan.choices import Chosen
 from pycutlass.plan.kept import KeptLaunches, ResultForm
@@ -86,6 +86,11 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
     @property
     def _reads_c(self) -> bool:
         return self._added.reads_c
+
+    @property
+    def source(self) -> str | None:
+        """What a functor reads as C, ``"matrix"`` or ``"bias"``; None where it reads none, or always does."""
+        return source_of(self.kind.epilogue, self._added.reads_c, self._added.bias == "c")
 
     @property
     def candidate(self) -> _Kernel:

@@ -34,14 +34,20 @@ class Chosen(ABC, Generic[_Kernel]):
     ----------
     ordinal : int or None
         The GPU; None for the host.
+    source : str or None
+        The C that a functor reads, ``"matrix"`` or ``"bias"``; None where it reads none, or always does.
     chosen, measured : mapping
         What a plan had chosen that was pickled, by the end of a range and by extent: that stays.
     """
 
     def __init__(
-        self, ordinal: int | None, chosen: Mapping[int, Any] = _NONE, measured: Mapping[int, Any] = _NONE
+        self,
+        ordinal: int | None,
+        source: str | None = None,
+        chosen: Mapping[int, Any] = _NONE,
+        measured: Mapping[int, Any] = _NONE,
     ) -> None:
-        self._ordinal = ordinal
+        self._ordinal, self._source = ordinal, source
         self._picked = {most: self._restored_from(choice) for most, choice in chosen.items()}
         self._measured = {extent: self._restored_from(choice) for extent, choice in measured.items()}
         self._restored = frozenset(chosen)
@@ -65,8 +71,8 @@ class Chosen(ABC, Generic[_Kernel]):
         """Raise ArgumentError where a candidate does not take the problem."""
 
     @abstractmethod
-    def _recorded(self, extent: int) -> Recorded[_Kernel]:
-        """Return what the database is asked about the problem of an extent."""
+    def _recorded(self, extent: int, source: str | None) -> Recorded[_Kernel]:
+        """Return what the database is asked about the problem of an extent, with a C or without."""
 
     @property
     def gpu(self) -> Device:
@@ -106,7 +112,7 @@ class Chosen(ABC, Generic[_Kernel]):
                 self._generation, self._looked_up = generation.number, {}
             known = self._looked_up
         if extent not in known:
-            known[extent] = tuned(self._recorded(extent), ordinal)
+            known[extent] = tuned(lambda source: self._recorded(extent, source), self._source, ordinal)
         return known[extent]
 
     def _of_range(self, extent: int) -> _Kernel:
@@ -138,7 +144,7 @@ class Choices(Chosen[Candidate]):
         N and K.
     batch : int or None
         Number of matrices.
-    ordinal, chosen, measured
+    ordinal, source, chosen, measured
         As of `Chosen`.
     """
 
@@ -148,11 +154,12 @@ class Choices(Chosen[Candidate]):
         columns_and_depth: tuple[int, int],
         batch: int | None,
         ordinal: int | None,
+        source: str | None = None,
         chosen: Mapping[int, Any] = _NONE,
         measured: Mapping[int, Any] = _NONE,
     ) -> None:
         self._kind, self._extents, self._batch = kind, columns_and_depth, batch
-        super().__init__(ordinal, chosen, measured)
+        super().__init__(ordinal, source, chosen, measured)
 
     def _restored_from(self, choice: Mapping[str, Any]) -> Candidate:
         return Candidate.of(self._kind, choice)
@@ -166,10 +173,10 @@ class Choices(Chosen[Candidate]):
     def _require(self, candidate: Candidate, extent: int) -> None:
         candidate.operation.supports(candidate.size(extent, *self._extents, self._batch)).require()
 
-    def _recorded(self, extent: int) -> Recorded[Candidate]:
+    def _recorded(self, extent: int, source: str | None) -> Recorded[Candidate]:
         size = extent, *self._extents
         return Recorded(
-            problem_record(self._kind, *size, self._batch),
+            problem_record(self._kind, *size, self._batch, source),
             self._restored_from,
             lambda candidate: candidate.operation.supports(candidate.size(*size, self._batch)),
         )

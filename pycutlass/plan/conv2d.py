@@ -154,7 +154,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         self._scalars = given_scalars(self.kind.epilogue, alpha, beta, epilogue_inputs)
         is_bias = c is not None and len(views["c"].shape or ()) == 1
         self._added = Added(c is not None, c is not None and not is_bias, "c" if is_bias else "")
-        self._choices = Conv2dChoices(self.kind, self._problem, self._device)
+        self._choices = Conv2dChoices(self.kind, self._problem, self._device, self.source)
         self._choices.of(self._problem.N)  # which says what to change where there is no kernel
         self._start()
 
@@ -275,6 +275,6 @@ def _restored(kind: Any, problem: Any, where: Any, scalars: Any, added: Added, c
     plan = Conv2d.__new__(Conv2d)
     plan.kind, plan._problem, plan._device = kind, problem, where
     plan._scalars, plan._added = scalars, added
-    plan._choices = Conv2dChoices(kind, problem, where, chosen, measured)
+    plan._choices = Conv2dChoices(kind, problem, where, plan.source, chosen, measured)
     plan._start()
     return plan

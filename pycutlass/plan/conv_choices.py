@@ -29,7 +29,7 @@ class Conv2dChoices(Chosen[Conv2dCandidate]):
         What is computed.
     problem : cutlass.conv.Conv2dProblemSize
         The problem, for any number of images.
-    ordinal, chosen, measured
+    ordinal, source, chosen, measured
         As of `Chosen`.
     """
 
@@ -38,11 +38,12 @@ class Conv2dChoices(Chosen[Conv2dCandidate]):
         kind: Conv2dKind,
         problem: _core.Conv2dProblemSize,
         ordinal: int | None,
+        source: str | None = None,
         chosen: Mapping[int, Any] = _NONE,
         measured: Mapping[int, Any] = _NONE,
     ) -> None:
         self._kind, self._problem = kind, problem
-        super().__init__(ordinal, chosen, measured)
+        super().__init__(ordinal, source, chosen, measured)
 
     def _restored_from(self, choice: Mapping[str, Any]) -> Conv2dCandidate:
         return Conv2dCandidate.of(self._kind, choice)
@@ -56,10 +57,10 @@ class Conv2dChoices(Chosen[Conv2dCandidate]):
     def _require(self, candidate: Conv2dCandidate, extent: int) -> None:
         candidate.supports(with_images(self._problem, extent)).require()
 
-    def _recorded(self, extent: int) -> Recorded[Conv2dCandidate]:
+    def _recorded(self, extent: int, source: str | None) -> Recorded[Conv2dCandidate]:
         problem = with_images(self._problem, extent)
         return Recorded(
-            conv2d_record(self._kind, problem),
+            conv2d_record(self._kind, problem, source),
             self._restored_from,
             lambda candidate: candidate.supports(problem),
         )

@@ -28,6 +28,7 @@ from pycutlass.plan.model import Model
 from pycutlass.plan.pick import where_planned
 from pycutlass.plan.predicted import Predicted, Ranked
 from pycutlass.plan.prediction import Prediction
+from pycutlass.plan.traffic import bytes_of_sum
 
 __all__ = ["conv2d_pick", "conv2d_ranking", "conv2d_refused"]
 
@@ -198,12 +199,13 @@ class _Problems:
         return self.model.predict(max(1, m), max(1, n), k, count, (a, b, d))  # no elements take as long as one
 
     def _bytes(self, p: _core.Conv2dProblemSize) -> tuple[float, float, float]:
-        """Return the bytes of A, B and D as memory holds them."""
+        """Return the bytes of A, B, and of D with what the epilogue moves beside it, as memory holds them."""
         kind = self.kind
         x, y = max(1, p.N * p.H * p.W * p.C), max(1, p.N * p.P * p.Q * p.K)
         w = max(1, p.K * p.R * p.S * (p.C // p.groups))
         a, b, d = {_Operator.fprop: (x, w, y), _Operator.dgrad: (y, w, x), _Operator.wgrad: (y, x, w)}[kind.direction]
-        return a * kind.A.type.bits / 8, b * kind.B.type.bits / 8, d * kind.D.type.bits / 8
+        of_sum = bytes_of_sum(kind.epilogue, kind.C, kind.D)
+        return a * kind.A.type.bits / 8, b * kind.B.type.bits / 8, d * of_sum
 
 
 def _channels(candidate: Conv2dCandidate, channels: int) -> int:

@@ -121,7 +121,7 @@ class Gemm(Plan[Candidate, _Size]):
         self.kind: GemmKind = kind_of(*types, (of_a, of_b, addition.of_c, of_d), wanted)
         self._size, self._batch, self._device = size, batch, device_of(views)
         self._scalars = given_scalars(self.kind.epilogue, alpha, addition.beta, epilogue_inputs)
-        self._choices = Choices(self.kind, size[1:], batch, self._device)
+        self._choices = Choices(self.kind, size[1:], batch, self._device, self.source)
         self._start()
 
     # What users ask of a plan
@@ -218,6 +218,6 @@ def _restored(
     plan = Gemm.__new__(Gemm)
     plan.kind, plan._size, plan._batch, plan._device = kind, size, batch, where
     plan._scalars, plan._added = scalars, added
-    plan._choices = Choices(kind, size[1:], batch, where, chosen, measured)
+    plan._choices = Choices(kind, size[1:], batch, where, plan.source, chosen, measured)
     plan._start()
     return plan

@@ -36,12 +36,16 @@ class GroupChoices:
         What each problem is.
     ordinal : int or None
         The GPU; None for the host.
+    source : str or None
+        The C that a functor reads, as of `Chosen`.
     chosen : mapping
         What a plan had chosen that was pickled: that stays.
     """
 
-    def __init__(self, kind: GemmKind, ordinal: int | None, chosen: Mapping[_Key, Any] = _NONE) -> None:
-        self._kind, self._ordinal = kind, ordinal
+    def __init__(
+        self, kind: GemmKind, ordinal: int | None, source: str | None = None, chosen: Mapping[_Key, Any] = _NONE
+    ) -> None:
+        self._kind, self._ordinal, self._source = kind, ordinal, source
         self._picked = {key: GroupCandidate.of(kind, choice) for key, choice in chosen.items()}
         self._restored = frozenset(chosen)
         self._lock, self._generation = threading.Lock(), generation.number
@@ -114,14 +118,15 @@ class GroupChoices:
                 self._generation, self._looked_up = generation.number, {}
             known = self._looked_up
         if key not in known:
-            known[key] = tuned(self._recorded(key, sizes), ordinal)
+            known[key] = tuned(lambda source: self._recorded(key, sizes, source), self._source, ordinal)
         return known[key]
 
-    def _recorded(self, key: _Key, sizes: Sizes) -> Recorded[GroupCandidate]:
+    def _recorded(self, key: _Key, sizes: Sizes, source: str | None) -> Recorded[GroupCandidate]:
         group, on_device = key
 
         def supports(candidate: GroupCandidate) -> bool:
             is_scheduled = not on_device or candidate.operation.precompute_mode is SchedulerMode.Device
             return is_scheduled and bool(candidate.operation.supports(sizes))
 
-        return Recorded(group_record(self._kind, group), lambda choice: GroupCandidate.of(self._kind, choice), supports)
+        record = group_record(self._kind, group, source)
+        return Recorded(record, lambda choice: GroupCandidate.of(self._kind, choice), supports)

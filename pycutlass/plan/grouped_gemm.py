@@ -14,6 +14,7 @@ from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationGrouped
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import picture
+from pycutlass.plan.added import source_of
 from pycutlass.plan.building import build_for
 from pycutlass.plan.checking import checked_group
 from pycutlass.plan.device_groups import DeviceGroup
@@ -22,7 +23,7 @@ from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_choices import GroupChoices
 from pycutlass.plan.group_kinds import checked_beta, columns_of, device_of_group, kind_of_group
 from pycutlass.plan.group_launches import Problems
-from pycutlass.plan.group_parts import Part
+from pycutlass.plan.group_parts import Part, Vectors
 from pycutlass.plan.group_results import check_fits, new_results
 from pycutlass.plan.group_runs import Runs
 from pycutlass.plan.kind import GemmKind
@@ -135,10 +136,11 @@ class GroupedGemm(TunablePlan):
         self.kind: GemmKind = kind_of_group(group, target, wanted)
         self._scalars = given_scalars(self.kind.epilogue, alpha, beta, inputs)
         self._reads_c, self._device = group.C is not None, device_of_group(group)
+        self._source = source_of(self.kind.epilogue, self._reads_c, isinstance(group.C, Vectors))
         sizes = group.sizes if len(group) else np.array([[0, group.B.last_extents[1], group.A.last_extents[1]]])
         self._sizes: Sizes = sizes.astype(np.int32)
         self._axis, self._on_device = group.axis or 0, group.is_on_device
-        self._choices = GroupChoices(self.kind, self._device)
+        self._choices = GroupChoices(self.kind, self._device, self._source)
         self._start()
         self._choices.of(self._working, self._axis, self._on_device)
 
@@ -164,6 +166,11 @@ class GroupedGemm(TunablePlan):
     def is_on_device(self) -> bool:
         """Whether the device alone knows the sizes, and makes the schedule of the kernel."""
         return self._on_device
+
+    @property
+    def source(self) -> str | None:
+        """What a functor reads as C, ``"matrix"`` or ``"bias"``; None where it reads none, or always does."""
+        return self._source
 
     @property
     def candidate(self) -> GroupCandidate:
@@ -349,8 +356,8 @@ class GroupedGemm(TunablePlan):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.kind, self._sizes, self._axis, self._on_device, self._device, self._scalars, self._reads_c)
-        return _restored, (*state, self._choices.state())
+        state = (self.kind, self._sizes, self._axis, self._on_device, self._device, self._scalars)
+        return _restored, (*state, self._reads_c, self._source, self._choices.state())
 
     def __repr__(self) -> str:
         m, n, k = self._sizes.max(axis=0).tolist()
@@ -358,12 +365,20 @@ class GroupedGemm(TunablePlan):
 
 
 def _restored(
-    kind: Any, sizes: Any, axis: int, on_device: bool, where: Any, scalars: Any, reads_c: bool, chosen: Any
+    kind: Any,
+    sizes: Any,
+    axis: int,
+    on_device: bool,
+    where: Any,
+    scalars: Any,
+    reads_c: bool,
+    source: str | None,
+    chosen: Any,
 ) -> GroupedGemm:
     """Return the plan that was pickled or copied, with what was chosen."""
     plan: GroupedGemm = GroupedGemm.__new__(GroupedGemm)
     plan.kind, plan._sizes, plan._axis, plan._on_device = kind, sizes, axis, on_device
-    plan._device, plan._scalars, plan._reads_c = where, scalars, reads_c
-    plan._choices = GroupChoices(kind, where, chosen)
+    plan._device, plan._scalars, plan._reads_c, plan._source = where, scalars, reads_c, source
+    plan._choices = GroupChoices(kind, where, source, chosen)
     plan._start()
     return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -102,11 +103,20 @@ def fastest_measured(
     return None
 
 
-def tuned(problem: Recorded[_Kernel], ordinal: int) -> _Kernel | None:
+def tuned(problem_of: Callable[[str | None], Recorded[_Kernel]], source: str | None, ordinal: int) -> _Kernel | None:
     """Return what the user's database has as the fastest candidate on GPU `ordinal`, first with a cold L2 cache.
 
     None where nothing was measured, or nothing can be looked up: times are kept by the compiler that kernels were made
     with, so a machine without one has none.
+
+    Parameters
+    ----------
+    problem_of : callable
+        Returns what is asked of the problem with a C that a functor reads, or without.
+    source : str or None
+        That C. Where nothing was measured with it, what was measured without counts: the kernels are the same.
+    ordinal : int
+        The GPU.
 
     Raises
     ------
@@ -118,7 +128,9 @@ def tuned(problem: Recorded[_Kernel], ordinal: int) -> _Kernel | None:
     except ToolkitError:
         return None
     database = _default_database(config.database_file() or config.cache_directory())
-    found = (fastest_measured(database, machine, problem, condition) for condition in CONDITIONS)
+    sources = [None] if source is None else [source, None]
+    asked = itertools.product(map(problem_of, sources), CONDITIONS)
+    found = (fastest_measured(database, machine, *each) for each in asked)
     return next((each[0] for each in found if each is not None), None)
 
 

@@ -23,7 +23,7 @@ from pycutlass.plan.correction import of_candidates, of_problem
 from pycutlass.plan.features import Bools, Features, Floats, Modelled, tile_class
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.prediction import Prediction, Seen
-from pycutlass.plan.traffic import Tiling
+from pycutlass.plan.traffic import Tiling, bytes_of_sum
 
 __all__ = ["Model"]
 
@@ -55,7 +55,8 @@ class Model:
         self.kind, self.candidates, self.constants = kind, candidates, constants
         self.features = Features.of(candidates, constants.capability)
         self._tile_classes = [tile_class(each) if each.operation.is_sm90 else "" for each in candidates]
-        self._bytes = tuple(operand.type.bits / 8 for operand in (kind.A, kind.B, kind.D))
+        #: Of an element of A and of B, and of all that the epilogue moves for a sum.
+        self._bytes = kind.A.type.bits / 8, kind.B.type.bits / 8, bytes_of_sum(kind.epilogue, kind.C, kind.D)
 
     def with_constants(self, constants: Constants) -> Model:
         """Return the model of the same candidates where something else is known of the same GPU."""
@@ -76,7 +77,8 @@ class Model:
         batches : int
             How many there are.
         moved : tuple of 3 float, optional
-            Bytes of A, B and D of one product, where memory holds them otherwise than as matrices of these extents.
+            Bytes of A, B, and of D with what the epilogue moves beside it, of one product, where memory holds them
+            otherwise than as matrices of these extents.
         """
         found, seen = self._predicted(m, n, k, batches, moved)
         correction = self.constants.correction
@@ -170,7 +172,7 @@ class Model:
         return result
 
     def _matrix_bytes(self, m: int, n: int, k: float) -> tuple[float, float, float]:
-        """Return the bytes of A, B and D as matrices."""
+        """Return the bytes of A, B, and of D with what the epilogue moves beside it, as matrices."""
         per_a, per_b, per_d = self._bytes
         return m * k * per_a, k * n * per_b, m * n * per_d
 
@@ -323,7 +325,7 @@ class Model:
 
     @cached_property
     def _epilogue(self) -> Floats:
-        """Microseconds of writing a tile where nothing hides it; pingpong kernels hide it behind the next tile."""
+        """Microseconds of the epilogue of a tile where nothing hides it; pingpong kernels hide it behind the next."""
         f, g = self.features, self.constants
         cycle = g.clock_ghz * 1e3
         written = f.rows * f.columns * (self._bytes[2] / cycle)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pycutlass import _core
 from pycutlass.device import Device
+from pycutlass.library import TensorDescription
 from pycutlass.operation import tile_use
 from pycutlass.operation.group_support import Sizes, count_tiles
 from pycutlass.plan.candidate import Candidate
@@ -18,6 +19,7 @@ from pycutlass.plan.conv_problem import extents_of
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.predicted import Ranked
 from pycutlass.plan.roofline import Roofline
+from pycutlass.plan.traffic import bytes_of_sum
 
 __all__ = ["explained", "explained_conv", "explained_group"]
 
@@ -38,8 +40,8 @@ def explained(
     """
     m, n, k = size
     operation, count = chosen.operation, 1 if batch is None else batch
-    matrices = ((operation.A, m * k), (operation.B, k * n), (operation.D, m * n))
-    moved = count * sum(each.type.bytes_of(elements) for each, elements in matrices)
+    read = operation.A.type.bytes_of(m * k) + operation.B.type.bytes_of(k * n)
+    moved = count * (read + _of_epilogue(operation, operation.D, m * n))
     what = f"{'' if batch is None else f'{batch} of '}{m}x{n}x{k} (M x N x K)"
     lines = _first_lines(what, 2 * count * m * n * k, moved, chosen, ranked, gpu)
     if m and n:
@@ -57,8 +59,9 @@ def explained_conv(
     """Return a table of the candidates of a convolution, as `explained` does of a GEMM."""
     operation = chosen.operation
     extents = extents_of(operation.conv_kind, problem)
-    pairs = zip((operation.A, operation.B, operation.C), extents, strict=True)
-    moved = sum(each.type.bytes_of(math.prod(extent)) for each, extent in pairs)
+    of_a, of_b, of_d = map(math.prod, extents)
+    moved = operation.A.type.bytes_of(of_a) + operation.B.type.bytes_of(of_b)
+    moved += _of_epilogue(operation, operation.C, of_d)
     size = _core.implicit_gemm_problem_size(operation.conv_kind, problem)
     m, n, k = size.m(), size.n(), size.k()
     what = f"{operation.conv_kind.name} of {problem!r}, a product of {m}x{n}x{k} (M x N x K),"
@@ -78,13 +81,18 @@ def explained_group(
     """Return a table of the candidates of a group, as `explained` does of a GEMM."""
     operation, wide = chosen.operation, sizes.astype(np.float64)
     m, n, k = wide.T
-    matrices = ((operation.A, m * k), (operation.B, k * n), (operation.C, m * n))
-    moved = sum(each.type.bytes_of(int(elements.sum())) for each, elements in matrices)
+    moved = operation.A.type.bytes_of(int((m * k).sum())) + operation.B.type.bytes_of(int((k * n).sum()))
+    moved += _of_epilogue(operation, operation.C, int((m * n).sum()))
     largest = "x".join(map(str, sizes.max(axis=0).tolist()))
     what = f"{len(sizes)} problems of at most {largest} (M x N x K)"
     lines = _first_lines(what, int(2 * wide.prod(axis=1).sum()), moved, chosen, ranked, gpu)
     lines.append(f"        {count_tiles(operation.single, sizes):,} tiles of all problems")
     return "\n".join([*lines, *_table(chosen, ranked), *_refusals(refused)])
+
+
+def _of_epilogue(operation: Any, D: TensorDescription, sums: int) -> int:
+    """Return the bytes of D, and of the matrices that an epilogue reads and writes beside it."""
+    return round(sums * bytes_of_sum(operation.epilogue_functor, operation.C, D))
 
 
 def _first_lines(

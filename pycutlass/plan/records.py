@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,15 +20,23 @@ __all__ = ["conv2d_record", "group_record", "name_of", "problem_record"]
 
 #: Sizes of a group that a record lists: beyond them it has a digest, since the database takes no text of any length.
 _MOST_SIZES = 256
+#: The name of an epilogue and, of a functor with one, of its activation.
+_EPILOGUE = re.compile(r"(\w+)\((?:(\w+)\([^)]*\), )?")
+_PLAIN = ("LinearCombination", "LinearCombinationClamp", "FastLinearCombinationClamp")
 _GEOMETRY = ("R", "S", "pad_h", "pad_w", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 
 
-def problem_record(kind: GemmKind, m: int, n: int, k: int, batch: int | None = None) -> dict[str, Any]:
-    """Return what the database calls a GEMM, or a batch of so many."""
-    return {"product": "gemm", "m": m, "n": n, "k": k, "batch": batch, **_kind_record(kind, "ABCD")}
+def problem_record(
+    kind: GemmKind, m: int, n: int, k: int, batch: int | None = None, source: str | None = None
+) -> dict[str, Any]:
+    """Return what the database calls a GEMM, or a batch of so many.
+
+    `source` is the C that a functor reads where beta is not 0, ``"matrix"`` or ``"bias"``; None where it reads none.
+    """
+    return {"product": "gemm", "m": m, "n": n, "k": k, "batch": batch, **_kind_record(kind, "ABCD", source)}
 
 
-def conv2d_record(kind: Conv2dKind, problem: _core.Conv2dProblemSize) -> dict[str, Any]:
+def conv2d_record(kind: Conv2dKind, problem: _core.Conv2dProblemSize, source: str | None = None) -> dict[str, Any]:
     """Return what the database calls a convolution; slices of split-K are a candidate's."""
     return {
         "product": "conv2d",
@@ -35,18 +44,18 @@ def conv2d_record(kind: Conv2dKind, problem: _core.Conv2dProblemSize) -> dict[st
         **{name: getattr(problem, name) for name in ("N", "H", "W", *_GEOMETRY)},
         "channels": [problem.C, problem.K],  # C is the name of an operand
         "mode": problem.mode.name,
-        **_kind_record(kind, "ABC"),
+        **_kind_record(kind, "ABC", source),
     }
 
 
-def group_record(kind: GemmKind, group: Typical) -> dict[str, Any]:
+def group_record(kind: GemmKind, group: Typical, source: str | None = None) -> dict[str, Any]:
     """Return what the database calls all groups that are like a typical one, as `typical` returns it."""
     sizes: Any = [[float(count), m, n, k] for count, m, n, k in group]
     if len(sizes) > _MOST_SIZES:
         sizes = hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
     most = [max(each[place] for each in group) for place in (1, 2, 3)]
     count = round(sum(each[0] for each in group))
-    return {"product": "group", "count": count, "most": most, "sizes": sizes, **_kind_record(kind, "ABCD")}
+    return {"product": "group", "count": count, "most": most, "sizes": sizes, **_kind_record(kind, "ABCD", source)}
 
 
 def name_of(record: Mapping[str, Any]) -> str | None:
@@ -57,8 +66,16 @@ def name_of(record: Mapping[str, Any]) -> str | None:
         a, b, d = (record[name].split()[0] for name in ("A", "B", last))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         return None
-    name = f"{sizes} {a} x {b} -> {d}"
+    name = f"{sizes} {a} x {b} -> {d}{_name_of_epilogue(record)}"
     return name if name.isprintable() else None  # records come from files of others, and a terminal obeys some text
+
+
+def _name_of_epilogue(record: Mapping[str, Any]) -> str:
+    """Return what comes behind the sums; nothing of a linear combination that reads no C."""
+    found = _EPILOGUE.match(str(record.get("epilogue", "")))
+    named = None if found is None or found[1] in _PLAIN else found[2] or found[1]
+    added = {"matrix": "C", "bias": "bias"}.get(str(record.get("source")))
+    return "".join([f" + {added}" if added else "", f", {named}" if named else ""])
 
 
 def _name_of_gemm(record: Mapping[str, Any]) -> str:
@@ -87,12 +104,13 @@ def _name_of_group(record: Mapping[str, Any]) -> str:
 _SIZES = {"gemm": _name_of_gemm, "conv2d": _name_of_conv2d, "group": _name_of_group}
 
 
-def _kind_record(kind: GemmKind | Conv2dKind, operands: str) -> dict[str, Any]:
+def _kind_record(kind: GemmKind | Conv2dKind, operands: str, source: str | None) -> dict[str, Any]:
     a, b, sums = (element(tag).short for tag in (kind.element_a, kind.element_b, kind.element_accumulator))
     return {
         **{name: _tensor_record(getattr(kind, name)) for name in operands},
         "multiplied": f"{a} x {b} -> {sums}, {kind.math_operation.name}",
         "epilogue": _epilogue_record(kind.epilogue),
+        **({} if source is None else {"source": source}),
     }
 
 

@@ -1,4 +1,7 @@
-"""In which order kernels visit the tiles of D, and how often that has memory deliver A and B."""
+"""In which order kernels visit the tiles of D, and how often that has memory deliver A and B.
+
+Beside these are D and what an epilogue reads and writes with it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pycutlass.epilogue import Epilogue
+from pycutlass.library import TensorDescription
 from pycutlass.plan.features import Bools, Features, Floats
 
-__all__ = ["Tiling"]
+__all__ = ["Tiling", "bytes_of_sum"]
+
+
+def bytes_of_sum(epilogue: Epilogue, C: TensorDescription, D: TensorDescription, source: str | None = None) -> float:
+    """Return the bytes that an epilogue reads and writes for each sum: of D, C and its other matrices.
+
+    Its vectors do not count: they have an element for each row or column. A C whose beta decides whether it is read
+    counts where `source` is ``"matrix"``.
+    """
+    bits: float = D.type.bits * epilogue.columns(2) / 2
+    bits += sum(port.type.bits * port.columns(2) / 2 for port in epilogue.ports if port.form == "matrix")
+    bits += C.type.bits if epilogue.reads_source or source == "matrix" else 0
+    return bits / 8
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import statistics
@@ -20,8 +21,9 @@ import pycutlass
 from pycutlass import cutlass
 from pycutlass.compiler.choice import choose_target
 from pycutlass.device import Device
+from pycutlass.epilogue import Source, fusions
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError
-from pycutlass.plan import Candidate, Ranked, candidates, pick, ranking, second_opinion
+from pycutlass.plan import Candidate, GemmKind, Ranked, candidates, pick, ranking, second_opinion
 from pycutlass.plan.constants import Constants, constants_of, shipped
 from pycutlass.plan.model import Model
 from pycutlass.plan.pick import _summation as summation
@@ -214,6 +216,45 @@ def test_without_a_gpu_the_target_decides(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("PYCUTLASS_TARGET")
     with pytest.raises(DeviceError, match="PYCUTLASS_TARGET"):
         pick(tnt(), 512, 512, 512)
+
+
+def with_epilogue(epilogue: Any) -> GemmKind:
+    return dataclasses.replace(tnt(), epilogue=epilogue)
+
+
+def test_what_an_epilogue_reads_and_writes_takes_memory_time() -> None:
+    """Matrices beside D count, and so does a C that is always read; of D behind pairs of columns there is half."""
+    f16, f32 = cutlass.float16, cutlass.float32
+    m, n, k, rate = 4096, 8192, 64, constants_of(H200).dram_gb_per_s * 1e3
+    plain = ranking(tnt(), m, n, k, gpu=H200)[0]
+
+    def memory(kind: GemmKind) -> float:
+        model = Model(kind, (plain.candidate,), constants_of(H200))
+        return float(model.predict(m, n, k).memory[0])
+
+    def difference(epilogue: Any) -> float:
+        return (memory(with_epilogue(epilogue)) - memory(tnt())) * rate / (m * n)
+
+    @pycutlass.epilogue_function
+    def with_source(accum: Any, c: Source) -> Any:
+        return accum + c
+
+    assert difference(fusions.bias_gelu(f16, 8)) == pytest.approx(0)
+    assert difference(fusions.bias_residual_gelu(f16, 8)) == pytest.approx(2)
+    assert difference(fusions.bias_residual_gelu(f16, 8, residual=f32)) == pytest.approx(4)
+    assert difference(with_source(f16, 8)) == pytest.approx(2)
+    assert difference(fusions.swiglu(f16, 8)) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("gpu", [H200, A100])
+@pytest.mark.parametrize("size", [(8, 4096, 4096), (300, 1000, 776), (4096, 8192, 512)])
+def test_an_epilogue_of_vectors_has_the_kernel_of_a_linear_combination(gpu: Device, size: tuple[int, int, int]) -> None:
+    """Where kernels of both take it: a bias and GELU hardly move anything."""
+    plain, biased = tnt(), with_epilogue(fusions.bias_gelu(cutlass.float16, 8))
+    of_both = [each.choice() for each in candidates(biased, gpu.compute_capability)]
+    ranked = (each.candidate.choice() for each in ranking(plain, *size, gpu=gpu))
+    best = next(choice for choice in ranked if choice in of_both)
+    assert pick(biased, *size, gpu=gpu).choice() == best
 
 
 @pytest.mark.parametrize("named", ["nonsense", "sm90", "sm_80a", "90"])

@@ -70,7 +70,7 @@ def test_a_cold_cache_comes_before_a_warm_one() -> None:
 
 def test_the_database_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(choices, "tuned", lambda problem, ordinal: asked.append(problem.record["m"]))
+    monkeypatch.setattr(choices, "tuned", lambda of, *rest: asked.append(of(None).record["m"]))
     chosen = made()
     for m in (1, 100, 100, 1):
         chosen.of(m)
@@ -111,7 +111,7 @@ def test_without_a_compiler_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch
     measure(100, slower(100))
     machine_of.cache_clear()
     monkeypatch.setattr(measured, "device_compiler_release", missing)
-    assert tuned(made()._recorded(100), 0) is None
+    assert tuned(lambda source: made()._recorded(100, source), None, 0) is None
 
 
 def test_a_named_database_that_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
