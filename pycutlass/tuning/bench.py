@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from pycutlass import _core, device
+from pycutlass.epilogue import Port
 from pycutlass.memory import DeviceBuffer
 from pycutlass.timing import DeviceTimer
+from pycutlass.tuning.drawing import Drawing
+from pycutlass.tuning.epilogue_tensors import EpilogueTensors, in_shape
+from pycutlass.tuning.expected import Bounds, bounds_of
 from pycutlass.tuning.measuring import Artifacts, WrongResultError, serve
 from pycutlass.tuning.options import TuningOptions
-from pycutlass.tuning.tunable import AnyCandidate, Array, Launch, Part, Tunable
-from pycutlass.types import Element, element
+from pycutlass.tuning.tunable import AnyCandidate, Array, Launch, Operands, Part, Tunable, array_of
+from pycutlass.types import element
 
 __all__ = ["GpuBench", "serve_bench"]
 
@@ -25,8 +28,8 @@ _GUARD_BYTES = 4096  # before, between and behind all D
 _APART = 256  # each D begins at a multiple of so many bytes, as memory that is allocated does
 _POISON = 0xFF  # every byte: NaN in each float type, -1 in integers
 _MOST_PRODUCTS = 2e10  # of the reference on the host
+_MOST_OF_FUNCTION = 1 << 20  # sums of a product that are checked where an epilogue function follows, on the host
 _SAMPLES = 3  # launches, or batches of them, at each visit
-_SHIFT = 8191  # elements by which operands of one shape differ: drawing each would take the host too long
 
 
 class GpuBench:
@@ -45,25 +48,33 @@ class GpuBench:
         self._kind, self._work = problem.kind, problem.work()
         self._share = min(1.0, _MOST_PRODUCTS / (problem.operations / 2))
         self._stream = _core.Stream(device.current())
-        random = np.random.default_rng(options.seed)
+        drawing = Drawing(options.distribution, options.seed)
         shapes = self._shapes = [*self._work.shapes]
-        self._a = _Operands(element(self._kind.element_a), [each.a for each in shapes], options.distribution, random)
-        self._b = _Operands(element(self._kind.element_b), [each.b for each in shapes], options.distribution, random)
-        self._A = [self._uploaded(self._a.values(number), self._kind.A) for number in range(len(shapes))]
-        self._B = [self._uploaded(self._b.values(number), self._kind.B) for number in range(len(shapes))]
-        self._places, size = _places([self._kind.D.type.bytes_of(math.prod(each.d)) for each in shapes])
+        self._a = drawing.operands(element(self._kind.element_a), [each.a for each in shapes])
+        self._b = drawing.operands(element(self._kind.element_b), [each.b for each in shapes])
+        self._A = [self._uploaded(_packed(self._a.values(number), self._kind.A)) for number in range(len(shapes))]
+        self._B = [self._uploaded(_packed(self._b.values(number), self._kind.B)) for number in range(len(shapes))]
+        self._beside = EpilogueTensors(problem, self._work, drawing, self._uploaded)
+        self._outputs = self._beside.outputs
+        sizes = [self._kind.D.type.bytes_of(math.prod(each.d)) for each in shapes]
+        sizes += [port.type.bytes_of(math.prod(spec.shape)) for port, _, spec in self._outputs]
+        places, size = _places(sizes)
+        self._places, self._output_places = places[: len(shapes)], places[len(shapes) :]
         self._buffer = self._allocated(size)
-        self._parts: list[Part] = []  # of all D, in f64
+        self._parts: list[Part] = []  # of all products, in f64
+        self._bounds: dict[int, tuple[tuple[float, float], dict[str, Bounds]]] = {}
         self._launches: dict[int, Launch] = {}
         self._timer = DeviceTimer(cold_l2=options.cold_l2, seconds=0, least_rounds=_SAMPLES, warmup=1)
 
     def expect(self, candidate: AnyCandidate) -> None:
         """Compute what all candidates are compared with: all of a problem round its operands in the same way."""
-        if not self._parts:
-            self._parts = [
-                self._work.part(candidate, number, self._a.values(number), self._b.values(number), self._share)
-                for number in range(len(self._places))
-            ]
+        if self._parts:
+            return
+        for number in range(len(self._shapes)):
+            values = self._a.values(number), self._b.values(number)
+            part = self._work.part(candidate, number, *values, self._share)
+            self._parts.append(part.at_most(_MOST_OF_FUNCTION) if self._kind.epilogue.is_tree else part)
+            self._right(candidate, number)
 
     def prepare(self, number: int, candidate: AnyCandidate, artifacts: Artifacts, is_checked: bool) -> None:
         """Make the launch of a candidate, and compare its results with the reference.
@@ -90,45 +101,67 @@ class GpuBench:
     def _launch(self, candidate: AnyCandidate) -> Launch:
         """Return a function that launches all kernels of a candidate."""
         A, B = ([each.pointer for each in buffers] for buffers in (self._A, self._B))
-        return self._work.launcher(candidate, A, B, [self._buffer.pointer + place.start for place in self._places])
+        D = [self._buffer.pointer + place.start for place in self._places]
+        ports: dict[str, list[Any]] = dict(self._beside.inputs)
+        for (port, _, spec), place in zip(self._outputs, self._output_places, strict=True):
+            ports.setdefault(port.name, []).append(array_of(self._buffer.pointer + place.start, spec))
+        return self._work.launcher(candidate, Operands(A, B, self._beside.source, D, ports, self._beside.scalars))
 
     def _check(self, candidate: AnyCandidate) -> None:
         raw = np.empty(self._buffer.size, np.uint8)
         _core.copy_to_host(raw, self._buffer.pointer, self._stream)
         self._stream.synchronize()
-        end = 0
-        for place in self._places:
+        end, where = 0, f"beside {'D or another result' if self._outputs else 'D'}"
+        for place in (*self._places, *self._output_places):
             if (raw[end : place.start] != _POISON).any():
-                raise WrongResultError("it wrote beside D")
+                raise WrongResultError(f"it wrote {where}")
             end = place.stop
         if (raw[end:] != _POISON).any():
-            raise WrongResultError("it wrote beside D")
+            raise WrongResultError(f"it wrote {where}")
         self.expect(candidate)
-        for number in range(len(self._places)):
-            self._compare(candidate, number, raw)
+        for number, place in enumerate(self._places):
+            written = raw[place].view(self._kind.D.type.dtype)
+            D = _unpacked(written, self._shapes[number].d, self._kind.D)
+            part = self._parts[number]
+            self._compare("D", number, self._work.matrix(D)[..., part.rows, :], self._right(candidate, number)["D"])
+        for (port, number, spec), place in zip(self._outputs, self._output_places, strict=True):
+            tensor = in_shape(raw[place].view(port.type.dtype), spec)
+            found = self._in_part(port, tensor, self._parts[number])
+            if found is not None:
+                self._compare(port.name, number, found, self._right(candidate, number)[port.name])
 
-    def _compare(self, candidate: AnyCandidate, number: int, raw: Array) -> None:
-        """Raise where the D of one product is wrong, in the part of it that is checked."""
-        part, epilogue = self._parts[number], self._kind.epilogue
-        written = raw[self._places[number]].view(self._kind.D.type.dtype)
-        D = _unpacked(written, self._shapes[number].d, self._kind.D)
-        found = D[part.places].astype(np.float64)
-        exact = epilogue.reference(part.sums, None, _scalars(epilogue), np.dtype(np.float64))
-        exact = epilogue.output.round(exact).astype(np.float64) if epilogue.output.is_integer else exact
-        relative, absolute = self._work.tolerance(candidate, number)
-        # Not a number is never near, and what was not written is none, or -1.
-        wrong = ~(np.abs(found - exact) <= absolute + relative * np.abs(exact))
+    def _in_part(self, port: Port, tensor: Array, part: Part) -> Array | None:
+        """Return what is checked of an output; None of what other rows than those of the part count in."""
+        if port.is_matrix:
+            return (tensor if port.selected else self._work.matrix(tensor))[..., part.rows, :]
+        if port.form == "column":
+            return tensor[..., part.rows]
+        return tensor if part.is_whole else None
+
+    def _right(self, candidate: AnyCandidate, number: int) -> dict[str, Bounds]:
+        """Return what is right in the part of a product that is checked."""
+        error = self._work.tolerance(candidate, number)
+        known = self._bounds.get(number)
+        if known is None or known[0] != error:  # bounds of one error at a time are kept: they are as large as D
+            given = self._beside.computed(self._parts[number], number)
+            known = self._bounds[number] = error, bounds_of(self._kind.epilogue, given, error)
+        return known[1]
+
+    def _compare(self, name: str, number: int, values: Array, right: Bounds) -> None:
+        """Raise where a result of one product is wrong, in the part of it that is checked."""
+        found = values.astype(np.float64).reshape(right.exact.shape)
+        wrong = right.wrong(found)
         if wrong.any():
             place = tuple(int(each) for each in np.argwhere(wrong)[0])
-            which = "" if len(self._places) == 1 else f" of problem {number}"
+            which = "" if name == "D" else f" of {name}"
+            which += "" if len(self._places) == 1 else f" of problem {number}"
             raise WrongResultError(
                 f"{int(wrong.sum()):,} of {wrong.size:,} elements{which} that were checked are wrong, the first at "
-                f"{place}: {found[place]} instead of {exact[place]}"
+                f"{place}: {found[place]} instead of {right.exact[place]}"
             )
 
-    def _uploaded(self, values: Array, tensor: Any) -> DeviceBuffer:
-        """Return device memory with an operand, packed in its layout."""
-        packed = np.ascontiguousarray(values if tensor.is_row_major else values.swapaxes(-1, -2))
+    def _uploaded(self, packed: Array) -> DeviceBuffer:
+        """Return device memory with an operand, as memory has it."""
         buffer = self._allocated(packed.nbytes)
         _core.copy_to_device(buffer.pointer, packed.reshape(-1).view(np.uint8), self._stream)
         self._stream.synchronize()
@@ -145,35 +178,9 @@ def serve_bench(connection: Connection) -> None:
     serve(connection, GpuBench)
 
 
-class _Operands:
-    """Operands of a distribution, rounded to what is multiplied: those of one shape are shifts of each other.
-
-    Which of two tf32 numbers CUTLASS takes that are equally near to a float32 depends on the kernel.
-    """
-
-    def __init__(
-        self, kind: Element, shapes: Sequence[tuple[int, ...]], distribution: str, random: np.random.Generator
-    ) -> None:
-        self._shapes = shapes
-        self._drawn = {shape: _drawn(kind, shape, distribution, random) for shape in dict.fromkeys(shapes)}
-
-    def values(self, number: int) -> Array:
-        """Return an operand."""
-        shape = self._shapes[number]
-        drawn, before = self._drawn[shape], self._shapes[:number].count(shape)
-        return np.roll(drawn.reshape(-1), before * _SHIFT).reshape(shape) if before else drawn
-
-
-def _drawn(kind: Element, shape: tuple[int, ...], distribution: str, random: np.random.Generator) -> Array:
-    """Return an operand of a distribution, rounded to its type."""
-    draw: dict[str, Callable[[], Array]] = {
-        "normal": lambda: random.standard_normal(shape, np.float32),
-        "uniform": lambda: random.uniform(-1, 1, shape).astype(np.float32),
-        "integers": lambda: random.integers(-2, 3, shape).astype(np.float32),
-        "zeros": functools.partial(np.zeros, shape, np.float32),
-    }
-    values = draw[distribution]()
-    return kind.round(np.abs(values) if kind.short == "u8" else values)
+def _packed(values: Array, tensor: Any) -> Array:
+    """Return an operand packed in its layout."""
+    return np.ascontiguousarray(values if tensor.is_row_major else values.swapaxes(-1, -2))
 
 
 def _places(sizes: Sequence[int]) -> tuple[list[slice], int]:
@@ -190,9 +197,3 @@ def _unpacked(flat: Array, shape: tuple[int, ...], tensor: Any) -> Array:
     if tensor.is_row_major:
         return flat.reshape(shape)
     return flat.reshape(*shape[:-2], shape[-1], shape[-2]).swapaxes(-1, -2)
-
-
-def _scalars(epilogue: Any) -> tuple[float, ...]:
-    """Return the scalars that a launch has by default: alpha = 1, beta = 0, and the activation's own."""
-    scalars = epilogue.epilogue_type(1.0, 0.0)
-    return tuple(float(scalars[name]) for name in epilogue.scalar_names)

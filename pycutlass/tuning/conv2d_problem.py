@@ -15,7 +15,7 @@ from pycutlass.plan import Conv2dCandidate, Conv2dKind, Ranked, conv2d_ranking
 from pycutlass.plan.conv_problem import with_images
 from pycutlass.plan.records import conv2d_record
 from pycutlass.tuning.conv2d_work import Conv2dWork
-from pycutlass.tuning.tunable import Tunable, check_kind, moved_bytes
+from pycutlass.tuning.tunable import Tunable, check_kind
 
 __all__ = ["Conv2dProblem"]
 
@@ -28,9 +28,11 @@ class Conv2dProblem(Tunable):
     Parameters
     ----------
     kind : Conv2dKind
-        Direction, types, alignments and epilogue: a functor. It runs with alpha = 1 and beta = 0, and C is not read.
+        Direction, types, alignments and epilogue: a functor or a function. What it reads is drawn.
     problem_size : cutlass.conv.Conv2dProblemSize
         Its extents, padding, stride and dilation. Slices of split-K do not count: they are chosen.
+    source : str, optional
+        The C that a functor reads, as of `Problem`; a bias has an element for each channel.
 
     Raises
     ------
@@ -55,9 +57,10 @@ class Conv2dProblem(Tunable):
 
     kind: Conv2dKind
     problem_size: _core.Conv2dProblemSize
+    source: str | None = None
 
     def __post_init__(self) -> None:
-        check_kind(self.kind, Conv2dKind)
+        check_kind(self.kind, Conv2dKind, self.source)
         if not isinstance(self.problem_size, _core.Conv2dProblemSize):
             raise ArgumentTypeError(
                 f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {shown(self.problem_size)}"
@@ -73,14 +76,9 @@ class Conv2dProblem(Tunable):
         p = self.problem_size
         return 2.0 * p.N * p.P * p.Q * p.K * p.R * p.S * (p.C // p.groups)
 
-    @property
-    def bytes(self) -> float:
-        """What has to be read and written at least."""
-        return moved_bytes(self.kind, self.work().shapes)
-
     def record(self) -> dict[str, Any]:
         """Return what the database calls it."""
-        return conv2d_record(self.kind, self.problem_size)
+        return conv2d_record(self.kind, self.problem_size, self.source)
 
     def ranked(self, gpu: Device) -> Sequence[Ranked[Conv2dCandidate]]:
         """Return all candidates that take it, the likely fastest first."""
@@ -91,4 +89,4 @@ class Conv2dProblem(Tunable):
         return Conv2dWork(self.kind, self.problem_size)
 
     def __hash__(self) -> int:
-        return hash((self.kind, repr(self.problem_size)))  # which has none of its own
+        return hash((self.kind, repr(self.problem_size), self.source))  # which has none of its own

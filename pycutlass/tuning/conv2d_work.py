@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pycutlass import _core, device, reference
+from pycutlass import _core, reference
+from pycutlass.epilogue import Port
+from pycutlass.operands.epilogue import packed_port
 from pycutlass.operation.conv2d_support import products
 from pycutlass.plan import Conv2dCandidate, Conv2dKind
 from pycutlass.plan.conv_candidate import one_group
 from pycutlass.plan.conv_launches import Conv2dLaunch
 from pycutlass.plan.conv_problem import extents_of, with_images
-from pycutlass.plan.readings import given_scalars
-from pycutlass.tensor.device_array import DeviceArray
-from pycutlass.tuning.tunable import Array, Launch, Part, Shapes
+from pycutlass.spec import TensorSpec
+from pycutlass.tuning.gemm_work import spread
+from pycutlass.tuning.tunable import Array, Launch, Operands, Part, Shapes, array_of
 
 __all__ = ["Conv2dWork"]
 
@@ -41,34 +44,55 @@ class Conv2dWork:
     @property
     def shapes(self) -> Sequence[Shapes]:
         """One product, of operands as (N, H, W, C)."""
-        return [Shapes(*extents_of(self.kind.direction, self.problem))]
+        of_a, of_b, of_d = extents_of(self.kind.direction, self.problem)
+        return [Shapes(of_a, of_b, of_d, of_d)]
 
-    def launcher(self, candidate: Conv2dCandidate, a: Sequence[int], b: Sequence[int], d: Sequence[int]) -> Launch:
+    def beside(self, port: Port, number: int) -> TensorSpec:
+        """Return what a tensor of the epilogue is, packed: a matrix lies as D does."""
+        if port.form == "matrix":
+            return TensorSpec(self.shapes[0].d, port.tag)
+        product = _core.implicit_gemm_problem_size(self.kind.direction, self.problem)
+        return packed_port(port, product.m(), product.n(), 1, is_batched=False)
+
+    def matrix(self, tensor: Array) -> Array:
+        """Return a tensor of D's extents with a row for each pixel, or for each filter of a gradient of filters."""
+        rows = tensor.shape[0] if self._is_wgrad else math.prod(tensor.shape[:3])
+        return tensor.reshape(rows, -1)
+
+    def launcher(self, candidate: Conv2dCandidate, operands: Operands) -> Launch:
         """Return a function that launches all kernels of a candidate, as plans launch them."""
-        types = self.kind.A.type, self.kind.B.type, self.kind.D.type
+        a, b, c, d = operands.of(0)
+        shapes, types = self.shapes[0], (self.kind.A.type, self.kind.B.type, self.kind.D.type)
         A, B, D = (
-            DeviceArray(addresses[0], of.dtype_name, shape, ordinal=device.current())
-            for addresses, of, shape in zip((a, b, d), types, self.shapes[0], strict=True)
+            array_of(address, TensorSpec(shape, of.tag))
+            for address, of, shape in zip((a, b, d), types, (shapes.a, shapes.b, shapes.d), strict=True)
         )
-        scalars = given_scalars(self.kind.epilogue, 1, 0, None)
-        launch = Conv2dLaunch(candidate, self.problem, (A, B, None, D), scalars, {})
+        launch = Conv2dLaunch(candidate, self.problem, (A, B, c, D), operands.scalars, operands.ports_of(0))
         return lambda: launch.run(None)
 
     def part(self, candidate: Conv2dCandidate, number: int, a: Array, b: Array, share: float) -> Part:
-        """Return what is right in some images, or in some filters where the gradient of filters is computed."""
-        math = candidate.operation.tile_description.math_instruction
-        a, b = (reference.multiplied(each, math).astype(np.float64) for each in (a, b))
-        if self.kind.direction is _Operator.wgrad:
-            filters = _spread(self.problem.K, max(_FILTERS, int(self.problem.K * share)))
-            return Part((filters,), self._gradient_of(filters, a, b))
-        images = _spread(len(a), max(_IMAGES, int(len(a) * share)))
-        return Part((images,), np.concatenate([self._image(a[image : image + 1], b) for image in images]))
+        """Return the sums of some images, or of some filters where the gradient of filters is computed."""
+        math_instruction = candidate.operation.tile_description.math_instruction
+        a, b = (reference.multiplied(each, math_instruction).astype(np.float64) for each in (a, b))
+        if self._is_wgrad:
+            filters = spread(self.problem.K, max(_FILTERS, int(self.problem.K * share)))
+            rows = slice(None) if len(filters) == self.problem.K else filters
+            return Part(rows, self.matrix(self._gradient_of(filters, a, b)))
+        images = spread(len(a), max(_IMAGES, int(len(a) * share)))
+        sums = self.matrix(np.concatenate([self._image(a[image : image + 1], b) for image in images]))
+        pixels = len(sums) // len(images)
+        rows = slice(None) if len(images) == len(a) else (images[:, None] * pixels + np.arange(pixels)).reshape(-1)
+        return Part(rows, sums)
 
     def tolerance(self, candidate: Conv2dCandidate, number: int) -> tuple[float, float]:
         """Return the relative and the absolute error that a right kernel may have."""
         slices = 1 if candidate.is_parallel else candidate.split_k_slices
         depth = products(candidate.operation, self.problem)
         return reference.tolerance(candidate.operation, depth, slices=slices)
+
+    @property
+    def _is_wgrad(self) -> bool:
+        return self.kind.direction is _Operator.wgrad
 
     def _image(self, a: Array, b: Array) -> Array:
         """Return one image of the result, group by group: one at a time, since products are gathered in memory."""
@@ -97,8 +121,3 @@ class Conv2dWork:
                 total += (rows @ columns).reshape(total.shape)
             parts.append(total)
         return np.concatenate(parts)
-
-
-def _spread(count: int, most: int) -> Array:
-    """Return at most so many numbers below `count`, from the first to the last."""
-    return np.arange(count) if most >= count else np.unique(np.linspace(0, count - 1, most).astype(int))

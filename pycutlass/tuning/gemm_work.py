@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from pycutlass import reference
-from pycutlass.arguments import GemmArguments, ReductionArguments
+from pycutlass.epilogue import Port
 from pycutlass.imported import imported
-from pycutlass.operation import GemmProblemSize
+from pycutlass.operands.epilogue import packed_port
 from pycutlass.plan import Candidate
-from pycutlass.tuning.tunable import Array, Launch, Part, Shapes
+from pycutlass.plan.launches import Launch as PlanLaunch
+from pycutlass.spec import TensorSpec
+from pycutlass.tuning.tunable import Array, Launch, Operands, Part, Shapes
 
-__all__ = ["ROWS", "GemmWork", "launcher", "rows_of_product"]
+__all__ = ["ROWS", "GemmWork", "rows_of_product", "spread"]
 
 ROWS = 256  # of D that are checked, where the whole would take the host too long
 
@@ -30,20 +32,34 @@ class GemmWork:
         M, N and K.
     batch : int or None
         Number of matrices.
+    columns : int
+        Of D.
     """
 
     extents: tuple[int, int, int]
     batch: int | None
+    columns: int
 
     @property
     def shapes(self) -> Sequence[Shapes]:
         """One product, with the batch as its first dimension."""
         (m, n, k), batch = self.extents, () if self.batch is None else (self.batch,)
-        return [Shapes((*batch, m, k), (*batch, k, n), (*batch, m, n))]
+        return [Shapes((*batch, m, k), (*batch, k, n), (*batch, m, n), (*batch, m, self.columns))]
 
-    def launcher(self, candidate: Candidate, a: Sequence[int], b: Sequence[int], d: Sequence[int]) -> Launch:
-        """Return a function that launches all kernels of a candidate."""
-        return launcher(candidate, candidate.size(*self.extents, self.batch), a[0], b[0], d[0])
+    def beside(self, port: Port, number: int) -> TensorSpec:
+        """Return what a tensor of the epilogue is, packed; one for all matrices of a batch."""
+        m, n, _ = self.extents
+        return packed_port(port, m, n, self.batch or 1, is_batched=self.batch is not None)
+
+    def matrix(self, tensor: Array) -> Array:
+        """Return the tensor."""
+        return tensor
+
+    def launcher(self, candidate: Candidate, operands: Operands) -> Launch:
+        """Return a function that launches all kernels of a candidate, as plans launch them."""
+        size = candidate.size(*self.extents, self.batch)
+        launch = PlanLaunch(candidate, size, operands.of(0), operands.scalars, operands.ports_of(0))
+        return lambda: launch.run(None)
 
     def part(self, candidate: Candidate, number: int, a: Array, b: Array, share: float) -> Part:
         """Return rows of A x B in f64."""
@@ -55,37 +71,6 @@ class GemmWork:
         return reference.tolerance(candidate.operation, self.extents[2], slices=slices)
 
 
-def launcher(candidate: Candidate, size: GemmProblemSize, a: int, b: int, d: int) -> Launch:
-    """Return a function that launches all kernels of a candidate.
-
-    Parameters
-    ----------
-    candidate : Candidate
-        What is launched, compiled.
-    size : GemmProblemSize
-        The problem, as `candidate.size` returns it.
-    a, b, d : int
-        Addresses of packed operands.
-    """
-    operation = candidate.operation
-    options: dict[str, Any] = {"raster_order": candidate.raster_order} if operation.is_sm90 else {}
-    if candidate.reduction is None:
-        arguments = GemmArguments(operation, size, a, b, None, d, **options)
-        return lambda: operation.run(arguments)
-    reduction = candidate.reduction
-    partial = GemmArguments(operation, size, a, b, **options)
-    rows_and_columns = size.extents[:2]
-    sums = ReductionArguments(
-        reduction, rows_and_columns, candidate.split_k_slices, workspace=partial.ptr_D, destination=d
-    )
-
-    def both() -> None:
-        operation.run(partial)
-        reduction.run(sums)
-
-    return both
-
-
 def rows_of_product(operation: Any, a: Array, b: Array, share: float, least: int) -> Part:
     """Return rows of a x b in f64: all of them where torch has a GPU, else a share, of `least` rows or more."""
     math, rows = operation.tile_description.math_instruction, a.shape[-2]
@@ -93,7 +78,12 @@ def rows_of_product(operation: Any, a: Array, b: Array, share: float, least: int
     if callable(imported("torch", "cuda", "is_available")) and imported("torch").cuda.is_available():
         torch: Any = imported("torch")
         product = torch.from_numpy(exact_a).cuda() @ torch.from_numpy(exact_b).cuda()
-        return Part((..., slice(None), slice(None)), product.cpu().numpy())
+        return Part(slice(None), product.cpu().numpy())
     most = max(least, int(rows * share))
-    taken = np.arange(rows) if most >= rows else np.unique(np.linspace(0, rows - 1, most).astype(int))
-    return Part((..., taken, slice(None)), exact_a[..., taken, :] @ exact_b)
+    taken: Any = slice(None) if most >= rows else spread(rows, most)
+    return Part(taken, exact_a[..., taken, :] @ exact_b)
+
+
+def spread(count: int, most: int) -> Array:
+    """Return at most so many numbers below `count`, from the first to the last."""
+    return np.arange(count) if most >= count else np.unique(np.linspace(0, count - 1, most).astype(int))

@@ -14,13 +14,12 @@ from pycutlass.device import Device
 from pycutlass.enums import SchedulerMode
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, items_of, several
-from pycutlass.library import TensorDescription
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import GemmKind, GroupCandidate, Ranked
 from pycutlass.plan.group_pick import Typical, rank_group, typical
 from pycutlass.plan.records import group_record
 from pycutlass.tuning.group_work import GroupWork
-from pycutlass.tuning.tunable import Tunable, check_kind, moved_bytes
+from pycutlass.tuning.tunable import Tunable, check_kind
 
 __all__ = ["GroupProblem"]
 
@@ -39,13 +38,15 @@ class GroupProblem(Tunable):
     Parameters
     ----------
     kind : GemmKind
-        Types, layouts, alignments and epilogue: a functor. It runs with alpha = 1 and beta = 0, and C is not read.
+        Types, layouts, alignments and epilogue: a functor or a function. What it reads is drawn.
     sizes : sequence of 3 int each
         M, N and K of each product. Those of M or N = 0 do not count.
     axis : int
         Which of them varies between groups that are alike: 0 for M, 1 for N, 2 for K.
     on_device : bool
         Whether the device alone knows the sizes: then kernels whose schedule the host makes are left out.
+    source : str, optional
+        The C that a functor reads in each product, as of `Problem`.
 
     Raises
     ------
@@ -70,9 +71,10 @@ class GroupProblem(Tunable):
     sizes: Any
     axis: int = 0
     on_device: bool = False
+    source: str | None = None
 
     def __post_init__(self) -> None:
-        check_kind(self.kind, GemmKind)
+        check_kind(self.kind, GemmKind, self.source)
         axis = as_int(self.axis)
         if axis is None or not 0 <= axis <= 2:
             raise ArgumentError(f"axis must be 0 for M, 1 for N or 2 for K, got {shown(self.axis)}")
@@ -109,14 +111,9 @@ class GroupProblem(Tunable):
         """Multiplications and additions."""
         return sum(2.0 * m * n * k for m, n, k in self.measured_sizes)
 
-    @property
-    def bytes(self) -> float:
-        """What has to be read and written at least."""
-        return moved_bytes(self.kind, self.work().shapes)
-
     def record(self) -> dict[str, Any]:
         """Return what the database calls it."""
-        return group_record(self.kind, self.typical)
+        return group_record(self.kind, self.typical, self.source)
 
     def ranked(self, gpu: Device) -> Sequence[Ranked[GroupCandidate]]:
         """Return all candidates that take it, the likely fastest first."""
@@ -127,7 +124,7 @@ class GroupProblem(Tunable):
 
     def work(self) -> GroupWork:
         """Return what measures it."""
-        return GroupWork(self.measured_sizes)
+        return GroupWork(self.measured_sizes, self.kind.epilogue.columns(2) < 2)
 
     @property
     def _array(self) -> Sizes:
@@ -156,17 +153,12 @@ def _checked(sizes: Any) -> tuple[tuple[int, ...], ...]:
 
 def _multiples(kind: GemmKind) -> tuple[int, int, int]:
     """Return what M, N and K are multiples of, where operands of such alignments are packed."""
-    m, n, k = 1, 1, 1
-    for operand, rows, columns in ((kind.A, "m", "k"), (kind.B, "k", "n"), (kind.D, "m", "n")):
-        along = rows if _is_by_columns(operand) else columns
-        if along == "m":
-            m = max(m, operand.alignment)
-        elif along == "n":
-            n = max(n, operand.alignment)
-        else:
-            k = max(k, operand.alignment)
-    return m, n, k
-
-
-def _is_by_columns(operand: TensorDescription) -> bool:
-    return operand.layout is cutlass.ColumnMajor
+    least = {"m": 1, "n": 1, "k": 1}
+    ports = [port.beside(kind.D) for port in kind.epilogue.ports if port.form == "matrix"]
+    described = [(kind.A, "m", "k", 1), (kind.B, "k", "n", 1), (kind.D, "m", "n", 2 // kind.epilogue.columns(2))]
+    described += [(port.description, "m", "n", 2 // port.columns(2)) for port in ports]
+    for operand, rows, columns, pairs in described:  # which have half as many columns as the product
+        is_by_columns = operand.layout is cutlass.ColumnMajor
+        along = rows if is_by_columns else columns
+        least[along] = max(least[along], operand.alignment * (1 if is_by_columns else pairs))
+    return least["m"], least["n"], least["k"]

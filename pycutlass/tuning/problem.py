@@ -15,7 +15,7 @@ from pycutlass.library import TensorDescription
 from pycutlass.plan import Candidate, GemmKind, Ranked, ranking
 from pycutlass.plan.records import problem_record
 from pycutlass.tuning.gemm_work import GemmWork
-from pycutlass.tuning.tunable import Tunable, check_kind, moved_bytes
+from pycutlass.tuning.tunable import Tunable, check_kind
 
 __all__ = ["Problem"]
 
@@ -30,16 +30,19 @@ class Problem(Tunable):
     Parameters
     ----------
     kind : GemmKind
-        Types, layouts, alignments and epilogue: a functor. It runs with alpha = 1 and beta = 0, and C is not read.
+        Types, layouts, alignments and epilogue: a functor or a function. What it reads is drawn.
     m, n, k : int
         Extents.
     batch : int, optional
         Number of matrices, where it is a batch.
+    source : str, optional
+        The C that a functor reads with beta = 1: ``"matrix"``, or ``"bias"`` for a vector along its rows. Default: it
+        runs with beta = 0, and C is not read.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        Extents that are no positive integers, or another kind of epilogue.
+        Extents that are no positive integers, another kind of epilogue, or a C that it does not read.
 
     Examples
     --------
@@ -60,9 +63,10 @@ class Problem(Tunable):
     n: int
     k: int
     batch: int | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
-        check_kind(self.kind, GemmKind)
+        check_kind(self.kind, GemmKind, self.source)
         for name in (*_EXTENTS, *(() if self.batch is None else ("batch",))):
             value = as_int(getattr(self, name))
             if value is None:
@@ -81,14 +85,9 @@ class Problem(Tunable):
         """Multiplications and additions."""
         return 2.0 * self.m * self.n * self.k * (self.batch or 1)
 
-    @property
-    def bytes(self) -> float:
-        """What has to be read and written at least."""
-        return moved_bytes(self.kind, self.work().shapes)
-
     def record(self) -> dict[str, Any]:
         """Return what the database calls it."""
-        return problem_record(self.kind, *self.extents, self.batch)
+        return problem_record(self.kind, *self.extents, self.batch, self.source)
 
     def ranked(self, gpu: Device) -> Sequence[Ranked[Candidate]]:
         """Return all candidates that take it, the likely fastest first."""
@@ -96,7 +95,7 @@ class Problem(Tunable):
 
     def work(self) -> GemmWork:
         """Return what measures it."""
-        return GemmWork(self.extents, self.batch)
+        return GemmWork(self.extents, self.batch, self.kind.epilogue.columns(self.n))
 
     def _in_tf32(self) -> Mapping[str, Any]:
         """Return what is changed of a kind that computes by 3xTF32: tensors are described as TF32, too."""

@@ -57,11 +57,11 @@ def _problem(given: Any) -> Tunable:
         case Tunable():
             return given
         case Gemm():
-            return Problem(given.kind, *given.size, given.batch)
+            return Problem(given.kind, *given.size, given.batch, given.source)
         case Conv2d():
-            return Conv2dProblem(given.kind, given.problem_size)
+            return Conv2dProblem(given.kind, given.problem_size, given.source)
         case GroupedGemm():
-            return GroupProblem(given.kind, given.sizes, given.axis, given.is_on_device)
+            return GroupProblem(given.kind, given.sizes, given.axis, given.is_on_device, given.source)
     raise ArgumentTypeError(f"what is tuned must be {_TUNED}, or several; got {shown(given)}")
 
 

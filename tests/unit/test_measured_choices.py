@@ -13,7 +13,9 @@ import pytest
 import pycutlass
 from pycutlass import device
 from pycutlass.enums import SchedulerMode
+from pycutlass.epilogue import fusions, gelu
 from pycutlass.plan import group_choices
+from pycutlass.plan.choices import Choices
 from pycutlass.plan.conv_choices import Conv2dChoices
 from pycutlass.plan.conv_pick import conv2d_pick
 from pycutlass.plan.conv_problem import with_images
@@ -126,9 +128,58 @@ def test_a_schedule_by_the_host_is_for_sizes_that_it_knows() -> None:
     assert chosen.of(SIZES, 0, True) == by_device
 
 
+def test_what_was_measured_with_a_c_comes_before_what_was_measured_without() -> None:
+    x, w, bias = SPEC((64, 64), "float16"), SPEC((64, 128), "float16"), SPEC((128,), "float16")
+    plans = {
+        None: pycutlass.Gemm(x, w, epilogue=gelu),
+        "matrix": pycutlass.Gemm(x, w, SPEC((64, 128), "float16"), beta=1, epilogue=gelu),
+        "bias": pycutlass.Gemm(x, w, bias=bias, epilogue=gelu),
+    }
+    ranked = [each.candidate for each in plans[None].candidates()]
+    (plain, matrix) = ranked[-1], ranked[-2]
+    records = {name: problems_of(plan)[0].record() for name, plan in plans.items()}
+    assert [plan.source for plan in plans.values()] == list(plans)
+    assert len({json.dumps(record) for record in records.values()}) == 3
+    measure(records[None], plain)
+    measure(records["matrix"], matrix, 9.0)
+
+    def chosen(name: str | None) -> Any:
+        kept = Choices(plans[name].kind, (128, 64), None, 0, name)
+        return kept.of(64)
+
+    assert (chosen(None), chosen("matrix"), chosen("bias")) == (plain, matrix, plain)
+
+
+@pytest.mark.parametrize("name", ["gemm", "conv2d", "group"])
+def test_what_was_measured_with_an_epilogue_function_is_picked_for_it_alone(name: str) -> None:
+    x, w = SPEC((2, 8, 8, 64), "float16"), SPEC((32, 1, 1, 64), "float16")
+    a, b = SPEC((64, 64), "float16"), SPEC((64, 128), "float16")
+    makers: dict[str, Any] = {
+        "gemm": lambda epilogue: pycutlass.Gemm(a, b, epilogue=epilogue),
+        "conv2d": lambda epilogue: pycutlass.Conv2d(x, w, epilogue=epilogue),
+        "group": lambda epilogue: pycutlass.GroupedGemm([a] * 3, [b] * 3, epilogue=epilogue),
+    }
+    functions = fusions.bias_gelu, fusions.bias_relu
+    plans = [makers[name](function) for function in functions]
+    slow = plans[0].candidates()[-1].candidate
+    measure(problems_of(plans[0])[0].record(), slow)
+    choices = []
+    for plan in plans:
+        match plan:
+            case pycutlass.Gemm():
+                choices.append(Choices(plan.kind, plan.size[1:], None, 0).of(64))
+            case pycutlass.Conv2d():
+                choices.append(Conv2dChoices(plan.kind, plan.problem_size, 0).of(2))
+            case _:
+                choices.append(GroupChoices(plan.kind, 0).of(plan.sizes, 0, False))
+    assert choices[0] == slow and choices[1] == plans[1].candidate
+    named = name_of(problems_of(plans[0])[0].record())
+    assert named is not None and named.endswith(", bias_gelu")
+
+
 def test_the_database_is_asked_once_for_groups_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(group_choices, "tuned", lambda problem, ordinal: asked.append(problem.record["most"]))
+    monkeypatch.setattr(group_choices, "tuned", lambda of, *rest: asked.append(of(None).record["most"]))
     chosen = GroupChoices(GROUP.kind, 0)
     for _ in range(3):
         chosen.of(SIZES, 0, False)

@@ -192,13 +192,15 @@ def test_the_reference_of_a_convolution_is_its_reference(direction: str, groups:
     """The part that is checked is that of the whole, which another function computes."""
     plan = conv(direction, "float32", groups)
     work, random = problems_of(plan)[0].work(), np.random.default_rng(0)
-    ((of_a, of_b, of_d),) = work.shapes
+    ((of_a, of_b, of_c, of_d),) = work.shapes
     a, b = (random.standard_normal(shape).astype(np.float32) for shape in (of_a, of_b))
     part = work.part(plan.candidate, 0, a, b, share)
     whole = reference.conv2d(plan.operation, plan.problem_size, a, b, None, exact=True)
-    assert whole.shape == of_d
-    np.testing.assert_allclose(part.sums, whole[part.places], rtol=1e-12, atol=1e-12)
-    assert len(part.sums) == (of_d[0] if share else 8 if direction == "wgrad" else 1)
+    assert whole.shape == of_c == of_d
+    np.testing.assert_allclose(part.sums, work.matrix(whole)[part.rows], rtol=1e-12, atol=1e-12)
+    pixels = 1 if direction == "wgrad" else of_d[1] * of_d[2]
+    assert len(part.sums) == pixels * (of_d[0] if share else 8 if direction == "wgrad" else 1)
+    assert part.is_whole == bool(share)
 
 
 def test_convolutions_are_read_from_a_file(tmp_path: Any) -> None:
