@@ -16,6 +16,7 @@ from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import maker_of, new_tensor
+from pycutlass.plan.group_kinds import columns_of
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
@@ -110,7 +111,7 @@ class Gemm(Plan[Candidate, _Size]):
             if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
                 wanted = replace(wanted, out_dtype=of_out.tag)
         views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
-        of_d = packed_form(size[1], wanted.output(types[0]))
+        of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
         if out is not None:
             # A bias has one number for each column: it is read along rows, of which a single column is made as well.
             has_bias = bias is not None or (c is not None and len(views["c"].shape or ()) == 1)

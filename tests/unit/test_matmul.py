@@ -217,6 +217,7 @@ def test_pairs_of_columns_make_new_results() -> None:
     a, b = np.ones((8, 16), np.float16), np.ones((16, 32), np.float16)
     swiglu = pycutlass.epilogue.fusions.swiglu
     assert pycutlass.matmul(a, b, epilogue=swiglu).shape == (8, 16)
+    assert pycutlass.matmul(a, np.ones((16, 40), np.float16), epilogue=swiglu).shape == (8, 20)  # less aligned than b
     with pytest.raises(ArgumentError, match=r"use pycutlass\.Gemm"):
         pycutlass.matmul(a, b, epilogue=swiglu, out=np.empty((8, 16), np.float16))
 
