@@ -13,7 +13,8 @@ from pycutlass.cli.output import print_table
 from pycutlass.timing import DeviceTimer
 from pycutlass.trials import Database
 from pycutlass.tuning import Problem, ProblemReport, TuningOptions, compile_candidates, tune
-from pycutlass.tuning.files import DTYPES, LAYOUTS, problem_of, read_problems
+from pycutlass.tuning.files import read_problems
+from pycutlass.tuning.named import DTYPES, LAYOUTS, problem_of
 from pycutlass.tuning.report import TITLES
 
 __all__ = ["profile", "tune_file"]

@@ -7,8 +7,9 @@ asked of a problem, whichever family computes it), ``measuring`` and ``bench`` (
 
 from pycutlass.tuning.conv2d_problem import Conv2dProblem
 from pycutlass.tuning.farm import RayExecutor
-from pycutlass.tuning.files import problem_of, read_problems
+from pycutlass.tuning.files import read_problems
 from pycutlass.tuning.group_problem import GroupProblem
+from pycutlass.tuning.named import conv2d_problem_of, group_problem_of, problem_of
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.problem import Problem
 from pycutlass.tuning.report import ProblemReport, TuningReport
@@ -23,6 +24,8 @@ __all__ = [
     "TuningOptions",
     "TuningReport",
     "compile_candidates",
+    "conv2d_problem_of",
+    "group_problem_of",
     "problem_of",
     "read_problems",
     "tune",

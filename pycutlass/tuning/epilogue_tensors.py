@@ -37,7 +37,7 @@ class EpilogueTensors:
     def __init__(self, problem: Tunable, work: Work, drawing: Drawing, upload: Upload) -> None:
         self._kind, self._work, self._shapes = problem.kind, work, [*work.shapes]
         self._epilogue, self._source = problem.kind.epilogue, problem.source_form
-        self.scalars = scalars_of(self._epilogue, self._source is not None)
+        self.scalars = _scalars(self._epilogue, self._source is not None)
         self._buffers: list[DeviceBuffer] = []
         self._values: dict[str, Operands] = {}
         self._specs = {
@@ -121,7 +121,7 @@ def _order(spec: TensorSpec) -> list[int]:
     return sorted(range(len(spec.shape)), key=lambda axis: -spec.strides[axis])
 
 
-def scalars_of(epilogue: Epilogue, reads_c: bool) -> dict[str, float]:
+def _scalars(epilogue: Epilogue, reads_c: bool) -> dict[str, float]:
     """Return the scalars of a launch by name: beta = 1 where a functor reads C, and 1 where there is no default."""
     found = {each.name: 1.0 if each.default is None else each.default for each in epilogue.scalar_table}
     if epilogue.reads_source is None and "beta" in found:

@@ -1,191 +1,146 @@
-"""Problems as text: GEMMs and convolutions as the lines of a CSV file, and what a command line says of a GEMM."""
+"""Problems as text: the lines of a CSV file, and the options of a command line, which have the same names."""
 
 from __future__ import annotations
 
 import csv
-import math
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pycutlass import cutlass
-from pycutlass.calls import shown, suggestion
-from pycutlass.enums import MathOperation
-from pycutlass.epilogue import LinearCombination
+from pycutlass.calls import suggestion
 from pycutlass.errors import ArgumentError, PyCutlassError
-from pycutlass.library import TensorDescription
-from pycutlass.plan import GemmKind
-from pycutlass.plan.conv2d import Conv2d
-from pycutlass.spec import TensorSpec
-from pycutlass.tuning.conv2d_problem import Conv2dProblem
-from pycutlass.tuning.problem import Problem
+from pycutlass.tuning.named import conv2d_problem_of, group_problem_of, problem_of
 from pycutlass.tuning.tunable import Tunable
-from pycutlass.types import element
 
-__all__ = ["DTYPES", "LAYOUTS", "conv2d_problem_of", "problem_of", "read_problems"]
+__all__ = ["named_problem", "read_problems"]
 
-
-class _Product(NamedTuple):
-    """What is multiplied for a name, and what it is summed in."""
-
-    tensor: Any
-    multiplied: Any
-    accumulator: Any
-    operation: MathOperation = MathOperation.multiply_add
+_MOST = 100_000  # products of one group
 
 
-_F32 = cutlass.float32
-_PRODUCTS = {
-    "float16": _Product(cutlass.float16, cutlass.float16, _F32),
-    "bfloat16": _Product(cutlass.bfloat16, cutlass.bfloat16, _F32),
-    "float32": _Product(_F32, _F32, _F32),
-    "tf32": _Product(cutlass.tfloat32, cutlass.tfloat32, _F32),
-    "3xtf32": _Product(_F32, _F32, _F32, MathOperation.multiply_add_fast_f32),
-    "float_e4m3": _Product(cutlass.float_e4m3, cutlass.float_e4m3, _F32),
-    "int8": _Product(cutlass.int8, cutlass.int8, cutlass.int32, MathOperation.multiply_add_saturate),
-}
-_OUTPUTS = {name: getattr(cutlass, name) for name in ("float16", "bfloat16", "float32", "int8", "int32")}
-_USUAL_OUTPUT = {"tf32": "float32", "3xtf32": "float32", "float_e4m3": "bfloat16", "int8": "int32"}
-DTYPES, LAYOUTS = tuple(_PRODUCTS), ("tn", "tt", "nn", "nt")
-#: How plans are told what `dtype` names, where that is no type of tensors.
-_PRECISIONS = {"tf32": "tf32", "3xtf32": "3xtf32"}
-_CONV_DTYPES = ("float16", "bfloat16", "float32", *_PRECISIONS, "int8")
-_CONV_KINDS = ("fprop", "dgrad", "wgrad")
-_MOST_BITS = 128  # of one memory access
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"must be an integer, such as 512; got {text!r}") from None
 
 
-def problem_of(
-    m: int, n: int, k: int, batch: int | None = None, dtype: str = "float16", out_dtype: str = "", layout: str = "tn"
-) -> Problem:
-    """Return a plain product, D = A x B, with packed operands as well aligned as its extents are.
+def _pair(text: str) -> Any:
+    """Return one number for height and width, or a pair; a padding may be a word as well."""
+    if text in ("same", "valid"):
+        return text
+    numbers = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", text)
+    if numbers is None:
+        raise ValueError(f"must be an integer, or two for height and width, such as 1 or 1x2; got {text!r}")
+    return int(numbers[1]) if numbers[2] is None else (int(numbers[1]), int(numbers[2]))
 
-    Parameters
-    ----------
-    m, n, k, batch
-        As of `Problem`.
-    dtype : str
-        What is multiplied: one of `DTYPES`.
-    out_dtype : str
-        Type of D. Default: that of A, int32 for int8, bfloat16 for floats of 8 bits.
-    layout : str
-        Of A and B, as BLAS says it: t for row-major, n for column-major. D is row-major.
 
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        A name that is not known, or extents out of range.
-    DescriptionError
-        There is no such product.
+def _sizes(text: str) -> list[Any]:
+    """Return the sizes of a group: M or MxNxK of each product, behind COUNT* where there are several of one size.
+
+    They stand behind spaces, semicolons, commas or on lines of their own; CUTLASS's brackets are taken as well.
     """
-    product = _named("dtype", dtype, _PRODUCTS)
-    output = _named("out_dtype", out_dtype or _USUAL_OUTPUT.get(dtype, dtype), _OUTPUTS)
-    _named("layout", layout, dict.fromkeys(LAYOUTS))
-    by_rows = [letter == "t" for letter in layout]
-    lines = k if by_rows[0] else m, n if by_rows[1] else k
-    if dtype == "float32":  # kernels of CUDA cores, which load single elements
-        lines = 1, 1
-    A, B = (_tensor(product.tensor, *each) for each in zip(by_rows, lines, strict=True))
-    D = _tensor(output, True, n)
-    compute = product.accumulator if D.type.is_integer and product.accumulator is cutlass.int32 else _F32
-    functor = LinearCombination(output, D.alignment, product.accumulator, compute)
-    kind = GemmKind(A, B, D, D, product.multiplied, product.multiplied, product.accumulator, product.operation, functor)
-    return Problem(kind, m, n, k, batch)
+    found: list[Any] = []
+    for word in re.split(r"[\s,;]+", text.strip().strip("[]").strip()):
+        match = re.fullmatch(r"(?:(\d+)\*)?(\d+)(?:x(\d+)x(\d+))?", word)
+        if match is None:
+            raise ValueError(f"must be M or MxNxK of each product, such as 64 8*32 128; got {word!r}")
+        count, m, n, k = match.groups()
+        if len(found) + int(count or 1) > _MOST:
+            raise ValueError(f"must have at most {_MOST:,} products")
+        found += [int(m) if n is None else (int(m), int(n), int(k))] * int(count or 1)
+    return found
 
 
-def conv2d_problem_of(
-    n: int,
-    h: int,
-    w: int,
-    c: int,
-    k: int,
-    r: int,
-    s: int,
-    kind: str = "fprop",
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    groups: int = 1,
-    dtype: str = "float16",
-    out_dtype: str = "",
-) -> Conv2dProblem:
-    """Return a plain convolution, or one of its gradients, of packed tensors.
+@dataclass(frozen=True)
+class _Family:
+    """What problems of a family are called by.
 
-    Parameters
+    Attributes
     ----------
-    n, h, w, c : int
-        The activation: images, rows, columns and channels.
-    k, r, s : int
-        The filters: how many there are, rows and columns.
-    kind : str
-        ``"fprop"``, ``"dgrad"`` or ``"wgrad"``.
-    stride, padding, dilation, groups
-        As of `pycutlass.Conv2d`.
-    dtype : str
-        What is multiplied: float16, bfloat16, float32, tf32, 3xtf32 or int8.
-    out_dtype : str
-        Type of the result. Default: as `pycutlass.Conv2d` has it.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        A name that is not known, sizes that are no convolution, or one that no kernel takes.
-
-    Examples
-    --------
-    >>> from pycutlass.tuning.files import conv2d_problem_of
-    >>> conv2d_problem_of(32, 56, 56, 64, 128, 3, 3, padding=1).name
-    'fprop 32x56x56x64 by 128 of 3x3, padding 1, f16 x f16 -> f16'
+    name : str
+        Of its problems.
+    needed, further : mapping
+        Names that there must be, and that there may be, each with what reads its text.
+    make : callable
+        Returns a problem of what was read.
     """
-    _named("dtype", dtype, dict.fromkeys(_CONV_DTYPES))
-    _named("kind", kind, dict.fromkeys(_CONV_KINDS))
-    if out_dtype:
-        _named("out_dtype", out_dtype, _OUTPUTS)
-    stored = "float32" if dtype in _PRECISIONS else dtype
-    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    x, filters = TensorSpec((n, h, w, c), stored), TensorSpec((k, r, s, c // max(groups, 1)), stored)
-    options: dict[str, Any] = {"precision": _PRECISIONS.get(dtype), "out_dtype": out_dtype or None, **geometry}
-    plan = Conv2d(x, filters, **options)
-    size = plan.problem_size
-    gradient = TensorSpec((size.N, size.P, size.Q, size.K), stored)
-    if kind == "dgrad":
-        plan = Conv2d(gradient, filters, kind=kind, result_size=x.shape, **options)
-    elif kind == "wgrad":
-        plan = Conv2d(gradient, x, kind=kind, result_size=filters.shape, **options)
-    return Conv2dProblem(plan.kind, plan.problem_size)
 
-
-class _Titles(NamedTuple):
-    """What the lines of a file have, and what makes a problem of one."""
-
-    needed: tuple[str, ...]
-    integers: tuple[str, ...]
-    names: tuple[str, ...]
+    name: str
+    needed: Mapping[str, Callable[[str], Any]]
+    further: Mapping[str, Callable[[str], Any]]
     make: Callable[..., Tunable]
 
-    @property
-    def known(self) -> tuple[str, ...]:
-        return (*self.needed, *self.integers, *self.names)
 
-
-_GEMMS = _Titles(("m", "n", "k"), ("batch",), ("dtype", "out_dtype", "layout"), problem_of)
-_CONVOLUTIONS = _Titles(
-    ("n", "h", "w", "c", "k", "r", "s"),
-    ("stride", "padding", "dilation", "groups"),
-    ("kind", "dtype", "out_dtype"),
+_TYPES = dict.fromkeys(("dtype", "out_dtype", "epilogue", "source"), str)
+_GEMMS = _Family(
+    "GEMMs", dict.fromkeys(("m", "n", "k"), _integer), {"batch": _integer, "layout": str, **_TYPES}, problem_of
+)
+_CONVOLUTIONS = _Family(
+    "convolutions",
+    dict.fromkeys(("n", "h", "w", "c", "k", "r", "s"), _integer),
+    {**dict.fromkeys(("stride", "padding", "dilation"), _pair), "groups": _integer, "kind": str, **_TYPES},
     conv2d_problem_of,
 )
+_GROUPS = _Family(
+    "groups", {"problem_sizes": _sizes}, {"n": _integer, "k": _integer, "layout": str, **_TYPES}, group_problem_of
+)
+_FAMILIES = (_GEMMS, _CONVOLUTIONS, _GROUPS)
+#: As CUTLASS's profiler calls them.
+_ALIASES = {"pad": "padding", "conv_kind": "kind", "problem-sizes": "problem_sizes"}
+
+
+def named_problem(given: Mapping[str, str], spelled: Callable[[str], str] = str) -> Tunable:
+    """Return the problem that texts by their names describe: a GEMM, a convolution or a group.
+
+    Parameters
+    ----------
+    given : mapping of str
+        Parameters of `problem_of`, `conv2d_problem_of` or `group_problem_of`.
+    spelled : callable
+        Returns how messages are to call a name, as ``"--m"``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A name that is missing, or that this kind of problem lacks; or as those functions raise.
+    """
+    family = _family_of(given)
+    missing = [spelled(name) for name in family.needed if name not in given]
+    if missing:
+        others = "; ".join(
+            f"{each.name} have {', '.join(map(spelled, each.needed))}" for each in _FAMILIES if each is not family
+        )
+        raise ArgumentError(f"{family.name} need {', '.join(missing)} too ({others})")
+    unknown = [name for name in given if name not in family.needed and name not in family.further]
+    if unknown:
+        known = [*family.needed, *family.further]
+        raise ArgumentError(
+            f"{family.name} have no {spelled(unknown[0])}: leave it out, or give {', '.join(map(spelled, known))} alone"
+        )
+    return family.make(**_values(family, given, spelled))
+
+
+def _family_of(names: Iterable[str]) -> _Family:
+    """Return the family that names are of: each has some that no other has."""
+    found = {*names}
+    if "problem_sizes" in found:
+        return _GROUPS
+    return _CONVOLUTIONS if found & {"h", "w", "c", "r", "s"} else _GEMMS
 
 
 def read_problems(path: str | os.PathLike[str]) -> list[Tunable]:
-    """Return the problems of a CSV file with a line of titles: parameters of `problem_of` or of `conv2d_problem_of`.
+    """Return the problems of a CSV file, whose first line has the names of parameters as titles.
 
-    A file has GEMMs, with m, n and k, or convolutions, with n, h, w, c, k, r and s.
+    These are parameters of `problem_of`, `conv2d_problem_of` or `group_problem_of`; a file has problems of one kind, by
+    its titles: GEMMs with m, n and k, convolutions with n, h, w, c, k, r and s, or groups with problem_sizes.
 
     Raises
     ------
     ArgumentError
-        The file cannot be read, or a line is no problem; the message has its number.
+        The file cannot be read, or a line is no problem; the message has its number, and the column where it has one.
     """
     file = Path(path)
     try:
@@ -195,51 +150,53 @@ def read_problems(path: str | os.PathLike[str]) -> list[Tunable]:
         raise ArgumentError(f"{file} cannot be read as a list of problems: {why}") from error
     problems = list(_problems(file, text))
     if not problems:
-        raise ArgumentError(f"{file} has no problem: it needs titles, such as {_said(_GEMMS)}, and a line for each")
+        raise ArgumentError(f"{file} has no problem: it needs titles, such as m, n, k, and a line for each problem")
     return problems
 
 
 def _problems(file: Path, text: str) -> Iterator[Tunable]:
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     titles = [title.strip().lower() for title in reader.fieldnames or ()]
-    wanted = _CONVOLUTIONS if {"h", "w", "r", "s"} & {*titles} else _GEMMS
-    if set(wanted.needed) - set(titles) or set(titles) - set(wanted.known) or len(set(titles)) < len(titles):
-        other = _GEMMS if wanted is _CONVOLUTIONS else _CONVOLUTIONS
-        raise ArgumentError(
-            f"{file} needs the titles {_said(wanted)} in its first line, and may have "
-            f"{', '.join((*wanted.integers, *wanted.names))}; it has {', '.join(titles) or 'none'}. A file of "
-            f"{'GEMMs' if other is _GEMMS else 'convolutions'} has {_said(other)}"
-        )
+    titles = [_ALIASES.get(title, title) for title in titles]
+    family = _family_of(titles)
+    _check_titles(file, titles, family)
     reader.fieldnames = titles
     for line in reader:
         where = f"{file}, line {reader.line_num}"
         if None in line or None in line.values():
             raise ArgumentError(f"{where}: it needs {len(titles)} values, as the titles are")
-        given: dict[str, Any] = {name: value.strip() for name, value in line.items() if value.strip()}
+        given = {name: value.strip() for name, value in line.items() if value.strip()}
+        if missing := [name for name in family.needed if name not in given]:
+            raise ArgumentError(f"{where}, column {missing[0]}: it is empty, and {family.name} need it")
+        values = _values(family, given, (f"{where}, column " + "{}: it").format)
         try:
-            for name in (*wanted.needed, *wanted.integers):
-                if name in given:
-                    given[name] = int(given[name])
-            if missing := [name for name in wanted.needed if name not in given]:
-                raise ArgumentError(f"it lacks {', '.join(missing)}")
-            yield wanted.make(**given)
-        except (PyCutlassError, ValueError) as error:
+            yield family.make(**values)
+        except PyCutlassError as error:
             raise ArgumentError(f"{where}: {error}") from error
 
 
-def _said(titles: _Titles) -> str:
-    return ", ".join(titles.needed)
+def _values(family: _Family, given: Mapping[str, str], named: Callable[[str], str]) -> dict[str, Any]:
+    """Return what texts mean; `named` begins the message about one that means nothing."""
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        try:
+            values[name] = (family.needed.get(name) or family.further[name])(text)
+        except ValueError as error:
+            raise ArgumentError(f"{named(name)} {error}") from None
+    return values
 
 
-def _tensor(tag: Any, is_row_major: bool, line: int) -> TensorDescription:
-    """Return the description of a packed matrix, as well aligned as the lengths of its lines are."""
-    most = _MOST_BITS // element(tag).bits
-    alignment = math.gcd(most, max(line, 1))
-    layout = cutlass.RowMajor if is_row_major else cutlass.ColumnMajor
-    return TensorDescription(tag, layout, alignment)
-
-
-def _named(what: str, name: Any, known: dict[str, Any]) -> Any:
-    if name not in known:
-        raise ArgumentError(f"{what} must be one of {', '.join(known)}; got {shown(name)}.{suggestion(name, known)}")
-    return known[name]
+def _check_titles(file: Path, titles: list[str], family: _Family) -> None:
+    """Raise ArgumentError unless titles are those of one family, each once."""
+    known = [*family.needed, *family.further]
+    unknown = [title for title in titles if title not in known]
+    twice = [title for title in titles if titles.count(title) > 1]
+    if not unknown and not twice and not set(family.needed) - set(titles):
+        return
+    hint = suggestion(unknown[0], known) if unknown else f" {twice[0]} is there twice." if twice else ""
+    others = "; ".join(f"of {each.name} {', '.join(each.needed)}" for each in _FAMILIES if each is not family)
+    raise ArgumentError(
+        f"{file} needs the titles {', '.join(family.needed)} in its first line, and may have "
+        f"{', '.join(family.further)}; it has {', '.join(titles) or 'none'}.{hint} Files have other titles for other "
+        f"problems: {others}"
+    )

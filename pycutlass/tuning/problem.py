@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pycutlass import cutlass
 from pycutlass.calls import public, shown
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int
-from pycutlass.library import TensorDescription
 from pycutlass.plan import Candidate, GemmKind, Ranked, ranking
 from pycutlass.plan.records import problem_record
 from pycutlass.tuning.gemm_work import GemmWork
@@ -96,8 +94,3 @@ class Problem(Tunable):
     def work(self) -> GemmWork:
         """Return what measures it."""
         return GemmWork(self.extents, self.batch, self.kind.epilogue.columns(self.n))
-
-    def _in_tf32(self) -> Mapping[str, Any]:
-        """Return what is changed of a kind that computes by 3xTF32: tensors are described as TF32, too."""
-        A, B = (TensorDescription(cutlass.tfloat32, of.layout, of.alignment) for of in (self.kind.A, self.kind.B))
-        return {"A": A, "B": B, **super()._in_tf32()}

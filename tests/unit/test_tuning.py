@@ -19,8 +19,9 @@ import pycutlass
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DeviceError
 from pycutlass.trials import Database
 from pycutlass.tuning import Problem, TuningOptions, TuningReport, compile_candidates, tune
-from pycutlass.tuning.files import DTYPES, problem_of, read_problems
+from pycutlass.tuning.files import read_problems
 from pycutlass.tuning.known import Known
+from pycutlass.tuning.named import DTYPES, problem_of
 from pycutlass.tuning.options import seconds_of
 from pycutlass.tuning.problems import considered, problems_of, with_options
 from pycutlass.tuning.progress import described, remaining, shown_progress
@@ -279,15 +280,18 @@ def test_problems_are_read_from_a_file(tmp_path):
         ("m,n\n1,2\n", "it has m, n"),
         ("m,n,k,colour\n1,2,3,4\n", "colour"),
         ("m,n,k\n", "has no problem"),
-        ("m,n,k\n1,2,3\n1,2,x\n", "line 3: invalid literal"),
+        ("m,n,k\n1,2,3\n1,2,x\n", "line 3, column k: it must be an integer, such as 512; got 'x'"),
         ("m,n,k\n1,2\n", "line 2: it needs 3 values"),
-        ("n,h,w,c,k,r\n", "needs the titles n, h, w, c, k, r, s in its first line.*A file of GEMMs has m, n, k"),
+        (
+            "n,h,w,c,k,r\n",
+            "needs the titles n, h, w, c, k, r, s in its first line.* of GEMMs m, n, k; of groups problem_sizes",
+        ),
         ("n,h,w,c,k,r,s\n2,8,8,16,8,3,0\n", "line 2: "),
         ("n,h,w,c,k,r,s\n2,8,8,16,8,9,9\n", "line 2: "),
         ("n,h,w,c,k,r,s,groups\n2,8,8,16,8,3,3,0\n", "line 2: groups must be "),
         ("n,h,w,c,k,r,s,kind\n2,8,8,16,8,3,3,fprob\n", "line 2: kind must be one of .*Did you mean"),
         ("n,h,w,c,k,r,s,dtype\n2,8,8,16,8,3,3,float_e4m3\n", "line 2: dtype must be one of "),
-        ("m,n,k\n1,2,\n", "line 2: it lacks k"),
+        ("m,n,k\n1,2,\n", "line 2, column k: it is empty, and GEMMs need it"),
         ("m,n,k\n1,2,0\n", "line 2: k must be at least 1, got 0"),
         ("m,n,k,dtype\n1,2,3,flot16\n", "line 2: dtype must be one of .*Did you mean"),
     ],
