@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pycutlass import device
 from pycutlass.calls import counted
-from pycutlass.cli.output import print_table
-from pycutlass.timing import DeviceTimer
+from pycutlass.cli.output import AsCsv, AsJson, print_csv, print_json, print_table
+from pycutlass.errors import ArgumentError
 from pycutlass.trials import Database
-from pycutlass.tuning import Problem, ProblemReport, TuningOptions, compile_candidates, tune
-from pycutlass.tuning.files import read_problems
-from pycutlass.tuning.named import DTYPES, LAYOUTS, problem_of
-from pycutlass.tuning.report import TITLES
+from pycutlass.tuning import ProblemReport, TuningOptions, compile_candidates, tune
+from pycutlass.tuning.files import named_problem, read_problems
+from pycutlass.tuning.named import CONV_KINDS, DTYPES, LAYOUTS
 
 __all__ = ["profile", "tune_file"]
 
+_OPTIONS = {"kind": "conv-kind", "padding": "pad"}  # where parameters are called otherwise
 _ALL = 10_000  # candidates; there are some hundreds
 
 Budget = Annotated[str, typer.Option(help="Time for all problems together: seconds, or for example 60s, 5min, 1h.")]
@@ -27,13 +27,17 @@ Named = Annotated[
     typer.Option("--database", help="Its file. Default: what PYCUTLASS_DATABASE names, else that of the cache."),
 ]
 Candidates = Annotated[int, typer.Option(min=1, help="How many candidates of each problem are compiled.")]
+Pair = Annotated[str | None, typer.Option(help="Of a convolution: one number, or two for height and width, as 1x2.")]
 Slices = Annotated[str | None, typer.Option("--split-k-slices", help="Into how many slices K may be divided: 1,2,4.")]
 Warm = Annotated[bool, typer.Option("--warm-l2", help="Measure with operands in the L2 cache, as far as they fit.")]
 Again = Annotated[bool, typer.Option("--again", help="Measure what the database knows already, too.")]
 
 
 def tune_file(
-    file: Annotated[Path, typer.Argument(help="CSV with the titles m,n,k of GEMMs, or n,h,w,c,k,r,s of convolutions.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="CSV with titles: m,n,k, or n,h,w,c,k,r,s, or problem_sizes."),
+    ],
     budget: Budget = "60s",
     database: Named = None,
     candidates: Candidates = 16,
@@ -46,11 +50,14 @@ def tune_file(
     warm_l2: Warm = False,
     again: Again = False,
     compile_only: Annotated[bool, typer.Option("--compile-only", help="Compile candidates: no GPU is needed.")] = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Find the fastest kernel of each problem of a file, and keep the times in the database.
 
     With --compile-only, on a machine without a GPU, PYCUTLASS_TARGET says what to compile for.
     """
+    _check_format(as_json, as_csv)
     options = TuningOptions(
         use_3xtf32=use_3xtf32,
         split_k_slices=_integers(split_k_slices),
@@ -72,71 +79,111 @@ def tune_file(
             raise typer.Exit(1)
         return
     device.require()
-    _print_reports(tune(problems, budget, options=options, database=_database(database)).problems)
+    reports = tune(problems, budget, options=options, database=_database(database)).problems
+    _print_reports(reports, as_json, as_csv)
 
 
 def profile(
-    m: Annotated[int, typer.Option(min=1, help="Rows of A and D.")],
-    n: Annotated[int, typer.Option(min=1, help="Columns of B and D.")],
-    k: Annotated[int, typer.Option(min=1, help="Columns of A, rows of B.")],
+    m: Annotated[int | None, typer.Option(min=1, help="Rows of A and D.")] = None,
+    n: Annotated[int | None, typer.Option(min=1, help="Columns of B and D; of a convolution, images.")] = None,
+    k: Annotated[int | None, typer.Option(min=1, help="Columns of A, rows of B; of a convolution, filters.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Number of matrices.")] = None,
-    dtype: Annotated[str, typer.Option(help=f"What is multiplied: {', '.join(DTYPES)}.")] = "float16",
-    out_dtype: Annotated[str, typer.Option(help="Type of D. Default: by --dtype.")] = "",
-    layout: Annotated[str, typer.Option(help=f"Of A and B, t by rows, n by columns: {', '.join(LAYOUTS)}.")] = "tn",
+    problem_sizes: Annotated[
+        str | None,
+        typer.Option(help="Of a group: M of each product, with --n and --k, or MxNxK of each, such as 64,8*32,128."),
+    ] = None,
+    problem_sizes_file: Annotated[
+        Path | None, typer.Option(help="A file with them, a line or a space between.")
+    ] = None,
+    h: Annotated[int | None, typer.Option(min=1, help="Of a convolution: rows of an image.")] = None,
+    w: Annotated[int | None, typer.Option(min=1, help="Columns of an image.")] = None,
+    c: Annotated[int | None, typer.Option(min=1, help="Channels of an image.")] = None,
+    r: Annotated[int | None, typer.Option(min=1, help="Rows of a filter.")] = None,
+    s: Annotated[int | None, typer.Option(min=1, help="Columns of a filter.")] = None,
+    conv_kind: Annotated[str | None, typer.Option(help=f"{', '.join(CONV_KINDS)}. Default: the first.")] = None,
+    stride: Pair = None,
+    pad: Pair = None,
+    dilation: Pair = None,
+    groups: Annotated[int | None, typer.Option(min=1, help="Groups of channels.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=f"Of A and B: {', '.join(DTYPES)}. Default: float16.")] = None,
+    out_dtype: Annotated[str | None, typer.Option(help="Type of D. Default: by --dtype.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(help=f"Of A and B, t by rows, n by columns: {', '.join(LAYOUTS)}. Default: tn.")
+    ] = None,
+    epilogue: Annotated[
+        str | None, typer.Option(help="An activation, such as gelu, or a ready-made function, such as bias_gelu.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="C that is added before an activation: matrix or bias.")] = None,
     budget: Budget = "10min",
     database: Named = None,
     split_k_slices: Slices = None,
     warm_l2: Warm = False,
     again: Again = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
-    """Measure all candidates of one GEMM; beside them cuBLAS, where torch is installed and has a GPU."""
-    problem = problem_of(m, n, k, batch, dtype, out_dtype, layout)
+    """Measure all candidates of one GEMM, group or convolution, and cuBLAS or cuDNN in the same rounds.
+
+    The vendor's library is called by torch; where that is not installed or computes something else, the last line says
+    so.
+    """
+    if problem_sizes_file is not None:
+        problem_sizes = _sizes_of(problem_sizes, problem_sizes_file)
+    given = {
+        **{"m": m, "n": n, "k": k, "batch": batch, "problem_sizes": problem_sizes},
+        **{"h": h, "w": w, "c": c, "r": r, "s": s, "kind": conv_kind},
+        **{"stride": stride, "padding": pad, "dilation": dilation, "groups": groups},
+        **{"dtype": dtype, "out_dtype": out_dtype, "layout": layout, "epilogue": epilogue, "source": source},
+    }
+    problem = named_problem({name: str(value) for name, value in given.items() if value is not None}, _option)
+    _check_format(as_json, as_csv)
     device.require()
     options = TuningOptions(
-        split_k_slices=_integers(split_k_slices), most_candidates=_ALL, cold_l2=not warm_l2, again=again
+        split_k_slices=_integers(split_k_slices),
+        most_candidates=_ALL,
+        cold_l2=not warm_l2,
+        again=again,
+        vendor=True,
     )
-    report = tune(problem, budget, options=options, database=_database(database))[0]
-    _print_reports((report,))
-    cublas = _cublas(problem, dtype, layout, options)
-    if cublas is not None:
-        best = report.measured[0].median if report.measured else None
-        beside = "" if best is None else f"; the best candidate has {cublas / best:.2f} times its speed"
-        typer.echo(f"\ncuBLAS, by torch: {cublas:.2f} us, {problem.operations / cublas / 1e3:,.0f} GFLOP/s{beside}")
+    _print_reports(tune(problem, budget, options=options, database=_database(database)).problems, as_json, as_csv)
 
 
-def _print_reports(reports: tuple[ProblemReport, ...]) -> None:
-    for number, report in enumerate(reports):
+def _option(name: str) -> str:
+    """Return how the command line calls a parameter of a problem."""
+    return f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
+
+
+def _sizes_of(sizes: str | None, file: Path) -> str:
+    if sizes is not None:
+        raise typer.BadParameter("--problem-sizes and --problem-sizes-file are both given: leave one out")
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise ArgumentError(f"{file} cannot be read as a list of problem sizes: {why}") from error
+
+
+def _check_format(as_json: bool, as_csv: bool) -> None:
+    if as_json and as_csv:
+        raise typer.BadParameter("--json and --csv are both given: leave one out")
+
+
+def _print_reports(reports: tuple[ProblemReport, ...], as_json: bool, as_csv: bool) -> None:
+    facts = [each for report in reports for each in report.facts()]
+    if as_json:
+        print_json(facts)
+    elif as_csv:
+        print_csv(facts)
+    for number, report in enumerate(() if as_json or as_csv else reports):
         if number:
             typer.echo("")
         typer.echo(report.title)
-        print_table(TITLES, report.rows())
+        print_table(report.titles, report.rows())
+        if report.remark:
+            typer.echo(report.remark)
     if not any(report.measured for report in reports):
         typer.echo("nothing was measured: give more time with --budget", err=True)
         raise typer.Exit(1)
-
-
-def _cublas(problem: Problem, dtype: str, layout: str, options: TuningOptions) -> float | None:
-    """Return the microseconds of torch's product of the same types; None where torch has none or no GPU."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "tf32": torch.float32}
-    if dtype not in kind or not torch.cuda.is_available() or problem.kind.D.type is not problem.kind.A.type:
-        return None
-    batch = () if problem.batch is None else (problem.batch,)
-    lengths = ((problem.m, problem.k), (problem.k, problem.n))
-    operands = []
-    for letter, (rows, columns) in zip(layout, lengths, strict=True):
-        shape = (*batch, rows, columns) if letter == "t" else (*batch, columns, rows)
-        drawn = torch.randn(shape, device="cuda", dtype=kind[dtype])
-        operands.append(drawn if letter == "t" else drawn.mT)
-    allowed: Any = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    try:
-        return DeviceTimer(cold_l2=options.cold_l2).time(lambda: torch.matmul(*operands)).median
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def _database(path: Path | None) -> Database | None:

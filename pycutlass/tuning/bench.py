@@ -20,6 +20,7 @@ from pycutlass.tuning.expected import Bounds, bounds_of
 from pycutlass.tuning.measuring import Artifacts, WrongResultError, serve
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.tunable import AnyCandidate, Array, Launch, Operands, Part, Tunable, array_of
+from pycutlass.tuning.vendor import vendor_work
 from pycutlass.types import element
 
 __all__ = ["GpuBench", "serve_bench"]
@@ -45,6 +46,8 @@ class GpuBench:
 
     def __init__(self, problem: Tunable, options: TuningOptions) -> None:
         device.require()
+        self._problem = problem
+        self._vendor: Launch | None = None
         self._kind, self._work = problem.kind, problem.work()
         self._share = min(1.0, _MOST_PRODUCTS / (problem.operations / 2))
         self._stream = _core.Stream(device.current())
@@ -97,6 +100,19 @@ class GpuBench:
     def measure(self, number: int) -> list[float]:
         """Return microseconds of some launches."""
         return list(self._timer.time(self._launches[number]).times)
+
+    def measure_vendor(self) -> list[float]:
+        """Return microseconds of some calls of the vendor's library with the same operands.
+
+        Raises
+        ------
+        ArgumentError
+            It cannot be called, or does not compute this.
+        """
+        if self._vendor is None:
+            A, B = ([each.pointer for each in buffers] for buffers in (self._A, self._B))
+            self._vendor = vendor_work(self._problem, A, B)
+        return list(self._timer.time(self._vendor).times)
 
     def _launch(self, candidate: AnyCandidate) -> Launch:
         """Return a function that launches all kernels of a candidate."""
@@ -174,7 +190,7 @@ class GpuBench:
 def serve_bench(connection: Connection) -> None:
     """Measure in a process that `ChildMeasurer` has started."""
     with contextlib.suppress(ImportError):
-        import torch  # computes the reference on the GPU  # noqa: F401
+        import torch  # computes the reference on the GPU, and calls cuBLAS and cuDNN  # noqa: F401
     serve(connection, GpuBench)
 
 

@@ -40,6 +40,9 @@ class Measurer(Protocol):
     def measure(self, number: int, seconds: float) -> list[float]:
         """Return microseconds of some launches, or raise FailedError; a launch hangs after so many `seconds`."""
 
+    def measure_vendor(self, seconds: float) -> list[float]:
+        """Return microseconds of some calls of the vendor's library, or raise FailedError with why there are none."""
+
     def close(self) -> None:
         """End what was started."""
 
@@ -55,6 +58,9 @@ class Bench(Protocol):
 
     def measure(self, number: int) -> list[float]:
         """Return microseconds of some launches."""
+
+    def measure_vendor(self) -> list[float]:
+        """Return microseconds of some calls of the vendor's library; raise ArgumentError where it cannot be called."""
 
 
 class ChildMeasurer:
@@ -97,6 +103,11 @@ class ChildMeasurer:
             self._ask(("prepare", number, *self._known[number], False), self._options.timeout)
             self._ready.add(number)
         times: list[float] = self._ask(("measure", number), min(seconds, self._options.timeout))
+        return times
+
+    def measure_vendor(self, seconds: float) -> list[float]:
+        """Return microseconds of some calls of the vendor's library."""
+        times: list[float] = self._ask(("measure_vendor",), min(seconds, self._options.timeout))
         return times
 
     def close(self) -> None:

@@ -15,7 +15,15 @@ from pycutlass.trials.values import at_least, positive
 __all__ = ["DISTRIBUTIONS", "TuningOptions", "seconds_of"]
 
 DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
-_FLAGS = ("use_3xtf32", "profile_all_alignments", "find_first_valid", "use_multiprocessing", "cold_l2", "again")
+_FLAGS = (
+    "use_3xtf32",
+    "profile_all_alignments",
+    "find_first_valid",
+    "use_multiprocessing",
+    "cold_l2",
+    "again",
+    "vendor",
+)
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0, "m": 60.0, "h": 3600.0}
 _MOST_SLICES = 32
 
@@ -59,6 +67,9 @@ class TuningOptions:
         Seconds after which a launch counts as hanging.
     again : bool
         Whether to measure what the database knows already.
+    vendor : bool
+        Whether to measure the vendor's library, called by torch, in the rounds of the candidates: cuBLAS, and cuDNN of
+        convolutions. The report has its time, or says why there is none.
 
     Raises
     ------
@@ -87,6 +98,7 @@ class TuningOptions:
     most_rounds: int = 60
     timeout: float = 10.0
     again: bool = False
+    vendor: bool = False
 
     def __post_init__(self) -> None:
         for name in _FLAGS:

@@ -16,8 +16,9 @@ from pycutlass.timing import Timing
 from pycutlass.tuning.measuring import Artifacts, FailedError, Measurer
 from pycutlass.tuning.options import TuningOptions
 from pycutlass.tuning.tunable import AnyCandidate
+from pycutlass.tuning.vendor import Vendor
 
-__all__ = ["Compiling", "Contestant", "Race"]
+__all__ = ["Compiling", "Contestant", "Race", "interval_of"]
 
 _HOPELESS_AT_ONCE = 1.5  # times the best median, after a single visit: clocks vary by less
 _Z = 1.96  # standard deviations on either side, for 95 % confidence
@@ -86,13 +87,18 @@ class Contestant:
 
         They are order statistics: how many of n measurements lie below the median is binomial.
         """
-        ordered, count = sorted(self.times), len(self.times)
-        if not count:
-            return 0.0, math.inf
-        half = _Z * math.sqrt(count) / 2
-        below = max(0, math.floor(count / 2 - half))
-        above = min(count - 1, math.ceil(count / 2 + half))
-        return ordered[below], ordered[above]
+        return interval_of(self.times)
+
+
+def interval_of(times: Sequence[float]) -> tuple[float, float]:
+    """Return bounds between which the median of measurements lies with 95 % confidence, as `Contestant.interval`."""
+    ordered, count = sorted(times), len(times)
+    if not count:
+        return 0.0, math.inf
+    half = _Z * math.sqrt(count) / 2
+    below = max(0, math.floor(count / 2 - half))
+    above = min(count - 1, math.ceil(count / 2 + half))
+    return ordered[below], ordered[above]
 
 
 class Race:
@@ -114,6 +120,8 @@ class Race:
         Called with a contestant whenever what is known of it is worth keeping.
     show : function
         Called with the contestants as they get on.
+    vendor : Vendor, optional
+        The vendor's library, which is measured in the same rounds; its fields are filled in.
     """
 
     def __init__(
@@ -125,10 +133,14 @@ class Race:
         deadline: float,
         keep: Callable[[Contestant], None],
         show: Callable[[Sequence[Contestant]], None] = lambda contestants: None,
+        vendor: Vendor | None = None,
     ) -> None:
         self._all, self._compiling, self._measurer, self._options = contestants, compiling, measurer, options
         self._deadline, self._keep, self._show = deadline, keep, show
         self._random = random.Random(options.seed)
+        self._vendor, self._is_vendor_out = vendor, False
+        if vendor is not None:
+            vendor.reason = "no candidate was measured, in whose rounds it would have been"
 
     def run(self) -> None:
         """Race until one is left, all have been measured often enough, or time is up."""
@@ -181,13 +193,18 @@ class Race:
 
     def _make_round(self) -> None:
         """Measure all that race, in an order of its own each time, since clocks change meanwhile."""
-        numbers = [number for number, each in enumerate(self._all) if each.status == "racing"]
+        turns: list[int | Vendor] = [number for number, each in enumerate(self._all) if each.status == "racing"]
         if self._options.find_first_valid:
-            numbers = numbers[:1]
-        self._random.shuffle(numbers)
-        for number in numbers:
+            turns = turns[:1]
+        if turns and self._vendor is not None and not self._is_vendor_out:
+            turns.append(self._vendor)
+        self._random.shuffle(turns)
+        for number in turns:
             if self._left <= 0:
                 return
+            if isinstance(number, Vendor):
+                self._measure_vendor(number)
+                continue
             each = self._all[number]
             had_enough = len(each.times) >= self._options.least_rounds
             try:
@@ -198,6 +215,14 @@ class Race:
             if not had_enough and len(each.times) >= self._options.least_rounds:
                 self._keep(each)  # what ends this process now does not take it along
         self._let_go()
+
+    def _measure_vendor(self, vendor: Vendor) -> None:
+        try:
+            vendor.times += self._measurer.measure_vendor(max(self._left, 1.0))
+            vendor.reason = ""
+        except FailedError as error:
+            self._is_vendor_out, vendor.reason = True, error.reason
+            vendor.times.clear()
 
     def _let_go(self) -> None:
         """Stop measuring what cannot be the fastest any more."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pycutlass.device import Device
+from pycutlass.epilogue import LinearCombination
 from pycutlass.plan.roofline import Roofline
-from pycutlass.tuning.race import Contestant
+from pycutlass.timing import Timing
+from pycutlass.tuning.race import Contestant, interval_of
 from pycutlass.tuning.tunable import AnyCandidate, Tunable
+from pycutlass.tuning.vendor import Vendor
 
-__all__ = ["TITLES", "ProblemReport", "TuningReport"]
+__all__ = ["ProblemReport", "TuningReport"]
 
-TITLES = ("#", "candidate", "us", "95 %", "GFLOP/s", "% of roofline", "predicted us", "status")
+_TITLES = ("#", "kernel", "us", "95 %", "GFLOP/s", "% of roofline", "predicted us", "status")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class ProblemReport:
         Candidates that another tuner had claimed, and whose times are not here.
     seconds : float
         How long it took.
+    vendor : Vendor or None
+        cuBLAS or cuDNN, where it was to be measured beside them.
     """
 
     problem: Tunable
@@ -39,6 +45,7 @@ class ProblemReport:
     contestants: tuple[Contestant, ...]
     elsewhere: int
     seconds: float
+    vendor: Vendor | None = None
 
     @property
     def measured(self) -> tuple[Contestant, ...]:
@@ -53,13 +60,21 @@ class ProblemReport:
 
     def gflops(self, each: Contestant) -> float:
         """Return how many billions of operations a candidate makes in a second."""
-        return self.problem.operations / each.median / 1e3
+        return self._gflops(each.median)
 
     def roofline(self, each: Contestant) -> float:
         """Return the share of what the GPU's multipliers and memory allow at most, by what is known of the GPU."""
-        instruction = each.candidate.operation.tile_description.math_instruction
-        least = Roofline.of(instruction, self.problem.operations, self.problem.bytes, self.gpu)
-        return least.microseconds / each.median
+        return self._roofline(each.candidate) / each.median
+
+    def vendor_speed(self, each: Contestant) -> float | None:
+        """Return a candidate's speed in parts of that of the vendor's library; None where that has no time."""
+        time = self.vendor_time
+        return None if time is None else time / each.median
+
+    @property
+    def vendor_time(self) -> float | None:
+        """Median of the vendor's library in microseconds; None where it was not measured."""
+        return Timing(tuple(self.vendor.times)).median if self.vendor is not None and self.vendor.times else None
 
     @property
     def title(self) -> str:
@@ -67,26 +82,88 @@ class ProblemReport:
         noted = f", {self.elsewhere} measured by others just now" if self.elsewhere else ""
         return f"{self.problem.name} on {self.gpu.name}, {self.seconds:.1f} s{noted}"
 
+    @property
+    def remark(self) -> str:
+        """The line below the table: about the vendor's library, where it was to be measured."""
+        if self.vendor is None:
+            return ""
+        name, epilogue = self.vendor.name, self.problem.kind.epilogue
+        if not self.vendor.times:
+            return f"{name} is not in the table: {self.vendor.reason}"
+        is_plain = isinstance(epilogue, LinearCombination) and self.problem.source is None
+        alone = "" if is_plain else ", without what the epilogue does"
+        return f"{name}, called by torch in the same rounds, computes the same product{alone}"
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The first line of the table."""
+        return _TITLES if self.vendor_time is None or self.vendor is None else (*_TITLES, f"% of {self.vendor.name}")
+
     def rows(self) -> list[tuple[str, ...]]:
         """Return the cells of the table."""
-        return [self._row(number, each) for number, each in enumerate(self.contestants, 1)]
+        return [*self._vendor_rows(), *(self._row(number, each) for number, each in enumerate(self.contestants, 1))]
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return what is known of each kernel, and of the vendor's library before them, as JSON has it."""
+        found: list[dict[str, Any]] = []
+        if self.vendor is not None:
+            found.append(self._facts(self.vendor.name, self.vendor.times, None, self.vendor.reason))
+        for each in self.contestants:
+            reason = each.reason or ("not measured" if each.status == "waiting" else "")
+            times = each.times if each.timing is not None else []
+            found.append({**self._facts(each.candidate.name, times, each.candidate, reason),
+                          "predicted_us": each.predicted, "status": each.status})  # fmt: skip
+        return found
+
+    def _facts(self, name: str, times: Sequence[float], candidate: AnyCandidate | None, reason: str) -> dict[str, Any]:
+        facts: dict[str, Any] = {"problem": self.problem.name, "gpu": self.gpu.name, "kernel": name}
+        facts |= dict.fromkeys(("us", "low_us", "high_us", "gflops", "roofline", "vendor_speed"))
+        if times:
+            time, (low, high), vendor = Timing(tuple(times)).median, interval_of(times), self.vendor_time
+            facts |= {"us": time, "low_us": low, "high_us": high, "gflops": self._gflops(time)}
+            facts |= {"roofline": self._roofline(candidate) / time, "vendor_speed": vendor and vendor / time}
+        return {**facts, "predicted_us": None, "status": "ok" if times else "absent", "reason": reason}
+
+    def _vendor_rows(self) -> list[tuple[str, ...]]:
+        time = self.vendor_time
+        if self.vendor is None or time is None:
+            return []
+        low, high = interval_of(self.vendor.times)
+        speed, share = f"{self._gflops(time):,.0f}", f"{100 * self._roofline(None) / time:.0f}"
+        times = f"{time:.2f}", f"{low:.2f} - {high:.2f}"
+        return [("", f"{self.vendor.name}, by torch", *times, speed, share, "", _counted(self.vendor.times), "100")]
 
     def _row(self, number: int, each: Contestant) -> tuple[str, ...]:
-        predicted = f"{each.predicted:.2f}"
+        predicted, relative = f"{each.predicted:.2f}", self.vendor_speed(each)
         if each.timing is None:
             said = "not measured" if each.status == "waiting" else f"{each.status}: {each.reason}"
-            return (str(number), each.candidate.name, "", "", "", "", predicted, said)
+            cells = (str(number), each.candidate.name, "", "", "", "", predicted, said)
+            return cells if self.vendor_time is None else (*cells, "")
         low, high = each.interval
         speed, share = f"{self.gflops(each):,.0f}", f"{100 * self.roofline(each):.0f}"
-        known = "known" if each.is_known else f"{len(each.times)} times"
+        known = "known" if each.is_known else _counted(each.times)
         times = f"{each.median:.2f}", f"{low:.2f} - {high:.2f}"
-        return (str(number), each.candidate.name, *times, speed, share, predicted, known)
+        cells = (str(number), each.candidate.name, *times, speed, share, predicted, known)
+        return cells if relative is None else (*cells, f"{100 * relative:.0f}")
+
+    def _gflops(self, microseconds: float) -> float:
+        return self.problem.operations / microseconds / 1e3
+
+    def _roofline(self, candidate: AnyCandidate | None) -> float:
+        """Return the least microseconds by an instruction: a candidate's, or that of the vendor's library."""
+        by = self.contestants[0].candidate if candidate is None else candidate
+        instruction = by.operation.tile_description.math_instruction
+        return Roofline.of(instruction, self.problem.operations, self.problem.bytes, self.gpu).microseconds
 
     def __str__(self) -> str:
-        rows = [TITLES, *self.rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(TITLES))]
+        rows = [self.titles, *self.rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(self.titles))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([self.title, *lines])
+        return "\n".join([self.title, *lines, *([self.remark] if self.remark else [])])
+
+
+def _counted(times: Sequence[float]) -> str:
+    return f"{len(times)} times"
 
 
 @dataclass(frozen=True)
@@ -125,7 +202,7 @@ class TuningReport:
 
     @staticmethod
     def _rich_table(table_class: Any, report: ProblemReport) -> Any:
-        table = table_class(*TITLES, title=report.title)
+        table = table_class(*report.titles, title=report.title, caption=report.remark or None)
         for row in report.rows():
             table.add_row(*row)
         return table

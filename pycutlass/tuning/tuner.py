@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from pycutlass.tuning.progress import shown_progress
 from pycutlass.tuning.race import Compiling, Contestant, Race
 from pycutlass.tuning.report import ProblemReport, TuningReport
 from pycutlass.tuning.tunable import Tunable
+from pycutlass.tuning.vendor import Vendor
 
 __all__ = ["compile_candidates", "tune", "tune_problem"]
 
@@ -115,6 +117,7 @@ def tune_problem(
 ) -> ProblemReport:
     """Tune one problem until a moment of `time.monotonic`; what is measured meanwhile is kept whatever happens."""
     begun = time.monotonic()
+    vendor = Vendor.of(problem) if options.vendor else None
     with contextlib.ExitStack() as until_done:
         ours = [each for each in contestants if known.claim(problem, each, until_done)]
         if ours:
@@ -123,12 +126,13 @@ def tune_problem(
             until_done.callback(kernels.close)
             measures = measurer(problem, options)
             until_done.callback(measures.close)
-            Race(ours, kernels, measures, options, deadline, lambda each: known.keep(problem, each), show).run()
+            keep = functools.partial(known.keep, problem)
+            Race(ours, kernels, measures, options, deadline, keep, show, vendor).run()
     known.recall(problem, contestants)
     mine = {id(each) for each in ours}
     elsewhere = sum(id(each) not in mine and each.status == "waiting" for each in contestants)
     ordered = tuple(sorted(contestants, key=lambda each: (each.median, each.predicted)))
-    return ProblemReport(problem, gpu, ordered, elsewhere, time.monotonic() - begun)
+    return ProblemReport(problem, gpu, ordered, elsewhere, time.monotonic() - begun, vendor)
 
 
 @public
