@@ -10,7 +10,7 @@ import pycutlass
 from pycutlass import device, get_allocated_size
 from pycutlass.plan.measured import generation, machine_of
 from pycutlass.trials import Database
-from pycutlass.tuning import TuningOptions, problem_of, tune
+from pycutlass.tuning import TuningOptions, conv2d_problem_of, group_problem_of, problem_of, tune
 from pycutlass.tuning.compiling import compiled
 from pycutlass.tuning.measuring import ChildMeasurer, FailedError
 from pycutlass.tuning.problems import considered, problems_of
@@ -104,6 +104,39 @@ def test_the_best_convolution_is_found_and_kept(database, name):
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_best_kernel_of_a_group_is_found_and_kept(database, name):
     check_tuned(database, group_of(*GROUPS[name]))
+
+
+EPILOGUES = {
+    **{name: lambda name=name: problem_of(520, 272, 384, epilogue=name)
+       for name in ("bias_gelu", "bias_residual_silu", "layer_norm_statistics", "bias_swiglu", "softmax_statistics")},
+    "dequantize": lambda: problem_of(512, 256, 384, dtype="int8", out_dtype="float16", epilogue="dequantize"),
+    "gelu of a bias": lambda: problem_of(512, 256, 384, epilogue="gelu", source="bias"),
+    "C in a batch": lambda: problem_of(128, 256, 384, 3, source="matrix"),
+    "few rows": lambda: problem_of(4, 1024, 2048, epilogue="bias_silu"),
+    "a convolution": lambda: conv2d_problem_of(4, 28, 28, 64, 128, 3, 3, padding=1,
+                                               epilogue="scale_shift_residual_relu"),
+    "a gradient with C": lambda: conv2d_problem_of(4, 28, 28, 64, 128, 3, 3, "dgrad", padding=1, source="matrix"),
+    "a group": lambda: group_problem_of([100, 0, 64, 8], 512, 256, epilogue="bias_swiglu"),
+    "a group with biases": lambda: group_problem_of([100, 64], 512, 256, dtype="bfloat16", source="bias"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_the_best_with_an_epilogue_is_found_and_kept(database, name):
+    check_tuned(database, EPILOGUES[name]())
+
+
+@pytest.mark.parametrize("name", ["float16", "tf32", "float_e4m3", "int8", "dgrad", "group"])
+def test_the_vendors_library_is_measured_in_the_same_rounds(database, name):
+    pytest.importorskip("torch")
+    made = {
+        "dgrad": lambda: conv2d_problem_of(4, 28, 28, 64, 128, 3, 3, "dgrad", padding=1),
+        "group": lambda: group_problem_of([512, 256], 512, 256),
+    }
+    problem = made[name]() if name in made else problem_of(512, 512, 512, dtype=name)
+    report = tune(problem, "120s", database=database, most_candidates=2, vendor=True)[0]
+    assert report.vendor_time is not None and report.best is not None, str(report)
+    assert 0.05 < report.vendor_speed(report.measured[0]) < 20, str(report)
 
 
 def test_plans_and_functions_take_what_was_measured(tmp_path, monkeypatch):
