@@ -15,10 +15,11 @@ from benchmarks.pick_shapes import Shape
 from benchmarks.timing import summarize
 from pycutlass import reference
 from pycutlass.cache import Artifact
+from pycutlass.operation import GemmProblemSize
 from pycutlass.plan import Candidate
+from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked
 from pycutlass.timing import DeviceTimer
-from pycutlass.tuning.gemm_work import launcher
 
 __all__ = ["Contest", "Outcome"]
 
@@ -83,6 +84,12 @@ class Outcome:
             f"{self.times[best] / pick:.3f} of it ({self.pick}), torch {peer:.1f}, wrong {len(self.wrong)}, failed "
             f"{len(self.failed)}"
         )
+
+
+def launcher(candidate: Candidate, size: GemmProblemSize, a: int, b: int, d: int) -> Callable[[], object]:
+    """Return a function that launches all kernels of a candidate, on packed operands at these addresses."""
+    launch = Launch(candidate, size, (a, b, None, d), {}, {})
+    return lambda: launch.run(None)
 
 
 class Contest:
@@ -157,8 +164,7 @@ class Contest:
                 raise BenchmarkError("it is not compiled")
             kernel.artifacts.update(self._compiled[text])  # swizzles are no part of it, and have kernels of their own
         size = candidate.size(shape.m, shape.n, shape.k, shape.batch)
-        pointers = (each.data_ptr() for each in (self._a, self._b, self._d))
-        return launcher(candidate, size, *pointers)
+        return launcher(candidate, size, *(each.data_ptr() for each in (self._a, self._b, self._d)))
 
     def _times(self, launches: Mapping[str, Callable[[], object]], samples: int) -> dict[str, tuple[float, ...]]:
         order = list(launches)

@@ -110,9 +110,8 @@ class Candidate:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a threadblock."""
         operation = self.operation
-        return operation.family.shared_bytes(
-            operation.tile_description, operation.A, operation.B, operation.C, operation.D
-        )
+        operands = operation.A, operation.B, operation.C, operation.D
+        return operation.family.shared_bytes(operation.tile_description, *operands, epilogue=operation.epilogue_functor)
 
     def size(self, m: int, n: int, k: int, batch: int | None = None) -> GemmProblemSize:
         """Return the problem of its launch: with a batch, in ``Mode.Batched``."""

@@ -104,8 +104,10 @@ class Conv2dCandidate:
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a threadblock."""
-        A, B, C = self.operation.product
-        return self.operation.family.shared_bytes(self.operation.tile_description, A, B, C, C)
+        operation, (A, B, C) = self.operation, self.operation.product
+        return operation.family.shared_bytes(
+            operation.tile_description, A, B, C, C, epilogue=operation.epilogue_functor
+        )
 
     def size(self, problem: _core.Conv2dProblemSize) -> _core.Conv2dProblemSize:
         """Return the problem of one of its launches: where it is launched once for each group, of one group."""

@@ -11,7 +11,7 @@ from pycutlass import _core
 from pycutlass.calls import public, shown
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.plan import Conv2dCandidate, Conv2dKind, Ranked, conv2d_ranking
+from pycutlass.plan import Conv2dCandidate, Conv2dKind, Ranked, conv2d_pick, conv2d_ranking
 from pycutlass.plan.conv_problem import with_images
 from pycutlass.plan.records import conv2d_record
 from pycutlass.tuning.conv2d_work import Conv2dWork
@@ -83,6 +83,10 @@ class Conv2dProblem(Tunable):
     def ranked(self, gpu: Device) -> Sequence[Ranked[Conv2dCandidate]]:
         """Return all candidates that take it, the likely fastest first."""
         return conv2d_ranking(self.kind, self.problem_size, gpu)
+
+    def picked(self, gpu: Device) -> Conv2dCandidate:
+        """Return the likely fastest candidate, or raise ArgumentError with what the nearest ones lack."""
+        return conv2d_pick(self.kind, self.problem_size, gpu)
 
     def work(self) -> Conv2dWork:
         """Return what measures it."""

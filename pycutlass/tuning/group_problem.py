@@ -16,7 +16,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int, items_of, several
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import GemmKind, GroupCandidate, Ranked
-from pycutlass.plan.group_pick import Typical, rank_group, typical
+from pycutlass.plan.group_pick import Typical, pick_group, rank_group, typical
 from pycutlass.plan.records import group_record
 from pycutlass.tuning.group_work import GroupWork
 from pycutlass.tuning.tunable import Tunable, check_kind
@@ -117,14 +117,22 @@ class GroupProblem(Tunable):
 
     def ranked(self, gpu: Device) -> Sequence[Ranked[GroupCandidate]]:
         """Return all candidates that take it, the likely fastest first."""
-        ranked = rank_group(self.kind, np.array(self.measured_sizes, np.int32), self.typical, gpu)
+        ranked = rank_group(self.kind, self._measured, self.typical, gpu)
         if not self.on_device:
             return ranked
         return [each for each in ranked if each.candidate.operation.precompute_mode is SchedulerMode.Device]
 
+    def picked(self, gpu: Device) -> GroupCandidate:
+        """Return the likely fastest candidate, or raise ArgumentError with what the nearest ones lack."""
+        return pick_group(self.kind, self._measured, self.typical, gpu, self.on_device)
+
     def work(self) -> GroupWork:
         """Return what measures it."""
         return GroupWork(self.measured_sizes, self.kind.epilogue.columns(2) < 2)
+
+    @property
+    def _measured(self) -> Sizes:
+        return np.array(self.measured_sizes, np.int32)
 
     @property
     def _array(self) -> Sizes:

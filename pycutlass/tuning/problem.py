@@ -10,7 +10,7 @@ from pycutlass.calls import public, shown
 from pycutlass.device import Device
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import as_int
-from pycutlass.plan import Candidate, GemmKind, Ranked, ranking
+from pycutlass.plan import Candidate, GemmKind, Ranked, pick, ranking
 from pycutlass.plan.records import problem_record
 from pycutlass.tuning.gemm_work import GemmWork
 from pycutlass.tuning.tunable import Tunable, check_kind
@@ -90,6 +90,10 @@ class Problem(Tunable):
     def ranked(self, gpu: Device) -> Sequence[Ranked[Candidate]]:
         """Return all candidates that take it, the likely fastest first."""
         return ranking(self.kind, *self.extents, self.batch, gpu)
+
+    def picked(self, gpu: Device) -> Candidate:
+        """Return the likely fastest candidate, or raise ArgumentError with what the nearest ones lack."""
+        return pick(self.kind, *self.extents, self.batch, gpu)
 
     def work(self) -> GemmWork:
         """Return what measures it."""

@@ -81,6 +81,8 @@ def considered(problem: Tunable, options: Any, gpu: Device) -> list[tuple[AnyCan
             if options.split_k_slices is None or each.candidate.split_k_slices in options.split_k_slices:
                 found.setdefault(each.candidate, (latest, kind, each.microseconds))
     if not found:
+        if options.split_k_slices is None:
+            problem.picked(gpu)  # which says what the nearest kernels lack
         slices = "" if options.split_k_slices is None else f" with split_k_slices in {options.split_k_slices}"
         raise ArgumentError(f"no kernel takes {problem.name}{slices}: there is nothing to tune")
     best = sorted(found.items(), key=lambda each: each[1][0])[: options.most_candidates]

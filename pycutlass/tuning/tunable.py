@@ -182,6 +182,10 @@ class Tunable(ABC):
         """Return all candidates that take it, the likely fastest first."""
 
     @abstractmethod
+    def picked(self, gpu: Device) -> Any:
+        """Return the likely fastest candidate, or raise ArgumentError with what the nearest ones lack."""
+
+    @abstractmethod
     def work(self) -> Work:
         """Return what measures it."""
 

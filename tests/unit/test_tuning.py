@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import subprocess
@@ -264,6 +265,14 @@ def test_problems():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_problems_by_name_have_kernels(dtype):
     assert considered(problem_of(128, 256, 512, dtype=dtype), TuningOptions(), GPU)
+
+
+def test_a_problem_that_no_kernel_takes_says_what_to_change():
+    unaligned = dataclasses.replace(PROBLEM, n=1001)
+    with pytest.raises(ArgumentError, match=r"no kernel takes 1024x1001x1024 .* Pad the tensor"):
+        considered(unaligned, TuningOptions(), GPU)
+    with pytest.raises(ArgumentError, match=r"no kernel takes .* with split_k_slices in \(31,\): there is nothing"):
+        considered(PROBLEM, TuningOptions(split_k_slices=[31]), GPU)
 
 
 def test_problems_are_read_from_a_file(tmp_path):
