@@ -61,6 +61,10 @@ class Conv2dProblem(Tunable):
 
     def __post_init__(self) -> None:
         check_kind(self.kind, Conv2dKind, self.source)
+        if self.source == "bias" and self.kind.direction is _core.ConvOperator.wgrad:
+            raise ArgumentError(
+                "source='bias' has an element for each channel, and a gradient of filters takes none: use 'matrix'"
+            )
         if not isinstance(self.problem_size, _core.Conv2dProblemSize):
             raise ArgumentTypeError(
                 f"problem_size must be a cutlass.conv.Conv2dProblemSize, got {shown(self.problem_size)}"

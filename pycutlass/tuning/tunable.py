@@ -227,6 +227,11 @@ def check_kind(kind: Any, wanted: type[Any], source: Any) -> None:
     if source is not None and epilogue.reads_source is not None:
         reads = "always reads a matrix as C" if epilogue.reads_source else "reads no C"
         raise ArgumentError(f"source={source!r} says what a functor reads as C, and {epilogue!r} {reads}: leave it out")
+    if source == "bias" and not kind.D.is_row_major:
+        raise ArgumentError(
+            "source='bias' lies along rows, and D is written by columns: write it by rows, or add the bias in an "
+            "epilogue function with a parameter of Row"
+        )
 
 
 def array_of(pointer: int, spec: TensorSpec) -> DeviceArray:

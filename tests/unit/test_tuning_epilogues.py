@@ -255,6 +255,49 @@ else:
 """)
 
 
+@pytest.mark.parametrize("source", ["matrix", "bias"])
+def test_functors_of_groups_and_convolutions_read_c_too(source: str) -> None:
+    fake_gpu.run(f"""{_BENCH}
+def seen(made, candidate):
+    prepare(made, candidate)
+    drawn = made._beside._values["C"]
+    drawn._drawn = {{shape: each + 1 for shape, each in drawn._drawn.items()}}
+    made._bounds.clear()
+    wrong(made, candidate, " that were checked are wrong")
+
+operation = group("device")
+problem = GroupProblem(kind_of(operation), [(8, 12, 16), (4, 8, 4), (12, 4, 8)], source="{source}")
+seen(GpuBench(problem, TuningOptions()), GroupCandidate(operation))
+operation = fprop()
+math = operation.tile_description.math_instruction
+kind = Conv2dKind(operation.conv_kind, operation.A, operation.B, operation.C, math.element_a, math.element_b,
+                  math.element_accumulator, math.math_operation, operation.epilogue_functor)
+size = cutlass.conv.Conv2dProblemSize(N=2, H=5, W=6, C=4, K=8, R=3, S=2)
+seen(GpuBench(Conv2dProblem(kind, size, "{source}"), TuningOptions()), Conv2dCandidate(operation))
+""")
+
+
+def test_a_function_reaches_the_process_that_measures_as_a_value() -> None:
+    fake_gpu.run(f"""{_BENCH}
+from pycutlass.tuning.measuring import ChildMeasurer, FailedError
+described = parts("f32") | {{"epilogue_functor": scaled(f32, 4, f32, second=f64)}}
+operation = _load(pycutlass.GemmOperationUniversal(**described), "scaled")
+problem = Problem(kind_of(operation), 20, 12, 16)
+measurer = ChildMeasurer(problem, INTEGERS, function="fake_bench:serve_on_stand_in")
+try:
+    measurer.check(0, Candidate(operation), [dict(operation.artifacts)])
+    assert len(measurer.measure(0, 10.0)) == 3
+    measurer.measure_vendor(10.0)
+except FailedError as error:
+    assert "it is called by torch" in error.reason, error
+else:
+    raise AssertionError("a library that is not there was measured")
+finally:
+    measurer.close()
+assert measurer.started == 1
+""")
+
+
 def test_a_function_in_a_group_is_measured() -> None:
     fake_gpu.run(f"""{_BENCH}
 @pycutlass.epilogue_function
