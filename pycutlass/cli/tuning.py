@@ -58,6 +58,8 @@ def tune_file(
     With --compile-only, on a machine without a GPU, PYCUTLASS_TARGET says what to compile for.
     """
     _check_format(as_json, as_csv)
+    if compile_only and (as_json or as_csv):
+        raise typer.BadParameter("--compile-only measures nothing that --json or --csv could print: leave one out")
     options = TuningOptions(
         use_3xtf32=use_3xtf32,
         split_k_slices=_integers(split_k_slices),

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 from pycutlass import _core
+from pycutlass.families import Family
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_candidates import conv2d_candidates
 from pycutlass.plan.conv_kind import Conv2dKind
@@ -75,6 +76,8 @@ def _remedy(kind: Conv2dKind) -> str:
         return ". Floats of 8 bits are not convolved: convert the operands to float16 or bfloat16"
     if kind.is_full_f32 and kind.epilogue.is_tree:
         return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+    if reason := kind.epilogue.why_not(Family.AMPERE_CONV):
+        return f". {reason}"
     if kind.is_grouped and kind.epilogue.is_tree:
         return ". Epilogue functions are for one group of channels: use an activation, or convolve group by group"
     return ""

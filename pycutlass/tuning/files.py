@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pycutlass.calls import suggestion
+from pycutlass.calls import shown, suggestion
 from pycutlass.errors import ArgumentError, PyCutlassError
 from pycutlass.tuning.named import conv2d_problem_of, group_problem_of, problem_of
 from pycutlass.tuning.tunable import Tunable
@@ -24,16 +24,16 @@ def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"must be an integer, such as 512; got {text!r}") from None
+        raise ValueError(f"must be an integer, such as 512; got {shown(text)}") from None
 
 
 def _pair(text: str) -> Any:
     """Return one number for height and width, or a pair; a padding may be a word as well."""
     if text in ("same", "valid"):
         return text
-    numbers = re.fullmatch(r"(\d+)(?:\s*x\s*(\d+))?", text)
+    numbers = re.fullmatch(r"(\d{1,10})(?:\s*x\s*(\d{1,10}))?", text)
     if numbers is None:
-        raise ValueError(f"must be an integer, or two for height and width, such as 1 or 1x2; got {text!r}")
+        raise ValueError(f"must be an integer, or two for height and width, such as 1 or 1x2; got {shown(text)}")
     return int(numbers[1]) if numbers[2] is None else (int(numbers[1]), int(numbers[2]))
 
 
@@ -44,9 +44,9 @@ def _sizes(text: str) -> list[Any]:
     """
     found: list[Any] = []
     for word in re.split(r"[\s,;]+", text.strip().strip("[]").strip()):
-        match = re.fullmatch(r"(?:(\d+)\*)?(\d+)(?:x(\d+)x(\d+))?", word)
+        match = re.fullmatch(r"(?:(\d{1,10})\*)?(\d{1,10})(?:x(\d{1,10})x(\d{1,10}))?", word)
         if match is None:
-            raise ValueError(f"must be M or MxNxK of each product, such as 64 8*32 128; got {word!r}")
+            raise ValueError(f"must be M or MxNxK of each product, such as 64 8*32 128; got {shown(word)}")
         count, m, n, k = match.groups()
         if len(found) + int(count or 1) > _MOST:
             raise ValueError(f"must have at most {_MOST:,} products")

@@ -67,9 +67,12 @@ class ProblemReport:
         return self._roofline(each.candidate) / each.median
 
     def vendor_speed(self, each: Contestant) -> float | None:
-        """Return a candidate's speed in parts of that of the vendor's library; None where that has no time."""
+        """Return a candidate's speed in parts of that of the vendor's library.
+
+        None where they were not measured in the same rounds: where that has no time, or the candidate's was known.
+        """
         time = self.vendor_time
-        return None if time is None else time / each.median
+        return None if time is None or each.is_known else time / each.median
 
     @property
     def vendor_time(self) -> float | None:
@@ -111,18 +114,22 @@ class ProblemReport:
         for each in self.contestants:
             reason = each.reason or ("not measured" if each.status == "waiting" else "")
             times = each.times if each.timing is not None else []
-            found.append({**self._facts(each.candidate.name, times, each.candidate, reason),
-                          "predicted_us": each.predicted, "status": each.status})  # fmt: skip
+            facts = self._facts(each.candidate.name, times, each.candidate, reason)
+            found.append(
+                {**facts, "vendor_speed": self.vendor_speed(each) if times else None, "predicted_us": each.predicted}
+                | {"status": each.status, "known": each.is_known}
+            )
         return found
 
     def _facts(self, name: str, times: Sequence[float], candidate: AnyCandidate | None, reason: str) -> dict[str, Any]:
         facts: dict[str, Any] = {"problem": self.problem.name, "gpu": self.gpu.name, "kernel": name}
         facts |= dict.fromkeys(("us", "low_us", "high_us", "gflops", "roofline", "vendor_speed"))
         if times:
-            time, (low, high), vendor = Timing(tuple(times)).median, interval_of(times), self.vendor_time
+            time, (low, high) = Timing(tuple(times)).median, interval_of(times)
             facts |= {"us": time, "low_us": low, "high_us": high, "gflops": self._gflops(time)}
-            facts |= {"roofline": self._roofline(candidate) / time, "vendor_speed": vendor and vendor / time}
-        return {**facts, "predicted_us": None, "status": "ok" if times else "absent", "reason": reason}
+            facts |= {"roofline": self._roofline(candidate) / time, "vendor_speed": 1.0}
+        status = "ok" if times else "absent"
+        return {**facts, "predicted_us": None, "status": status, "reason": reason, "known": False}
 
     def _vendor_rows(self) -> list[tuple[str, ...]]:
         time = self.vendor_time
@@ -144,7 +151,9 @@ class ProblemReport:
         known = "known" if each.is_known else _counted(each.times)
         times = f"{each.median:.2f}", f"{low:.2f} - {high:.2f}"
         cells = (str(number), each.candidate.name, *times, speed, share, predicted, known)
-        return cells if relative is None else (*cells, f"{100 * relative:.0f}")
+        if self.vendor_time is None:
+            return cells
+        return (*cells, "" if relative is None else f"{100 * relative:.0f}")
 
     def _gflops(self, microseconds: float) -> float:
         return self.problem.operations / microseconds / 1e3

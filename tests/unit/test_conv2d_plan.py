@@ -263,3 +263,11 @@ def test_a_plan_is_made_with_a_bias() -> None:
     every_second = np.arange(16, dtype=np.float32)[::2]
     got = pycutlass.conv2d(X, W, bias=every_second, allow_copy=True)
     np.testing.assert_allclose(got, exact(X, W) + every_second, atol=1e-4)
+
+
+def test_an_epilogue_that_no_convolution_has_is_refused_with_what_has_it() -> None:
+    a, b = pycutlass.TensorSpec((2, 8, 8, 16), "float16"), pycutlass.TensorSpec((16, 3, 3, 16), "float16")
+    with pytest.raises(
+        ArgumentError, match=r"swiglu combines pairs of columns, .* use an Ampere-style or a Hopper-nat"
+    ):
+        pycutlass.Conv2d(a, b, epilogue=pycutlass.epilogue.fusions.swiglu)

@@ -189,6 +189,8 @@ def test_json_and_csv(run, profiled, problems):
     for command in (("profile", *SIZE), ("tune", problems)):
         code, _, err = run(*command, "--json", "--csv")
         assert code == 2 and "--json and --csv are both given: leave one out" in err
+    code, _, err = run("tune", problems, "--compile-only", "--csv")
+    assert code == 2 and "--compile-only measures nothing that --json or --csv could print" in err
 
 
 def test_where_cublas_is_absent_the_reason_is_said(run, monkeypatch):

@@ -128,6 +128,8 @@ def test_files(name: str, tmp_path: Path) -> None:
         ("problem_sizes,n,k\n64 x8,8,8\n", r"line 2, column problem_sizes: it must be M or MxNxK .* got 'x8'"),
         ("problem_sizes,n,k\n64 8x8,8,8\n", r"line 2, column problem_sizes: .* got '8x8'"),
         ("problem_sizes,n,k\n100001*8,8,8\n", r"line 2, column problem_sizes: it must have at most 100,000 products"),
+        (f"problem_sizes,n,k\n{'9' * 5000},8,8\n", r"line 2, column problem_sizes: it must be M or MxNxK "),
+        (f"m,n,k\n8,8,{'9' * 5000}\n", r"line 2, column k: it must be an integer, such as 512; got "),
         ("problem_sizes,n,k\n,8,8\n", r"line 2, column problem_sizes: it is empty, and groups need it"),
         ("problem_sizes,n,k\n8,8,eight\n", r"line 2, column k: it must be an integer, such as 512; got 'eight'"),
         ("problem_sizes\n8\n", r"line 2: problem_sizes\[0\] is 8, M alone: give n and k for all products"),

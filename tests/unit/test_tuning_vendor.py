@@ -168,6 +168,10 @@ def test_reports_compare_with_what_was_measured_in_the_same_rounds_alone(tmp_pat
     again = tuned(Beside([10.0, 20.0, 30.0], 15.0))
     assert again.vendor_speed(again.measured[0]) is None
     assert "cuBLAS is not in the table: the candidates' times were known before; measure them" in str(again)
+    known = dataclasses.replace(report.measured[1], is_known=True)
+    mixed = dataclasses.replace(report, contestants=(report.contestants[0], known))
+    assert mixed.vendor_speed(known) is None and [row[-1] for row in mixed.rows()] == ["100", mixed.rows()[1][-1], ""]
+    assert [each["vendor_speed"] is None for each in mixed.facts()] == [False, False, True]
     none = dataclasses.replace(report, vendor=None)
     assert none.remark == "" and len(none.titles) == 8 and len(none.facts()) == 3
     alone = dataclasses.replace(report, problem=dataclasses.replace(PROBLEM, source="bias"))
