@@ -76,5 +76,8 @@ def _remedy(kind: Conv2dKind) -> str:
     if kind.is_full_f32 and kind.epilogue.is_tree:
         return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if kind.is_grouped and kind.epilogue.is_tree:
-        return ". Epilogue functions are for one group of channels: use an activation, or convolve group by group"
+        return (
+            ". Reductions of all channels are for one group of channels: leave them to another kernel, or convolve group "
+            "by group"
+        )
     return ""

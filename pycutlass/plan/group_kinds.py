@@ -19,7 +19,7 @@ def checked_beta(group: Group, epilogue: Any, beta: Any) -> Any:
     """Return beta, which is 1 for a bias where none is said; raise unless there is a C where the epilogue reads one."""
     beta = 1 if isinstance(group.C, Vectors) and is_number(beta, 0) else beta
     if (group.C is not None) != needs_source(epilogue, beta):
-        raise ArgumentError(about_c(group.C, beta, "cs" if group.C is None else group.C.name))
+        raise ArgumentError(about_c(group.C is not None, beta, epilogue, "cs" if group.C is None else group.C.name))
     return beta
 
 
