@@ -138,7 +138,8 @@ class Conv2dLaunch(PlanLaunch):
         if self._groups == 1:
             return ports
         operation = self._candidate.operation
-        axes, forms = GROUPED_PORTS[operation.conv_kind], {each.name: each.form for each in operation.epilogue_functor.ports}
+        axes = GROUPED_PORTS[operation.conv_kind]
+        forms = {port.name: port.form for port in operation.epilogue_functor.ports}
         return {
             name: _slice(tensor, axes[forms[name]], group, self._groups) if forms.get(name) in axes else tensor
             for name, tensor in ports.items()

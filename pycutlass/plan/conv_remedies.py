@@ -77,7 +77,7 @@ def _remedy(kind: Conv2dKind) -> str:
         return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if kind.is_grouped and kind.epilogue.is_tree:
         return (
-            ". Reductions of all channels are for one group of channels: leave them to another kernel, or convolve group "
-            "by group"
+            ". Results that epilogue functions make of all channels are for one group of them: leave them to another "
+            "kernel, or convolve group by group"
         )
     return ""

@@ -14,9 +14,11 @@ from pycutlass.tensor import TensorView
 from pycutlass.tensor.device_array import DeviceArray
 from pycutlass.types import ELEMENTS
 
-__all__ = ["Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "packed_vector", "stacked"]
+__all__ = ["Columns", "Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "packed_vector", "stacked"]
 
 _ACCESS = 16  # bytes of the widest access of a kernel
+#: Returns how many columns D has, of those that the product has.
+Columns = Callable[[int], int]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pycutlass.calls import public
+from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
@@ -18,7 +18,7 @@ from pycutlass.plan.choices import Choices
 from pycutlass.plan.forms import maker_of, new_tensor
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, is_gated, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
@@ -110,11 +110,16 @@ class Gemm(Plan[Candidate, _Size]):
             if out_dtype is None and not hasattr(epilogue, "output"):  # an epilogue with types has its own
                 wanted = replace(wanted, out_dtype=of_out.tag)
         views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
-        of_d = packed_form(size[1], wanted.output(types[0]))
+        of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
         if out is not None:
             # A bias has one number for each column: it is read along rows, of which a single column is made as well.
             has_bias = bias is not None or (c is not None and len(views["c"].shape or ()) == 1)
-            of_d = checked_form("out", views["out"], of_out, True if has_bias else None)
+            of_d = checked_form("out", views["out"], of_out, True if has_bias or is_gated(epilogue) else None)
+            if is_gated(epilogue) and not of_d.is_row_major:
+                raise ArgumentError(
+                    f"the epilogue {shown(epilogue)} combines pairs of columns, which threads have side by side where "
+                    f"rows are adjacent, and those of out are not: pass an out whose rows are adjacent"
+                )
         addition = Addition.of(views, size, batch, of_d, epilogue, beta)
         self._added = addition.added
         wanted = replace(wanted, epilogue=addition.epilogue)

@@ -6,28 +6,43 @@ from dataclasses import replace
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.group import Columns, Group
-from pycutlass.plan.group_parts import Part, Vectors, element_of_all, form_of_all
+from pycutlass.plan.added import Added, Addition
+from pycutlass.plan.group import Group
+from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, kind_of
-from pycutlass.plan.readings import about_c, device_of, is_number, needs_source
+from pycutlass.plan.kinds import Wanted, columns_of, kind_of
+from pycutlass.plan.readings import device_of
 
-__all__ = ["checked_beta", "columns_of", "device_of_group", "kind_of_group"]
-
-
-def checked_beta(group: Group, epilogue: Any, beta: Any) -> Any:
-    """Return beta, which is 1 for a bias where none is said; raise unless there is a C where the epilogue reads one."""
-    beta = 1 if isinstance(group.C, Vectors) and is_number(beta, 0) else beta
-    if (group.C is not None) != needs_source(epilogue, beta):
-        raise ArgumentError(about_c(group.C is not None, beta, epilogue, "cs" if group.C is None else group.C.name))
-    return beta
+__all__ = ["about_added", "addition_to", "device_of_group", "kind_of_group"]
 
 
-def columns_of(epilogue: Any) -> Columns:
-    """Return what says how many columns D has, of an epilogue with or without its types."""
-    if getattr(getattr(epilogue, "graph", None), "is_gated", False):
-        return lambda n: n // 2
-    return lambda n: n
+def addition_to(group: Group, target: Part | None, epilogue: Any, beta: Any) -> Addition:
+    """Return where kernels have what is added to a group, and its epilogue and beta; a bias is put there.
+
+    Parameters
+    ----------
+    target : Part or None
+        D: where it lies by columns, along which no bias is read as C, that is a tensor of the epilogue.
+    """
+    by_rows = True
+    if target is not None and group.has_bias:
+        by_rows = form_of_all(target, element_of_all(target).bits, group.used).is_row_major
+    addition = Addition.decided(group.has_matrices, group.has_bias, epilogue, beta, by_rows, "cs")
+    if addition.added.bias == "port":
+        group.put_bias_beside()
+    return addition
+
+
+def about_added(added: Added, group: Group) -> str:
+    """Return what to do about a C or a bias that is missing, or that is not read."""
+    read = [name for name, is_read in (("cs", added.takes_c), ("bias", bool(added.bias))) if is_read]
+    given = [name for name, is_given in (("cs", group.has_matrices), ("bias", group.has_bias)) if is_given]
+    if not read:
+        return f"this plan was made without cs and bias, and {' and '.join(given)} is given: leave it out"
+    return (
+        f"this plan was made with {' and '.join(read)}, and {' and '.join(given) or 'neither'} is given: give what it "
+        f"was made with, or make another plan"
+    )
 
 
 def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:
@@ -46,6 +61,7 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
         if wanted.out_dtype is None and not hasattr(wanted.epilogue, "output"):  # an epilogue with types has its own
             wanted = replace(wanted, out_dtype=element.tag)
         of_d = form_of_all(target, element.bits, group.used)
+    of_d = group.form_beside_bias(of_d)
     return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
 
 

@@ -19,7 +19,7 @@ from pycutlass.epilogue import (
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.plan.composed import Composed
-from pycutlass.plan.forms import Form
+from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import Element, element
 
@@ -28,12 +28,20 @@ __all__ = [
     "accumulator_of",
     "check_epilogue",
     "check_types",
+    "columns_of",
     "epilogue_of",
+    "is_gated",
     "kind_of",
     "loads_singly",
     "multiplied",
 ]
 
+_PAIR = 2  # columns
+#: What to do about pairs of columns where kernels have single ones.
+_OF_PAIRS = {
+    "f32": "pass precision='3xtf32' or 'tf32', whose kernels store pairs",
+    "f64": "convert the operands to float32, and pass precision='3xtf32'",
+}
 _PRECISIONS = ("float32", "tf32", "3xtf32")
 
 
@@ -98,6 +106,11 @@ def kind_of(
     out = wanted.output(a)
     accumulator = accumulator_of(a, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
+    if is_gated(wanted.epilogue) and loads_singly(a, element_a, math):
+        raise ArgumentError(
+            f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, and kernels of {a.dtype_name} store "
+            f"single elements: {_OF_PAIRS[a.short]}"
+        )
     if loads_singly(a, element_a, math):
         of_a, of_b, of_d = (replace(each, alignment=1) for each in (of_a, of_b, of_d))
     D = _description(out, of_d)
@@ -165,6 +178,16 @@ def check_epilogue(given: Any) -> None:
         )
 
 
+def columns_of(epilogue: Any) -> Columns:
+    """Return what says how many columns D has, of an epilogue with or without its types."""
+    return (lambda n: n // 2) if is_gated(epilogue) else (lambda n: n)
+
+
+def is_gated(epilogue: Any) -> bool:
+    """Return whether an epilogue combines pairs of columns, so that D has half as many."""
+    return bool(getattr(getattr(epilogue, "graph", None), "is_gated", False))
+
+
 def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> tuple[Epilogue, int]:
     """Return the epilogue with its types, a linear combination where none is given, and how much it writes at once.
 
@@ -173,6 +196,12 @@ def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> 
     ArgumentError
         It writes more elements at once than `length`, to which C and D are aligned.
     """
+    if is_gated(given) and length < _PAIR:
+        raise ArgumentError(
+            f"the epilogue {shown(given)} combines pairs of columns, which are written together: the product must have "
+            f"a multiple of 4 columns, and addresses and rows of c and out must be multiples of 2 elements. Pad the "
+            f"right operand with columns of zeros, and pass c and out that are aligned"
+        )
     epilogue = _with_types(given, out, length, accumulator)
     written = int(getattr(epilogue, "epilogue_vector_length", length))
     if written > length:

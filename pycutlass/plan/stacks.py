@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.forms import as_strided, copied, form_of, new_tensor, packed_vector, stacked
+from pycutlass.plan.forms import Columns, as_strided, copied, form_of, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
@@ -73,8 +73,12 @@ class Product:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
-        rows, columns = () if self.is_vector[0] else (self.rows,), () if self.is_vector[1] else (self.columns,)
+        """The shape of the product."""
+        return self.with_columns(self.columns)
+
+    def with_columns(self, count: int) -> tuple[int, ...]:
+        """Return the shape of a result with so many columns."""
+        rows, columns = () if self.is_vector[0] else (self.rows,), () if self.is_vector[1] else (count,)
         return (*self.batch, *rows, *columns)
 
     @property
@@ -157,13 +161,15 @@ class Product:
             raise ArgumentError(f"c must have the shape of the product, {self.shape}, or be a bias; got {shape}")
         if any(self.is_vector):
             steps = view.strides or ()
-            full, strides = self.inserted(shape, steps)
+            full, strides = self.inserted(shape, steps, self.columns)
             c = as_strided("c", c, view, full, strides)
             self._views = {**self._views, "c": wrap("c", c)}
         return self._operand("c", c, self.batch, self.rows, self.columns)
 
-    def inserted(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return shape and strides of a result with the axes that vectors take away from it."""
+    def inserted(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], columns: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return shape and strides of a result of so many columns with the axes that vectors take away from it."""
         extents, steps = list(shape), list(strides)
         if self.is_vector[1]:
             extents.append(1)
@@ -171,7 +177,7 @@ class Product:
         if self.is_vector[0]:
             at = len(extents) - 1
             extents.insert(at, 1)
-            steps.insert(at, max(1, self.columns))
+            steps.insert(at, max(1, columns))
         return tuple(extents), tuple(steps)
 
     def _seen(self, name: str, tensor: Any) -> Any:
@@ -184,18 +190,22 @@ class Product:
 class Result:
     """Where a product goes: what the caller gave, or new memory."""
 
-    def __init__(self, product: Product, out: Any, view: TensorView | None, allow_copy: bool) -> None:
+    def __init__(
+        self, product: Product, out: Any, view: TensorView | None, allow_copy: bool, columns_of_d: Columns
+    ) -> None:
         self._product, self._out, self._copy = product, out, None
+        self._columns = columns_of_d(product.columns)
         self.given = None
         if out is None or view is None:
             self.key: Any = None
             return
-        if view.shape != product.shape:
-            raise ArgumentError(f"out must have shape {product.shape}, got {view.shape}")
+        shape = product.with_columns(self._columns)
+        if view.shape != shape:
+            raise ArgumentError(f"out must have shape {shape}, got {view.shape}")
         if product.is_empty:
             self.key = view.dtype_name
             return
-        full, strides = product.inserted(view.shape, view.strides or ())
+        full, strides = product.inserted(view.shape, view.strides or (), self._columns)
         found = self._taken(full, strides)
         looked = None if found is None else TensorView(view.pointer, view.dtype_name, *found, None, view.library, None)
         if looked is None or form_of(looked, 8) is None:
@@ -203,9 +213,9 @@ class Result:
                 raise ArgumentError(
                     f"out of shape {view.shape} with strides {view.strides} is none that a kernel writes: {_REMEDY}"
                 )
-            self._copy = new_tensor(out, view, product.shape, str(view.dtype_name))
+            self._copy = new_tensor(out, view, shape, str(view.dtype_name))
             packed = wrap("out", self._copy)
-            full, strides = product.inserted(packed.shape or (), packed.strides or ())
+            full, strides = product.inserted(packed.shape or (), packed.strides or (), self._columns)
             found, view = self._taken(full, strides), packed
         assert found is not None
         target = out if self._copy is None else self._copy
@@ -229,9 +239,8 @@ class Result:
         product = self._product
         if self.given is not None or (self._out is not None and product.is_empty):
             return self.given
-        columns = kind.epilogue.columns(product.columns)
-        shape = (*product.batch, *(() if product.is_vector[0] else (product.rows,)))
-        shape = (*shape, *(() if product.is_vector[1] else (columns,)))
+        columns = self._columns
+        shape = product.with_columns(columns)
         self._out = new_tensor(product.like, product.like_view, shape, kind.D.type.dtype_name)
         if product.is_empty:
             return None
