@@ -79,8 +79,8 @@ class DeviceGroup:
             )
         if group.bias is not None:
             raise ArgumentError(
-                f"offs is on the GPU, and a bias beside cs, or of results by columns, is a tensor of the epilogue, whose "
-                f"tables the host makes: add the bias to cs and give the sum, with results by rows, or {_REMEDY}"
+                f"offs is on the GPU, and a bias beside cs, or of results by columns, is a tensor of the epilogue, "
+                f"whose tables the host makes: add the bias to cs and give the sum, with results by rows, or {_REMEDY}"
             )
         if kind.epilogue.ports:
             raise ArgumentError(

@@ -121,6 +121,8 @@ class Group:
 
     def form_of_c(self, of_d: Form) -> Form | None:
         """Return the form of C, which must be that of D, or raise with the remedy."""
+        if self.bias is not None and self.bias.form(element_of_all(self.bias).bits, self.used, True) is None:
+            raise ArgumentError(_not_adjacent(self.bias.name))
         if self.C is None:
             return None
         found = self.C.form(element_of_all(self.C).bits, self.used, of_d.is_row_major)
@@ -134,15 +136,6 @@ class Group:
             )
         return found
 
-    def form_beside_bias(self, of_d: Form) -> Form:
-        """Return the form of D where threads read a bias of the epilogue as they write D, or raise with the remedy."""
-        if self.bias is None:
-            return of_d
-        found = self.bias.form(element_of_all(self.bias).bits, self.used, True)
-        if found is None:
-            raise ArgumentError(_not_adjacent(self.bias.name))
-        return Form(of_d.is_row_major, min(of_d.alignment, found.alignment))
-
     def form_of_new(self, out: Element, columns: Columns) -> Form:
         """Return the form of new results, which are packed rows."""
         lines = [columns(n) for n in self.sizes[self.used, 1].tolist()]
@@ -153,12 +146,13 @@ class Group:
         return Form(True, math.gcd(128 // out.bits, *lines))
 
     def copy_what_must_be(self, target: Part | None) -> None:
-        """Take copies, by rows, of operands that no kernel takes: of a C that does not lie so where D does."""
+        """Take copies, by rows, of operands that no kernel takes: of a C that lies otherwise than D as well."""
         of_a, of_b = self.elements()
         self.A, self.B = _taken(self.A, of_a.bits, self.summed), _taken(self.B, of_b.bits, self.summed)
         if self.bias is not None and self.bias.form(bits := element_of_all(self.bias).bits, self.used, True) is None:
             self.bias = self.bias.packed(bits)
-        if self.C is None or (target is not None and target.form(element_of_all(target).bits, self.used, True) is None):
+        by_rows = target is None or target.form(element_of_all(target).bits, self.used, True) is not None
+        if self.C is None or not (by_rows or isinstance(self.C, Vectors)):
             return
         bits = element_of_all(self.C).bits
         if self.C.form(bits, self.used, True) is None:

@@ -61,7 +61,6 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
         if wanted.out_dtype is None and not hasattr(wanted.epilogue, "output"):  # an epilogue with types has its own
             wanted = replace(wanted, out_dtype=element.tag)
         of_d = form_of_all(target, element.bits, group.used)
-    of_d = group.form_beside_bias(of_d)
     return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
 
 

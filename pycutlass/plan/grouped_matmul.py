@@ -136,20 +136,17 @@ def grouped_matmul(
     if plan is None:
         addition = addition_to(group, target, epilogue, beta)
         if not inputs and (batch := _as_batch(group, target, bias)) is not None:
-            scalars, types = (
-                {"alpha": alpha, "beta": addition.beta},
-                {"out_dtype": out_dtype, "precision": wanted.precision},
-            )
-            further = {"accumulator_dtype": accumulator_dtype, "out": out, "stream": stream}
+            scalars = {"alpha": alpha, "beta": addition.beta, "precision": wanted.precision}
+            types = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
             a, b, c, vector = batch
-            return matmul(a, b, c, bias=vector, epilogue=epilogue, **scalars, **types, **further)
+            return matmul(a, b, c, bias=vector, epilogue=epilogue, **scalars, **types, out=out, stream=stream)
         plan = _plan_of(group, target, replace(wanted, epilogue=addition.epilogue), alpha, addition, inputs)
     ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
     return plan._compute(group, out, target, stream, ports, is_kept=False)
 
 
 def _as_batch(group: Group, target: Part | None, bias: Any) -> tuple[Any, Any, Any, Any] | None:
-    """Return A, B, C and the bias of stacks, which are a batch, since kernels of all layouts compute that; None of other groups.
+    """Return A, B, C and the bias of stacks, which are a batch: kernels of all layouts compute that. None of others.
 
     None as well where `matmul` would refuse it: the reasons name tensors as they are named here.
     """
@@ -181,8 +178,8 @@ def _plan_of(
     of_d: Any = group.form_of_new(wanted.output(group.elements()[0]), columns_of(wanted.epilogue))
     if target is not None:
         of_d = element_of_all(target), _forms(target, group.used)
-    key = (group.elements(), group.forms(), of_added, of_d, device_of_group(group), wanted, alpha, addition.beta)
-    key = (*key, tuple(inputs))
+    of_operands = group.elements(), group.forms(), of_added, of_d, device_of_group(group)
+    key = (of_operands, wanted, alpha, addition.beta, tuple(inputs))
     # What is no tensor with elements is a scalar, which a plan keeps.
     with_scalars = any(not isinstance(value, list | tuple) and not shape_of(value) for value in inputs.values())
 

@@ -212,8 +212,8 @@ def remedy_of(kind: GemmKind) -> str:
         )
     if kind.C.layout is not kind.D.layout:
         return ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both"
-    if kind.is_full_f32 and kind.epilogue.is_tree:
-        return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+    if kind.is_full_f32 and kind.epilogue.is_tree and not kind.epilogue.takes_simt:
+        return ". Trees of visitors of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if kind.A.type.short == "s8" and not kind.A.is_row_major and kind.B.is_row_major:
         return (
             ". Elements of K must be adjacent in A or B of int8: A by rows, or B by columns, as w.T of weights by rows"
