@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pycutlass.errors import ArgumentError
+from pycutlass.plan.allocation import allocated
 from pycutlass.tensor import TensorView
 from pycutlass.tensor.device_array import DeviceArray
 from pycutlass.types import ELEMENTS
@@ -103,15 +104,10 @@ def as_strided(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...],
 
 def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> Any:
     """Return a packed copy of a tensor, repeated to `shape`."""
-    if view.library == "torch":
-        return tensor.expand(shape).contiguous()
-    if view.library == "cupy":
-        import cupy
-
-        return cupy.ascontiguousarray(cupy.broadcast_to(tensor, shape))
-    if view.device is None and view.library in ("numpy", "dlpack"):
-        array = view.owner[0] if view.library == "dlpack" else tensor
-        return np.array(np.broadcast_to(array, shape), order="C")
+    if view.library in ("torch", "cupy", "numpy") or view.device is None:
+        made = new_tensor(tensor, view, shape, str(view.dtype_name))
+        made[...] = view.owner[0] if view.library == "dlpack" else tensor
+        return made
     raise ArgumentError(
         f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass "
         f"torch.from_dlpack({name})"
@@ -131,7 +127,7 @@ def maker_of(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: st
         return None
     import torch
 
-    return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype_name), device=like.device)
+    return functools.partial(allocated, torch.empty, shape, getattr(torch, dtype_name), device=like.device)
 
 
 def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Any:
@@ -139,14 +135,14 @@ def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: 
     if view.library == "torch":
         import torch
 
-        return torch.empty(shape, dtype=getattr(torch, dtype_name), device=like.device)
+        return allocated(torch.empty, shape, getattr(torch, dtype_name), device=like.device)
     if view.library == "cupy":
         import cupy
 
         with cupy.cuda.Device(view.device):
-            return cupy.empty(shape, dtype_name)
+            return allocated(cupy.empty, shape, dtype_name)
     if view.library in ("numpy", "dlpack") and view.device is None:
-        return np.empty(shape, next(row.dtype for row in ELEMENTS if row.dtype_name == dtype_name))
+        return allocated(np.empty, shape, next(row.dtype for row in ELEMENTS if row.dtype_name == dtype_name))
     raise ArgumentError(
         f"a result cannot be made in a library that is known by {view.library} alone: pass out=, a tensor of shape "
         f"{shape} of {dtype_name}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pycutlass.errors import ArgumentError
@@ -11,9 +13,13 @@ from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, columns_of, kind_of
+from pycutlass.plan.options import check_gradients
 from pycutlass.plan.readings import device_of
+from pycutlass.spec import view_of
 
-__all__ = ["about_added", "addition_to", "device_of_group", "kind_of_group"]
+__all__ = ["about_added", "addition_to", "check_gradients_of_group", "device_of_group", "kind_of_group"]
+
+_NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def addition_to(group: Group, target: Part | None, epilogue: Any, beta: Any) -> Addition:
@@ -62,6 +68,18 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
             wanted = replace(wanted, out_dtype=element.tag)
         of_d = form_of_all(target, element.bits, group.used)
     return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
+
+
+def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[str, Any] = _NO_PORTS) -> None:
+    """Refuse tensors whose gradients would be lost, as `check_gradients` does: the first of each operand is named."""
+    parts = [part for part in (group.A, group.B, group.C, group.bias, target) if part is not None]
+    asking = [found for part in parts for found in part.requiring_grad()[:1]]
+    for name, given in ports.items():
+        is_list = isinstance(given, list | tuple)
+        tensors = {f"{name}[{number}]": each for number, each in enumerate(given)} if is_list else {name: given}
+        views = {label: view_of(label, each) for label, each in tensors.items()}
+        asking += [(label, view) for label, view in views.items() if view.requires_grad][:1]
+    check_gradients(dict(asking), "product")
 
 
 def device_of_group(group: Group) -> int | None:

@@ -22,7 +22,13 @@ from pycutlass.plan.device_groups import DeviceGroup
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_choices import GroupChoices
-from pycutlass.plan.group_kinds import about_added, addition_to, device_of_group, kind_of_group
+from pycutlass.plan.group_kinds import (
+    about_added,
+    addition_to,
+    check_gradients_of_group,
+    device_of_group,
+    kind_of_group,
+)
 from pycutlass.plan.group_launches import Problems
 from pycutlass.plan.group_parts import Part
 from pycutlass.plan.group_results import check_fits, new_results
@@ -316,6 +322,7 @@ class GroupedGemm(TunablePlan):
         self, group: Group, out: Any, target: Part | None, stream: Any, ports: Mapping[str, Any], is_kept: bool
     ) -> Any:
         """Compute all D and return them; what a later run may use is kept where that is asked for."""
+        check_gradients_of_group(group, target, ports)
         ports = self._checked_inputs(group, ports)
         check_fits(self.kind, group, target)
         if (here := device_of_group(group)) != self._device:

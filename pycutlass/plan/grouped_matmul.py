@@ -12,14 +12,14 @@ from pycutlass.integers import shape_of
 from pycutlass.plan.added import Addition
 from pycutlass.plan.forms import Form
 from pycutlass.plan.group import Group
-from pycutlass.plan.group_kinds import addition_to, device_of_group
+from pycutlass.plan.group_kinds import addition_to, check_gradients_of_group, device_of_group
 from pycutlass.plan.group_parts import Part, Stacked, element_of_all
 from pycutlass.plan.group_results import result_of_nothing
 from pycutlass.plan.grouped_gemm import GroupedGemm
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.offsets import Offsets
-from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan
+from pycutlass.plan.options import KeptPlans, check_with_plan
 from pycutlass.plan.readings import named_inputs
 from pycutlass.plan.shortcut import precision_of
 
@@ -126,7 +126,7 @@ def grouped_matmul(
     columns = columns_of(epilogue if plan is None else plan.kind.epilogue)
     target = None if out is None else group.result(out, columns)
     parts = [part for part in (group.A, group.B, group.C, group.bias, target) if part is not None]
-    check_gradients(dict(asking for part in parts for asking in part.requiring_grad()[:1]), "product")
+    check_gradients_of_group(group, target)
     first = next((part.like[0] for part in parts if part.views), None)
     wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(first) if precision is None else precision)
     if plan is None and not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind

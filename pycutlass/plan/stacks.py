@@ -31,6 +31,8 @@ class Product:
         Of one matrix of D.
     batch : tuple of int
         Axes of the batch, () where there is none.
+    allows_copies : bool
+        Whether tensors that no kernel takes are copied.
     is_folded : bool
         Whether the batch is rows of a single matrix: where B is shared, that is the faster product.
     key : tuple
@@ -38,7 +40,7 @@ class Product:
     """
 
     def __init__(self, tensors: Mapping[str, Any], views: Mapping[str, TensorView], allow_copy: bool) -> None:
-        self._allow_copy, self._views = allow_copy, views
+        self.allows_copies, self._views = allow_copy, views
         a, b = _shape("a", views["a"]), _shape("b", views["b"])
         a, b = ((1, *a) if len(a) == 1 else a), ((*b, 1) if len(b) == 1 else b)
         if a[-1] != b[-2]:
@@ -128,7 +130,7 @@ class Product:
             if form_of(looked, 8) is None:
                 taken = None
         if taken is None:
-            if not self._allow_copy:
+            if not self.allows_copies:
                 raise ArgumentError(
                     f"{name} of shape {view.shape} with strides {view.strides} would have to be copied to be "
                     f"{'a matrix' if not batch else f'a batch of {batch}'} that kernels take: {_REMEDY}"
@@ -156,7 +158,7 @@ class Product:
         if len(shape) == 1 and not self.is_vector[1] and (not self.is_vector[0] or shape != self.shape):
             if shape != (self.columns,):
                 raise ArgumentError(f"a bias has one number for each of {self.columns} columns, got shape {shape}")
-            return packed_vector("c", c, view, self._allow_copy)
+            return packed_vector("c", c, view, self.allows_copies)
         if shape != self.shape:
             raise ArgumentError(f"c must have the shape of the product, {self.shape}, or be a bias; got {shape}")
         if any(self.is_vector):

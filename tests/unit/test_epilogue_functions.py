@@ -292,9 +292,10 @@ def test_descriptions_that_take_none_say_so() -> None:
     with pytest.raises(DescriptionError, match=r"a C of cutlass\.ColumnMajor, in place of RowMajor"):
         GemmOperationUniversal(**described | tree | by_columns)
     GemmOperationUniversal(**described | {"swizzling_functor": cutlass.ThreadblockSwizzleStreamK})
-    simt = parts("f32_simt") | {"epilogue_functor": biased(cutlass.float32, 1)}
+    simt = parts("f32_simt")
     with pytest.raises(DescriptionError, match=r"Simt kernels, in place of OpClass\.TensorOp"):
-        GemmOperationUniversal(**simt)
+        GemmOperationUniversal(**simt | {"epilogue_functor": ExtraEpilogue(cutlass.float32, cutlass.float32, 1)})
+    assert "GemmVisitor" in GemmOperationUniversal(**simt | {"epilogue_functor": biased(cutlass.float32, 1)}).body()
 
 
 def test_hopper_kernels_write_rows_of_wide_types() -> None:

@@ -213,14 +213,6 @@ def test_a_plan_has_its_own_options() -> None:
         pycutlass.matmul(A, B, C, beta=2, plan=adding)
 
 
-def test_pairs_of_columns_make_new_results() -> None:
-    a, b = np.ones((8, 16), np.float16), np.ones((16, 32), np.float16)
-    swiglu = pycutlass.epilogue.fusions.swiglu
-    assert pycutlass.matmul(a, b, epilogue=swiglu).shape == (8, 16)
-    with pytest.raises(ArgumentError, match=r"use pycutlass\.Gemm"):
-        pycutlass.matmul(a, b, epilogue=swiglu, out=np.empty((8, 16), np.float16))
-
-
 def test_what_is_considered_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     """Descriptions that nobody asked for are tried, some of which would be slow."""
     a, b = np.ones((64, 60), np.float16), np.ones((60, 64), np.float16)
