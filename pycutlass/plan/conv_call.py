@@ -9,6 +9,7 @@ from pycutlass import _core
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
+from pycutlass.plan.added import told_apart
 from pycutlass.plan.conv2d import Conv2d, check_bias_of
 from pycutlass.plan.conv_options import geometry_in
 from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, problem_of
@@ -63,7 +64,7 @@ class Call:
         self._said, self._names = options, tuple(operands)
         given = {**operands, "c": c, "bias": bias, "out": options["out"]}
         views = {name: wrap(name, tensor) for name, tensor in given.items() if tensor is not None or name in operands}
-        if bias is None and len(getattr(views.get("c"), "shape", None) or ()) == 1:
+        if told_apart(views.get("c"), views.get("bias"))[0] is None and c is not None:  # a vector
             given["c"], given["bias"], views["bias"] = None, c, views.pop("c")
         check_gradients(views, "convolution")
         (name_a, a), (name_b, _) = operands.items()

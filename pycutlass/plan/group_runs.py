@@ -139,7 +139,8 @@ def _are_followed(*operands: Any) -> bool:
     is_enabled = imported("torch", "is_grad_enabled")
     if not callable(is_enabled) or not is_enabled():
         return False
-    return any(attribute(each, "requires_grad") is True for given in operands for each in given or ())
+    lists = [given for given in operands if isinstance(given, list | tuple)]
+    return any(attribute(each, "requires_grad") is True for given in lists for each in given)
 
 
 @dataclass(frozen=True)

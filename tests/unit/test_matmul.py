@@ -284,8 +284,9 @@ def test_a_kind_without_kernels_says_what_to_change() -> None:
     with pytest.raises(ArgumentError, match="C and D lie otherwise"):
         pycutlass.matmul(a, b, np.ones((100, 100), np.float32).T, beta=1)
     with pytest.raises(ArgumentError, match="precision='3xtf32'"):
-        pycutlass.matmul(a, b, epilogue=times)
-    np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision="3xtf32"), 8)
+        pycutlass.matmul(a, b, epilogue=pycutlass.epilogue.fusions.swiglu)
+    for precision in (None, "3xtf32"):
+        np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision=precision), 8)
 
 
 def test_a_stack_of_torch_permits_copies_of_what_it_is_multiplied_with() -> None:
