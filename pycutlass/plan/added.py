@@ -149,8 +149,13 @@ def told_apart(c: TensorView | None, bias: TensorView | None) -> tuple[TensorVie
 
 
 def check_bias(bias: TensorView, columns: int, begin: str = "", line: str = "column") -> None:
-    """Raise ArgumentError unless this is a vector of one number for each column, which `line` calls otherwise."""
+    """Raise ArgumentError unless this is a contiguous vector of one number for each column, or `line`."""
     if bias.shape is None or len(bias.shape) != 1:
         raise ArgumentError(f"{begin}bias must be a vector of one number for each {line}, got shape {bias.shape}")
     if bias.shape != (columns,):
         raise ArgumentError(f"{begin}a bias has one number for each of {columns} {line}s, got shape {bias.shape}")
+    if columns > 1 and bias.strides != (1,):
+        raise ArgumentError(
+            f"{begin}a bias must be contiguous, and this one has strides {bias.strides}: pass a contiguous copy, or "
+            f"allow_copy=True to the function that makes the plan"
+        )

@@ -15,7 +15,18 @@ from pycutlass.tensor import TensorView
 from pycutlass.tensor.device_array import DeviceArray
 from pycutlass.types import ELEMENTS
 
-__all__ = ["Columns", "Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "packed_vector", "stacked"]
+__all__ = [
+    "Columns",
+    "Form",
+    "as_strided",
+    "copied",
+    "form_of",
+    "lies",
+    "maker_of",
+    "new_tensor",
+    "packed_vector",
+    "stacked",
+]
 
 _ACCESS = 16  # bytes of the widest access of a kernel
 #: Returns how many columns D has, of those that the product has.
@@ -65,6 +76,12 @@ def form_of(view: TensorView, bits: int, by_rows_if_either: bool | None = None) 
     return Form(by_rows, alignment)
 
 
+def lies(view: TensorView, by_rows: bool) -> bool:
+    """Return whether the elements of rows of a matrix are adjacent, or those of columns; of vectors both may be."""
+    found = form_of(view, 8, by_rows)
+    return found is not None and found.is_row_major is by_rows
+
+
 def stacked(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
     """Return how many matrices several axes of a batch are, and the step between them; None where there is no one step.
 
@@ -102,10 +119,12 @@ def as_strided(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...],
     )
 
 
-def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> Any:
-    """Return a packed copy of a tensor, repeated to `shape`."""
+def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...], by_rows: bool = True) -> Any:
+    """Return a packed copy of a tensor, repeated to `shape`, whose last axis is adjacent, or the one before it."""
     if view.library in ("torch", "cupy", "numpy") or view.device is None:
-        made = new_tensor(tensor, view, shape, str(view.dtype_name))
+        order = shape if by_rows else (*shape[:-2], shape[-1], shape[-2])
+        made = new_tensor(tensor, view, order, str(view.dtype_name))
+        made = made if by_rows else made.swapaxes(-1, -2)
         made[...] = view.owner[0] if view.library == "dlpack" else tensor
         return made
     raise ArgumentError(

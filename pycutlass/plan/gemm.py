@@ -15,7 +15,7 @@ from pycutlass.plan.base import Plan
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
-from pycutlass.plan.forms import maker_of, new_tensor
+from pycutlass.plan.forms import lies, maker_of, new_tensor
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, is_gated, kind_of
@@ -112,9 +112,7 @@ class Gemm(Plan[Candidate, _Size]):
         views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
         of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
         if out is not None:
-            # A bias has one number for each column: it is read along rows, of which a single column is made as well.
-            has_bias = bias is not None or (c is not None and len(views["c"].shape or ()) == 1)
-            of_d = checked_form("out", views["out"], of_out, True if has_bias or is_gated(epilogue) else None)
+            of_d = checked_form("out", views["out"], of_out, _by_rows_if_either(views, epilogue))
             if is_gated(epilogue) and not of_d.is_row_major:
                 raise ArgumentError(
                     f"the epilogue {shown(epilogue)} combines pairs of columns, which threads have side by side where "
@@ -214,6 +212,17 @@ class Gemm(Plan[Candidate, _Size]):
     def __repr__(self) -> str:
         m, n, k = self._size
         return f"<Gemm of {m}x{n}x{k} (M x N x K), {batches(self._batch)}, on {place(self._device)}>"
+
+
+def _by_rows_if_either(views: Mapping[str, TensorView], epilogue: Any) -> bool | None:
+    """Return how a D of a single row or column is taken, which lies either way; None where nothing asks for one.
+
+    A bias, and pairs of columns, are read along rows. A C is read as D is written.
+    """
+    c = views.get("c")
+    if "bias" in views or is_gated(epilogue) or (c is not None and len(c.shape or ()) == 1):
+        return True
+    return None if c is None or c.shape is None else lies(c, True)
 
 
 def _restored(

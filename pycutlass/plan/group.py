@@ -146,17 +146,17 @@ class Group:
         return Form(True, math.gcd(128 // out.bits, *lines))
 
     def copy_what_must_be(self, target: Part | None) -> None:
-        """Take copies, by rows, of operands that no kernel takes: of a C that lies otherwise than D as well."""
+        """Take copies of operands that no kernel takes, by rows, and of a C that lies otherwise than D, as D lies."""
         of_a, of_b = self.elements()
         self.A, self.B = _taken(self.A, of_a.bits, self.summed), _taken(self.B, of_b.bits, self.summed)
         if self.bias is not None and self.bias.form(bits := element_of_all(self.bias).bits, self.used, True) is None:
             self.bias = self.bias.packed(bits)
         by_rows = target is None or target.form(element_of_all(target).bits, self.used, True) is not None
-        if self.C is None or not (by_rows or isinstance(self.C, Vectors)):
+        if self.C is None:
             return
-        bits = element_of_all(self.C).bits
-        if self.C.form(bits, self.used, True) is None:
-            self.C = self.C.packed(bits)
+        bits, by_rows = element_of_all(self.C).bits, by_rows or isinstance(self.C, Vectors)
+        if self.C.form(bits, self.used, by_rows) is None:
+            self.C = self.C.packed(bits, by_rows)
 
     @property
     def has_matrices(self) -> bool:

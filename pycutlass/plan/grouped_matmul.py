@@ -136,10 +136,11 @@ def grouped_matmul(
     if plan is None:
         addition = addition_to(group, target, epilogue, beta)
         if not inputs and (batch := _as_batch(group, target, bias)) is not None:
+            a, b, c, vector = batch
             scalars = {"alpha": alpha, "beta": addition.beta, "precision": wanted.precision}
             types = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
-            a, b, c, vector = batch
-            return matmul(a, b, c, bias=vector, epilogue=epilogue, **scalars, **types, out=out, stream=stream)
+            further = {"bias": vector, "epilogue": epilogue, "out": out, "allow_copy": allow_copy, "stream": stream}
+            return matmul(a, b, c, **scalars, **types, **further)
         plan = _plan_of(group, target, replace(wanted, epilogue=addition.epilogue), alpha, addition, inputs)
     ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
     return plan._compute(group, out, target, stream, ports, is_kept=False)

@@ -155,6 +155,7 @@ def matmul(
         epilogue_inputs = {**(epilogue_inputs or {}), **ports}
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
     made = Result(product, out, views.get("out"), allow_copy, columns)
+    product.lay_c_like(made.given)
     if plan is None:
         plan = _plan_of(product, made, options, epilogue_inputs, bias)
     target = made.target(plan.kind)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.forms import Columns, as_strided, copied, form_of, new_tensor, packed_vector, stacked
+from pycutlass.plan.forms import Columns, as_strided, copied, form_of, lies, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
@@ -35,8 +35,6 @@ class Product:
         Whether tensors that no kernel takes are copied.
     is_folded : bool
         Whether the batch is rows of a single matrix: where B is shared, that is the faster product.
-    key : tuple
-        What a plan depends on.
     """
 
     def __init__(self, tensors: Mapping[str, Any], views: Mapping[str, TensorView], allow_copy: bool) -> None:
@@ -71,12 +69,26 @@ class Product:
             self._share(a, b)
         self.c = None if c is None else self._source(c)
         self.like, self.like_view = tensors["a"], views["a"]
-        self.key = tuple(self._seen(name, each) for name, each in (("a", self.a), ("b", self.b), ("c", self.c)))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        return tuple(self._seen(name, each) for name, each in (("a", self.a), ("b", self.b), ("c", self.c)))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the product."""
         return self.with_columns(self.columns)
+
+    def lay_c_like(self, out: Any) -> None:
+        """Copy a C that lies otherwise than D, which no kernel takes, where that is allowed; a new D lies by rows."""
+        if self.c is None or self.is_empty or not self.allows_copies or len(wrap("c", self.c).shape or ()) == 1:
+            return
+        view = wrap("c", self.c)
+        d = None if out is None else wrap("out", out)
+        ways = [by_rows for by_rows in (True, False) if (by_rows if d is None else lies(d, by_rows))]
+        if ways and not any(lies(view, by_rows) for by_rows in ways):
+            self.c = copied("c", self.c, view, view.shape or (), ways[0])
 
     def with_columns(self, count: int) -> tuple[int, ...]:
         """Return the shape of a result with so many columns."""
