@@ -36,6 +36,7 @@ from pycutlass.tensor import TensorView
 
 __all__ = ["Gemm"]
 
+_BYTE = 8  # bits
 _Size = tuple[int, int, int]
 
 
@@ -102,7 +103,9 @@ class Gemm(Plan[Candidate, _Size]):
         views = {"a": view_of("a", a), "b": view_of("b", b)}
         size, batch = size_of(views["a"], views["b"])
         types = element_of("a", views["a"]), element_of("b", views["b"])
-        of_a, of_b = checked_form("a", views["a"], types[0]), checked_form("b", views["b"], types[1])
+        # A vector lies either way: of 8 bits, most kernels take elements of K that are adjacent.
+        either = (True, False) if types[0].bits == _BYTE else (None, None)
+        of_a, of_b = (checked_form(*each) for each in zip("ab", (views["a"], views["b"]), types, either, strict=True))
         wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
         if out is not None:
             views["out"] = view_of("out", out)

@@ -37,11 +37,6 @@ __all__ = [
 ]
 
 _PAIR = 2  # columns
-#: What to do about pairs of columns where kernels have single ones.
-_OF_PAIRS = {
-    "f32": "pass precision='3xtf32' or 'tf32', whose kernels store pairs",
-    "f64": "convert the operands to float32, and pass precision='3xtf32'",
-}
 _PRECISIONS = ("float32", "tf32", "3xtf32")
 
 
@@ -106,13 +101,15 @@ def kind_of(
     out = wanted.output(a)
     accumulator = accumulator_of(a, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
-    if is_gated(wanted.epilogue) and loads_singly(a, element_a, math):
-        raise ArgumentError(
-            f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, and kernels of {a.dtype_name} store "
-            f"single elements: {_OF_PAIRS[a.short]}"
-        )
     if loads_singly(a, element_a, math):
-        of_a, of_b, of_d = (replace(each, alignment=1) for each in (of_a, of_b, of_d))
+        of_a, of_b = replace(of_a, alignment=1), replace(of_b, alignment=1)
+        if not is_gated(wanted.epilogue):
+            of_d = replace(of_d, alignment=1)
+        elif a.short == "f32":  # of f64, tensor cores store pairs
+            raise ArgumentError(
+                f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, and kernels of float32 store single "
+                f"elements: pass precision='3xtf32' or 'tf32', whose kernels store pairs"
+            )
     D = _description(out, of_d)
     C = D if of_c is None else _description(out, of_c)
     epilogue, written = epilogue_of(wanted.epilogue, out, min(C.alignment, D.alignment), accumulator)
@@ -122,7 +119,7 @@ def kind_of(
 
 
 def loads_singly(a: Element, multiplied_as: Any, math: MathOperation) -> bool:
-    """Return whether kernels load and store single elements, whatever the alignment is.
+    """Return whether kernels load single elements, whatever the alignment is, and store such where they need no pairs.
 
     CUDA cores do, and tensor cores of f64.
     """
