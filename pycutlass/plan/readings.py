@@ -139,10 +139,10 @@ def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
     if getattr(epilogue, "reads_source", None) is not None or hasattr(epilogue, "graph"):  # which says so itself
         if not is_given:
             return f"{name} is missing, and the epilogue {shown(epilogue)} reads it: give {name}"
-        return (
-            f"{name} is given, and the epilogue {shown(epilogue)} does not read it: give it a parameter of Source, or "
-            f"leave {name} out"
-        )
+        how = "give it a parameter of Source"
+        if name == "bias":
+            how = "give it a parameter of Row, and pass bias in epilogue_inputs"
+        return f"{name} is given, and the epilogue {shown(epilogue)} does not read it: {how}, or leave {name} out"
     if not is_given:
         return f"{name} is missing, and would be read: beta is {shown(beta)}. Give {name}, or leave out beta"
     return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"

@@ -222,7 +222,9 @@ class Result:
         full, strides = product.inserted(view.shape, view.strides or (), self._columns)
         found = self._taken(full, strides)
         looked = None if found is None else TensorView(view.pointer, view.dtype_name, *found, None, view.library, None)
-        if looked is None or form_of(looked, 8) is None:
+        # Pairs of columns are written where they lie side by side.
+        is_turned = columns_of_d(2) < 2 and looked is not None and not lies(looked, True)
+        if looked is None or form_of(looked, 8) is None or (is_turned and allow_copy):
             if not allow_copy or view.library not in ("torch", "numpy", "cupy"):
                 raise ArgumentError(
                     f"out of shape {view.shape} with strides {view.strides} is none that a kernel writes: {_REMEDY}"
