@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pycutlass.calls import public, shown
+from pycutlass.calls import public
 from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationUniversal
 from pycutlass.plan import picture
@@ -116,11 +116,6 @@ class Gemm(Plan[Candidate, _Size]):
         of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
         if out is not None:
             of_d = checked_form("out", views["out"], of_out, _by_rows_if_either(views, epilogue))
-            if is_gated(epilogue) and not of_d.is_row_major:
-                raise ArgumentError(
-                    f"the epilogue {shown(epilogue)} combines pairs of columns, which threads have side by side where "
-                    f"rows are adjacent, and those of out are not: pass an out whose rows are adjacent"
-                )
         addition = Addition.of(views, size, batch, of_d, epilogue, beta)
         self._added = addition.added
         wanted = replace(wanted, epilogue=addition.epilogue)

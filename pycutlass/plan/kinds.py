@@ -98,6 +98,11 @@ def kind_of(
     check_types(a, b, names)
     check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
+    if is_gated(wanted.epilogue) and not of_d.is_row_major:
+        raise ArgumentError(
+            f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, which threads have side by side where "
+            f"elements of rows are adjacent, and those of out are not: pass an out whose rows are adjacent"
+        )
     out = wanted.output(a)
     accumulator = accumulator_of(a, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
