@@ -1,4 +1,4 @@
-"""Epilogue functions on a GPU: every element of every output, batches, device scalars, graphs and updates."""
+"""Epilogue functions on a GPU: every element of every output, layouts, types, batches and alignments."""
 
 from typing import Any
 
