@@ -14,7 +14,7 @@ from pycutlass.plan.conv2d import Conv2d, check_bias_of
 from pycutlass.plan.conv_options import geometry_in
 from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, problem_of
 from pycutlass.plan.forms import packed_vector
-from pycutlass.plan.kinds import Wanted, check_epilogue, check_types
+from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, has_scalars
 from pycutlass.plan.pixels import (
@@ -103,7 +103,7 @@ class Call:
             operands = {name: (self._taken[name], self._views[name]) for name in self._names}
             problem = problem_of(self._direction, operands, self._result_size, self._geometry)
             extent = extents_of(self._direction, problem)[2]
-            if self._inputs is None and _is_product(problem):
+            if self._inputs is None and _is_product(problem) and not is_gated(self._said["epilogue"]):
                 return self._written(self._multiplied(extent, stream))
             plan = self._plan(problem)
         inputs = {} if self._inputs is None else self._inputs

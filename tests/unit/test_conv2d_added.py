@@ -12,6 +12,7 @@ import pytest
 import pycutlass
 from pycutlass import cutlass
 from pycutlass.epilogue import Column, Row, Tensor
+from pycutlass.epilogue.fusions import swiglu
 from pycutlass.errors import ArgumentError, PyCutlassError
 
 torch = pytest.importorskip("torch")
@@ -148,7 +149,7 @@ def test_functions_have_the_channels_of_their_group(kind: str) -> None:
 
 
 P, W = Problem(FPROP, np.float32), Problem(WGRAD, np.float32)
-STRIDED = Problem(DGRAD, np.float16, stride=2)
+STRIDED, SINGLE = Problem(DGRAD, np.float16, stride=2), Problem(FPROP, np.float16, taps=1)
 BOTH = P.plan(P.c, beta=1, bias=P.bias)
 REFUSED: list[tuple[str, Any]] = [
     ("c is given and beta is 0", lambda: P.call(P.c, bias=P.bias)),
@@ -164,6 +165,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("reads c, and none is given", lambda: BOTH.run(P.a, P.b, bias=P.bias)),
     ("made without c", lambda: P.plan(bias=P.bias).run(P.a, P.b, P.c, bias=P.bias)),
     ("bias", lambda: BOTH.run(P.a, P.b, P.c, bias=P.bias[:3])),
+    ("kernels of convolutions write all channels", lambda: P.call(epilogue=swiglu, precision="tf32")),
+    ("kernels of convolutions write all channels", lambda: SINGLE.call(epilogue=swiglu)),
 ]
 
 
