@@ -15,6 +15,7 @@
     ├── CacheError (RuntimeError)            the kernel cache, or a database of trials, cannot be used
     ├── DeviceError (RuntimeError)           no driver, no GPU, or a GPU that cannot run the kernel
     │   └── DriverError                      a CUDA driver call failed
+    ├── AllocationError (MemoryError)        a library, or the host, lacks the memory for a result or a copy
     └── PoolError (MemoryError)              the memory pool cannot hold what was asked for
 
 A message states the rule, both values, both names and the remedy. What a program may want to act on is kept in
@@ -29,6 +30,7 @@ from typing import Any as _Any
 
 __all__ = [
     "AlignmentError",
+    "AllocationError",
     "ArgumentError",
     "ArgumentTypeError",
     "BuildReportError",
@@ -154,6 +156,10 @@ class DriverError(DeviceError):
         self.call = call
         self.code = code
         super().__init__(f"{call} failed with CUresult {code}: {meaning}")
+
+
+class AllocationError(PyCutlassError, MemoryError):
+    """NumPy, torch or CuPy lacks the memory for a result or a copy, or the host that for what it computes."""
 
 
 class PoolError(PyCutlassError, MemoryError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, SupportsIndex, TypeVar
 
 from pycutlass import _core, device
-from pycutlass.calls import mistaken, no_attribute, no_such_field, public, suggestion, unknown_keywords
-from pycutlass.epilogue import Epilogue, EpilogueScalars, VisitorArguments
+from pycutlass.arguments.given import ELSEWHERE, check_beta, refuse_unknown
+from pycutlass.calls import no_attribute, no_such_field, public, suggestion
+from pycutlass.epilogue import EpilogueScalars, VisitorArguments
 from pycutlass.epilogue.scalars import check_scalars
 from pycutlass.errors import ArgumentError, ArgumentTypeError
-from pycutlass.integers import items_of
 from pycutlass.launch import (
     USUAL,
     DeviceLaunch,
@@ -33,17 +32,12 @@ from pycutlass.operands import MisalignedError, OtherLayoutError, OtherTypeError
 from pycutlass.operands.epilogue import given_ports
 from pycutlass.operands.reordered import UNCHANGED, Reordering
 from pycutlass.operation import Operation
-from pycutlass.operation.base import ARGUMENTS_OF
 from pycutlass.operation.narrower import explained
 
 __all__ = [
     "SLOTS",
     "Arguments",
     "LaunchConfig",
-    "check_operation",
-    "check_source",
-    "kept",
-    "refuse_unknown",
 ]
 
 _Operation = TypeVar("_Operation", bound=Operation)
@@ -94,10 +88,7 @@ class Arguments(ABC):
     _SOURCE: ClassVar[str] = "C"
     _SIZE: ClassVar[str] = "problem_size"
     #: Keywords that belong to another call.
-    _ELSEWHERE: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("alpha", "beta"), "Scalars are given as output_op=operation.epilogue_type(alpha, beta)."),
-        "stream": "A stream is given to operation.run(arguments, stream).",
-    }
+    _ELSEWHERE: ClassVar[Mapping[str, str]] = ELSEWHERE
     #: What `repr` shows of them.
     _SHOWN: ClassVar[tuple[str, ...]] = ("problem_size",)
     #: How B comes to the order in which interleaved kernels read it.
@@ -172,35 +163,8 @@ class Arguments(ABC):
         present: Mapping[str, Any] = self.__dict__.get("_given", {})
         source = given.get("C", present.get("C"))
         if source is not None:
-            self._check_beta(source, output_op)
-
-    def _check_beta(self, source: Any, output_op: EpilogueScalars | None) -> None:
-        """Refuse a C that would not be read merely because nobody has said what beta is."""
-        functor = self.operation.epilogue_functor
-        if functor.reads_source is not None:
-            if not functor.reads_source:
-                names = ", ".join(f"{port.name!r}: ..." for port in functor.inputs)
-                named = f". What it reads is given by name: epilogue={{{names}}}" if names else ""
-                raise ArgumentError(
-                    f"{self._SOURCE} is given, and the epilogue {functor!r} does not read it: pass "
-                    f"{self._SOURCE}=None, or give the function a parameter of Source{named}"
-                )
-            return
-        present: EpilogueScalars | None = self.__dict__.get("output_op")
-        scalars = present if output_op is None else output_op
-        if scalars is not None and not (isinstance(scalars, EpilogueScalars) and scalars.drops_source):
-            return
-        alpha: Any = 1.0 if scalars is None else scalars.values[0] if scalars.alpha_is_known else "alpha"
-        how = "without output_op" if output_op is None else f"with output_op=operation.epilogue_type({alpha})"
-        without = f"{self._SOURCE}=None" if present is None else f"leave {self._SOURCE} out"
-        if output_op is not None:
-            without += f"; epilogue_type({alpha}, 0.0) says that it is not to be read"
-        added = f"output_op=operation.epilogue_type({alpha}, 1.0) to add it, or "
-        if type(source) is int and source == 0:  # the address of nothing
-            added = ""
-        raise ArgumentError(
-            f"{self._SOURCE} is given {how}, and beta is 0 then: it would not be read. Pass {added}{without}."
-        )
+            scalars: EpilogueScalars | None = self.__dict__.get("output_op")
+            check_beta(self._SOURCE, source, self.operation.epilogue_functor, scalars, output_op)
 
     def _of_tree(
         self, output_op: VisitorArguments, C: Any, D: Any, epilogue: Mapping[str, Any] | None
@@ -408,48 +372,3 @@ class Arguments(ABC):
 _core.set_arguments_type(Arguments)
 #: What sets an attribute of arguments that C++ has checked, past the check of each that is set.
 SLOTS = tuple(vars(Arguments)[name].__set__ for name in ("operation", "_run", "_try_exchange"))
-
-
-def kept(tensors: Any) -> Any:
-    """Return a list as a tuple, which its owner cannot change behind our back; anything else as it is."""
-    return items_of(tensors, sys.maxsize - 1) if isinstance(tensors, list) else tensors
-
-
-def check_source(source: Any, functor: Epilogue | None = None) -> None:
-    """Raise ArgumentError where the C that the scalars, or an epilogue function, need is missing."""
-    if source is None and functor is not None and functor.reads_source:
-        raise ArgumentError(f"C is None, and the epilogue {functor!r} reads it: give C")
-    if source is None:
-        raise ArgumentError("C is None, and beta is not 0: give C, or output_op=operation.epilogue_type(alpha, 0)")
-
-
-#: What arguments keep from their constructor on.
-_FIXED = (
-    *("operation", "problem_size", "gemm_mode", "split_k_slices", "split_k_mode", "batch", "bias", "raster_order"),
-    *("launch_with_pdl", "reordered", "partitions", "sm_count", "launch_priority"),
-)
-
-
-def refuse_unknown(who: str, unknown: dict[str, Any], known: tuple[str, ...], further: tuple[Any, ...] = ()) -> None:
-    """Raise ArgumentTypeError for keywords that `who` does not have, and for what was `further` given without one."""
-    if further:
-        raise mistaken(who, further, {}, known, named=True)
-    if unknown:
-        fixed = {name: f"Make new arguments for another {name}." for name in _FIXED} if who == "update" else {}
-        near = {name for name in fixed if f"{name}s" in known}  # problem_size in place of problem_sizes
-        fixed = {name: hint for name, hint in fixed.items() if name not in near}
-        raise unknown_keywords(who, unknown, known, {**fixed, **Arguments._ELSEWHERE})
-
-
-def check_operation(operation: Any, kind: type[_Operation]) -> _Operation:
-    """Return the operation that arguments are made for; raise ArgumentTypeError unless it is of their kind."""
-    if isinstance(operation, kind):
-        return operation
-    if operation is None:
-        raise ArgumentTypeError(f"operation is missing: give a {kind.__name__}")
-    if isinstance(operation, type) and issubclass(operation, Operation):
-        got, hint = f"the class {operation.__name__}", ": make an operation of it first"
-    else:
-        got = type(operation).__name__
-        hint = f": its arguments are {ARGUMENTS_OF[got]}" if got in ARGUMENTS_OF else ""
-    raise ArgumentTypeError(f"operation must be a {kind.__name__}, got {got}{hint}")

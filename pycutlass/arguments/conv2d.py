@@ -11,13 +11,8 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.arguments.base import (
-    SLOTS,
-    Arguments,
-    check_operation,
-    check_source,
-    refuse_unknown,
-)
+from pycutlass.arguments.base import SLOTS, Arguments
+from pycutlass.arguments.given import check_operation, check_source, refuse_unknown
 from pycutlass.calls import member_meant, public, shown
 from pycutlass.epilogue import EpilogueScalars, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError

@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 
 from pycutlass import _core
-from pycutlass.arguments.base import (
-    SLOTS,
-    Arguments,
-    check_operation,
-    check_source,
-    kept,
-    refuse_unknown,
-)
+from pycutlass.arguments.base import SLOTS, Arguments
 from pycutlass.arguments.gemm_options import check_flag, check_raster_order, launched_kernel
+from pycutlass.arguments.given import check_operation, check_source, kept, refuse_unknown
 from pycutlass.calls import counted, public
 from pycutlass.enums import RasterOrder
 from pycutlass.epilogue import EpilogueScalars, VisitorArguments

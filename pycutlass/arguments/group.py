@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pycutlass.arguments.base import check_source
+from pycutlass.arguments.given import check_source
 from pycutlass.calls import counted, shown
 from pycutlass.epilogue import EpilogueScalars, Port
 from pycutlass.errors import ArgumentError, ArgumentTypeError

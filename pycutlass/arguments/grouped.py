@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, overload
 
 from pycutlass import device
-from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
+from pycutlass.arguments.base import Arguments
+from pycutlass.arguments.given import check_operation, refuse_unknown
 from pycutlass.arguments.group import exceeds, group_problem, listed, table_problem
 from pycutlass.calls import public
 from pycutlass.enums import SchedulerMode

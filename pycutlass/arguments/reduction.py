@@ -10,7 +10,8 @@ from typing import Any, overload
 import numpy as np
 
 from pycutlass import _core, device
-from pycutlass.arguments.base import Arguments, check_operation, refuse_unknown
+from pycutlass.arguments.base import Arguments
+from pycutlass.arguments.given import check_operation, refuse_unknown
 from pycutlass.calls import public
 from pycutlass.epilogue import Epilogue, EpilogueScalars
 from pycutlass.epilogue.fast_clamp import for_any_sums

@@ -101,6 +101,7 @@ class FunctionEpilogue(FrozenValue, Epilogue):
 
     is_tree: ClassVar[bool] = True
     takes_lists: ClassVar[bool] = True
+    takes_simt: ClassVar[bool] = True
     saturates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

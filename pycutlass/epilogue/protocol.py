@@ -203,6 +203,11 @@ class Epilogue(ABC):
         return True
 
     @property
+    def takes_simt(self) -> bool:
+        """Whether a tree goes through the tiles of CUDA cores as well as through those of tensor cores."""
+        return False
+
+    @property
     def takes_lists(self) -> bool:
         """Whether tables of addresses may say where its tensors are, as in ``Mode.Array``."""
         return not self.is_tree

@@ -211,6 +211,10 @@ class Epilogue(Protocol):
         """Whether narrow integers come out limited to their range."""
 
     @property
+    def takes_simt(self) -> bool:
+        """Whether a tree goes through the tiles of CUDA cores as well."""
+
+    @property
     def takes_lists(self) -> bool:
         """Whether tables of addresses may say where its tensors are."""
 

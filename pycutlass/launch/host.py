@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pycutlass import _core
+from pycutlass.calls import shown
+from pycutlass.errors import AllocationError
 from pycutlass.launch.problem import Problem, guards
 from pycutlass.log import say_once
 from pycutlass.operation import Operation
@@ -73,7 +75,13 @@ class HostLaunch(_WithoutGpu):
             )
         for name, each in self._guards:
             each.check(name)
-        self.problem.compute()
+        try:
+            self.problem.compute()
+        except MemoryError as error:
+            raise AllocationError(
+                f"the host lacks the memory to compute {self._operation.procedural_name()}, for which it needs several "
+                f"times that of the operands: {shown(error)}. Divide the problem, or use a GPU"
+            ) from error
         for _, each in self._guards:
             each.count_write()
         self.launched = True

@@ -40,7 +40,7 @@ def check_layouts(operation: Described) -> None:
 def check_tree(operation: Described) -> None:
     """Check that an epilogue with visitors is for the kernel, whose D must be a plain matrix of pixels by channels."""
     wrong = []
-    if not operation.tile_description.math_instruction.is_tensor_op:
+    if not operation.tile_description.math_instruction.is_tensor_op and not operation.epilogue_functor.takes_simt:
         wrong.append(f"{operation.tile_description.math_instruction.opcode_class.name} kernels")
     if operation.is_interleaved:
         wrong.append(f"a C of {operation.C.order}")
@@ -49,9 +49,10 @@ def check_tree(operation: Described) -> None:
     if operation.is_strided_dgrad:
         wrong.append("strided dgrad, which writes pixels in another order")
     if wrong:
+        cores = "" if operation.epilogue_functor.takes_simt else "OpClass.TensorOp, "
         unity = ", or StrideSupport.Unity for strides of 1" if operation.is_strided_dgrad else ""
         raise DescriptionError(
-            f"convolutions with the epilogue {operation.epilogue_functor!r} are for OpClass.TensorOp, TensorNHWC, no "
+            f"convolutions with the epilogue {operation.epilogue_functor!r} are for {cores}TensorNHWC, no "
             f"groups and no strided dgrad; got {' and '.join(wrong)}: use LinearCombination or "
             f"LinearCombinationGeneric{unity}"
         )

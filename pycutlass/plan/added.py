@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass.errors import ArgumentError
@@ -12,7 +12,7 @@ from pycutlass.plan.forms import Form
 from pycutlass.plan.readings import about_c, form_of_c, is_number, needs_source
 from pycutlass.tensor import TensorView
 
-__all__ = ["Added", "Addition", "check_bias", "source_of"]
+__all__ = ["Added", "Addition", "check_bias", "source_of", "told_apart"]
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Addition:
     epilogue, beta
         Of the kernel.
     of_c : Form or None
-        Of the C that the kernel reads.
+        Of the C that the kernel of a GEMM reads.
     """
 
     added: Added
     epilogue: Any
     beta: Any
-    of_c: Form | None
+    of_c: Form | None = None
 
     @classmethod
     def of(
@@ -84,33 +84,68 @@ class Addition:
         epilogue: Any,
         beta: Any,
     ) -> Addition:
-        """Return what is made of `views`, in which c and bias may be.
+        """Return what is made of the `views` of a GEMM, in which c and bias may be.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
             They do not fit the product, or would not be read.
         """
-        c, bias = views.get("c"), views.get("bias")
+        c, bias = told_apart(views.get("c"), views.get("bias"))
         if bias is not None:
-            check_bias(bias, size[1])
-            beta = 1 if c is None and is_number(beta, 0) else beta
-        if c is not None and c.shape is not None and len(c.shape) == 1:
-            if bias is not None:
-                raise ArgumentError("c is a vector, and so a bias, and bias is another one: add them, and give the sum")
-            check_bias(c, size[1], "c is a vector, and so a bias; ")
-            c, bias = None, c
-        takes_c, source = c is not None, bias if c is None else c
+            check_bias(bias, size[1], "" if "bias" in views else "c is a vector, and so a bias; ")
+        made = cls.decided(c is not None, bias is not None, epilogue, beta, of_d.is_row_major)
+        source = c if made.added.takes_c else bias if made.added.reads_c else None
+        return made if source is None else replace(made, of_c=form_of_c(source, size, batch, of_d))
+
+    @classmethod
+    def decided(
+        cls, has_c: bool, has_bias: bool, epilogue: Any, beta: Any, by_rows: bool = True, name: str = "c"
+    ) -> Addition:
+        """Return where a kernel has C and a bias, and its epilogue and beta.
+
+        Parameters
+        ----------
+        has_c, has_bias : bool
+            What is given.
+        epilogue, beta
+            As the caller gives them.
+        by_rows : bool
+            Whether D lies by rows, along which a bias can be read as C.
+        name : str
+            What the caller calls C.
+
+        Raises
+        ------
+        ArgumentError
+            They would not be read, or are missing; or the epilogue has no place for both.
+        """
+        if has_bias and not has_c and is_number(beta, 0):
+            beta = 1
         is_composed = isinstance(epilogue, Composed)  # of scales, to which all is added
-        if (source is not None) != needs_source(None if is_composed else epilogue, beta):
-            raise ArgumentError(about_c(source, beta))
-        if source is None or (not is_composed and (bias is None or (c is None and of_d.is_row_major))):
-            of_c = None if source is None else form_of_c(source, size, batch, of_d)
-            return cls(Added(source is not None, takes_c, "" if bias is None else "c"), epilogue, beta, of_c)
-        what = "c and bias" if takes_c else "out, whose columns are adjacent, and a bias"
-        made = composed(epilogue, what=what, reads_c=takes_c, has_bias=bias is not None)
-        of_c = None if c is None else form_of_c(c, size, batch, of_d)
-        return cls(Added(takes_c, takes_c, "" if bias is None else "port"), made, beta, of_c)
+        is_given = has_c or has_bias
+        if is_given != needs_source(None if is_composed else epilogue, beta):
+            raise ArgumentError(about_c(is_given, beta, epilogue, "bias" if has_bias and not has_c else name))
+        if not is_given or (not is_composed and not (has_bias and (has_c or not by_rows))):
+            return cls(Added(is_given, has_c, "c" if has_bias else ""), epilogue, beta)
+        what = f"{name} and bias" if has_c else "out, whose columns are adjacent, and a bias"
+        made = composed(epilogue, what=what, reads_c=has_c, has_bias=has_bias)
+        return cls(Added(has_c, has_c, "port" if has_bias else ""), made, beta)
+
+
+def told_apart(c: TensorView | None, bias: TensorView | None) -> tuple[TensorView | None, TensorView | None]:
+    """Return C and the bias that is meant: a C that is a vector is a bias.
+
+    Raises
+    ------
+    ArgumentError
+        Two biases.
+    """
+    if c is None or c.shape is None or len(c.shape) != 1:
+        return c, bias
+    if bias is not None:
+        raise ArgumentError("c is a vector, and so a bias, and bias is another one: add them, and give the sum")
+    return None, c
 
 
 def source_of(epilogue: Any, reads_c: bool, is_bias: bool) -> str | None:
@@ -124,8 +159,13 @@ def source_of(epilogue: Any, reads_c: bool, is_bias: bool) -> str | None:
 
 
 def check_bias(bias: TensorView, columns: int, begin: str = "", line: str = "column") -> None:
-    """Raise ArgumentError unless this is a vector of one number for each column, which `line` calls otherwise."""
+    """Raise ArgumentError unless this is a contiguous vector of one number for each column, or `line`."""
     if bias.shape is None or len(bias.shape) != 1:
         raise ArgumentError(f"{begin}bias must be a vector of one number for each {line}, got shape {bias.shape}")
     if bias.shape != (columns,):
         raise ArgumentError(f"{begin}a bias has one number for each of {columns} {line}s, got shape {bias.shape}")
+    if columns > 1 and bias.strides != (1,):
+        raise ArgumentError(
+            f"{begin}a bias must be contiguous, and this one has strides {bias.strides}: pass a contiguous copy, or "
+            f"allow_copy=True to the function that makes the plan"
+        )

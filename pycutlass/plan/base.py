@@ -150,7 +150,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
             a, b, c, held = self._held
             out = held if out is None else out
         c, epilogue_inputs = self._checked(a, b, c, bias, epilogue_inputs)
-        form, kept = self._launches.begin(a, b, c)
+        form, kept = self._launches.begin(a, b, c, epilogue_inputs)
         if out is None and form is not None:
             out = self._new(a, form)
         if self._launches.run_waiting((a, b, c, out), stream, epilogue_inputs):
@@ -196,7 +196,7 @@ class Plan(TunablePlan, ABC, Generic[_Kernel, _Problem]):
                     f"make another plan"
                 )
         views = {"a": view_a, "b": view_b} | ({} if c is None else {"c": wrap("c", c)})
-        check_gradients(views, "launch")
+        check_gradients(views | {name: wrap(name, each) for name, each in ports.items()}, "launch")
         if self._added.bias == "c":  # where arguments take any C
             check_bias(views["c"], self._output_shape(problem)[-1], line=self._line)
         here = device_of({"a": view_a, "b": view_b})

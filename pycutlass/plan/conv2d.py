@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from pycutlass import _core
 from pycutlass.calls import public
@@ -13,16 +13,16 @@ from pycutlass.errors import ArgumentError
 from pycutlass.operands.conv_operand import Extent
 from pycutlass.operation import Conv2dOperation
 from pycutlass.plan import picture
-from pycutlass.plan.added import Added
+from pycutlass.plan.added import Added, Addition, check_bias, told_apart
 from pycutlass.plan.base import Plan
 from pycutlass.plan.conv_candidate import Conv2dCandidate
 from pycutlass.plan.conv_checking import checked_conv
 from pycutlass.plan.conv_choices import Conv2dChoices
 from pycutlass.plan.conv_kind import Conv2dKind, conv_kind_of
 from pycutlass.plan.conv_launches import Conv2dLaunch
+from pycutlass.plan.conv_options import PlanOptions, completed, geometry_in, takes
 from pycutlass.plan.conv_pick import conv2d_ranking, conv2d_refused
 from pycutlass.plan.conv_problem import (
-    Geometry,
     channels_in_group,
     direction_of,
     extents_of,
@@ -31,15 +31,14 @@ from pycutlass.plan.conv_problem import (
 )
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kinds import Wanted, check_epilogue
-from pycutlass.plan.options import source_of
 from pycutlass.plan.pixels import aligned, check_shape, checked_step, extent_of, new_pixels
 from pycutlass.plan.predicted import Ranked
-from pycutlass.plan.readings import about_c, device_of, element_of, given_scalars, needs_source, place
+from pycutlass.plan.readings import device_of, element_of, given_scalars, place
 from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 from pycutlass.types import Element
 
-__all__ = ["Conv2d"]
+__all__ = ["Conv2d", "check_bias_of"]
 
 _Operator = _core.ConvOperator
 _Size = _core.Conv2dProblemSize
@@ -92,7 +91,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
     precision : str, optional
         How float32 is multiplied: ``"float32"`` (the default), ``"tf32"`` or ``"3xtf32"``.
     bias : tensor or TensorSpec, optional
-        A vector of one number for each channel of the result, in the place of `c`.
+        A vector of one number for each channel of the result, which is added beside `c` or alone, as `conv2d` adds it.
 
     Raises
     ------
@@ -113,6 +112,7 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
 
     _line = "channel"
 
+    @takes(PlanOptions)
     def __init__(
         self,
         a: Any,
@@ -121,39 +121,29 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         *,
         kind: str = "fprop",
         result_size: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: Any = 1,
-        alpha: Any = 1,
-        beta: Any = 0,
-        epilogue: Any = None,
-        epilogue_inputs: Mapping[str, Any] | None = None,
-        out: Any = None,
-        out_dtype: Any = None,
-        accumulator_dtype: Any = None,
-        precision: str | None = None,
         bias: Any = None,
+        **options: Unpack[PlanOptions],
     ) -> None:
+        given = completed("Conv2d", options, PlanOptions, "a", "b", "c", "kind", "result_size", "bias")
+        epilogue, out, out_dtype = given["epilogue"], given["out"], given["out_dtype"]
         check_epilogue(epilogue)
-        c, beta = source_of(c, bias, beta, "channel")
         direction = direction_of(kind)
         views = {"a": view_of("a", a), "b": view_of("b", b)}
-        views |= {name: view_of(name, given) for name, given in (("c", c), ("out", out)) if given is not None}
+        added = told_apart(*(None if each is None else view_of(name, each) for name, each in _named(c, bias)))
+        views |= {name: view for name, view in _named(*added) if view is not None}
+        views |= {} if out is None else {"out": view_of("out", out)}
         if direction is not _Operator.fprop and result_size is None and out is not None:
             result_size = views["out"].shape
         operands = {"a": (a, views["a"]), "b": (b, views["b"])}
-        self._problem = problem_of(direction, operands, result_size, Geometry(stride, padding, dilation, groups))
-        wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
+        self._problem = problem_of(direction, operands, result_size, geometry_in(given))
+        addition = _addition(direction, self._problem, views, epilogue, given["beta"])
+        wanted = Wanted(addition.epilogue, out_dtype, given["accumulator_dtype"], given["precision"])
         if out is not None and out_dtype is None and not hasattr(epilogue, "output"):
             wanted = replace(wanted, out_dtype=element_of("out", views["out"]).tag)
-        if (c is not None) != needs_source(epilogue, beta):
-            raise ArgumentError(about_c(c, beta))
         self.kind: Conv2dKind = _kind(direction, self._problem, views, wanted)
         self._device = device_of(views)
-        self._scalars = given_scalars(self.kind.epilogue, alpha, beta, epilogue_inputs)
-        is_bias = c is not None and len(views["c"].shape or ()) == 1
-        self._added = Added(c is not None, c is not None and not is_bias, "c" if is_bias else "")
+        self._scalars = given_scalars(self.kind.epilogue, given["alpha"], addition.beta, given["epilogue_inputs"])
+        self._added = addition.added
         self._choices = Conv2dChoices(self.kind, self._problem, self._device, self.source)
         self._choices.of(self._problem.N)  # which says what to change where there is no kernel
         self._start()
@@ -232,6 +222,26 @@ class Conv2d(Plan[Conv2dCandidate, _Size]):
         return f"<Conv2d {self.kind.direction.name} of {self._problem!r}, on {place(self._device)}>"
 
 
+def check_bias_of(direction: _core.ConvOperator, extent: Extent, bias: TensorView) -> None:
+    """Raise ArgumentError unless a bias has one number for each channel of a result of `extent`."""
+    if direction is _Operator.wgrad:
+        raise ArgumentError("gradients of weights take no bias: give a c of their shape")
+    check_bias(bias, extent[3], line="channel")
+
+
+def _named(c: Any, bias: Any) -> tuple[tuple[str, Any], tuple[str, Any]]:
+    return ("c", c), ("bias", bias)
+
+
+def _addition(
+    direction: _core.ConvOperator, problem: _Size, views: Mapping[str, TensorView], epilogue: Any, beta: Any
+) -> Addition:
+    """Return where the kernel has what is added; a bias is read as C, whose rows are equal then, where it is alone."""
+    if (bias := views.get("bias")) is not None:
+        check_bias_of(direction, extents_of(direction, problem)[2], bias)
+    return Addition.decided("c" in views, bias is not None, epilogue, beta)
+
+
 def _kind(direction: _core.ConvOperator, problem: _Size, views: Mapping[str, TensorView], wanted: Wanted) -> Conv2dKind:
     """Return the kind of convolution that tensors make, of which all that have memory are looked at."""
     a, b = element_of("a", views["a"]), element_of("b", views["b"])
@@ -240,9 +250,9 @@ def _kind(direction: _core.ConvOperator, problem: _Size, views: Mapping[str, Ten
     of_a, of_b, channels = channels_in_group(direction, problem)  # of which every group begins aligned
     packed = TensorView(0, None, extent, None, None, "spec", None)
     of_d = aligned(packed, out.bits, channels, extent[3], math.prod(extent[:3]))
-    for name in ("c", "out"):
+    for name in ("c", "bias", "out"):
         if name in views:
-            of_d = min(of_d, _of_result(name, views[name], extent, out, channels, direction is _Operator.wgrad))
+            of_d = min(of_d, _of_result(name, views[name], extent, out, channels))
     alignments = _alignment("a", views["a"], a, of_a), _alignment("b", views["b"], b, of_b), of_d
     return conv_kind_of(direction, a, b, alignments, wanted, problem.groups > 1)
 
@@ -252,20 +262,15 @@ def _alignment(name: str, view: TensorView, of: Element, channels: int) -> int:
     return aligned(view, of.bits, channels, checked_step(name, view), math.prod(extent_of(name, view)[:3]))
 
 
-def _of_result(name: str, view: TensorView, extent: Extent, of: Element, channels: int, is_filter: bool) -> int:
-    """Return the alignment of C or D, or raise where it is none of the problem."""
-    all_channels = extent[3]
-    if name == "c" and view.dtype_name != of.dtype_name:
+def _of_result(name: str, view: TensorView, extent: Extent, of: Element, channels: int) -> int:
+    """Return the alignment of C, a bias or D, or raise where it is none of the problem."""
+    if name != "out" and view.dtype_name != of.dtype_name:
         raise ArgumentError(
-            f"c is {view.dtype_name} and the result {of.dtype_name}, and convolutions add what is of the type of the "
-            f"result: convert c, or pass out_dtype"
+            f"{name} is {view.dtype_name} and the result {of.dtype_name}, and convolutions add what is of the type of "
+            f"the result: convert {name}, or pass out_dtype"
         )
-    if name == "c" and view.shape is not None and len(view.shape) == 1:
-        if is_filter:
-            raise ArgumentError("gradients of weights take no bias: give a c of their shape")
-        if view.shape != (all_channels,):
-            raise ArgumentError(f"a bias has one number for each of {all_channels} channels, got shape {view.shape}")
-        return aligned(view, of.bits, channels, all_channels, 1)
+    if name == "bias":
+        return aligned(view, of.bits, channels, extent[3], 1)
     check_shape(name, view, extent)
     return _alignment(name, view, of, channels)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from pycutlass import _core
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.operands.conv_operand import Extent
-from pycutlass.plan.conv2d import Conv2d
+from pycutlass.plan.added import told_apart
+from pycutlass.plan.conv2d import Conv2d, check_bias_of
+from pycutlass.plan.conv_options import geometry_in
 from pycutlass.plan.conv_problem import Geometry, direction_of, extents_of, problem_of
 from pycutlass.plan.forms import packed_vector
-from pycutlass.plan.kinds import Wanted, check_epilogue, check_types
+from pycutlass.plan.kinds import Wanted, check_epilogue, check_types, is_gated
 from pycutlass.plan.matmul import matmul
-from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, has_scalars, source_of
+from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan, has_scalars
 from pycutlass.plan.pixels import (
     check_shape,
     checked_step,
@@ -29,51 +30,46 @@ from pycutlass.plan.pixels import (
 from pycutlass.plan.readings import element_of, is_number, named_inputs
 from pycutlass.tensor import TensorView, wrap
 
-__all__ = ["Call", "Options"]
+__all__ = ["Call"]
 
 _Operator = _core.ConvOperator
+#: Options that plans have for their kernels, and by which those are told apart that were kept.
+_OF_KERNELS = ("alpha", "beta", "epilogue", "out_dtype", "accumulator_dtype", "precision")
 _ACCESS = 16  # of an address, what alignment depends on
 #: Plans that convolutions in one line made, by all that tells kinds of convolutions apart.
 _plans: KeptPlans[Conv2d] = KeptPlans(256, "conv2d")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What all convolutions in one line take beside tensors and geometry, as `conv2d` documents it."""
-
-    alpha: Any = 1
-    beta: Any = 0
-    epilogue: Any = None
-    out_dtype: Any = None
-    accumulator_dtype: Any = None
-    precision: str | None = None
-
-
 class Call:
-    """A convolution in one line, with tensors that kernels take."""
+    """A convolution in one line, with tensors that kernels take.
+
+    Parameters
+    ----------
+    kind : str
+        Which of the three.
+    operands : dict
+        A and B by the names that the caller has for them.
+    result_size, c, bias
+        As the caller gives them.
+    options : mapping
+        All options, by name.
+    """
 
     def __init__(
-        self,
-        kind: str,
-        tensors: dict[str, Any],
-        result_size: Any,
-        geometry: Geometry,
-        options: Options,
-        inputs: Mapping[str, Any] | None,
-        allow_copy: bool,
+        self, kind: str, operands: dict[str, Any], result_size: Any, c: Any, bias: Any, options: dict[str, Any]
     ) -> None:
-        check_epilogue(options.epilogue)
-        self._kind, self._direction, self._geometry = kind, direction_of(kind), geometry
-        self._result_size, self._inputs, self._allow_copy = result_size, named_inputs(inputs) or None, allow_copy
-        (name_a, a), (name_b, b), *_ = tensors.items()
-        views = {name_a: wrap(name_a, a), name_b: wrap(name_b, b)}
-        self._said, self._names = options, (name_a, name_b)
-        c, beta = source_of(tensors["c"], tensors.get("bias"), options.beta, "channel")
-        given = {name_a: a, name_b: b, "c": c, "out": tensors["out"]}
-        views |= {name: wrap(name, given[name]) for name in ("c", "out") if given[name] is not None}
+        check_epilogue(options["epilogue"])
+        self._kind, self._direction, self._geometry = kind, direction_of(kind), geometry_in(options)
+        self._result_size, self._inputs = result_size, named_inputs(options["epilogue_inputs"]) or None
+        self._said, self._names = options, tuple(operands)
+        given = {**operands, "c": c, "bias": bias, "out": options["out"]}
+        views = {name: wrap(name, tensor) for name, tensor in given.items() if tensor is not None or name in operands}
+        if told_apart(views.get("c"), views.get("bias"))[0] is None and c is not None:  # a vector
+            given["c"], given["bias"], views["bias"] = None, c, views.pop("c")
         check_gradients(views, "convolution")
-        check_types(element_of(name_a, views[name_a]), element_of(name_b, views[name_b]), self._names)
-        self._beta, self._precision = beta, _precision(options.precision, a)
+        (name_a, a), (name_b, _) = operands.items()
+        check_types(element_of(name_a, views[name_a]), element_of(name_b, views[name_b]), (name_a, name_b))
+        self._precision = _precision(options["precision"], a)
         self._taken, self._views, self._out = given, views, None
         self._like = a, views[name_a]
         for name in views:
@@ -82,13 +78,13 @@ class Call:
     def _take(self, name: str) -> None:
         """Copy a tensor that no kernel takes, where that is allowed, or raise."""
         tensor, view = self._taken[name], self._views[name]
-        if name == "c" and view.shape is not None and len(view.shape) == 1:
-            self._taken[name] = packed_vector("bias", tensor, view, self._allow_copy)
+        if name == "bias":
+            self._taken[name] = packed_vector(name, tensor, view, self._said["allow_copy"])
             self._views[name] = wrap(name, self._taken[name])
             return
         if pixel_step(name, view) is not None:
             return
-        if not self._allow_copy:
+        if not self._said["allow_copy"]:
             checked_step(name, view)  # which raises
         if name == "out":  # written back at the end
             self._out = tensor
@@ -97,22 +93,22 @@ class Call:
             self._taken[name] = copied_pixels(name, tensor, view)
         self._views[name] = wrap(name, self._taken[name])
 
-    def run(self, plan: Conv2d | None, stream: Any) -> Any:
+    def run(self) -> Any:
         """Compute the result and return it."""
-        a, b = (self._taken[name] for name in self._names)
-        c, out = self._taken["c"], self._taken["out"]
+        plan, stream = self._said["plan"], self._said["stream"]
+        a, b, c, bias, out = (self._taken[name] for name in (*self._names, "c", "bias", "out"))
         if plan is not None:
             self._check_plan(plan)
         else:
             operands = {name: (self._taken[name], self._views[name]) for name in self._names}
             problem = problem_of(self._direction, operands, self._result_size, self._geometry)
             extent = extents_of(self._direction, problem)[2]
-            if self._inputs is None and _is_product(problem):
+            if self._inputs is None and _is_product(problem) and not is_gated(self._said["epilogue"]):
                 return self._written(self._multiplied(extent, stream))
             plan = self._plan(problem)
         inputs = {} if self._inputs is None else self._inputs
         ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
-        return self._written(plan.run_once(a, b, c, out, stream, ports))
+        return self._written(plan.run_once(a, b, c, out, stream, ports, bias))
 
     def _written(self, result: Any) -> Any:
         """Return the result: what the caller gave, with a copy written back to it, or the new one."""
@@ -123,7 +119,7 @@ class Call:
 
     def _check_plan(self, plan: Conv2d) -> None:
         """Refuse a plan of another direction, and options that it has itself."""
-        said = {field.name: getattr(self._said, field.name) for field in fields(Options)}
+        said = {name: self._said[name] for name in _OF_KERNELS}
         usual = Geometry()
         for name in (field.name for field in fields(Geometry)):
             said[name] = None if is_number(getattr(self._geometry, name), getattr(usual, name)) else name
@@ -133,9 +129,8 @@ class Call:
 
     def _plan(self, problem: _core.Conv2dProblemSize) -> Conv2d:
         """Return the plan that was kept for such tensors, or make it."""
-        said, inputs = self._said, self._inputs
-        options = (said.alpha, self._beta, said.epilogue, said.out_dtype, said.accumulator_dtype, self._precision)
-        taken = self._taken
+        of_kernels = {name: self._said[name] for name in _OF_KERNELS} | {"precision": self._precision}
+        inputs, taken = self._inputs, self._taken
 
         def make() -> Conv2d:
             return Conv2d(
@@ -146,40 +141,36 @@ class Call:
                 padding=(problem.pad_h, problem.pad_w),
                 dilation=(problem.dilation_h, problem.dilation_w),
                 groups=problem.groups,
-                alpha=said.alpha,
-                beta=self._beta,
-                epilogue=said.epilogue,
                 epilogue_inputs=inputs,
                 out=taken["out"],
-                out_dtype=said.out_dtype,
-                accumulator_dtype=said.accumulator_dtype,
-                precision=self._precision,
+                bias=taken["bias"],
+                **of_kernels,
             )
 
         if has_scalars(inputs):
             return make()
-        seen = tuple(_seen(self._views.get(name)) for name in (*self._names, "c", "out"))
-        key = (self._kind, seen, repr(problem), options, None if inputs is None else tuple(inputs))
+        seen = tuple(_seen(self._views.get(name)) for name in (*self._names, "c", "bias", "out"))
+        key = (self._kind, seen, repr(problem), tuple(of_kernels.values()), None if inputs is None else tuple(inputs))
         return _plans.get(key, make)
 
     def _multiplied(self, extent: Extent, stream: Any) -> Any:
         """Return a convolution of single pixels, which is a product of matrices: GEMMs have more kernels."""
         said, is_filter = self._said, self._direction is _Operator.wgrad
         a, b = (matrix_of_pixels(name, self._taken[name], self._views[name]) for name in self._names)
-        c, out = self._taken["c"], self._taken["out"]
+        c, bias, out = (self._taken[name] for name in ("c", "bias", "out"))
         if self._direction is _Operator.fprop:
             b = b.T
         elif is_filter:
             a = a.T
         as_matrix = matrix_of_filters if is_filter else matrix_of_pixels
-        if c is not None and len(self._views["c"].shape or ()) != 1:
+        if bias is not None:
+            check_bias_of(self._direction, extent, self._views["bias"])
+        if c is not None:
             check_shape("c", self._views["c"], extent)
             c = as_matrix("c", c, self._views["c"])
-        elif c is not None and is_filter:
-            raise ArgumentError("gradients of weights take no bias: give a c of their shape")
         of_a = element_of(self._names[0], self._views[self._names[0]])
         if out is None:
-            of_out = Wanted(said.epilogue, said.out_dtype).output(of_a)
+            of_out = Wanted(said["epilogue"], said["out_dtype"]).output(of_a)
             out = new_pixels(*self._like, extent, of_out.dtype_name)
         view = wrap("out", out)
         check_shape("out", view, extent)
@@ -187,14 +178,10 @@ class Call:
         precision = "float32" if self._precision is None and of_a.short == "f32" else self._precision
         matmul(
             *(a, b, c),
-            alpha=said.alpha,
-            beta=self._beta,
-            epilogue=said.epilogue,
+            bias=bias,
             out=as_matrix("out", out, view),
-            out_dtype=said.out_dtype,
-            accumulator_dtype=said.accumulator_dtype,
-            precision=precision,
             stream=stream,
+            **{name: said[name] for name in _OF_KERNELS} | {"precision": precision},
         )
         return out
 

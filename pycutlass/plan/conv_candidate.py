@@ -16,7 +16,16 @@ from pycutlass.operation import Conv2dOperation, Operation, ReductionOperation
 from pycutlass.operation.conv2d_support import Conv2dSupport
 from pycutlass.plan.conv_kind import Conv2dKind
 
-__all__ = ["Conv2dCandidate", "one_group"]
+__all__ = ["GROUPED_PORTS", "Conv2dCandidate", "one_group"]
+
+_Operator = _core.ConvOperator
+#: Along which axis, as (N, H, W, C), groups of channels follow one another in tensors of an epilogue, by their forms:
+#: D of a weight gradient has them along K. All others are for every group.
+GROUPED_PORTS: Mapping[_core.ConvOperator, Mapping[str, int]] = {
+    _Operator.fprop: {"matrix": 3, "row": 0},
+    _Operator.dgrad: {"matrix": 3, "row": 0},
+    _Operator.wgrad: {"matrix": 0, "column": 0},
+}
 
 
 @public

@@ -24,7 +24,7 @@ from pycutlass.plan.candidates import (
     by_stages,
     checked_capability,
 )
-from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_candidate import GROUPED_PORTS, Conv2dCandidate
 from pycutlass.plan.conv_kind import Conv2dKind
 
 __all__ = ["conv2d_candidates"]
@@ -107,8 +107,8 @@ def _forms(kind: Conv2dKind) -> Iterator[_Form]:
         yield _Form(_Algorithm.analytic, group_mode=_SINGLE)
         yield _Form(_Algorithm.analytic, group_mode=_MULTIPLE)
     by_group = kind.is_grouped
-    if by_group and kind.epilogue.is_tree:  # the tensors of which have the channels of all groups
-        return
+    if by_group and not all(port.form in GROUPED_PORTS[kind.direction] for port in kind.epilogue.outputs):
+        return  # what is made of elements of all groups
     if kind.direction is _Operator.dgrad:
         for algorithm, support in itertools.product((_Algorithm.optimized, _Algorithm.analytic), (_UNITY, _STRIDED)):
             yield _Form(algorithm, support, None, by_group)

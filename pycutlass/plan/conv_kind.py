@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycutlass import _core, cutlass
-from pycutlass.calls import public
+from pycutlass.calls import public, shown
 from pycutlass.enums import GroupMode, MathOperation, StrideSupport
 from pycutlass.epilogue import Epilogue
+from pycutlass.errors import ArgumentError
 from pycutlass.library import TensorDescription, TileDescription
 from pycutlass.operation import Conv2dOperation
 from pycutlass.plan.kind import Multiplied
@@ -18,6 +19,7 @@ from pycutlass.plan.kinds import (
     check_epilogue,
     check_types,
     epilogue_of,
+    is_gated,
     loads_singly,
     multiplied,
 )
@@ -135,6 +137,11 @@ def conv_kind_of(
     """
     check_types(a, b)
     check_epilogue(wanted.epilogue)
+    if is_gated(wanted.epilogue):
+        raise ArgumentError(
+            f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, and kernels of convolutions write all "
+            f"channels: combine them behind the convolution, or use pycutlass.matmul where the filter is one pixel"
+        )
     out, accumulator = wanted.output(a), accumulator_of(a, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
     if loads_singly(a, element_a, math):

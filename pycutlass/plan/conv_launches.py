@@ -7,7 +7,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
-from pycutlass.plan.conv_candidate import Conv2dCandidate
+from pycutlass.plan.conv_candidate import GROUPED_PORTS, Conv2dCandidate
 from pycutlass.plan.conv_problem import extents_of
 from pycutlass.plan.launches import PlanLaunch, workspace_of
 from pycutlass.plan.pixels import checked_step, is_ambiguous, matrix_of_filters, matrix_of_pixels, rank_of
@@ -66,7 +66,7 @@ class Conv2dLaunch(PlanLaunch):
         super().__init__(candidate, tensors[3])
         with workspace_of(self._takes_torch_memory):
             for group in range(self._groups):
-                self._make(size, self._of_group(tensors, group), scalars, ports)
+                self._make(size, self._of_group(tensors, group), scalars, self._ports_of_group(ports, group))
 
     def _make(
         self,
@@ -114,9 +114,9 @@ class Conv2dLaunch(PlanLaunch):
         tensors = a, b, c, out
         if self._is_ambiguous:
             _check_orders(tensors)
-        further: dict[str, Any] = {"epilogue": ports} if ports else {}
         for group, (arguments, ends) in enumerate(self._parts):
             a, b, c, out = self._of_group(tensors, group)
+            further: dict[str, Any] = {"epilogue": self._ports_of_group(ports, group)} if ports else {}
             if ends is None:
                 arguments.update(A=a, B=b, C=c, D=out, **further)
                 continue
@@ -132,6 +132,18 @@ class Conv2dLaunch(PlanLaunch):
             _slice(tensor, axes[name], group, self._groups) for name, tensor in zip(_NAMES, tensors, strict=True)
         )
         return a, b, c, out
+
+    def _ports_of_group(self, ports: Mapping[str, Any], group: int) -> Mapping[str, Any]:
+        """Return the tensors of the epilogue for one group of channels, as `_of_group` does."""
+        if self._groups == 1:
+            return ports
+        operation = self._candidate.operation
+        axes = GROUPED_PORTS[operation.conv_kind]
+        forms = {port.name: port.form for port in operation.epilogue_functor.ports}
+        return {
+            name: _slice(tensor, axes[forms[name]], group, self._groups) if forms.get(name) in axes else tensor
+            for name, tensor in ports.items()
+        }
 
     def _as_matrix(self, name: str, tensor: Any) -> Any:
         """Return a tensor as a reduction takes it: rows of the matrix product that the convolution is."""

@@ -30,6 +30,12 @@ def why_none(
             f"no kernel computes the gradient of the input of a convolution with stride={strides} and "
             f"dilation={dilations}, both above 1: put stride - 1 zeros between the pixels of grad, and pass stride=1"
         )
+    if kind.direction is _Operator.dgrad and max(strides) > 1 and kind.epilogue.is_tree:
+        return (
+            f"the gradient of the input of a convolution with stride={strides} takes no epilogue function, as which "
+            f"c and a bias beside it are added: kernels write its pixels in another order. Add the bias to c "
+            f"beforehand, and give the sum as c; or use an activation, or another kernel for what the function computes"
+        )
     nearest = _more_aligned(kind, problem, capability)
     if nearest:
         return f"no kernel takes {what} with operands aligned to so few elements: {nearest}"
@@ -74,10 +80,13 @@ def _remedy(kind: Conv2dKind) -> str:
         return ". Convolutions of int8 are fprop: convert the operands to float16 for gradients"
     if kind.A.type.is_float8:
         return ". Floats of 8 bits are not convolved: convert the operands to float16 or bfloat16"
-    if kind.is_full_f32 and kind.epilogue.is_tree:
-        return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+    if kind.is_full_f32 and kind.epilogue.is_tree and not kind.epilogue.takes_simt:
+        return ". Trees of visitors of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if reason := kind.epilogue.why_not(Family.AMPERE_CONV):
         return f". {reason}"
     if kind.is_grouped and kind.epilogue.is_tree:
-        return ". Epilogue functions are for one group of channels: use an activation, or convolve group by group"
+        return (
+            ". Results that epilogue functions make of all channels are for one group of them: leave them to another "
+            "kernel, or convolve group by group"
+        )
     return ""

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from pycutlass.calls import public
-from pycutlass.plan.conv2d import Conv2d
-from pycutlass.plan.conv_call import Call, Options
-from pycutlass.plan.conv_problem import Geometry
+from pycutlass.plan.conv_call import Call
+from pycutlass.plan.conv_options import CallOptions, completed, takes
 
 __all__ = ["conv2d", "conv2d_input", "conv2d_weight"]
 
 
 @public
+@takes(CallOptions)
 def conv2d(
     x: Any,
     w: Any,
     c: Any = None,
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: Any = 1,
-    alpha: Any = 1,
-    beta: Any = 0,
     bias: Any = None,
-    epilogue: Any = None,
-    epilogue_inputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    accumulator_dtype: Any = None,
-    precision: str | None = None,
-    plan: Conv2d | None = None,
-    allow_copy: bool = False,
-    stream: Any = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return the convolution that ``torch.nn.functional.conv2d`` defines: epilogue(alpha * conv2d(x, w) + beta * c).
 
@@ -54,7 +39,8 @@ def conv2d(
     alpha, beta : number
         The scalars. A `c` that is no vector needs a `beta` other than 0, which is 1 for a vector if left out.
     bias : tensor, optional
-        A vector of one number for each of K channels, which is added before the activation.
+        A vector of one number for each of K channels, which is added before the activation, beside `c` or alone. Alone
+        it is multiplied by `beta`, which is 1 if left out.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function.
     epilogue_inputs : mapping, optional
@@ -98,35 +84,20 @@ def conv2d(
            [48., 72., 72., 48.],
            [32., 48., 48., 32.]], dtype=float32)
     """
-    geometry = Geometry(stride, padding, dilation, groups)
-    options = Options(alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
-    tensors = {"x": x, "w": w, "c": c, "bias": bias, "out": out}
-    call = Call("fprop", tensors, None, geometry, options, epilogue_inputs, allow_copy)
-    return call.run(plan, stream)
+    given = completed("conv2d", options, CallOptions, "x", "w", "c", "bias")
+    return Call("fprop", {"x": x, "w": w}, None, c, bias, given).run()
 
 
 @public
+@takes(CallOptions)
 def conv2d_input(
     grad: Any,
     w: Any,
     input_size: Any,
     c: Any = None,
     *,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: Any = 1,
-    alpha: Any = 1,
-    beta: Any = 0,
-    epilogue: Any = None,
-    epilogue_inputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    accumulator_dtype: Any = None,
-    precision: str | None = None,
-    plan: Conv2d | None = None,
-    allow_copy: bool = False,
-    stream: Any = None,
+    bias: Any = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return the gradient of a convolution with respect to its input, as ``torch.nn.grad.conv2d_input`` defines it.
 
@@ -140,6 +111,8 @@ def conv2d_input(
         Shape of the input, in the order of `grad`: (N, C, H, W) for torch, (N, H, W, C) for others.
     c : tensor, optional
         What is added, of the shape of the input, times `beta`: with ``c=out, beta=1`` gradients accumulate.
+    bias : tensor, optional
+        A vector of one number for each channel of the input, as a transposed convolution adds it.
     stride, padding, dilation, groups
         Of the convolution. Strides above 1 are for a dilation of 1.
     alpha, beta, epilogue, epilogue_inputs, out, out_dtype, accumulator_dtype, precision, plan, allow_copy, stream
@@ -165,35 +138,18 @@ def conv2d_input(
            [ 8., 16., 16.,  8.],
            [ 4.,  8.,  8.,  4.]], dtype=float32)
     """
-    geometry = Geometry(stride, padding, dilation, groups)
-    options = Options(alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
-    tensors = {"grad": grad, "w": w, "c": c, "out": out}
-    call = Call("dgrad", tensors, input_size, geometry, options, epilogue_inputs, allow_copy)
-    return call.run(plan, stream)
+    given = completed("conv2d_input", options, CallOptions, "grad", "w", "input_size", "c", "bias")
+    return Call("dgrad", {"grad": grad, "w": w}, input_size, c, bias, given).run()
 
 
 @public
+@takes(CallOptions)
 def conv2d_weight(
     grad: Any,
     x: Any,
     weight_size: Any,
     c: Any = None,
-    *,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: Any = 1,
-    alpha: Any = 1,
-    beta: Any = 0,
-    epilogue: Any = None,
-    epilogue_inputs: Mapping[str, Any] | None = None,
-    out: Any = None,
-    out_dtype: Any = None,
-    accumulator_dtype: Any = None,
-    precision: str | None = None,
-    plan: Conv2d | None = None,
-    allow_copy: bool = False,
-    stream: Any = None,
+    **options: Unpack[CallOptions],
 ) -> Any:
     """Return the gradient of a convolution with respect to its weights, as ``torch.nn.grad.conv2d_weight`` defines it.
 
@@ -229,8 +185,5 @@ def conv2d_weight(
     >>> float(pycutlass.conv2d_weight(grad, x, (4, 3, 3, 1))[0, 0, 0, 0])
     8.0
     """
-    geometry = Geometry(stride, padding, dilation, groups)
-    options = Options(alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
-    tensors = {"grad": grad, "x": x, "c": c, "out": out}
-    call = Call("wgrad", tensors, weight_size, geometry, options, epilogue_inputs, allow_copy)
-    return call.run(plan, stream)
+    given = completed("conv2d_weight", options, CallOptions, "grad", "x", "weight_size", "c")
+    return Call("wgrad", {"grad": grad, "x": x}, weight_size, c, None, given).run()

@@ -77,6 +77,11 @@ class DeviceGroup:
                 "stream is given, and offs is on the GPU, where tables are made of it on torch's current stream: call "
                 "it under torch.cuda.stream(stream)"
             )
+        if group.bias is not None:
+            raise ArgumentError(
+                f"offs is on the GPU, and a bias beside cs, or of results by columns, is a tensor of the epilogue, "
+                f"whose tables the host makes: add the bias to cs and give the sum, with results by rows, or {_REMEDY}"
+            )
         if kind.epilogue.ports:
             raise ArgumentError(
                 f"offs is on the GPU, and the epilogue {kind.epilogue!r} has tensors of its own, which are divided on "

@@ -10,13 +10,27 @@ from typing import Any
 import numpy as np
 
 from pycutlass.errors import ArgumentError
+from pycutlass.plan.allocation import allocated
 from pycutlass.tensor import TensorView
 from pycutlass.tensor.device_array import DeviceArray
 from pycutlass.types import ELEMENTS
 
-__all__ = ["Form", "as_strided", "copied", "form_of", "maker_of", "new_tensor", "packed_vector", "stacked"]
+__all__ = [
+    "Columns",
+    "Form",
+    "as_strided",
+    "copied",
+    "form_of",
+    "lies",
+    "maker_of",
+    "new_tensor",
+    "packed_vector",
+    "stacked",
+]
 
 _ACCESS = 16  # bytes of the widest access of a kernel
+#: Returns how many columns D has, of those that the product has.
+Columns = Callable[[int], int]
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,12 @@ def form_of(view: TensorView, bits: int, by_rows_if_either: bool | None = None) 
     return Form(by_rows, alignment)
 
 
+def lies(view: TensorView, by_rows: bool) -> bool:
+    """Return whether the elements of rows of a matrix are adjacent, or those of columns; of vectors both may be."""
+    found = form_of(view, 8, by_rows)
+    return found is not None and found.is_row_major is by_rows
+
+
 def stacked(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
     """Return how many matrices several axes of a batch are, and the step between them; None where there is no one step.
 
@@ -99,17 +119,14 @@ def as_strided(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...],
     )
 
 
-def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...]) -> Any:
-    """Return a packed copy of a tensor, repeated to `shape`."""
-    if view.library == "torch":
-        return tensor.expand(shape).contiguous()
-    if view.library == "cupy":
-        import cupy
-
-        return cupy.ascontiguousarray(cupy.broadcast_to(tensor, shape))
-    if view.device is None and view.library in ("numpy", "dlpack"):
-        array = view.owner[0] if view.library == "dlpack" else tensor
-        return np.array(np.broadcast_to(array, shape), order="C")
+def copied(name: str, tensor: Any, view: TensorView, shape: tuple[int, ...], by_rows: bool = True) -> Any:
+    """Return a packed copy of a tensor, repeated to `shape`, whose last axis is adjacent, or the one before it."""
+    if view.library in ("torch", "cupy", "numpy") or view.device is None:
+        order = shape if by_rows else (*shape[:-2], shape[-1], shape[-2])
+        made = new_tensor(tensor, view, order, str(view.dtype_name))
+        made = made if by_rows else made.swapaxes(-1, -2)
+        made[...] = view.owner[0] if view.library == "dlpack" else tensor
+        return made
     raise ArgumentError(
         f"operand {name} cannot be copied by its library, which is known by DLPack alone: pass "
         f"torch.from_dlpack({name})"
@@ -129,7 +146,7 @@ def maker_of(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: st
         return None
     import torch
 
-    return functools.partial(torch.empty, shape, dtype=getattr(torch, dtype_name), device=like.device)
+    return functools.partial(allocated, torch.empty, shape, getattr(torch, dtype_name), device=like.device)
 
 
 def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: str) -> Any:
@@ -137,14 +154,14 @@ def new_tensor(like: Any, view: TensorView, shape: tuple[int, ...], dtype_name: 
     if view.library == "torch":
         import torch
 
-        return torch.empty(shape, dtype=getattr(torch, dtype_name), device=like.device)
+        return allocated(torch.empty, shape, getattr(torch, dtype_name), device=like.device)
     if view.library == "cupy":
         import cupy
 
         with cupy.cuda.Device(view.device):
-            return cupy.empty(shape, dtype_name)
+            return allocated(cupy.empty, shape, dtype_name)
     if view.library in ("numpy", "dlpack") and view.device is None:
-        return np.empty(shape, next(row.dtype for row in ELEMENTS if row.dtype_name == dtype_name))
+        return allocated(np.empty, shape, next(row.dtype for row in ELEMENTS if row.dtype_name == dtype_name))
     raise ArgumentError(
         f"a result cannot be made in a library that is known by {view.library} alone: pass out=, a tensor of shape "
         f"{shape} of {dtype_name}"

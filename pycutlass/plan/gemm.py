@@ -15,11 +15,10 @@ from pycutlass.plan.base import Plan
 from pycutlass.plan.candidate import Candidate
 from pycutlass.plan.checking import checked
 from pycutlass.plan.choices import Choices
-from pycutlass.plan.forms import maker_of, new_tensor
-from pycutlass.plan.group_kinds import columns_of
+from pycutlass.plan.forms import lies, maker_of, new_tensor
 from pycutlass.plan.kept import ResultForm
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_epilogue, kind_of
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of, is_gated, kind_of
 from pycutlass.plan.launches import Launch
 from pycutlass.plan.pick import Ranked, ranking, refused
 from pycutlass.plan.readings import (
@@ -37,6 +36,7 @@ from pycutlass.tensor import TensorView
 
 __all__ = ["Gemm"]
 
+_BYTE = 8  # bits
 _Size = tuple[int, int, int]
 
 
@@ -103,7 +103,9 @@ class Gemm(Plan[Candidate, _Size]):
         views = {"a": view_of("a", a), "b": view_of("b", b)}
         size, batch = size_of(views["a"], views["b"])
         types = element_of("a", views["a"]), element_of("b", views["b"])
-        of_a, of_b = checked_form("a", views["a"], types[0]), checked_form("b", views["b"], types[1])
+        # A vector lies either way: of 8 bits, most kernels take elements of K that are adjacent.
+        either = (True, False) if types[0].bits == _BYTE else (None, None)
+        of_a, of_b = (checked_form(*each) for each in zip("ab", (views["a"], views["b"]), types, either, strict=True))
         wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
         if out is not None:
             views["out"] = view_of("out", out)
@@ -113,9 +115,7 @@ class Gemm(Plan[Candidate, _Size]):
         views |= {name: view_of(name, each) for name, each in (("c", c), ("bias", bias)) if each is not None}
         of_d = packed_form(columns_of(epilogue)(size[1]), wanted.output(types[0]))
         if out is not None:
-            # A bias has one number for each column: it is read along rows, of which a single column is made as well.
-            has_bias = bias is not None or (c is not None and len(views["c"].shape or ()) == 1)
-            of_d = checked_form("out", views["out"], of_out, True if has_bias else None)
+            of_d = checked_form("out", views["out"], of_out, _by_rows_if_either(views, epilogue))
         addition = Addition.of(views, size, batch, of_d, epilogue, beta)
         self._added = addition.added
         wanted = replace(wanted, epilogue=addition.epilogue)
@@ -210,6 +210,17 @@ class Gemm(Plan[Candidate, _Size]):
     def __repr__(self) -> str:
         m, n, k = self._size
         return f"<Gemm of {m}x{n}x{k} (M x N x K), {batches(self._batch)}, on {place(self._device)}>"
+
+
+def _by_rows_if_either(views: Mapping[str, TensorView], epilogue: Any) -> bool | None:
+    """Return how a D of a single row or column is taken, which lies either way; None where nothing asks for one.
+
+    A bias, and pairs of columns, are read along rows. A C is read as D is written.
+    """
+    c = views.get("c")
+    if "bias" in views or is_gated(epilogue) or (c is not None and len(c.shape or ()) == 1):
+        return True
+    return None if c is None or c.shape is None else lies(c, True)
 
 
 def _restored(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from pycutlass.epilogue import Port
 from pycutlass.errors import ArgumentError
 from pycutlass.integers import items_of, shape_of
 from pycutlass.operands.epilogue import taken_apart as port_taken_apart
-from pycutlass.plan.forms import Form
+from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.group_parts import (
     Divided,
     Listed,
@@ -45,7 +45,6 @@ _FORMS = (
     "xs and ws are lists of matrices, or stacks of three dimensions; with offs one or both are matrices: xs of "
     "(total, K) and ws of (groups, K, N), or xs of (M, total) and ws of (total, N)"
 )
-Columns = Callable[[int], int]
 
 
 class Group:
@@ -65,7 +64,9 @@ class Group:
     A, B : Part
         The operands.
     C : Part or None
-        What is added.
+        What kernels read as C: matrices, or a bias alone.
+    bias : Vectors or None
+        A bias that is a tensor of the epilogue.
     axis : int or None
         Which of M, N and K is divided; None where nothing is.
     sizes : array of shape (problems, 3)
@@ -93,7 +94,7 @@ class Group:
         self.sizes: NDArray[np.int64] = np.stack((of_a[:, 0], of_b[:, 1], of_a[:, 1]), 1)
         self._check_sizes()
         self.used: NDArray[np.bool_] = self.sizes[:, :2].min(axis=1, initial=_LARGEST) > 0
-        self.C = self._source(cs, bias)
+        self.C, self.bias = self._sources(cs, bias)
 
     def __len__(self) -> int:
         """Return the number of problems."""
@@ -120,14 +121,18 @@ class Group:
 
     def form_of_c(self, of_d: Form) -> Form | None:
         """Return the form of C, which must be that of D, or raise with the remedy."""
+        if self.bias is not None and self.bias.form(element_of_all(self.bias).bits, self.used, True) is None:
+            raise ArgumentError(_not_adjacent(self.bias.name))
         if self.C is None:
             return None
         found = self.C.form(element_of_all(self.C).bits, self.used, of_d.is_row_major)
         if found is None:
-            what = "a bias is added along rows" if isinstance(self.C, Vectors) else "C and D of a group have one layout"
+            lies = "by rows" if of_d.is_row_major else "by columns"
+            if isinstance(self.C, Vectors):
+                raise ArgumentError(_not_adjacent(self.C.name))
             raise ArgumentError(
-                f"{self.C.name} does not lie by {'rows' if of_d.is_row_major else 'columns'}, as the results do, and "
-                f"{what}: pass a copy that does, or an out that lies as {self.C.name} does"
+                f"{self.C.name} does not lie {lies}, as the results do, and C and D of a group have one layout: pass a "
+                f"copy that does, or an out that lies as {self.C.name} does"
             )
         return found
 
@@ -141,14 +146,32 @@ class Group:
         return Form(True, math.gcd(128 // out.bits, *lines))
 
     def copy_what_must_be(self, target: Part | None) -> None:
-        """Take copies, by rows, of operands that no kernel takes: of a C that does not lie so where D does."""
+        """Take copies of operands that no kernel takes, by rows, and of a C that lies otherwise than D, as D lies."""
         of_a, of_b = self.elements()
         self.A, self.B = _taken(self.A, of_a.bits, self.summed), _taken(self.B, of_b.bits, self.summed)
-        if self.C is None or (target is not None and target.form(element_of_all(target).bits, self.used, True) is None):
+        if self.bias is not None and self.bias.form(bits := element_of_all(self.bias).bits, self.used, True) is None:
+            self.bias = self.bias.packed(bits)
+        by_rows = target is None or target.form(element_of_all(target).bits, self.used, True) is not None
+        if self.C is None:
             return
-        bits = element_of_all(self.C).bits
-        if self.C.form(bits, self.used, True) is None:
-            self.C = self.C.packed(bits)
+        bits, by_rows = element_of_all(self.C).bits, by_rows or isinstance(self.C, Vectors)
+        if self.C.form(bits, self.used, by_rows) is None:
+            self.C = self.C.packed(bits, by_rows)
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether matrices are added."""
+        return self.C is not None and not isinstance(self.C, Vectors)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a bias is added."""
+        return self.bias is not None or isinstance(self.C, Vectors)
+
+    def put_bias_beside(self) -> None:
+        """Have a bias that is alone as a tensor of the epilogue, in place of C."""
+        if isinstance(self.C, Vectors):
+            self.C, self.bias = None, self.C
 
     # Results
 
@@ -245,25 +268,24 @@ class Group:
             return Stacked(name, given)
         return Divided(name, given, axis, self.offsets)
 
-    def _source(self, cs: Any, bias: Any) -> Part | None:
-        """Return C: matrices of the extents of D, or a bias."""
-        if cs is None and bias is None:
-            return None
-        if cs is not None and bias is not None:
-            raise ArgumentError(
-                "cs and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
-                "function, with a parameter of Row, and pass it in epilogue_inputs"
-            )
+    def _sources(self, cs: Any, bias: Any) -> tuple[Part | None, Vectors | None]:
+        """Return C, of matrices of the extents of D, and a bias beside it; a bias alone is C."""
         if isinstance(cs, list | tuple):
             cs = items_of(cs, sys.maxsize - 1)
-        if bias is not None:
-            part: Part = self._vectors(bias)
-        elif isinstance(cs, tuple) and cs and len(shape_of(cs[0]) or ()) == 1:
-            part = Vectors("cs", cs)
-        else:
-            part = self._laid_out("cs", cs)
-        self._check_extents(part, lambda n: n)
-        return part
+        vectors = None if bias is None else self._vectors(bias)
+        matrices: Part | None = None
+        if isinstance(cs, tuple) and cs and len(shape_of(cs[0]) or ()) == 1:
+            if vectors is not None:
+                raise ArgumentError(
+                    "cs are vectors, and so a bias, and bias is another one: add them, and give the sum"
+                )
+            vectors = Vectors("cs", cs)
+        elif cs is not None:
+            matrices = self._laid_out("cs", cs)
+        for part in (matrices, vectors):
+            if part is not None:
+                self._check_extents(part, lambda n: n)
+        return (vectors, None) if matrices is None else (matrices, vectors)
 
     def _vectors(self, bias: Any) -> Vectors:
         """Return a bias: one vector for all problems, a matrix with a row for each, or a list."""
@@ -313,6 +335,13 @@ class Group:
                 continue
             shape = f"{expected[1]} elements, one for each column" if is_bias else f"shape {expected}"
             raise ArgumentError(f"{part.name} must have {shape} in problem {number}, got {got[1] if is_bias else got}")
+
+
+def _not_adjacent(name: str) -> str:
+    return (
+        f"{name} has elements that are not adjacent, and a bias is read along rows: pass a contiguous copy, or "
+        f"allow_copy=True to pycutlass.grouped_matmul"
+    )
 
 
 def _taken(part: Part, bits: int, used: NDArray[np.bool_]) -> Part:

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.group import Columns, Group
-from pycutlass.plan.group_parts import Part, Vectors, element_of_all, form_of_all
+from pycutlass.plan.added import Added, Addition
+from pycutlass.plan.group import Group
+from pycutlass.plan.group_parts import Part, element_of_all, form_of_all
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, kind_of
-from pycutlass.plan.readings import about_c, device_of, is_number, needs_source
+from pycutlass.plan.kinds import Wanted, columns_of, kind_of
+from pycutlass.plan.options import check_gradients
+from pycutlass.plan.readings import device_of
+from pycutlass.spec import view_of
 
-__all__ = ["checked_beta", "columns_of", "device_of_group", "kind_of_group"]
+__all__ = ["about_added", "addition_to", "check_gradients_of_group", "device_of_group", "kind_of_group"]
 
-
-def checked_beta(group: Group, epilogue: Any, beta: Any) -> Any:
-    """Return beta, which is 1 for a bias where none is said; raise unless there is a C where the epilogue reads one."""
-    beta = 1 if isinstance(group.C, Vectors) and is_number(beta, 0) else beta
-    if (group.C is not None) != needs_source(epilogue, beta):
-        raise ArgumentError(about_c(group.C, beta, "cs" if group.C is None else group.C.name))
-    return beta
+_NO_PORTS: Mapping[str, Any] = MappingProxyType({})
 
 
-def columns_of(epilogue: Any) -> Columns:
-    """Return what says how many columns D has, of an epilogue with or without its types."""
-    if getattr(getattr(epilogue, "graph", None), "is_gated", False):
-        return lambda n: n // 2
-    return lambda n: n
+def addition_to(group: Group, target: Part | None, epilogue: Any, beta: Any) -> Addition:
+    """Return where kernels have what is added to a group, and its epilogue and beta; a bias is put there.
+
+    Parameters
+    ----------
+    target : Part or None
+        D: where it lies by columns, along which no bias is read as C, that is a tensor of the epilogue.
+    """
+    by_rows = True
+    if target is not None and group.has_bias:
+        by_rows = form_of_all(target, element_of_all(target).bits, group.used).is_row_major
+    addition = Addition.decided(group.has_matrices, group.has_bias, epilogue, beta, by_rows, "cs")
+    if addition.added.bias == "port":
+        group.put_bias_beside()
+    return addition
+
+
+def about_added(added: Added, group: Group) -> str:
+    """Return what to do about a C or a bias that is missing, or that is not read."""
+    read = [name for name, is_read in (("cs", added.takes_c), ("bias", bool(added.bias))) if is_read]
+    given = [name for name, is_given in (("cs", group.has_matrices), ("bias", group.has_bias)) if is_given]
+    if not read:
+        return f"this plan was made without cs and bias, and {' and '.join(given)} is given: leave it out"
+    return (
+        f"this plan was made with {' and '.join(read)}, and {' and '.join(given) or 'neither'} is given: give what it "
+        f"was made with, or make another plan"
+    )
 
 
 def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind:
@@ -47,6 +68,18 @@ def kind_of_group(group: Group, target: Part | None, wanted: Wanted) -> GemmKind
             wanted = replace(wanted, out_dtype=element.tag)
         of_d = form_of_all(target, element.bits, group.used)
     return kind_of(*elements, (of_a, of_b, group.form_of_c(of_d), of_d), wanted, ("xs", "ws"))
+
+
+def check_gradients_of_group(group: Group, target: Part | None, ports: Mapping[str, Any] = _NO_PORTS) -> None:
+    """Refuse tensors whose gradients would be lost, as `check_gradients` does: the first of each operand is named."""
+    parts = [part for part in (group.A, group.B, group.C, group.bias, target) if part is not None]
+    asking = [found for part in parts for found in part.requiring_grad()[:1]]
+    for name, given in ports.items():
+        is_list = isinstance(given, list | tuple)
+        tensors = {f"{name}[{number}]": each for number, each in enumerate(given)} if is_list else {name: given}
+        views = {label: view_of(label, each) for label, each in tensors.items()}
+        asking += [(label, view) for label, view in views.items() if view.requires_grad][:1]
+    check_gradients(dict(asking), "product")
 
 
 def device_of_group(group: Group) -> int | None:

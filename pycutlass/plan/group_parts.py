@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pycutlass.errors import ArgumentError
 from pycutlass.integers import items_of
-from pycutlass.plan.forms import Form, copied, form_of
+from pycutlass.plan.forms import Form, copied, form_of, lies
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.readings import element_of
 from pycutlass.spec import view_of
@@ -69,8 +69,8 @@ class Part(ABC):
         """Return the tensors of all problems, views of what was given."""
 
     @abstractmethod
-    def packed(self, bits: int) -> Part:
-        """Return the operand with copies of what does not lie by rows."""
+    def packed(self, bits: int, by_rows: bool = True) -> Part:
+        """Return the operand with copies of what does not lie by rows, or by columns."""
 
     def without_form(self, bits: int, used: Bools) -> tuple[str, TensorView] | None:
         """Return a tensor, with its name, that lies neither by rows nor by columns; None where there is none."""
@@ -134,14 +134,14 @@ class Listed(Part):
         """Return the tensors of all problems."""
         return self.tensors
 
-    def packed(self, bits: int) -> Listed:
-        """Return the operand with copies of what does not lie by rows."""
+    def packed(self, bits: int, by_rows: bool = True) -> Listed:
+        """Return the operand with copies of what does not lie so."""
 
         def kept(number: int, view: TensorView) -> Any:
-            found, tensor = form_of(view, bits, True), self.tensors[number]
-            if found is not None and found.is_row_major:
+            tensor = self.tensors[number]
+            if lies(view, by_rows):
                 return tensor
-            return copied(f"{self.name}[{number}]", tensor, view, view.shape or ())
+            return copied(f"{self.name}[{number}]", tensor, view, view.shape or (), by_rows)
 
         return Listed(self.name, [kept(number, view) for number, view in enumerate(self.views)])
 
@@ -215,13 +215,13 @@ class Vectors(Listed):
             found = form_of(
                 replace(view, shape=(1, *(view.shape or ())), strides=(0, *(view.strides or ()))), bits, True
             )
-            if found is None or not by_rows:
+            if found is None or not found.is_row_major or not by_rows:
                 return None
             alignment = min(alignment, found.alignment)
         return Form(True, alignment)
 
-    def packed(self, bits: int) -> Vectors:
-        """Return the operand with copies of what does not lie by rows."""
+    def packed(self, bits: int, by_rows: bool = True) -> Vectors:
+        """Return the operand with copies of what does not lie so."""
         named = zip(self.tensors, self.views, strict=True)
         return Vectors(self.name, [copied(self.name, tensor, view, view.shape or ()) for tensor, view in named])
 
@@ -255,9 +255,9 @@ class Stacked(Part):
         """Return the tensors of all problems."""
         return _taken_apart(sliceable(self.name, self.tensor, self.view), self.view)
 
-    def packed(self, bits: int) -> Stacked:
-        """Return the operand with copies of what does not lie by rows."""
-        return Stacked(self.name, copied(self.name, self.tensor, self.view, self.view.shape or ()))
+    def packed(self, bits: int, by_rows: bool = True) -> Stacked:
+        """Return the operand with copies of what does not lie so."""
+        return Stacked(self.name, copied(self.name, self.tensor, self.view, self.view.shape or (), by_rows))
 
     @property
     def like(self) -> tuple[Any, TensorView]:
@@ -308,9 +308,9 @@ class Divided(Part):
         """Return the tensors of all problems."""
         return divided(sliceable(self.name, self.tensor, self.view), self.view, self.axis, self.lengths)
 
-    def packed(self, bits: int) -> Divided:
-        """Return the operand with copies of what does not lie by rows."""
-        made = copied(self.name, self.tensor, self.view, self.view.shape or ())
+    def packed(self, bits: int, by_rows: bool = True) -> Divided:
+        """Return the operand with copies of what does not lie so."""
+        made = copied(self.name, self.tensor, self.view, self.view.shape or (), by_rows)
         return Divided(self.name, made, self.axis, self.offsets)
 
     @property

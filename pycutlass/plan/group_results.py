@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pycutlass.errors import AlignmentError, ArgumentError
 from pycutlass.library import TensorDescription
-from pycutlass.plan.forms import new_tensor
-from pycutlass.plan.group import Columns, Group
+from pycutlass.plan.forms import Columns, new_tensor
+from pycutlass.plan.group import Group
 from pycutlass.plan.group_parts import Listed, Part, element_of_all
 from pycutlass.plan.kind import GemmKind
 from pycutlass.plan.kinds import Wanted

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycutlass.errors import PyCutlassError
+from pycutlass.imported import imported
+from pycutlass.integers import attribute
 from pycutlass.plan.device_groups import DeviceGroup, DeviceLaunch
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_launches import GroupLaunch, Problems
@@ -89,6 +91,7 @@ class Runs:
             or last.chosen_in != generation.number
             or (cs is None) is self._reads_c
             or not last.is_like(xs, ws)
+            or _are_followed(xs, ws, cs, out)
         ):
             return None
         made = last.new_results(self._kind, xs[0]) if out is None else out
@@ -129,6 +132,15 @@ class Runs:
         for key in [key for key, each in kept.items() if each is launch]:
             del kept[key]
         self._local.last = None
+
+
+def _are_followed(*operands: Any) -> bool:
+    """Return whether autograd of torch follows tensors, which the closer look refuses."""
+    is_enabled = imported("torch", "is_grad_enabled")
+    if not callable(is_enabled) or not is_enabled():
+        return False
+    lists = [given for given in operands if isinstance(given, list | tuple)]
+    return any(attribute(each, "requires_grad") is True for given in lists for each in given)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,20 +15,26 @@ from pycutlass.errors import ArgumentError
 from pycutlass.operation import GemmOperationGrouped
 from pycutlass.operation.group_support import Sizes
 from pycutlass.plan import picture
-from pycutlass.plan.added import source_of
+from pycutlass.plan.added import Added, Addition, source_of
 from pycutlass.plan.building import build_for
 from pycutlass.plan.checking import checked_group
 from pycutlass.plan.device_groups import DeviceGroup
 from pycutlass.plan.group import Group
 from pycutlass.plan.group_candidates import GroupCandidate
 from pycutlass.plan.group_choices import GroupChoices
-from pycutlass.plan.group_kinds import checked_beta, columns_of, device_of_group, kind_of_group
+from pycutlass.plan.group_kinds import (
+    about_added,
+    addition_to,
+    check_gradients_of_group,
+    device_of_group,
+    kind_of_group,
+)
 from pycutlass.plan.group_launches import Problems
-from pycutlass.plan.group_parts import Part, Vectors
+from pycutlass.plan.group_parts import Part
 from pycutlass.plan.group_results import check_fits, new_results
 from pycutlass.plan.group_runs import Runs
 from pycutlass.plan.kind import GemmKind
-from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.measured import generation
 from pycutlass.plan.offsets import Offsets
 from pycutlass.plan.predicted import Ranked
@@ -61,7 +68,8 @@ class GroupedGemm(TunablePlan):
     alpha, beta : number
         The scalars. A `cs` needs a `beta` other than 0.
     bias : optional
-        A vector for all problems, a matrix with a row for each, or a list of vectors; `beta` is 1 if left out.
+        A vector for all problems, a matrix with a row for each, or a list of vectors, which is added beside `cs` or
+        alone, as `grouped_matmul` adds it.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function, with or without its types.
     epilogue_inputs : mapping, optional
@@ -109,15 +117,21 @@ class GroupedGemm(TunablePlan):
         group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
         target = None if out is None else group.result(out, columns_of(epilogue))
         wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision)
-        self._describe(group, target, wanted, alpha, beta, epilogue_inputs)
+        self._describe(group, target, wanted, alpha, addition_to(group, target, epilogue, beta), epilogue_inputs)
 
     @classmethod
     def _of(
-        cls, group: Group, target: Part | None, wanted: Wanted, alpha: Any, beta: Any, inputs: Mapping[str, Any] | None
+        cls,
+        group: Group,
+        target: Part | None,
+        wanted: Wanted,
+        alpha: Any,
+        addition: Addition,
+        inputs: Mapping[str, Any] | None,
     ) -> GroupedGemm:
         """Return the plan of operands that were read."""
         plan: GroupedGemm = object.__new__(cls)
-        plan._describe(group, target, wanted, alpha, beta, inputs)
+        plan._describe(group, target, wanted, alpha, addition, inputs)
         return plan
 
     def _describe(
@@ -126,21 +140,19 @@ class GroupedGemm(TunablePlan):
         target: Part | None,
         wanted: Wanted,
         alpha: Any,
-        beta: Any,
+        addition: Addition,
         inputs: Mapping[str, Any] | None,
     ) -> None:
         for part in (group.A, group.B, group.C):
             if part is not None and not part.views:
                 raise ArgumentError(f"{part.name} is an empty list: a plan of groups is made from one problem or more")
-        beta = checked_beta(group, wanted.epilogue, beta)
-        self.kind: GemmKind = kind_of_group(group, target, wanted)
-        self._scalars = given_scalars(self.kind.epilogue, alpha, beta, inputs)
-        self._reads_c, self._device = group.C is not None, device_of_group(group)
-        self._source = source_of(self.kind.epilogue, self._reads_c, isinstance(group.C, Vectors))
+        self.kind: GemmKind = kind_of_group(group, target, replace(wanted, epilogue=addition.epilogue))
+        self._scalars = given_scalars(self.kind.epilogue, alpha, addition.beta, inputs)
+        self._added, self._device = addition.added, device_of_group(group)
         sizes = group.sizes if len(group) else np.array([[0, group.B.last_extents[1], group.A.last_extents[1]]])
         self._sizes: Sizes = sizes.astype(np.int32)
         self._axis, self._on_device = group.axis or 0, group.is_on_device
-        self._choices = GroupChoices(self.kind, self._device, self._source)
+        self._choices = GroupChoices(self.kind, self._device, self.source)
         self._start()
         self._choices.of(self._working, self._axis, self._on_device)
 
@@ -151,6 +163,10 @@ class GroupedGemm(TunablePlan):
         self.reset_operands()
 
     # What users ask of a plan
+
+    @property
+    def _reads_c(self) -> bool:
+        return self._added.reads_c
 
     @property
     def sizes(self) -> Sizes:
@@ -170,7 +186,7 @@ class GroupedGemm(TunablePlan):
     @property
     def source(self) -> str | None:
         """What a functor reads as C, ``"matrix"`` or ``"bias"``; None where it reads none, or always does."""
-        return self._source
+        return source_of(self.kind.epilogue, self._added.reads_c, self._added.bias == "c")
 
     @property
     def candidate(self) -> GroupCandidate:
@@ -311,7 +327,8 @@ class GroupedGemm(TunablePlan):
         self, group: Group, out: Any, target: Part | None, stream: Any, ports: Mapping[str, Any], is_kept: bool
     ) -> Any:
         """Compute all D and return them; what a later run may use is kept where that is asked for."""
-        self._check_inputs(group, ports)
+        check_gradients_of_group(group, target, ports)
+        ports = self._checked_inputs(group, ports)
         check_fits(self.kind, group, target)
         if (here := device_of_group(group)) != self._device:
             raise ArgumentError(
@@ -340,24 +357,31 @@ class GroupedGemm(TunablePlan):
             build_for(candidate.kernels, self._device)
         return candidate
 
-    def _check_inputs(self, group: Group, ports: Mapping[str, Any]) -> None:
-        """Raise unless there are a C and tensors of the epilogue where the plan reads them, and no others."""
-        if (group.C is not None) is not self._reads_c:
-            raise ArgumentError(
-                "this plan was made with cs or bias, and neither is given: pass it"
-                if group.C is None
-                else f"this plan was made without cs and bias, and {group.C.name} is given: leave it out"
-            )
+    def _checked_inputs(self, group: Group, ports: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the tensors of the epilogue, a bias among them where the plan has it there.
+
+        Raises
+        ------
+        ArgumentError
+            What the plan reads is missing, or something is given that it does not read.
+        """
+        added = self._added
+        if added.bias == "port":
+            group.put_bias_beside()
+        if (group.C is not None, group.bias is not None) != (added.reads_c, added.bias == "port"):
+            raise ArgumentError(about_added(added, group))
+        placed = dict(ports) if group.bias is None else {**ports, "bias": list(group.bias.matrices())}
         names = {port.name for port in self.kind.epilogue.ports}
-        if set(ports) != names:
+        if set(placed) != names:
             raise ArgumentError(
                 f"the epilogue of this plan has the tensors {', '.join(sorted(names)) or 'none'}; epilogue_inputs has "
                 f"{', '.join(sorted(ports)) or 'none'}"
             )
+        return placed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.kind, self._sizes, self._axis, self._on_device, self._device, self._scalars)
-        return _restored, (*state, self._reads_c, self._source, self._choices.state())
+        state = (self.kind, self._sizes, self._axis, self._on_device, self._device, self._scalars, self._added)
+        return _restored, (*state, self._choices.state())
 
     def __repr__(self) -> str:
         m, n, k = self._sizes.max(axis=0).tolist()
@@ -365,20 +389,12 @@ class GroupedGemm(TunablePlan):
 
 
 def _restored(
-    kind: Any,
-    sizes: Any,
-    axis: int,
-    on_device: bool,
-    where: Any,
-    scalars: Any,
-    reads_c: bool,
-    source: str | None,
-    chosen: Any,
+    kind: Any, sizes: Any, axis: int, on_device: bool, where: Any, scalars: Any, added: Added, chosen: Any
 ) -> GroupedGemm:
     """Return the plan that was pickled or copied, with what was chosen."""
     plan: GroupedGemm = GroupedGemm.__new__(GroupedGemm)
     plan.kind, plan._sizes, plan._axis, plan._on_device = kind, sizes, axis, on_device
-    plan._device, plan._scalars, plan._reads_c, plan._source = where, scalars, reads_c, source
-    plan._choices = GroupChoices(kind, where, source, chosen)
+    plan._device, plan._scalars, plan._added = where, scalars, added
+    plan._choices = GroupChoices(kind, where, plan.source, chosen)
     plan._start()
     return plan

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pycutlass.calls import public, shown
 from pycutlass.errors import ArgumentTypeError
 from pycutlass.integers import shape_of
+from pycutlass.plan.added import Addition
 from pycutlass.plan.forms import Form
 from pycutlass.plan.group import Group
-from pycutlass.plan.group_kinds import checked_beta, columns_of, device_of_group
+from pycutlass.plan.group_kinds import addition_to, check_gradients_of_group, device_of_group
 from pycutlass.plan.group_parts import Part, Stacked, element_of_all
 from pycutlass.plan.group_results import result_of_nothing
 from pycutlass.plan.grouped_gemm import GroupedGemm
-from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.matmul import matmul
 from pycutlass.plan.offsets import Offsets
-from pycutlass.plan.options import KeptPlans, check_gradients, check_with_plan
+from pycutlass.plan.options import KeptPlans, check_with_plan
 from pycutlass.plan.readings import named_inputs
 from pycutlass.plan.shortcut import precision_of
 
@@ -74,7 +76,9 @@ def grouped_matmul(
     alpha, beta : number
         The scalars. A `cs` of matrices needs a `beta` other than 0, which is 1 for a bias if left out.
     bias : tensor or list of tensor, optional
-        One number for each column: a vector for all problems, a matrix with a row for each, or a list of vectors.
+        One number for each column, which is added before the activation, beside `cs` or alone: a vector for all
+        problems, a matrix with a row for each, or a list of vectors. Alone it is multiplied by `beta`, which is 1 if
+        left out.
     epilogue : optional
         An epilogue functor, an activation, or an epilogue function.
     epilogue_inputs : mapping, optional
@@ -121,8 +125,8 @@ def grouped_matmul(
     group = Group(xs, ws, None if offs is None else Offsets(offs), cs, bias)
     columns = columns_of(epilogue if plan is None else plan.kind.epilogue)
     target = None if out is None else group.result(out, columns)
-    parts = [part for part in (group.A, group.B, group.C, target) if part is not None]
-    check_gradients(dict(asking for part in parts for asking in part.requiring_grad()[:1]), "product")
+    parts = [part for part in (group.A, group.B, group.C, group.bias, target) if part is not None]
+    check_gradients_of_group(group, target)
     first = next((part.like[0] for part in parts if part.views), None)
     wanted = Wanted(epilogue, out_dtype, accumulator_dtype, precision_of(first) if precision is None else precision)
     if plan is None and not all(part.views for part in parts):  # lists without matrices, which say nothing of a kind
@@ -130,52 +134,58 @@ def grouped_matmul(
     if allow_copy:
         group.copy_what_must_be(target)
     if plan is None:
-        beta = checked_beta(group, epilogue, beta)
-        if not inputs and (batch := _as_batch(group, target, bias, wanted)) is not None:
-            scalars, types = {"alpha": alpha, "beta": beta}, {"out_dtype": out_dtype, "precision": wanted.precision}
-            further = {"accumulator_dtype": accumulator_dtype, "out": out, "stream": stream}
-            a, b, c = batch
-            return matmul(a, b, c, epilogue=epilogue, **scalars, **types, **further)
-        plan = _plan_of(group, target, wanted, (alpha, beta), inputs)
+        addition = addition_to(group, target, epilogue, beta)
+        if not inputs and (batch := _as_batch(group, target, bias)) is not None:
+            a, b, c, vector = batch
+            scalars = {"alpha": alpha, "beta": addition.beta, "precision": wanted.precision}
+            types = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype}
+            further = {"bias": vector, "epilogue": epilogue, "out": out, "allow_copy": allow_copy, "stream": stream}
+            return matmul(a, b, c, **scalars, **types, **further)
+        plan = _plan_of(group, target, replace(wanted, epilogue=addition.epilogue), alpha, addition, inputs)
     ports = {port.name: inputs[port.name] for port in plan.kind.epilogue.ports if port.name in inputs}
     return plan._compute(group, out, target, stream, ports, is_kept=False)
 
 
-def _as_batch(group: Group, target: Part | None, bias: Any, wanted: Wanted) -> tuple[Any, Any, Any] | None:
-    """Return A, B and C of stacks, which are a batch, since kernels of all layouts compute that; None of other groups.
+def _as_batch(group: Group, target: Part | None, bias: Any) -> tuple[Any, Any, Any, Any] | None:
+    """Return A, B, C and the bias of stacks, which are a batch: kernels of all layouts compute that. None of others.
 
     None as well where `matmul` would refuse it: the reasons name tensors as they are named here.
     """
     if not isinstance(group.A, Stacked) or not isinstance(group.B, Stacked) or len(set(group.elements())) > 1:
         return None
-    if target is not None and (not isinstance(target, Stacked) or columns_of(wanted.epilogue)(2) < 2):
+    if target is not None and not isinstance(target, Stacked):
         return None
     parts = [(group.A, group.summed), (group.B, group.summed), *([] if target is None else [(target, group.used)])]
-    if isinstance(group.C, Stacked):
-        parts.append((group.C, group.used))
-    elif bias is not None and (isinstance(bias, list | tuple) or len(shape_of(bias) or ()) != 1):
+    if group.has_bias and (isinstance(bias, list | tuple) or len(shape_of(bias) or ()) != 1):
         return None  # a batch adds one for all
-    elif bias is None and group.C is not None:
+    c = group.C if isinstance(group.C, Stacked) else None
+    if c is not None:
+        parts.append((c, group.used))
+    elif group.has_matrices:
         return None
     if any(not any(_forms(part, used)) for part, used in parts):
         return None
-    return group.A.tensor, group.B.tensor, group.C.tensor if isinstance(group.C, Stacked) else bias
+    return group.A.tensor, group.B.tensor, None if c is None else c.tensor, bias
 
 
 def _plan_of(
-    group: Group, target: Part | None, wanted: Wanted, scalars: tuple[Any, Any], inputs: Mapping[str, Any]
+    group: Group, target: Part | None, wanted: Wanted, alpha: Any, addition: Addition, inputs: Mapping[str, Any]
 ) -> GroupedGemm:
     """Return the plan that was kept for such groups, or make it."""
-    of_c = None if group.C is None else (element_of_all(group.C), type(group.C), _forms(group.C, group.used))
+    of_added = tuple(
+        None if part is None else (element_of_all(part), type(part), _forms(part, group.used))
+        for part in (group.C, group.bias)
+    )
     of_d: Any = group.form_of_new(wanted.output(group.elements()[0]), columns_of(wanted.epilogue))
     if target is not None:
         of_d = element_of_all(target), _forms(target, group.used)
-    key = (group.elements(), group.forms(), of_c, of_d, device_of_group(group), wanted, scalars, tuple(inputs))
+    of_operands = group.elements(), group.forms(), of_added, of_d, device_of_group(group)
+    key = (of_operands, wanted, alpha, addition.beta, tuple(inputs))
     # What is no tensor with elements is a scalar, which a plan keeps.
     with_scalars = any(not isinstance(value, list | tuple) and not shape_of(value) for value in inputs.values())
 
     def make() -> GroupedGemm:
-        return GroupedGemm._of(group, target, wanted, *scalars, inputs)
+        return GroupedGemm._of(group, target, wanted, alpha, addition, inputs)
 
     return make() if with_scalars else _plans.get(key, make)
 

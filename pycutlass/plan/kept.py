@@ -52,12 +52,12 @@ class KeptLaunches:
         """Let go of all tensors."""
         self._local = threading.local()
 
-    def begin(self, a: Any, b: Any, c: Any) -> tuple[ResultForm | None, PlanLaunch | None]:
+    def begin(self, a: Any, b: Any, c: Any, ports: Mapping[str, Any]) -> tuple[ResultForm | None, PlanLaunch | None]:
         """Return what D is like for tensors like these, and the launch that this thread keeps for them."""
         if self._generation != generation.number:
             self._generation = generation.number
             self.forget_tensors()
-        key = _key_of(a, b, c)
+        key = _key_of(a, b, c, *ports.values())
         return (None, None) if key is None else (self._results.get(key), self._of_thread.get(key))
 
     def run_waiting(self, tensors: tuple[Any, Any, Any, Any], stream: Any, ports: Mapping[str, Any]) -> bool:
@@ -90,7 +90,7 @@ class KeptLaunches:
         with_tensors : bool
             Whether it may be kept with its tensors.
         """
-        key = _key_of(*tensors[:3])
+        key = _key_of(*tensors[:3], *ports.values())
         if key is not None:
             with self._lock:
                 _put(self._results, key, form, _MOST_RESULTS)
@@ -111,14 +111,14 @@ class KeptLaunches:
         return launches
 
 
-def _key_of(a: Any, b: Any, c: Any) -> tuple[Any, ...] | None:
+def _key_of(a: Any, b: Any, c: Any, *ports: Any) -> tuple[Any, ...] | None:
     """Return what tells runs apart: of a batch either operand may be a single matrix, and C a bias.
 
     None where a library shows shapes otherwise, or a gradient is required, and all is made anew.
     """
     try:
         shapes = a.shape, b.shape, None if c is None else c.shape
-        if any(getattr(each, "requires_grad", False) for each in (a, b, c)):
+        if any(getattr(each, "requires_grad", False) for each in (a, b, c, *ports)):
             return None
     except Exception:  # of whatever it is; the first launch says so
         return None

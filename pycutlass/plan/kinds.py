@@ -19,7 +19,7 @@ from pycutlass.epilogue import (
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.library import TensorDescription
 from pycutlass.plan.composed import Composed
-from pycutlass.plan.forms import Form
+from pycutlass.plan.forms import Columns, Form
 from pycutlass.plan.kind import GemmKind
 from pycutlass.types import Element, element
 
@@ -28,12 +28,15 @@ __all__ = [
     "accumulator_of",
     "check_epilogue",
     "check_types",
+    "columns_of",
     "epilogue_of",
+    "is_gated",
     "kind_of",
     "loads_singly",
     "multiplied",
 ]
 
+_PAIR = 2  # columns
 _PRECISIONS = ("float32", "tf32", "3xtf32")
 
 
@@ -95,11 +98,23 @@ def kind_of(
     check_types(a, b, names)
     check_epilogue(wanted.epilogue)
     of_a, of_b, of_c, of_d = forms
+    if is_gated(wanted.epilogue) and not of_d.is_row_major:
+        raise ArgumentError(
+            f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, which threads have side by side where "
+            f"elements of rows are adjacent, and those of out are not: pass an out whose rows are adjacent"
+        )
     out = wanted.output(a)
     accumulator = accumulator_of(a, wanted)
     element_a, element_b, math = multiplied(a, b, wanted.precision)
     if loads_singly(a, element_a, math):
-        of_a, of_b, of_d = (replace(each, alignment=1) for each in (of_a, of_b, of_d))
+        of_a, of_b = replace(of_a, alignment=1), replace(of_b, alignment=1)
+        if not is_gated(wanted.epilogue):
+            of_d = replace(of_d, alignment=1)
+        elif a.short == "f32":  # of f64, tensor cores store pairs
+            raise ArgumentError(
+                f"the epilogue {shown(wanted.epilogue)} combines pairs of columns, and kernels of float32 store single "
+                f"elements: pass precision='3xtf32' or 'tf32', whose kernels store pairs"
+            )
     D = _description(out, of_d)
     C = D if of_c is None else _description(out, of_c)
     epilogue, written = epilogue_of(wanted.epilogue, out, min(C.alignment, D.alignment), accumulator)
@@ -109,7 +124,7 @@ def kind_of(
 
 
 def loads_singly(a: Element, multiplied_as: Any, math: MathOperation) -> bool:
-    """Return whether kernels load and store single elements, whatever the alignment is.
+    """Return whether kernels load single elements, whatever the alignment is, and store such where they need no pairs.
 
     CUDA cores do, and tensor cores of f64.
     """
@@ -165,6 +180,16 @@ def check_epilogue(given: Any) -> None:
         )
 
 
+def columns_of(epilogue: Any) -> Columns:
+    """Return what says how many columns D has, of an epilogue with or without its types."""
+    return (lambda n: n // 2) if is_gated(epilogue) else (lambda n: n)
+
+
+def is_gated(epilogue: Any) -> bool:
+    """Return whether an epilogue combines pairs of columns, so that D has half as many."""
+    return bool(getattr(getattr(epilogue, "graph", None), "is_gated", False))
+
+
 def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> tuple[Epilogue, int]:
     """Return the epilogue with its types, a linear combination where none is given, and how much it writes at once.
 
@@ -173,6 +198,12 @@ def epilogue_of(given: Any, out: Element, length: int, accumulator: Element) -> 
     ArgumentError
         It writes more elements at once than `length`, to which C and D are aligned.
     """
+    if is_gated(given) and length < _PAIR:
+        raise ArgumentError(
+            f"the epilogue {shown(given)} combines pairs of columns, which are written together: the product must have "
+            f"a multiple of 4 columns, and addresses and rows of c and out must be multiples of 2 elements. Pad the "
+            f"right operand with columns of zeros, and pass c and out that are aligned"
+        )
     epilogue = _with_types(given, out, length, accumulator)
     written = int(getattr(epilogue, "epilogue_vector_length", length))
     if written > length:

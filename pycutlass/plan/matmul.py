@@ -11,7 +11,7 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
 from pycutlass.plan.gemm import Gemm
-from pycutlass.plan.kinds import Wanted, check_epilogue
+from pycutlass.plan.kinds import Wanted, check_epilogue, columns_of
 from pycutlass.plan.options import KeptPlans, bad_options, check_gradients, check_with_plan, has_scalars
 from pycutlass.plan.readings import element_of, is_number, named_inputs
 from pycutlass.plan.scales import NO_SCALES, Scales
@@ -103,12 +103,8 @@ def matmul(
     check_epilogue(epilogue)
     scaled = NO_SCALES if scales is None else Scales.of(scales)
     alpha = scaled.times(alpha)
-    if out is not None and getattr(getattr(epilogue, "graph", None), "is_gated", False):
-        raise ArgumentError(
-            "out is given, and the epilogue combines pairs of columns, of which matmul only makes new results: leave "
-            "out away, or use pycutlass.Gemm"
-        )
-    flat = as_matrices(a, b, c, out) if scales is None and plan is None and epilogue_inputs is None else None
+    columns = columns_of(epilogue if plan is None else attribute(attribute(plan, "kind"), "epilogue"))
+    flat = as_matrices(a, b, c, out, columns) if scales is None and plan is None and epilogue_inputs is None else None
     if flat is not None:  # a stack of matrices as one, as layers have it
         how = {"out_dtype": out_dtype, "accumulator_dtype": accumulator_dtype, "precision": precision}
         more = {"alpha": alpha, "beta": beta, "bias": bias, "epilogue": epilogue, "stream": stream}
@@ -158,7 +154,8 @@ def matmul(
             raise ArgumentError(f"{', '.join(twice)} in epilogue_inputs and scales are given, which are the same")
         epilogue_inputs = {**(epilogue_inputs or {}), **ports}
     options = (alpha, beta, epilogue, out_dtype, accumulator_dtype, precision)
-    made = Result(product, out, views.get("out"), allow_copy)
+    made = Result(product, out, views.get("out"), allow_copy, columns)
+    product.lay_c_like(made.given)
     if plan is None:
         plan = _plan_of(product, made, options, epilogue_inputs, bias)
     target = made.target(plan.kind)

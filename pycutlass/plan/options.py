@@ -11,10 +11,9 @@ from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.imported import imported
 from pycutlass.integers import shape_of
 from pycutlass.plan.readings import is_number
-from pycutlass.spec import view_of
 from pycutlass.tensor import TensorView
 
-__all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "has_scalars", "source_of"]
+__all__ = ["KeptPlans", "bad_options", "check_gradients", "check_with_plan", "has_scalars"]
 
 _Kept = TypeVar("_Kept")
 
@@ -56,31 +55,6 @@ def bad_options(who: str, error: Exception) -> ArgumentTypeError:
 def has_scalars(inputs: Mapping[str, Any] | None) -> bool:
     """Return whether inputs of an epilogue have scalars, which a plan keeps: what is no tensor with elements."""
     return inputs is not None and any(not shape_of(value) for value in inputs.values())
-
-
-def source_of(c: Any, bias: Any, beta: Any, channels: str) -> tuple[Any, Any]:
-    """Return what is added, and by what it is multiplied: a bias is a C that is a vector.
-
-    Parameters
-    ----------
-    c, bias, beta
-        As the caller gives them.
-    channels : str
-        What a bias has one number for.
-    """
-    if bias is not None:
-        if c is not None:
-            raise ArgumentError(
-                "c and bias are both given, and linear combinations add one of them: add the bias in an epilogue "
-                "function, with a parameter of Row, and pass it in epilogue_inputs"
-            )
-        shape = view_of("bias", bias).shape
-        if shape is None or len(shape) != 1:
-            raise ArgumentError(f"bias must be a vector of one number for each {channels}, got shape {shape}")
-        c = bias
-    if c is not None and is_number(beta, 0) and len(view_of("c", c).shape or ()) == 1:
-        beta = 1
-    return c, beta
 
 
 def check_gradients(views: Mapping[str, TensorView], what: str) -> None:

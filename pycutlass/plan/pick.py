@@ -211,9 +211,11 @@ def remedy_of(kind: GemmKind) -> str:
             "A and B, as in w.T of weights by rows, and lines multiples of 4 bytes. Elsewhere pass int8 or float16"
         )
     if kind.C.layout is not kind.D.layout:
-        return ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both"
-    if kind.is_full_f32 and kind.epilogue.is_tree:
-        return ". Epilogue functions of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
+        return (
+            ". C and D lie otherwise: let the rows of both be adjacent, or the columns of both, or pass allow_copy=True"
+        )
+    if kind.is_full_f32 and kind.epilogue.is_tree and not kind.epilogue.takes_simt:
+        return ". Trees of visitors of float32 need tensor cores: pass precision='3xtf32' or 'tf32'"
     if kind.A.type.short == "s8" and not kind.A.is_row_major and kind.B.is_row_major:
         return (
             ". Elements of K must be adjacent in A or B of int8: A by rows, or B by columns, as w.T of weights by rows"

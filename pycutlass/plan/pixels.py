@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pycutlass.errors import ArgumentError
 from pycutlass.integers import shape_of
 from pycutlass.operands.conv_operand import Extent
@@ -117,16 +115,10 @@ def new_pixels(like: Any, view: TensorView, extent: tuple[int, ...], dtype_name:
 
 def copied_pixels(name: str, tensor: Any, view: TensorView) -> Any:
     """Return a packed copy of images, or raise where their library is known by DLPack alone."""
-    extent = extent_of(name, view)
-    if view.library == "torch":
-        made = new_pixels(tensor, view, extent, str(view.dtype_name))
-        return made.copy_(tensor)
-    if view.library == "cupy":
-        import cupy
-
-        return cupy.array(tensor, order="C")
-    if view.library == "numpy":
-        return np.array(tensor, order="C")
+    if view.library in ("torch", "cupy", "numpy"):
+        made = new_pixels(tensor, view, extent_of(name, view), str(view.dtype_name))
+        made[...] = tensor
+        return made
     raise ArgumentError(
         f"{name} cannot be copied by its library, which is known by DLPack alone: pass torch.from_dlpack({name})"
     )

@@ -134,9 +134,16 @@ def needs_source(epilogue: Any, beta: Any) -> bool:
     return not is_number(beta, 0) if reads is None else bool(reads)
 
 
-def about_c(c: Any, beta: Any, name: str = "c") -> str:
+def about_c(is_given: bool, beta: Any, epilogue: Any, name: str = "c") -> str:
     """Return what to do about a C that is missing, or that would not be read."""
-    if c is None:
+    if getattr(epilogue, "reads_source", None) is not None or hasattr(epilogue, "graph"):  # which says so itself
+        if not is_given:
+            return f"{name} is missing, and the epilogue {shown(epilogue)} reads it: give {name}"
+        how = "give it a parameter of Source"
+        if name == "bias":
+            how = "give it a parameter of Row, and pass bias in epilogue_inputs"
+        return f"{name} is given, and the epilogue {shown(epilogue)} does not read it: {how}, or leave {name} out"
+    if not is_given:
         return f"{name} is missing, and would be read: beta is {shown(beta)}. Give {name}, or leave out beta"
     return f"{name} is given and beta is 0: it would not be read. Pass beta=1 to add it, or leave {name} out"
 

@@ -11,7 +11,7 @@ from pycutlass.calls import shown
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import real, shape_of
 from pycutlass.plan.composed import composed
-from pycutlass.plan.forms import as_strided, stacked
+from pycutlass.plan.forms import as_strided, copied, stacked
 from pycutlass.plan.readings import element_of, place
 from pycutlass.plan.stacks import Product
 from pycutlass.tensor import TensorView, wrap
@@ -111,6 +111,9 @@ class Scales:
                 continue
             view = self.views[name]
             kind = self._checked(name, view, where, operand)
+            if product.allows_copies and not _is_packed(view):
+                tensor = copied(name, tensor, view, view.shape or ())
+                view = wrap(name, tensor)
             shape, strides, is_single = _placed(name, view, product, lines[index], index)
             port = ("scale_a", "scale_b")[index] if is_single else ("row_scale", "column_scale")[index]
             ports[port] = tensor if product.is_empty else as_strided(name, tensor, view, shape, strides)
@@ -141,6 +144,14 @@ def _count(view: TensorView) -> int:
     for extent in view.shape or ():
         count *= extent
     return count
+
+
+def _is_packed(view: TensorView) -> bool:
+    """Return whether the elements of a scale follow one another."""
+    shape, strides = view.shape or (), view.strides or ()
+    lasting = [(extent, step) for extent, step in zip(shape, strides, strict=True) if extent > 1]
+    found = stacked(tuple(extent for extent, _ in lasting), tuple(step for _, step in lasting))
+    return found is not None and (not lasting or found[1] == 1)
 
 
 def _placed(
@@ -175,5 +186,7 @@ def _placed(
         return ((0,), (1,), False) if as_one else ((0, line), (line, 1), False)
     found = stacked((*lead, line), (*steps, step)) if as_one else stacked(lead, steps)
     if found is None or (found[1] if as_one else step) != 1:
-        raise ArgumentError(f"{name} of shape {shape} has strides {strides}, and must be contiguous: pass a copy")
+        raise ArgumentError(
+            f"{name} of shape {shape} has strides {strides}, and must be contiguous: pass a copy, or allow_copy=True"
+        )
     return ((found[0],), (1,), False) if as_one else ((found[0], line), (found[1], 1), False)

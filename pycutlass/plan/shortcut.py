@@ -15,7 +15,7 @@ from pycutlass.imported import imported
 from pycutlass.integers import attribute
 from pycutlass.operation import GemmProblemSize
 from pycutlass.plan.candidate import Candidate
-from pycutlass.plan.forms import maker_of, new_tensor
+from pycutlass.plan.forms import Columns, maker_of, new_tensor
 from pycutlass.plan.gemm import Gemm
 from pycutlass.plan.launches import Launch, scalars_of
 from pycutlass.plan.measured import generation
@@ -91,7 +91,7 @@ def seen(*tensors: Any) -> tuple[Any, ...] | None:
 _SOURCE = 2  # where C is among the tensors
 
 
-def as_matrices(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
+def as_matrices(a: Any, b: Any, c: Any, out: Any, columns_of_d: Columns) -> tuple[Any, Any] | None:
     """Return A and D as matrices of all rows of a stack that B is multiplied with, where a view of torch's is enough.
 
     None of all others, such as those that do not fit.
@@ -108,9 +108,10 @@ def as_matrices(a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any] | None:
         fits = len(shape) > 2 and b.ndim == 2 and shape[-1] == b.shape[0] and a.numel() and columns
         if not fits or not a.is_contiguous() or (c is not None and c.ndim != 1):
             return None
-        if out is not None and not (out.is_contiguous() and out.shape == (*shape[:-1], columns)):
+        of_d = columns_of_d(columns)
+        if out is not None and not (out.is_contiguous() and out.shape == (*shape[:-1], of_d)):
             return None
-        return a.view(-1, shape[-1]), None if out is None else out.view(-1, columns)
+        return a.view(-1, shape[-1]), None if out is None else out.view(-1, of_d)
     except Exception:  # of tensors that torch traces, and of whatever C is: who looks closer says so
         return None
 

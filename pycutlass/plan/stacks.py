@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycutlass.errors import ArgumentError
-from pycutlass.plan.forms import as_strided, copied, form_of, new_tensor, packed_vector, stacked
+from pycutlass.plan.forms import Columns, as_strided, copied, form_of, lies, new_tensor, packed_vector, stacked
 from pycutlass.plan.kind import GemmKind
 from pycutlass.spec import TensorSpec
 from pycutlass.tensor import TensorView, wrap
@@ -31,14 +31,14 @@ class Product:
         Of one matrix of D.
     batch : tuple of int
         Axes of the batch, () where there is none.
+    allows_copies : bool
+        Whether tensors that no kernel takes are copied.
     is_folded : bool
         Whether the batch is rows of a single matrix: where B is shared, that is the faster product.
-    key : tuple
-        What a plan depends on.
     """
 
     def __init__(self, tensors: Mapping[str, Any], views: Mapping[str, TensorView], allow_copy: bool) -> None:
-        self._allow_copy, self._views = allow_copy, views
+        self.allows_copies, self._views = allow_copy, views
         a, b = _shape("a", views["a"]), _shape("b", views["b"])
         a, b = ((1, *a) if len(a) == 1 else a), ((*b, 1) if len(b) == 1 else b)
         if a[-1] != b[-2]:
@@ -69,12 +69,30 @@ class Product:
             self._share(a, b)
         self.c = None if c is None else self._source(c)
         self.like, self.like_view = tensors["a"], views["a"]
-        self.key = tuple(self._seen(name, each) for name, each in (("a", self.a), ("b", self.b), ("c", self.c)))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What a plan depends on."""
+        return tuple(self._seen(name, each) for name, each in (("a", self.a), ("b", self.b), ("c", self.c)))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
-        rows, columns = () if self.is_vector[0] else (self.rows,), () if self.is_vector[1] else (self.columns,)
+        """The shape of the product."""
+        return self.with_columns(self.columns)
+
+    def lay_c_like(self, out: Any) -> None:
+        """Copy a C that lies otherwise than D, which no kernel takes, where that is allowed; a new D lies by rows."""
+        if self.c is None or self.is_empty or not self.allows_copies or len(wrap("c", self.c).shape or ()) == 1:
+            return
+        view = wrap("c", self.c)
+        d = None if out is None else wrap("out", out)
+        ways = [by_rows for by_rows in (True, False) if (by_rows if d is None else lies(d, by_rows))]
+        if ways and not any(lies(view, by_rows) for by_rows in ways):
+            self.c = copied("c", self.c, view, view.shape or (), ways[0])
+
+    def with_columns(self, count: int) -> tuple[int, ...]:
+        """Return the shape of a result with so many columns."""
+        rows, columns = () if self.is_vector[0] else (self.rows,), () if self.is_vector[1] else (count,)
         return (*self.batch, *rows, *columns)
 
     @property
@@ -124,7 +142,7 @@ class Product:
             if form_of(looked, 8) is None:
                 taken = None
         if taken is None:
-            if not self._allow_copy:
+            if not self.allows_copies:
                 raise ArgumentError(
                     f"{name} of shape {view.shape} with strides {view.strides} would have to be copied to be "
                     f"{'a matrix' if not batch else f'a batch of {batch}'} that kernels take: {_REMEDY}"
@@ -152,18 +170,20 @@ class Product:
         if len(shape) == 1 and not self.is_vector[1] and (not self.is_vector[0] or shape != self.shape):
             if shape != (self.columns,):
                 raise ArgumentError(f"a bias has one number for each of {self.columns} columns, got shape {shape}")
-            return packed_vector("c", c, view, self._allow_copy)
+            return packed_vector("c", c, view, self.allows_copies)
         if shape != self.shape:
             raise ArgumentError(f"c must have the shape of the product, {self.shape}, or be a bias; got {shape}")
         if any(self.is_vector):
             steps = view.strides or ()
-            full, strides = self.inserted(shape, steps)
+            full, strides = self.inserted(shape, steps, self.columns)
             c = as_strided("c", c, view, full, strides)
             self._views = {**self._views, "c": wrap("c", c)}
         return self._operand("c", c, self.batch, self.rows, self.columns)
 
-    def inserted(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return shape and strides of a result with the axes that vectors take away from it."""
+    def inserted(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], columns: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return shape and strides of a result of so many columns with the axes that vectors take away from it."""
         extents, steps = list(shape), list(strides)
         if self.is_vector[1]:
             extents.append(1)
@@ -171,7 +191,7 @@ class Product:
         if self.is_vector[0]:
             at = len(extents) - 1
             extents.insert(at, 1)
-            steps.insert(at, max(1, self.columns))
+            steps.insert(at, max(1, columns))
         return tuple(extents), tuple(steps)
 
     def _seen(self, name: str, tensor: Any) -> Any:
@@ -184,28 +204,34 @@ class Product:
 class Result:
     """Where a product goes: what the caller gave, or new memory."""
 
-    def __init__(self, product: Product, out: Any, view: TensorView | None, allow_copy: bool) -> None:
+    def __init__(
+        self, product: Product, out: Any, view: TensorView | None, allow_copy: bool, columns_of_d: Columns
+    ) -> None:
         self._product, self._out, self._copy = product, out, None
+        self._columns = columns_of_d(product.columns)
         self.given = None
         if out is None or view is None:
             self.key: Any = None
             return
-        if view.shape != product.shape:
-            raise ArgumentError(f"out must have shape {product.shape}, got {view.shape}")
+        shape = product.with_columns(self._columns)
+        if view.shape != shape:
+            raise ArgumentError(f"out must have shape {shape}, got {view.shape}")
         if product.is_empty:
             self.key = view.dtype_name
             return
-        full, strides = product.inserted(view.shape, view.strides or ())
+        full, strides = product.inserted(view.shape, view.strides or (), self._columns)
         found = self._taken(full, strides)
         looked = None if found is None else TensorView(view.pointer, view.dtype_name, *found, None, view.library, None)
-        if looked is None or form_of(looked, 8) is None:
+        # Pairs of columns are written where they lie side by side.
+        is_turned = columns_of_d(2) < 2 and looked is not None and not lies(looked, True)
+        if looked is None or form_of(looked, 8) is None or (is_turned and allow_copy):
             if not allow_copy or view.library not in ("torch", "numpy", "cupy"):
                 raise ArgumentError(
                     f"out of shape {view.shape} with strides {view.strides} is none that a kernel writes: {_REMEDY}"
                 )
-            self._copy = new_tensor(out, view, product.shape, str(view.dtype_name))
+            self._copy = new_tensor(out, view, shape, str(view.dtype_name))
             packed = wrap("out", self._copy)
-            full, strides = product.inserted(packed.shape or (), packed.strides or ())
+            full, strides = product.inserted(packed.shape or (), packed.strides or (), self._columns)
             found, view = self._taken(full, strides), packed
         assert found is not None
         target = out if self._copy is None else self._copy
@@ -229,9 +255,8 @@ class Result:
         product = self._product
         if self.given is not None or (self._out is not None and product.is_empty):
             return self.given
-        columns = kind.epilogue.columns(product.columns)
-        shape = (*product.batch, *(() if product.is_vector[0] else (product.rows,)))
-        shape = (*shape, *(() if product.is_vector[1] else (columns,)))
+        columns = self._columns
+        shape = product.with_columns(columns)
         self._out = new_tensor(product.like, product.like_view, shape, kind.D.type.dtype_name)
         if product.is_empty:
             return None

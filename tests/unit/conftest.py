@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pycutlass import _core
+from pycutlass import _core, compiler
 from pycutlass.cache import Artifact, KernelCache
 from pycutlass.compiler import session
 from pycutlass.source import KernelSource
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
+
+from kernel_packages import NAMES, package
+from trivial_kernels import Operation
 
 # How long one example takes says more of the machine's other work than of ours.
 settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -113,3 +116,25 @@ def kernels(run: Any) -> list[Artifact]:
     from command_line import put_kernels
 
     return put_kernels()
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> list[Artifact]:
+    """Three kernels of two targets, which NVRTC and g++ made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYCUTLASS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("PYCUTLASS_BACKEND", "nvrtc")
+        patch.setattr(session, "_session", session._Session())
+        kernels = compiler.add_module([Operation(name) for name in NAMES], target="sm_80")
+        return kernels + compiler.add_module([Operation("kernel_a")], target="sm_90")
+
+
+@pytest.fixture
+def package_site(tmp_path: Path, packaged: list[Artifact], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the package is installed, with nothing in the cache and no variable that names a compiler."""
+    monkeypatch.delenv("PYCUTLASS_BACKEND")
+    for name in ("CUDA_HOME", "CUDA_INSTALL_PATH", "CUTLASS_PATH", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYCUTLASS_TARGET", "sm_80")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return package(tmp_path / "site", packaged)

@@ -252,6 +252,7 @@ def test_what_would_be_copied_is_refused_unless_that_is_allowed() -> None:
 
 
 A, B = np.ones((2, 6, 5, 8), np.float32), np.ones((12, 3, 3, 8), np.float32)
+BIAS = np.ones(12, np.float32)
 REFUSED: list[tuple[str, Any]] = [
     ("w must have the channels of x, 8", lambda: pycutlass.conv2d(A, B[..., :4].copy())),
     ("groups must divide C", lambda: pycutlass.conv2d(A, B, groups=3)),
@@ -266,7 +267,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("padding='same' is for a stride of 1", lambda: pycutlass.conv2d(A, B, padding="same", stride=2)),
     ("beta is 0", lambda: pycutlass.conv2d(A, B, np.ones((2, 4, 3, 12), np.float32))),
     ("c is missing", lambda: pycutlass.conv2d(A, B, beta=1)),
-    ("c and bias are both given", lambda: pycutlass.conv2d(A, B, A, bias=A)),
+    ("c is given and beta is 0", lambda: pycutlass.conv2d(A, B, np.ones((2, 4, 3, 12), np.float32), bias=BIAS)),
+    ("bias is another one", lambda: pycutlass.conv2d(A, B, BIAS, bias=BIAS)),
     ("bias must be a vector of one number for each channel", lambda: pycutlass.conv2d(A, B, bias=A)),
     ("one number for each of 12 channels", lambda: pycutlass.conv2d(A, B, bias=np.ones(5, np.float32))),
     ("c must have the shape of the result", lambda: pycutlass.conv2d(A, B, A, beta=1)),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pycutlass
-from pycutlass import cutlass, device
+from pycutlass import cutlass, device, epilogue
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.plan import Conv2dCandidate, Conv2dKind, conv2d_candidates, conv2d_pick, conv2d_ranking
 from pycutlass.plan.conv_kind import conv_kind_of
@@ -31,6 +31,11 @@ def size(**other: int) -> Any:
     """Return a problem of 32 images of 28 x 28 pixels, with other extents where they are named."""
     extents = {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128, "R": 3, "S": 3, "pad_h": 1, "pad_w": 1}
     return cutlass.conv.Conv2dProblemSize(**(extents | other))
+
+
+def largest_of_pixels(accum: Any) -> Any:
+    """An epilogue function with a result of all channels."""
+    return {"D": accum, "largest": epilogue.max(accum, axis=1)}
 
 
 def algorithms(of: Any) -> set[str]:
@@ -70,12 +75,16 @@ def test_slices_take_turns_only_where_d_is_as_exact_as_the_sums() -> None:
     assert {each.is_parallel for each in of_f32 if each.split_k_slices > 1} == {False, True}
 
 
-def test_epilogue_functions_are_for_one_group_and_unsplit() -> None:
+def test_epilogue_functions_are_unsplit_and_of_one_group_after_the_other() -> None:
     function = pycutlass.epilogue_function(lambda accum: accum * 2)
     found = conv2d_candidates(kind(fprop, epilogue=function), 80)
     assert found
     assert {each.split_k_slices for each in found} == {1}
-    assert conv2d_candidates(kind(fprop, grouped=True, epilogue=function), 80) == ()
+    grouped = conv2d_candidates(kind(fprop, grouped=True, epilogue=function), 80)
+    assert grouped
+    assert all(each.is_by_group and each.operation.group_mode is None for each in grouped)
+    of_all_channels = kind(fprop, grouped=True, epilogue=pycutlass.epilogue_function(largest_of_pixels))
+    assert conv2d_candidates(of_all_channels, 80) == ()
 
 
 @pytest.mark.parametrize(("capability", "kilobytes"), [(80, 163), (86, 99), (90, 163)])
@@ -153,13 +162,13 @@ NO_KERNEL: list[tuple[str, Any, Any]] = [
     ("Convolutions of int8 are fprop", kind(dgrad, s8), size()),
     ("Floats of 8 bits are not convolved", kind(fprop, cutlass.float_e4m3), size()),
     (
-        "precision='3xtf32' or 'tf32'",
-        kind(fprop, f32, epilogue=pycutlass.epilogue_function(lambda accum: accum * 2)),
-        size(),
+        "takes no epilogue function, as which c and a bias",
+        kind(dgrad, epilogue=pycutlass.epilogue_function(lambda accum: accum * 2)),
+        size(stride_h=2),
     ),
     (
-        "are for one group of channels",
-        kind(fprop, grouped=True, epilogue=pycutlass.epilogue_function(lambda accum: accum * 2)),
+        "make of all channels are for one group of them",
+        kind(fprop, grouped=True, epilogue=pycutlass.epilogue_function(largest_of_pixels)),
         size(groups=2),
     ),
     ("the nearest lack: .*split the batch", kind(fprop), size(N=4096, H=512, W=512, C=8)),

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from convolutions import STRIDED, UNITY, conv, dgrad, f32, fprop, wgrad
-from descriptions import SIMT
+from convolutions import STRIDED, UNITY, conv, dgrad, fprop, wgrad
 from epilogue_functions import biased, reduced, several
 from torch.nn import functional
 
@@ -48,7 +47,6 @@ def test_every_direction_takes_functions(kind: str, function: Any) -> None:
     ("options", "said"),
     [
         ({"kind": "dgrad", "stride": STRIDED}, "strided dgrad, which writes pixels in another order"),
-        ({"opcode": SIMT, "types": (f32, f32, f32)}, "Simt kernels"),
         ({"function": fusions.swiglu}, "swiglu combines pairs of columns, so that D has half as many"),
         ({"group_mode": pycutlass.GroupMode.SingleGroup}, "GroupMode.SingleGroup"),
     ],

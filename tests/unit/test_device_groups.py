@@ -173,6 +173,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("D overlaps A", lambda: with_plan(xs=MEMORY[:96].view(12, 8), out=MEMORY[90:150].view(12, 5))),
     ("D overlaps C", lambda: with_plan(cs=MEMORY[:60].view(12, 5), out=MEMORY[5:65].view(12, 5))),
     ("D overlaps C", lambda: with_plan(bias=MEMORY[:20].view(4, 5), out=MEMORY[15:75].view(12, 5))),
+    (r"a bias beside cs.*add the bias to cs", lambda: with_plan(cs=torch.randn(12, 5), bias=torch.randn(5))),
     ("not equally far", lambda: with_plan(bias=[MEMORY[0:5], MEMORY[5:10], MEMORY[20:25], MEMORY[30:35]])),
 ]
 

@@ -213,15 +213,6 @@ def test_a_plan_has_its_own_options() -> None:
         pycutlass.matmul(A, B, C, beta=2, plan=adding)
 
 
-def test_pairs_of_columns_make_new_results() -> None:
-    a, b = np.ones((8, 16), np.float16), np.ones((16, 32), np.float16)
-    swiglu = pycutlass.epilogue.fusions.swiglu
-    assert pycutlass.matmul(a, b, epilogue=swiglu).shape == (8, 16)
-    assert pycutlass.matmul(a, np.ones((16, 40), np.float16), epilogue=swiglu).shape == (8, 20)  # less aligned than b
-    with pytest.raises(ArgumentError, match=r"use pycutlass\.Gemm"):
-        pycutlass.matmul(a, b, epilogue=swiglu, out=np.empty((8, 16), np.float16))
-
-
 def test_what_is_considered_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     """Descriptions that nobody asked for are tried, some of which would be slow."""
     a, b = np.ones((64, 60), np.float16), np.ones((60, 64), np.float16)
@@ -293,8 +284,9 @@ def test_a_kind_without_kernels_says_what_to_change() -> None:
     with pytest.raises(ArgumentError, match="C and D lie otherwise"):
         pycutlass.matmul(a, b, np.ones((100, 100), np.float32).T, beta=1)
     with pytest.raises(ArgumentError, match="precision='3xtf32'"):
-        pycutlass.matmul(a, b, epilogue=times)
-    np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision="3xtf32"), 8)
+        pycutlass.matmul(a, b, epilogue=pycutlass.epilogue.fusions.swiglu)
+    for precision in (None, "3xtf32"):
+        np.testing.assert_allclose(pycutlass.matmul(a, b, epilogue=times, precision=precision), 8)
 
 
 def test_a_stack_of_torch_permits_copies_of_what_it_is_multiplied_with() -> None:

@@ -1,4 +1,4 @@
-"""What products in one line are scaled by and added to: scales, c and a bias, against NumPy in float64."""
+"""What products in one line add, c and a bias in one kernel, against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -6,41 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from products import K, M, N, close, integers, product, random
 
 import pycutlass
 from pycutlass import cutlass
 from pycutlass.epilogue import Source, activations
-from pycutlass.errors import ArgumentError, ArgumentTypeError, PyCutlassError
+from pycutlass.errors import ArgumentError, PyCutlassError
 
-RNG = np.random.default_rng(11)
-M, N, K = 12, 16, 32
 ACTIVATIONS = [None, *(getattr(activations, name) for name in activations.__all__ if name[0].islower())]
 ACTIVATIONS = [each for each in ACTIVATIONS if each is None or isinstance(each, type)]
-
-
-def random(*shape: int, dtype: Any = np.float32) -> Any:
-    return RNG.standard_normal(shape).astype(dtype)
-
-
-def integers(*shape: int) -> Any:
-    return RNG.integers(-8, 9, shape).astype(np.int8)
-
-
-def positive(*shape: int, dtype: Any = np.float32) -> Any:
-    return (0.5 + RNG.random(shape)).astype(dtype)
-
-
-def product(a: Any, b: Any) -> Any:
-    return np.matmul(a.astype(np.float64), b.astype(np.float64))
-
-
-def close(got: Any, exact: Any, dtype: Any = np.float32) -> None:
-    tolerance = {np.float16: 4e-3, np.float32: 2e-5, np.float64: 1e-12}[dtype]
-    assert got.shape == exact.shape and got.dtype == dtype
-    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=tolerance, atol=16 * tolerance)
-
-
-# c and bias
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda each: getattr(each, "__name__", "none"))
@@ -81,6 +55,45 @@ def test_a_bias_of_each_column_is_one_whatever_the_layout_of_out() -> None:
         like_out = np.asarray(c, order="C" if out.flags.c_contiguous else "F")  # no kernel reads C in another layout
         pycutlass.matmul(a, b, like_out, beta=2, bias=bias, out=out)
         close(out, product(a, b) + 2.0 * c + bias)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_large_products_of_every_type_add_both(dtype: Any, by_columns: bool) -> None:
+    """With more rows and columns than GEMV kernels take: float32 by CUDA cores."""
+    a, b, bias = random(130, 24, dtype=dtype), random(24, 100, dtype=dtype), random(100, dtype=dtype)
+    order = "F" if by_columns else "C"
+    c, out = np.asarray(random(130, 100, dtype=dtype), order=order), np.full((130, 100), 99, dtype, order=order)
+    pycutlass.matmul(a, b, c, beta=2, bias=bias, out=out, epilogue=pycutlass.silu)
+    close(out, pycutlass.silu.numpy(product(a, b) + 2.0 * c.astype(np.float64) + bias), dtype)
+    pycutlass.matmul(a, b, bias=bias, beta=-1, out=out)
+    close(out, product(a, b) - bias.astype(np.float64), dtype)
+
+
+def test_a_c_that_lies_otherwise_is_copied_where_that_is_allowed() -> None:
+    a, b, c, bias = random(12, 8), random(8, 16), random(12, 16), random(16)
+    right = product(a, b) + c + bias
+    for out in (np.full((12, 16), 99, np.float32), np.full((16, 12), 99, np.float32).T, None):
+        for laid in (c, np.asfortranarray(c), np.repeat(c, 2, axis=1)[:, ::2]):
+            close(pycutlass.matmul(a, b, laid, beta=1, bias=bias, out=out, allow_copy=True), right)
+    with pytest.raises(ArgumentError, match=r"C and D lie otherwise.*allow_copy=True"):
+        pycutlass.matmul(a, b, np.asfortranarray(c), beta=1, bias=bias)
+    stack = product(random(3, 12, 8) * 0, b) + c
+    laid = np.ascontiguousarray(stack.swapaxes(1, 2)).swapaxes(1, 2).astype(np.float32)
+    close(pycutlass.matmul(np.zeros((3, 12, 8), np.float32), b, laid, beta=1, allow_copy=True), stack)
+
+
+def test_a_column_of_c_says_how_a_column_of_d_lies() -> None:
+    """Which lies either way, and C does not."""
+    a, b, wide = random(3, 5, 8), random(8, 1), random(3, 5, 4)
+    out = np.full((3, 5, 1), 99, np.float32)
+    close(pycutlass.matmul(a, b, wide[..., :1], beta=1, out=out), product(a, b) + wide[..., :1])
+
+
+@pytest.mark.parametrize(("a", "b"), [((5, 1), (1, 24)), ((1, 8), (8, 24)), ((5, 8), (8, 1))])
+def test_vectors_of_int8_lie_as_kernels_take_them(a: Any, b: Any) -> None:
+    left, right = integers(*a), np.asfortranarray(integers(*b))
+    np.testing.assert_array_equal(pycutlass.matmul(left, right), left.astype(int) @ right)
 
 
 def test_leaky_relu_has_its_slope() -> None:
@@ -145,148 +158,6 @@ def test_refused(message: str, call: Any) -> None:
         call()
 
 
-# Scales
-
-SCALES = {
-    "numbers": (2.0, -0.5),
-    "numbers of NumPy": (np.float32(2), np.float64(-0.5)),
-    "one element": (positive(1), positive(1, 1)),
-    "no dimensions": (positive(), positive()),
-    "vectors": (positive(M), positive(N)),
-    "as torch has them": (positive(M, 1), positive(1, N)),
-    "a vector and a number": (positive(M), 3.0),
-    "a number and a vector": (3, positive(N)),
-    "one element and a vector": (positive(1), positive(1, N)),
-    "float16": (positive(M, dtype=np.float16), positive(1, dtype=np.float16)),
-}
-
-
-def factor(scales: Any) -> Any:
-    left, right = (np.asarray(each, np.float64) for each in scales)
-    return (left.reshape(-1, 1) if left.size > 1 else left.reshape(())) * right.reshape(-1)
-
-
-@pytest.mark.parametrize("kind", SCALES)
-@pytest.mark.parametrize("operands", ["int8", "float16", "float32", "float64"])
-def test_products_are_scaled(kind: str, operands: str) -> None:
-    scales = SCALES[kind]
-    a, b = (
-        (integers(M, K), integers(N, K).T)
-        if operands == "int8"
-        else (random(*s, dtype=operands) for s in ((M, K), (K, N)))
-    )
-    dtype = np.float32 if operands == "int8" else np.dtype(operands).type
-    exact = product(a, b) * factor(scales)
-    close(pycutlass.matmul(a, b, scales=scales), exact, dtype)
-    close(pycutlass.matmul(a, b, scales=list(scales), alpha=-2), -2 * exact, dtype)
-    c, bias = random(M, N, dtype=dtype), random(N, dtype=dtype)
-    got = pycutlass.matmul(a, b, c, beta=0.5, bias=bias, scales=scales, epilogue=pycutlass.relu)
-    close(got, np.maximum(exact + 0.5 * c.astype(np.float64) + bias, 0), dtype)
-    close(pycutlass.matmul(a, b, bias=bias, scales=scales), exact + bias, dtype)
-    close(pycutlass.matmul(a, b, c, beta=2, scales=scales), exact + 2.0 * c.astype(np.float64), dtype)
-    into = np.empty((N, M), dtype).T
-    assert pycutlass.matmul(a, b, scales=scales, bias=bias, out=into) is into
-    close(into, exact + bias, dtype)
-
-
-def test_floats_of_8_bits_are_scaled() -> None:
-    torch = pytest.importorskip("torch")
-    a = torch.randn(M, K).to(torch.float8_e4m3fn)
-    b = torch.randn(N, K).to(torch.float8_e4m3fn).T
-    for scales in ((0.25, 2.0), (torch.tensor(0.25), torch.tensor([2.0])), (torch.rand(M, 1), torch.rand(1, N))):
-        got = pycutlass.matmul(a, b, scales=scales)
-        assert got.dtype is torch.bfloat16
-        left, right = (torch.as_tensor(each).double() for each in scales)
-        torch.testing.assert_close(got.double(), left * (a.double() @ b.double()) * right, rtol=1e-2, atol=1e-2)
-        half = pycutlass.matmul(a, b, scales=scales, out_dtype=torch.float16)
-        torch.testing.assert_close(half.double(), left * (a.double() @ b.double()) * right, rtol=2e-3, atol=2e-3)
-
-
-def test_an_int8_result_is_rounded_and_limited() -> None:
-    a, b = integers(M, K), integers(N, K).T
-    got = pycutlass.matmul(a, b, scales=(positive(M), 0.5), out_dtype=cutlass.int8)
-    assert got.dtype == np.int8 and got.max() == 127
-
-
-def test_scales_of_batches() -> None:
-    a, shared, b = random(3, M, K), random(K, N), random(3, K, N)
-    column, row = positive(N), positive(3, M)
-    for scales in ((row, column), (row[..., None], column[None]), (positive(1), column), (2.0, positive(1))):
-        left = np.asarray(scales[0], np.float64)
-        left = left.reshape(3, M, 1) if left.size > 1 else left
-        exact = left * product(a, shared) * np.asarray(scales[1], np.float64).reshape(-1)
-        close(pycutlass.matmul(a, shared, scales=scales), exact)
-    of_each = positive(3, N)
-    for scales in ((row, of_each), (row[..., None], of_each[:, None]), (positive(M), column), (positive(1), of_each)):
-        left, right = (np.asarray(each, np.float64) for each in scales)
-        left = left.reshape(-1, M, 1) if left.size > 1 else left
-        close(pycutlass.matmul(a, b, scales=scales), left * product(a, b) * right.reshape(-1, 1, N))
-    vector = random(K)
-    close(pycutlass.matmul(vector, shared, scales=(positive(1) * 0 + 2, column)), 2 * product(vector, shared) * column)
-    assert pycutlass.matmul(a[:0], shared, scales=(row[:0], column)).shape == (0, M, N)
-
-
-def test_scales_stay_what_they_are_at_each_product() -> None:
-    """Plans are kept, and scales are not: neither values nor types are those of an earlier product."""
-    for _ in range(3):
-        for dtype in (np.float32, np.float16):
-            scales = positive(M, dtype=dtype), positive(1, dtype=dtype)
-            close(pycutlass.matmul(A, B, scales=scales), product(A, B) * factor(scales))
-
-
-REFUSED_SCALES: list[tuple[str, Any]] = [
-    ("must be a pair", 2.0),
-    ("must be a pair", (1.0,)),
-    ("must be a pair", "ab"),
-    ("must be a pair", positive(2)),
-    (r"scales\[0\] must be a number or a tensor", (None, 1.0)),
-    (r"scales\[1\] must be a number or a tensor", (1.0, True)),
-    (r"scales\[1\] must be a tensor", (1.0, "two")),
-    (r"scales\[0\] must be a real number", (np.complex64(1), 1.0)),
-    (r"scales\[0\] must be one number, or one for each row of a.*\(12,\) or \(12, 1\); got \(16,\)", (positive(N), 1)),
-    (r"one for each column of b.*\(16,\) or \(1, 16\); got \(12,\)", (1.0, positive(M))),
-    (r"got \(1, 12\)", (positive(1, M), 1.0)),
-    (r"got \(16, 1\)", (1.0, positive(N, 1))),
-    (r"got \(12, 16\)", (positive(M, N), 1.0)),
-    ("must be contiguous", (positive(2 * M)[::2], 1.0)),
-    ("got float64: convert it", (positive(M, dtype=np.float64), 1.0)),
-    ("got int32: convert it", (1.0, np.ones(N, np.int32))),
-    (r"scales\[1\] is of int64", (1.0, np.ones(N, np.int64))),
-]
-
-
-@pytest.mark.parametrize(("message", "scales"), REFUSED_SCALES, ids=range(len(REFUSED_SCALES)))
-def test_scales_that_are_refused(message: str, scales: Any) -> None:
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
-        pycutlass.matmul(A, B, scales=scales)
-
-
-def test_what_else_is_refused_of_scales() -> None:
-    a, b = integers(M, K), integers(N, K).T
-    for call, word in (
-        (lambda: pycutlass.matmul(a, b, scales=(0.5, 2), out_dtype=cutlass.int32), "out_dtype=cutlass.float32"),
-        (lambda: pycutlass.matmul(a, b, scales=(positive(M), 2), out=np.empty((M, N), np.int32)), "int32"),
-        (lambda: pycutlass.matmul(A, B, scales=(positive(M), 1), epilogue=OWN), "scales and the epilogue"),
-        (lambda: pycutlass.matmul(A, B, scales=(1, 1), plan=pycutlass.Gemm(A, B)), "scales and a plan"),
-        (lambda: pycutlass.matmul(A, B, scales=(2, 1), alpha=positive(1)), "alpha must be a number"),
-        (
-            lambda: pycutlass.matmul(A, B, scales=(positive(M), 1), epilogue_inputs={"row_scale": positive(M)}),
-            "which are the same",
-        ),
-    ):
-        with pytest.raises(PyCutlassError, match=word):
-            call()
-
-
-def test_scales_that_require_a_gradient_or_are_elsewhere_are_refused() -> None:
-    torch = pytest.importorskip("torch")
-    a, b = torch.randn(M, K), torch.randn(K, N)
-    with pytest.raises(ArgumentError, match=r"scales\[0\] requires a gradient"):
-        pycutlass.matmul(a, b, scales=(torch.rand(M, requires_grad=True), 1.0))
-    with pytest.raises(ArgumentTypeError, match="meta"):
-        pycutlass.matmul(a, b, scales=(torch.rand(M, device="meta"), 1.0))
-
-
 def test_a_bias_of_a_product_with_a_vector_is_one_number() -> None:
     a, x = random(M, K), random(K)
     close(pycutlass.matmul(a, x, bias=np.full(1, 2, np.float32)), product(a, x) + 2)
@@ -312,30 +183,6 @@ def test_a_strided_bias_is_copied_where_that_is_allowed(beside_c: bool) -> None:
     close(pycutlass.matmul(a, b, bias=every_second, allow_copy=True, **given), exact)
     with pytest.raises(PyCutlassError, match="contiguous"):
         pycutlass.matmul(a, b, bias=every_second, **given)
-
-
-@pytest.mark.parametrize("alpha", [np.float32(2), np.int64(2), True, 0.5])
-def test_alpha_is_any_number_beside_scales_that_are_numbers(alpha: Any) -> None:
-    a, b = random(M, K), random(K, N)
-    close(pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5)), float(alpha) * 1.5 * product(a, b))
-
-
-def test_alpha_that_is_no_number_beside_scales() -> None:
-    a, b = random(M, K), random(K, N)
-    for alpha in ("2", None, 2j, np.ones(2)):
-        with pytest.raises(ArgumentTypeError, match="alpha must be a number"):
-            pycutlass.matmul(a, b, alpha=alpha, scales=(3, 0.5))
-    with pytest.raises(ArgumentError, match="beyond float64"):
-        pycutlass.matmul(a, b, alpha=10**400, scales=(3, 0.5))
-
-
-@pytest.mark.parametrize(
-    ("a", "b"), [((0, 8), (8, 5)), ((3, 8), (8, 0)), ((0, 0), (0, 0)), ((2, 0, 8), (8, 5)), ((0, 3, 8), (8, 5))]
-)
-def test_scales_of_a_product_without_elements(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    scales = np.ones(a[:-1], np.float32), np.ones(b[-1], np.float32)
-    got = pycutlass.matmul(np.ones(a, np.float32), np.ones(b, np.float32), scales=scales)
-    assert got.shape == (*a[:-1], b[-1])
 
 
 def test_uint8_says_which_kernels_multiply_it() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from convolutions import conv, dgrad, fprop, wgrad
 from descriptions import LAYOUTS, native_parts, parts
-from rule_cases import BASELINES, functor
+from rule_baselines import BASELINES, functor
 
 import pycutlass
 from pycutlass import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from convolutions import conv, dgrad, fprop, wgrad
 from descriptions import LAYOUTS, ROW, ampere, hopper, native_parts, parts
-from rule_cases import BASELINES
+from rule_baselines import BASELINES
 
 from pycutlass import GemmArguments, GemmOperationGrouped, GemmOperationUniversal, cutlass
 from pycutlass.errors import AlignmentError, DescriptionError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from descriptions import COLUMN, ROW, native_parts, parts
-from rule_cases import BASELINES
+from rule_baselines import BASELINES
 
 import pycutlass
 from pycutlass import (

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reordering import operands as interleaved_operands
 from reordering import product
-from rule_cases import BASELINES
+from rule_baselines import BASELINES
 
 from pycutlass import (
     Conv2dArguments,

@@ -16,7 +16,8 @@ from epilogue_functions import biased
 from hypothesis import given
 from hypothesis import strategies as st
 from part_cases import F16, WRONG_INSTRUCTIONS, WRONG_TILES
-from rule_cases import BASELINES, FLIPS, functor, int8_simt, tensor, tile
+from rule_baselines import BASELINES, functor, int8_simt, tensor, tile
+from rule_cases import FLIPS
 
 from pycutlass import (
     GemmOperationGrouped,

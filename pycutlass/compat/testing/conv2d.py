@@ -7,7 +7,7 @@ from typing import Any
 
 from pycutlass import _core
 from pycutlass.arguments import Conv2dArguments, ReductionArguments
-from pycutlass.arguments.base import check_operation
+from pycutlass.arguments.given import check_operation
 from pycutlass.compat.reference_modules import Conv2dReferenceModule
 from pycutlass.compat.testing.launcher import Launcher
 from pycutlass.compat.testing.operands import nothing_left

@@ -175,13 +175,15 @@ class _Ampere(KernelFamily):
             turns = functor is not kernel.epilogue_functor
             layouts = "RowMajor or ColumnMajor" if turns or functor.transposed() else "RowMajor"
             wrong = {
-                f"{math.opcode_class.name} kernels, in place of OpClass.TensorOp": math.is_tensor_op,
+                f"{math.opcode_class.name} kernels, in place of OpClass.TensorOp": math.is_tensor_op
+                or kernel.epilogue_functor.takes_simt,
                 f"a C of {C.order}, in place of {layouts}": C.layout is _core.RowMajor or turns,
             }
             if not all(wrong.values()):
+                cores = "" if kernel.epilogue_functor.takes_simt else "tensor cores and "
                 raise DescriptionError(
-                    f"an Ampere-style epilogue that is a tree of visitors, as epilogue functions are, is for tensor "
-                    f"cores and a C of {layouts}; got {', and '.join(k for k, v in wrong.items() if not v)}"
+                    f"an Ampere-style epilogue that is a tree of visitors, as epilogue functions are, is for {cores}a "
+                    f"C of {layouts}; got {', and '.join(k for k, v in wrong.items() if not v)}"
                 )
         self.check_product(kernel.compute_capability, kernel.tile_description, kernel.A, kernel.B, C)
 

@@ -80,8 +80,7 @@ struct Conv2dVisitor {
                     kStrideSupport == cutlass::conv::StrideSupport::kUnity,
                 "the rows of a strided data gradient are in another order");
 
-  using Threads = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
-                                                                         typename C::Element, C::kAlignment, 1>;
+  using Threads = typename VisitedThreads<OpClass, ThreadblockShape, WarpShape, C, Plain>::Type;
   /// The output as a matrix of pixels by channels.
   using Matrix = Tensor<typename C::Element, cutlass::layout::RowMajor, C::kAlignment>;
   using DefaultThreads = typename Default::Epilogue::OutputTileIterator::ThreadMap;

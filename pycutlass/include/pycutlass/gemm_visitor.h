@@ -191,6 +191,20 @@ struct AnyStep : Map {
   static constexpr bool kIsAnyStep = true;
 };
 
+/// The thread map along which a visitor goes through a tile. CUTLASS has such maps for tensor cores alone; that of CUDA
+/// cores is the one of `Plain::Kernel`, which has a functor in place of the visitor.
+template <typename OpClass, typename ThreadblockShape, typename WarpShape, typename C, typename Plain>
+struct VisitedThreads {
+  using Type = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape, typename C::Element,
+                                                                      C::kAlignment, 1>;
+};
+template <typename ThreadblockShape, typename WarpShape, typename C, typename Plain>
+struct VisitedThreads<cutlass::arch::OpClassSimt, ThreadblockShape, WarpShape, C, Plain> {
+  struct Type : Plain::Kernel::Epilogue::OutputTileIterator::ThreadMap {
+    using CtaShapeMNL = cute::Shape<cute::Int<ThreadblockShape::kM>, cute::Int<ThreadblockShape::kN>, cute::_1>;
+  };
+};
+
 /// `Fusion` has Tree<Threads, C>::Type, which visits, and on the host Launch<Arguments of the tree>.
 template <typename A, typename B, typename C, typename ElementAccumulator, typename OpClass, typename ArchTag,
           typename ThreadblockShape, typename WarpShape, typename InstructionShape, typename Fusion,
@@ -204,15 +218,20 @@ struct GemmVisitor {
       typename B::Layout, cutlass::ComplexTransform::kNone, B::kAlignment, typename C::Layout, kTransposed>;
   static bool const kStreamK = IsStreamK<ThreadblockSwizzle>::value;
 
-  using InOrder = cutlass::epilogue::threadblock::OutputTileThreadLayout<ThreadblockShape, WarpShape,
-                                                                         typename C::Element, C::kAlignment, 1>;
-  using Threads = cutlass::platform::conditional_t<kStreamK, AnyStep<InOrder>, InOrder>;
-  using Tree = typename Fusion::template Tree<Threads, C>::Type;
-  using Base = typename cutlass::gemm::kernel::DefaultGemmWithVisitor<
+  template <typename Visitor>
+  using Default = cutlass::gemm::kernel::DefaultGemmWithVisitor<
       typename Map::ElementA, typename Map::LayoutA, Map::kTransformA, Map::kAlignmentA, typename Map::ElementB,
       typename Map::LayoutB, Map::kTransformB, Map::kAlignmentB, typename StoredLike<C>::Type::Element,
       typename Map::LayoutC, C::kAlignment, ElementAccumulator, typename Fusion::ElementCompute, OpClass, ArchTag,
-      ThreadblockShape, WarpShape, InstructionShape, Tree, ThreadblockSwizzle, Stages, MathOperator, 1>::GemmKernel;
+      ThreadblockShape, WarpShape, InstructionShape, Visitor, ThreadblockSwizzle, Stages, MathOperator, 1>;
+
+  struct Plain {
+    using Kernel = typename Default<void>::GemmBase;
+  };
+  using InOrder = typename VisitedThreads<OpClass, ThreadblockShape, WarpShape, C, Plain>::Type;
+  using Threads = cutlass::platform::conditional_t<kStreamK, AnyStep<InOrder>, InOrder>;
+  using Tree = typename Fusion::template Tree<Threads, C>::Type;
+  using Base = typename Default<Tree>::GemmKernel;
   using Swizzle = ThreadblockSwizzle;
   using Kernel = Visited<Base, Swizzle>;
 
