@@ -2,7 +2,9 @@
 
 Read in this order: ``tuner`` (the story), ``race`` (who is measured when, and who is given up), ``tunable`` (what is
 asked of a problem, whichever family computes it), ``measuring`` and ``bench`` (the process that measures),
-``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it).
+``epilogue_tensors`` and ``expected`` (what epilogues read, and what is right), ``vendor`` (cuBLAS and cuDNN beside
+them), ``compiling`` (kernels that arrive meanwhile), ``report`` (what came of it). ``named`` and ``files`` make
+problems of names.
 """
 
 from pycutlass.tuning.conv2d_problem import Conv2dProblem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,8 @@ from pycutlass import _core, cutlass
 from pycutlass.errors import ArgumentError
 from pycutlass.imported import imported
 from pycutlass.library import TensorDescription
-from pycutlass.spec import TensorSpec
 from pycutlass.tuning.conv2d_problem import Conv2dProblem
-from pycutlass.tuning.tunable import Launch, Tunable, array_of
+from pycutlass.tuning.tunable import Launch, Tunable
 
 __all__ = ["Vendor", "vendor_work"]
 
@@ -138,12 +138,27 @@ def _like(torch: Any, tensor: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _matrix(torch: Any, address: int, described: TensorDescription, shape: tuple[int, ...]) -> Any:
-    """Return memory as a tensor of torch: by way of bytes, since not all types pass between libraries."""
-    size, by_rows = described.type.bits // 8, described.is_row_major
-    lies = _lying(shape, by_rows)
-    as_bytes = array_of(address, TensorSpec((*lies[:-1], lies[-1] * size), "uint8"))
-    found = torch.from_dlpack(as_bytes).view(_dtype(torch, described))
+    """Return packed memory as a tensor of torch."""
+    size, by_rows = described.type.bytes_of(math.prod(shape)), described.is_row_major
+    found = _bytes_at(torch, address, size).view(_dtype(torch, described)).reshape(_lying(shape, by_rows))
     return found if by_rows else found.mT
+
+
+def _bytes_at(torch: Any, address: int, size: int) -> Any:
+    """Return memory as bytes, since not all types pass between libraries."""
+    return torch.as_tensor(_Memory(address, size), device="cuda")
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Memory of a GPU as torch takes it, whose tensors keep this object; the memory is somebody else's."""
+
+    address: int
+    size: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "strides": None, "version": 3}
 
 
 def _lying(shape: tuple[int, ...], by_rows: bool) -> tuple[int, ...]:

@@ -56,9 +56,10 @@ def laid(values: Any, described: Any) -> Any:
     return strided(in_memory(values, spec), spec)
 
 
-def wrong_elements(problem: Any, memory: Any) -> int:
-    """Launch the kernel that is picked, with what is drawn for it, and return how many of its results are wrong."""
-    work, candidate, kind = problem.work(), problem.picked(without_gpu()), problem.kind
+def wrong_elements(problem: Any, memory: Any, candidate: Any = None) -> int:
+    """Launch a kernel, the one that is picked, with what is drawn for it, and return how many results are wrong."""
+    candidate = candidate or problem.picked(without_gpu())
+    work, kind = problem.work(), problem.kind
     shapes, drawing = work.shapes, Drawing("normal", 0)
     a, b = (drawing.operands(of.type, [each[side] for each in shapes]) for side, of in ((0, kind.A), (1, kind.B)))
     beside = EpilogueTensors(problem, work, drawing, memory)
@@ -109,6 +110,16 @@ def test_d_by_columns(name: str, memory: Any) -> None:
     out = SPEC((104, 136), "float16", (1, 104))
     plan = pycutlass.Gemm(a, b, epilogue=fusions.ALL[name], out=out)
     assert wrong_elements(problems_of(plan)[0], memory) == 0
+
+
+@pytest.mark.parametrize("name", ["bias_residual_gelu", "dequantize_each", "layer_norm_statistics", "bias_swiglu"])
+def test_slices_of_k_that_a_second_kernel_adds_up(name: str, memory: Any) -> None:
+    """Which has the tensors of the epilogue then."""
+    problem = problem_of(64, 256, 1024, epilogue=name)
+    ranked = [each.candidate for each in problem.ranked(without_gpu())]
+    divided = [each for each in ranked if each.is_parallel]
+    assert bool(divided) == (name != "bias_swiglu")  # no reduction writes half as many columns
+    assert [wrong_elements(problem, memory, each) for each in divided[:2]] == [0] * len(divided[:2])
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)

@@ -13,7 +13,6 @@ from tuned import GPU, PROBLEM, Instantly, Noisy, contestants
 
 from pycutlass import reference
 from pycutlass.errors import ArgumentError
-from pycutlass.spec import TensorSpec
 from pycutlass.trials import Database
 from pycutlass.tuning import TuningOptions, conv2d_problem_of, group_problem_of, problem_of, vendor
 from pycutlass.tuning.known import Known
@@ -30,14 +29,16 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let torch's CPU stand for its GPU: memory is arrays, by addresses that are made up."""
     kept: dict[int, Any] = {}
 
-    def array_of(address: int, spec: TensorSpec) -> Any:
-        return kept[address].reshape(-1).view(spec.dtype).reshape(spec.shape)
+    def bytes_at(library: Any, address: int, size: int) -> Any:
+        found = torch.from_numpy(kept[address].reshape(-1).view(np.uint8))
+        assert len(found) == size
+        return found
 
     def put(values: Any) -> int:
         kept[len(kept) + 1] = np.ascontiguousarray(values)
         return len(kept)
 
-    monkeypatch.setattr(vendor, "array_of", array_of)
+    monkeypatch.setattr(vendor, "_bytes_at", bytes_at)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return put
 
