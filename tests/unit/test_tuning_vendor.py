@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import fake_gpu
@@ -25,7 +26,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Let torch's CPU stand for its GPU: memory is arrays, by addresses that are made up."""
     kept: dict[int, Any] = {}
 
@@ -40,7 +41,12 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(vendor, "_bytes_at", bytes_at)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    return put
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    settings = (matmul, "allow_tf32"), (cudnn, "allow_tf32"), (cudnn, "benchmark")
+    before = [(of, name, getattr(of, name)) for of, name in settings]
+    yield put
+    for each in before:  # which the process that measures has for itself
+        setattr(*each)
 
 
 def operands(problem: Any, number: int, seed: int = 0) -> tuple[Any, Any]:
