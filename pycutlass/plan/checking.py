@@ -17,6 +17,7 @@ from pycutlass.types import Element, element
 __all__ = [
     "CANARY",
     "GUARD",
+    "check_by_rows",
     "check_guards",
     "checked",
     "checked_error",
@@ -24,7 +25,9 @@ __all__ = [
     "fetched",
     "moved",
     "named_scalars",
+    "random_added",
     "random_array",
+    "read_by_kernel",
 ]
 
 GUARD = 16  # rows above and below D, which nothing may write to
@@ -34,27 +37,55 @@ CANARY = 77
 def checked(plan: Any, seed: int) -> float:
     """Return the largest error of D in parts of what is allowed; raise ArgumentError where that is more than 1."""
     kind, (m, n, k), batch = plan.kind, plan._size, plan._batch
-    if kind.epilogue.ports or not kind.D.is_row_major:
-        raise ArgumentError(
-            "check is for a D by rows and for epilogues without tensors of their own: compare with numpy"
-        )
+    check_by_rows(kind.D.is_row_major)
     stack = () if batch is None else (batch,)
     rng = np.random.default_rng(seed)
     a = random_array(rng, (*stack, m, k), element(kind.element_a), kind.A.is_row_major)
     b = random_array(rng, (*stack, k, n), element(kind.element_b), kind.B.is_row_major)
-    c = random_array(rng, (*stack, m, n), kind.C.type, kind.C.is_row_major) if plan._reads_c else None
-    around = np.full((*stack, m + 2 * GUARD, n), CANARY, kind.D.type.dtype)
-    a_here, b_here, c_here, around_here = (moved(each, plan._device) for each in (a, b, c, around))
-    plan.run_once(a_here, b_here, c_here, around_here[..., GUARD : GUARD + m, :])
+    c, bias = random_added(plan, rng, (*stack, m, n), kind.C.is_row_major)
+    around = np.full((*stack, m + 2 * GUARD, kind.epilogue.columns(n)), CANARY, kind.D.type.dtype)
+    a_here, b_here, c_here, around_here, bias_here = (moved(each, plan._device) for each in (a, b, c, around, bias))
+    plan.run_once(a_here, b_here, c_here, around_here[..., GUARD : GUARD + m, :], bias=bias_here)
     around = fetched(around_here, around)
     found = around[..., GUARD : GUARD + m, :].astype(np.float64)
     check_guards(plan.operation, around[..., :GUARD, :], around[..., GUARD + m :, :])
     candidate = plan._choices.of(m)
     operation = candidate.operation
     scalars = named_scalars(plan, operation)
-    arrays = {"A": a, "B": b} | ({} if c is None else {"C": c})
+    arrays = {"A": a, "B": b} | read_by_kernel(plan, c, bias)
     exact = reference.gemm_outputs(operation, arrays, scalars, exact=True)["D"]
     return checked_error(candidate, found, exact, k, scalars, f"{m}x{n}x{k}")
+
+
+def check_by_rows(is_by_rows: bool) -> None:
+    """Raise ArgumentError for a D whose rows have nothing around them."""
+    if not is_by_rows:
+        raise ArgumentError("check is for a D by rows: compare with numpy")
+
+
+def random_added(
+    plan: Any, rng: np.random.Generator, shape: tuple[int, ...], is_row_major: bool = True
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Return a C of the shape of the product and a bias, None where the plan has none of it.
+
+    Raises
+    ------
+    ArgumentError
+        The epilogue has other tensors, of which only its author knows what they may be.
+    """
+    added, kind = plan._added, plan.kind
+    types = {port.name: port.type for port in kind.epilogue.ports}
+    if set(types) != ({"bias"} if added.bias == "port" else set()):
+        raise ArgumentError("check is for epilogues without tensors of their own: compare with numpy")
+    c = random_array(rng, shape, kind.C.type, is_row_major) if added.takes_c else None
+    bias = random_array(rng, shape[-1:], types.get("bias", kind.C.type), True) if added.bias else None
+    return c, bias
+
+
+def read_by_kernel(plan: Any, c: NDArray[Any] | None, bias: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
+    """Return what a kernel reads of C and a bias, by the names that the reference has for it."""
+    named = {"C": bias if plan._added.bias == "c" else c, "bias": bias if plan._added.bias == "port" else None}
+    return {name: each for name, each in named.items() if each is not None}
 
 
 def check_guards(operation: Any, *beside: NDArray[Any], of: str = "D") -> None:
@@ -86,22 +117,20 @@ def checked_error(
 def checked_group(plan: Any, seed: int) -> float:
     """Return the same of a plan of groups, for the sizes that it was made with."""
     kind, sizes = plan.kind, [tuple(each) for each in plan._sizes.tolist()]
-    if kind.epilogue.ports or not kind.D.is_row_major:
-        raise ArgumentError(
-            "check is for a D by rows and for epilogues without tensors of their own: compare with numpy"
-        )
+    check_by_rows(kind.D.is_row_major)
     rng = np.random.default_rng(seed)
     columns = kind.epilogue.columns
     As = [random_array(rng, (m, k), element(kind.element_a), kind.A.is_row_major) for m, _, k in sizes]
     Bs = [random_array(rng, (k, n), element(kind.element_b), kind.B.is_row_major) for _, n, k in sizes]
-    Cs = [random_array(rng, (m, n), kind.C.type, True) for m, n, _ in sizes] if plan._reads_c else None
+    Cs, biases = zip(*(random_added(plan, rng, (m, n)) for m, n, _ in sizes), strict=True)
     around = [np.full((m + 2 * GUARD, columns(n)), CANARY, kind.D.type.dtype) for m, n, _ in sizes]
     around_here = [moved(each, plan._device) for each in around]
     inside = [slice(GUARD, GUARD + m) for m, _, _ in sizes]
     plan.run_once(
         *([moved(each, plan._device) for each in arrays] for arrays in (As, Bs)),
-        None if Cs is None else [moved(each, plan._device) for each in Cs],
+        [moved(each, plan._device) for each in Cs] if plan._added.takes_c else None,
         [each[rows] for each, rows in zip(around_here, inside, strict=True)],
+        bias=[moved(each, plan._device) for each in biases] if plan._added.bias else None,
     )
     candidate, worst = Candidate(plan.operation.single), 0.0
     scalars = named_scalars(plan, candidate.operation)
@@ -109,7 +138,7 @@ def checked_group(plan: Any, seed: int) -> float:
         whole = fetched(around_here[number], around[number])
         check_guards(plan.operation, whole[:GUARD], whole[GUARD + m :], of=f"D of problem {number}")
         if m and n:
-            arrays = {"A": As[number], "B": Bs[number]} | ({} if Cs is None else {"C": Cs[number]})
+            arrays = {"A": As[number], "B": Bs[number]} | read_by_kernel(plan, Cs[number], biases[number])
             exact = reference.gemm_outputs(candidate.operation, arrays, scalars, exact=True)["D"]
             found = whole[inside[number]].astype(np.float64)
             what = f"{m}x{n}x{k}, problem {number}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pycutlass import _core, cutlass
-from pycutlass.calls import public
+from pycutlass.calls import counted, public
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 from pycutlass.integers import attribute, shape_of
 from pycutlass.plan.forms import packed_vector
@@ -142,6 +142,11 @@ def matmul(
         bias = packed_vector("bias", bias, views["bias"], allow_copy)
     check_gradients(views | scaled.views, "product")
     product = Product({"a": a, "b": b, "c": c}, views, allow_copy)
+    if product.columns % 2 and columns(2) < 2:
+        raise ArgumentError(
+            f"the epilogue combines pairs of columns, and the product has {counted(product.columns, 'column')}: pad b "
+            f"with a column of zeros"
+        )
     if scales is not None:
         of_a = element_of("a", views["a"])
         if out_dtype is None and out is None and of_a.is_integer:

@@ -69,7 +69,7 @@ def test_what_it_checks_is_right(kind: str, options: dict[str, Any], dtype: str)
 
 
 def test_check_finds_what_is_wrong(plan: pycutlass.Conv2d, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(a: Any, b: Any, c: Any, out: Any) -> None:
+    def wrong(a: Any, b: Any, c: Any, out: Any, bias: Any) -> None:
         out[...] = exact(a, b)
         out[1, 2, 3, 4] += 1
 
@@ -77,7 +77,7 @@ def test_check_finds_what_is_wrong(plan: pycutlass.Conv2d, monkeypatch: pytest.M
     with pytest.raises(ArgumentError, match="is wrong for Conv2dProblemSize"):
         plan.check()
 
-    def beside(a: Any, b: Any, c: Any, out: Any) -> None:
+    def beside(a: Any, b: Any, c: Any, out: Any, bias: Any) -> None:
         out[...] = exact(a, b)
         out.base[-1, 0] = 0
 

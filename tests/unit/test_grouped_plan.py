@@ -168,7 +168,7 @@ def test_check_finds_what_is_wrong(plan: pycutlass.GroupedGemm, monkeypatch: pyt
     assert 0 <= plan.check() <= 1
     assert 0 <= pycutlass.GroupedGemm(X, W, offs=OFFS, bias=W[:, 0]).check(seed=3) <= 1
 
-    def wrong(xs: Any, ws: Any, cs: Any, out: Any) -> None:
+    def wrong(xs: Any, ws: Any, cs: Any, out: Any, bias: Any) -> None:
         for x, w, d in zip(xs, ws, out, strict=True):
             d[...] = x @ w
         out[1][1, 2] += 1
@@ -177,7 +177,7 @@ def test_check_finds_what_is_wrong(plan: pycutlass.GroupedGemm, monkeypatch: pyt
     with pytest.raises(ArgumentError, match="is wrong for 2x6x8, problem 1"):
         plan.check()
 
-    def beside(xs: Any, ws: Any, cs: Any, out: Any) -> None:
+    def beside(xs: Any, ws: Any, cs: Any, out: Any, bias: Any) -> None:
         for x, w, d in zip(xs, ws, out, strict=True):
             d[...] = x @ w
         out[0].base[0, 0] = 0

@@ -118,7 +118,7 @@ def test_its_manifest_is_one_that_warm_takes(monkeypatch: pytest.MonkeyPatch) ->
 def test_check_finds_what_is_wrong(plan: pycutlass.Gemm, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 <= plan.check() <= 1
 
-    def wrong(a: Any, b: Any, c: Any, out: Any) -> None:
+    def wrong(a: Any, b: Any, c: Any, out: Any, bias: Any) -> None:
         out[...] = a @ b
         out[3, 1] += 1
 
@@ -126,7 +126,7 @@ def test_check_finds_what_is_wrong(plan: pycutlass.Gemm, monkeypatch: pytest.Mon
     with pytest.raises(ArgumentError, match="is wrong for 16x4x8"):
         plan.check()
 
-    def beside(a: Any, b: Any, c: Any, out: Any) -> None:
+    def beside(a: Any, b: Any, c: Any, out: Any, bias: Any) -> None:
         out[...] = a @ b
         out.base[0, 0] = 0
 
@@ -140,7 +140,7 @@ def test_integers_are_checked_to_be_exact(monkeypatch: pytest.MonkeyPatch) -> No
     for plan in (pycutlass.Gemm(a, b), pycutlass.GroupedGemm([a], [b])):
         assert plan.check() == 0
 
-    def wrong(a: Any, b: Any, c: Any, out: Any) -> None:
+    def wrong(a: Any, b: Any, c: Any, out: Any, bias: Any) -> None:
         out[...] = a.astype(np.int32) @ b
         out[3, 1] += 1
 
