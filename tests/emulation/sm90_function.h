@@ -102,6 +102,7 @@ inline void run_tile(Callbacks& fusion, Problem& problem, int tile_m, int tile_n
       }
     }
   }
+  callbacks.leave();
   callbacks.end();
 }
 

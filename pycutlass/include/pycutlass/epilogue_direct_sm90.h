@@ -196,13 +196,10 @@ struct DirectEpilogueSm90 : cutlass::epilogue::collective::detail::Sm90TmaWarpSp
           auto const computed = callbacks.visit(sums, 0, i, j);
           to.store(first_row + i * kRows, first_column + j * kColumns, converted<typename Types::ElementD>(computed));
         }
-        if constexpr (shares_columns<FusionCallbacks>()) {
-          synchronize(mma);
-          callbacks.synchronized(i, j);
-          synchronize(mma);
-        }
+        share_columns(callbacks, i, j, mma);
       }
     }
+    leave_tile<kIsFunction>(callbacks);
     callbacks.end();
     return cute::make_tuple(loaded, stored);
   }

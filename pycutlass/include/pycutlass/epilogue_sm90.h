@@ -62,10 +62,33 @@ CUTLASS_DEVICE constexpr bool shares_columns() {
   return SharesColumns<Callbacks>::value;
 }
 
+/// Whether the callbacks are those of an epilogue function that is computed for a whole tile before that is stored.
+template <typename Callbacks, typename = void>
+struct ComputesFirst : cute::false_type {};
+template <typename Callbacks>
+struct ComputesFirst<Callbacks, cute::void_t<decltype(Callbacks::kComputesFirst)>>
+    : cute::bool_constant<Callbacks::kComputesFirst> {};
+
+/// Ends the visits of a tile's elements, of which only an epilogue function is told.
+template <bool kIsFunction, typename Callbacks>
+CUTLASS_DEVICE void leave_tile(Callbacks& callbacks) {
+  if constexpr (kIsFunction) callbacks.leave();
+}
+
 /// Waits for all threads that store a tile.
 template <typename Mma>
 CUTLASS_DEVICE void synchronize(Mma const&) {
   cutlass::arch::NamedBarrier::sync(cute::size(Mma{}), cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
+}
+
+/// Has them pass each other what the columns of a subtile come to, where they do.
+template <typename Callbacks, typename Mma>
+CUTLASS_DEVICE void share_columns(Callbacks& callbacks, int i, int j, Mma const& mma) {
+  if constexpr (shares_columns<Callbacks>()) {
+    synchronize(mma);
+    callbacks.synchronized(i, j);
+    synchronize(mma);
+  }
 }
 
 /// M, N, K and the number of batches, also of an array of problems.
@@ -224,12 +247,14 @@ struct EpilogueSm90 : Collective {
   template <typename Size, typename Coord, typename Accumulators, typename Mma>
   CUTLASS_DEVICE auto store_tile(LoadPipeline& loads, LoadPipelineState loaded, StorePipeline& stores,
                                  StorePipelineState stored, Size const& size, Coord const& coord,
-                                 Accumulators const& accumulators, Mma const& mma, int thread, TensorStorage& shared,
+                                 Accumulators& accumulators, Mma const& mma, int thread, TensorStorage& shared,
                                  cute::TmaDescriptor const* map, int batch) {
     constexpr int tile_rows = cute::size<0>(CtaTileMNK{}), tile_columns = cute::size<1>(CtaTileMNK{});
     constexpr int fragments_of_mma = decltype(cute::size<0>(accumulators.layout()))::value / kFragment;
-    auto const fragments =
-        cute::recast<cutlass::Array<typename Accumulators::value_type, kFragment> const>(accumulators);
+    using Sum = typename Accumulators::value_type;
+    constexpr bool kComputesFirst = ComputesFirst<FusionCallbacks>::value && cute::is_same_v<Sum, float>;
+    constexpr bool kShares = shares_columns<FusionCallbacks>() && !kComputesFirst;
+    auto fragments = cute::recast<cutlass::Array<Sum, kFragment>>(accumulators);
     auto const loaded_to = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_C.begin()), LayoutC{});
     auto const stored_from = cute::make_tensor(cute::make_smem_ptr(shared.collective.smem_D.begin()), LayoutD{});
     Loader const loader(thread);
@@ -249,11 +274,24 @@ struct EpilogueSm90 : Collective {
     if constexpr (kHalves) cute::tma_store_wait<0>();
 
     callbacks.begin();
+    if constexpr (kComputesFirst) {  // what is computed takes the place of the sums
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < tile_columns / kColumns; ++j) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < tile_rows / kRows; ++i) {
+          callbacks.begin_loop(i, j);
+          auto& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
+          sums = callbacks.visit(sums, 0, i, j);
+          share_columns(callbacks, i, j, mma);
+        }
+      }
+      callbacks.leave();
+    }
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < tile_columns / kColumns; ++j) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < tile_rows / kRows; ++i) {
-        callbacks.begin_loop(i, j);
+        if constexpr (!kComputesFirst) callbacks.begin_loop(i, j);
         if (has_load) {
           loads.consumer_wait(waited);
           if (has_source) {
@@ -261,7 +299,7 @@ struct EpilogueSm90 : Collective {
                         *reinterpret_cast<typename Loader::Fragment*>(source.data()));
           }
         }
-        callbacks.previsit(i, j, waited.count(), has_load);
+        if constexpr (!kComputesFirst) callbacks.previsit(i, j, waited.count(), has_load);
         if (has_load) {
           if constexpr (!kShared) {
             cutlass::arch::fence_view_async_shared();  // what was read may be written by TMA
@@ -274,23 +312,26 @@ struct EpilogueSm90 : Collective {
         auto const& sums = fragments(j % fragments_of_mma, i, j / fragments_of_mma);
         if constexpr (WritesTarget<FusionCallbacks>::value) {
           callbacks.visit(sums, 0, i, j);
-          if constexpr (FusionCallbacks::kReducesColumns) {
-            synchronize(mma);
-            callbacks.synchronized(i, j);
-            synchronize(mma);
-          }
+          share_columns(callbacks, i, j, mma);
         } else {
-          auto const computed = callbacks.visit(sums, 0, i, j);
+          auto const computed = [&] {
+            if constexpr (kComputesFirst) {
+              return sums;
+            } else {
+              return callbacks.visit(sums, 0, i, j);
+            }
+          }();
           auto result = converted<ElementD>(computed);
           int const turn = kHalves ? first_buffer + (j * (tile_rows / kRows) + i) % kBuffers : stored.index();
           auto const buffer = stored_from(cute::_, cute::_, turn);
           int const row = int(cute::get<0>(coord)) * tile_rows + i * kRows;
           int const column = int(cute::get<1>(coord)) * tile_columns + j * kColumns;
           auto const between = [&] {
-            if constexpr (kIsFunction) callbacks.synchronized(i, j);
+            if constexpr (kIsFunction && !kComputesFirst) callbacks.synchronized(i, j);
           };
           if constexpr (kByWarps) {
-            leave_by_warps<kBuffers>(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
+            leave_by_warps<kBuffers, kShares>(result, storer, buffer, stores, stored, map, row, column, batch, mma,
+                                              between);
           } else {
             leave_together(result, storer, buffer, stores, stored, map, row, column, batch, mma, between);
           }
@@ -309,13 +350,14 @@ struct EpilogueSm90 : Collective {
         }
       }
     }
+    if constexpr (!kComputesFirst) leave_tile<kIsFunction>(callbacks);
     callbacks.end();
     return cute::make_tuple(loaded, stored);
   }
 
   /// Writes a subtile to its buffer, from which each warp has TMA take its own rows to D, where the subtile begins at
-  /// (row, column). `between` is called between two barriers of all threads, where it needs them.
-  template <int kBuffers, typename Buffer, typename Mma, typename Between>
+  /// (row, column). `between` is called between two barriers of all threads where they share columns meanwhile.
+  template <int kBuffers, bool kShares, typename Buffer, typename Mma, typename Between>
   CUTLASS_DEVICE void leave_by_warps(typename Storer::Fragment& result, Storer const& storer, Buffer const& buffer,
                                      StorePipeline& stores, StorePipelineState& stored, cute::TmaDescriptor const* map,
                                      int row, int column, int batch, Mma const& mma, Between const& between) {
@@ -327,7 +369,7 @@ struct EpilogueSm90 : Collective {
     __syncwarp();
     send(&buffer(first_row, 0), map, row + first_row, column, batch);
     stores.producer_commit(stored);
-    if constexpr (shares_columns<FusionCallbacks>()) {
+    if constexpr (kShares) {
       synchronize(mma);
       between();
       synchronize(mma);

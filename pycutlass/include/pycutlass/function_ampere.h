@@ -145,8 +145,10 @@ struct FunctionVisitor {
       Where place = where;
       place.step = step;
       each.all.load_rows(chosen.given, place);
-      each.source.load_rows(chosen, place);
+      each.all.load_elements(chosen.given, place);
+      each.source.load_elements(chosen, place);
       each.halves.load_rows(chosen.given, of_D(place));
+      each.halves.load_elements(chosen.given, of_D(place));
     }
     CUTLASS_DEVICE void begin_epilogue() {
       if constexpr (kReduces) {

@@ -14,8 +14,10 @@
 
 namespace pycutlass {
 
-/// Subtiles ahead of the present one of which tensors are read, so that what the memory takes passes unnoticed.
+/// Subtiles ahead of the present one of which matrices are read, so that what the memory takes passes unnoticed.
 inline constexpr int kSubtilesAhead = 2;
+/// Bytes of the registers for what a thread reads of vectors when it begins a tile: of all of it, unless that is more.
+inline constexpr int kMostHeldBytes = 128;
 
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, and of an
 /// array of problems, tables list the ports of all problems. `D` describes the result, which threads write themselves
@@ -43,6 +45,10 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
   static constexpr bool kReadsSource = Function::kReadsSource;
   static constexpr int kAxes = ReducedAxes<typename Function::Reductions>::kAxes;
   using Counted = Reducers<typename Function::Reductions, Number, 1, 1, 1>;
+  /// Whether a tile is computed as a whole before it is stored: its partial results are on their way by then, and the
+  /// answer which lines of tiles it ends arrives meanwhile.
+  static constexpr bool kComputesFirst =
+      kReduces && Counted::kHasPartials && !kReadsSource && !kIsGated && cute::is_same_v<Number, float>;
   /// Whether `synchronized` has anything to do; and whether results are of several rows, so that those outside of D
   /// must be left out.
   static constexpr bool kReducesColumns = Counted::kColumnLines > 0;
@@ -138,6 +144,16 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     using AllReaders =
         Readers<typename Function::Inputs, typename Function::Arguments, 2, 2 * kGroups / kVector, kVector>;
     using HalfReaders = pycutlass::HalfReaders<typename Function::HalfInputs, typename Function::Arguments, kGroups>;
+    /// What is read for one subtile, or for all in a line of them.
+    struct SubtileReaders {
+      AllReaders all;
+      HalfReaders halves;
+    };
+    /// Subtiles side by side, and of how many of them vectors are held.
+    static constexpr int kAcross = kSubtiles / kDown;
+    static constexpr int kColumnBytes = AllReaders::kColumnBytes + HalfReaders::kColumnBytes;
+    static constexpr int kFits = kColumnBytes > 0 ? kMostHeldBytes / kColumnBytes : kAcross;
+    static constexpr int kHeld = cute::min(kAcross, cute::max(kFits, kSubtilesAhead + 1));
 
     Params const& params;
     cute::conditional_t<kIsListed, Given, Given const&> given;
@@ -147,10 +163,10 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     int thread, tile_m, tile_n, problem, turn;
     bool is_first;  // tile of these threads
     Number scalars[Function::kScalars + 1];
-    AllReaders readers[kSubtilesAhead + 1];
-    HalfReaders half_readers[kSubtilesAhead + 1];
+    SubtileReaders columns[kHeld], lines[kDown], elements[kSubtilesAhead + 1];
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
     Selectors<typename Function::Reductions, Number, 2 * kDown> selectors;
+    TileCount count;  // of the first thread
 
     CUTLASS_DEVICE Partials<Number> partials() const {
       if constexpr (kReducesGroup) {
@@ -173,12 +189,28 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         return place;
       }
     }
-    CUTLASS_DEVICE void load(int subtile) {
+    CUTLASS_DEVICE void load_columns(int j) {
+      if (j >= kAcross) return;
+      SubtileReaders& each = columns[j % kHeld];
+      each.all.load_columns(given, where(j * kDown));
+      each.halves.load_columns(given, HalfColumns<Where>(where(j * kDown)));
+    }
+    CUTLASS_DEVICE void load_rows(int i) {
+      lines[i].all.load_rows(given, where(i));
+      lines[i].halves.load_rows(given, HalfColumns<Where>(where(i)));
+    }
+    CUTLASS_DEVICE void load_elements(int subtile) {
       if (subtile >= kSubtiles) return;
-      AllReaders& each = readers[subtile % (kSubtilesAhead + 1)];
-      each.load_columns(given, where(subtile));
-      each.load_rows(given, where(subtile));
-      half_readers[subtile % (kSubtilesAhead + 1)].load(given, where(subtile), thread % 4);
+      SubtileReaders& each = elements[subtile % (kSubtilesAhead + 1)];
+      each.all.load_elements(given, where(subtile));
+      each.halves.load_elements(given, HalfColumns<Where>(where(subtile)), thread % 4);
+    }
+    CUTLASS_DEVICE Loaded<AllReaders> loaded(int i, int j) const {
+      return {columns[j % kHeld].all, lines[i].all, elements[(j * kDown + i) % (kSubtilesAhead + 1)].all};
+    }
+    CUTLASS_DEVICE auto loaded_halves(int i, int j) const {
+      return HalfReaders::turned(columns[j % kHeld].halves, lines[i].halves,
+                                 elements[(j * kDown + i) % (kSubtilesAhead + 1)].halves, thread % 4);
     }
     CUTLASS_DEVICE void begin() {
       // What this thread itself reads is of kernels before this one. To wait empties the L1 cache, each time.
@@ -188,14 +220,19 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       selectors.begin_rows();
       reducers.begin_whole();
       CUTLASS_PRAGMA_UNROLL
-      for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load(subtile);
+      for (int j = 0; j < kHeld; ++j) load_columns(j);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kDown; ++i) load_rows(i);
+      CUTLASS_PRAGMA_UNROLL
+      for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load_elements(subtile);
       if (is_first) {
         CachedVectors<typename Function::Inputs>::load(given, tile, thread, 32 * kWarps);
         CachedVectors<typename Function::HalfInputs>::load(given, of_D(tile), thread, 32 * kWarps);
       }
     }
     CUTLASS_DEVICE void begin_loop(int i, int j) {
-      load(j * kDown + i + kSubtilesAhead);
+      load_elements(j * kDown + i + kSubtilesAhead);
+      if (i == 0 && j > 0) load_columns(j - 1 + kHeld);
       if (i == 0) reducers.begin_columns();
     }
     CUTLASS_DEVICE void previsit(int, int, int, bool) {}
@@ -213,16 +250,16 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     template <typename Accumulator, int kFragment>
     CUTLASS_DEVICE void visit_pairs(cutlass::Array<Accumulator, kFragment> const& sums, int i, int j) {
       constexpr int kMade = 1 + Function::Outputs::kSize + kReductions, kWhole = Function::WholeOutputs::kSize;
-      int const subtile = j * kDown + i, ahead = subtile % (kSubtilesAhead + 1);
-      Where const place = where(subtile);
-      auto const halves = half_readers[ahead].turned(thread % 4);
+      Where const place = where(j * kDown + i);
+      auto const each = loaded(i, j);
+      auto const halves = loaded_halves(i, j);
       Number made[kMade][2][kGroups];  // of each row
       CUTLASS_PRAGMA_UNROLL
       for (int pair = 0; pair < kFragment / 2; ++pair) {
         int const r = pair % 2, g = pair / 2;
         Number out[kMade][1], whole[kWhole > 0 ? kWhole : 1][2];
         Accumulator const of_pair[2] = {sums[2 * pair], sums[2 * pair + 1]};
-        compute_pairs<Function, 2>(scalars, of_pair, readers[ahead], halves, r, g, out, whole);
+        compute_pairs<Function, 2>(scalars, of_pair, each, halves, r, g, out, whole);
         Writers<typename Function::WholeOutputs>::store(given, place, r, g, whole);
         CUTLASS_PRAGMA_UNROLL
         for (int o = 0; o < kMade; ++o) made[o][r][g] = out[o][0];
@@ -246,9 +283,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     }
     template <typename Accumulator, int kFragment>
     CUTLASS_DEVICE auto visit_all(cutlass::Array<Accumulator, kFragment> const& sums, int i, int j) {
-      int const subtile = j * kDown + i;
-      auto const& each = readers[subtile % (kSubtilesAhead + 1)];
-      Where const place = where(subtile);
+      Where const place = where(j * kDown + i);
+      auto const each = loaded(i, j);
       cutlass::Array<Number, kFragment> result;
       Number lines[2][kReduces ? kReductions : 1][kLine];  // of each row, what is reduced
       CUTLASS_PRAGMA_UNROLL
@@ -316,7 +352,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE static void synchronize() {
       cutlass::arch::NamedBarrier::sync(32 * kWarps, cutlass::arch::ReservedNamedBarriers::EpilogueBarrier);
     }
-    CUTLASS_DEVICE void end() {
+    /// Leaves what the tile comes to, and has it counted: when all of it has been visited.
+    CUTLASS_DEVICE void leave() {
       if constexpr (kReduces) {
         if (is_outside()) return;
         Partials<Number> const partials = this->partials();
@@ -324,30 +361,32 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         reducers.template join_rows<4>(thread % 32);
         reducers.template leave_rows<4>(partials, 0, rows, tile_n, thread % 32);
         selectors.template store<4>(given, rows, thread % 32);
-        if constexpr (Counted::kHasPartials) finish(partials);
+        if constexpr (kAxes & 4) {
+          reducers.share_whole(shared.wholes, kWarps, thread / 32, thread % 32);
+          synchronize();
+          if (thread == 0) {
+            reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
+          }
+        }
+        // Not earlier: who is counted last waits for what others have not left yet, and its neighbours for it.
+        if (thread == 0) count.template ask<kAxes>(partials, tile.batch, tile_m, tile_n);
       }
     }
     /// Joins what tiles have left. All threads do it in one tile: where each warp did it for rows of its own, it kept
     /// its neighbours waiting in four tiles.
-    CUTLASS_DEVICE void finish(Partials<Number> const& partials) {
-      if constexpr (kAxes & 4) {
-        reducers.share_whole(shared.wholes, kWarps, thread / 32, thread % 32);
+    CUTLASS_DEVICE void end() {
+      if constexpr (Counted::kHasPartials) {
+        if (is_outside()) return;
+        Partials<Number> const partials = this->partials();
+        if (thread == 0) shared.done[turn] = count.template last<kAxes>(partials);
         synchronize();
-        if (thread == 0) {
-          reducers.leave_whole(partials, 0, shared.wholes, kWarps, tile.batch, tile_m * partials.tiles_n + tile_n);
-        }
+        int const done = shared.done[turn];
+        auto const rows = [&](auto const& use) {
+          for_all(tile_m * kTileM, kTileM, tile.rows, thread, 32 * kWarps, use);
+        };
+        reducers.finish_rows(partials, 0, given, of_D(tile), tile_n, done, rows);
+        reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, done, thread, 32 * kWarps);
       }
-      // Not earlier: who is counted last waits for what others have not left yet, and its neighbours for it.
-      TileCount count;
-      if (thread == 0) {
-        count.template ask<kAxes>(partials, tile.batch, tile_m, tile_n);
-        shared.done[turn] = count.template last<kAxes>(partials);
-      }
-      synchronize();
-      int const done = shared.done[turn];
-      auto const rows = [&](auto const& use) { for_all(tile_m * kTileM, kTileM, tile.rows, thread, 32 * kWarps, use); };
-      reducers.finish_rows(partials, 0, given, of_D(tile), tile_n, done, rows);
-      reducers.finish(partials, 0, given, of_D(tile), tile_m, tile_n, done, thread, 32 * kWarps);
     }
   };
 
@@ -366,11 +405,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
       if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
-      return Made{*params, chosen, *shared,  source, where, thread, tile_m, tile_n,
-                  batch,   turn,   is_first, {},     {},    {},     {},     {}};
+      return Made{*params, chosen,   *shared, source, where, thread, tile_m, tile_n, batch,
+                  turn,    is_first, {},      {},     {},    {},     {},     {},     {}};
     } else {
-      return Made{*params, params->given, *shared,  source, where, thread, tile_m, tile_n,
-                  batch,   turn,          is_first, {},     {},    {},     {},     {}};
+      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch,
+                  turn,    is_first,      {},      {},     {},    {},     {},     {},     {}};
     }
   }
 };

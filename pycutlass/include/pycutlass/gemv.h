@@ -92,6 +92,7 @@ struct GemvFunction {
     Readers<typename Function::Inputs, Params, 1, 1, 1> readers;
     readers.load_columns(given, place);
     readers.load_rows(given, place);
+    readers.load_elements(given, place);
     Number out[1 + Function::Outputs::kSize][1];
     auto const of_source = [&](int) { return function::widened<Number>(Element(*source)); };
     compute_group<Function, 1>(scalars, &sum, of_source, readers, 0, 0, out);

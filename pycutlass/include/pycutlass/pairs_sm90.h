@@ -49,10 +49,8 @@ template <typename Port, typename Arguments, int kGroups>
 struct HalfReader : Reader<Port, Arguments, 2, kGroups, 1> {
   using Base = Reader<Port, Arguments, 2, kGroups, 1>;
   template <typename Where>
-  CUTLASS_DEVICE void load(Arguments const& arguments, Where const& place, int) {
-    HalfColumns<Where> const where(place);
-    Base::load_columns(arguments, where);
-    Base::load_rows(arguments, where);
+  CUTLASS_DEVICE void load_elements(Arguments const& arguments, Where const& where, int) {
+    Base::load_elements(arguments, where);
   }
   CUTLASS_DEVICE Base const& turned(int) const { return *this; }
 };
@@ -74,10 +72,17 @@ struct HalfReader<Matrix<kMember, kAlignment>, Arguments, kGroups> {
   using Element = typename Base::Element;
   static constexpr int kNeighbours = neighbours<Element>(kGroups, kAlignment);
   static constexpr int kAcross = kGroups / kNeighbours;
+  static constexpr Along kAlong = Along::kBoth;
+  static constexpr int kColumnBytes = 0;
   cutlass::AlignedArray<Element, kNeighbours> lines[2][kAcross];
 
   template <typename Where>
-  CUTLASS_DEVICE void load(Arguments const& arguments, Where const& place, int lane) {
+  CUTLASS_DEVICE void load_columns(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_DEVICE void load_elements(Arguments const& arguments, Where const& where, int lane) {
+    auto const& place = where.whole;
     auto const& port = arguments.*kMember;
     int const base = place.first_column / 2 - lane;
     CUTLASS_PRAGMA_UNROLL
@@ -116,29 +121,45 @@ struct HalfReader<Matrix<kMember, kAlignment>, Arguments, kGroups> {
   }
 };
 
-/// All that a thread reads so.
+/// All that a thread reads so. `Where` has half as many columns (`HalfColumns`).
 template <typename Ports, typename Arguments, int kGroups>
 struct HalfReaders;
 template <typename Arguments, int kGroups>
 struct HalfReaders<List<>, Arguments, kGroups> {
+  static constexpr int kColumnBytes = 0;
   template <typename Where>
-  CUTLASS_DEVICE void load(Arguments const&, Where const&, int) {}
+  CUTLASS_DEVICE void load_columns(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_DEVICE void load_elements(Arguments const&, Where const&, int) {}
   struct AllTurned {
     template <typename Number>
     CUTLASS_DEVICE void values(int, int, int, Number*) const {}
   };
-  CUTLASS_DEVICE AllTurned turned(int) const { return {}; }
+  CUTLASS_DEVICE static AllTurned turned(HalfReaders const&, HalfReaders const&, HalfReaders const&, int) { return {}; }
 };
 template <typename First, typename... Others, typename Arguments, int kGroups>
 struct HalfReaders<List<First, Others...>, Arguments, kGroups> {
   using Rest = HalfReaders<List<Others...>, Arguments, kGroups>;
   HalfReader<First, Arguments, kGroups> first;
   Rest others;
+  static constexpr int kColumnBytes = decltype(first)::kColumnBytes + Rest::kColumnBytes;
 
   template <typename Where>
-  CUTLASS_DEVICE void load(Arguments const& arguments, Where const& place, int lane) {
-    first.load(arguments, place, lane);
-    others.load(arguments, place, lane);
+  CUTLASS_DEVICE void load_columns(Arguments const& arguments, Where const& where) {
+    first.load_columns(arguments, where);
+    others.load_columns(arguments, where);
+  }
+  template <typename Where>
+  CUTLASS_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+    first.load_rows(arguments, where);
+    others.load_rows(arguments, where);
+  }
+  template <typename Where>
+  CUTLASS_DEVICE void load_elements(Arguments const& arguments, Where const& where, int lane) {
+    first.load_elements(arguments, where, lane);
+    others.load_elements(arguments, where, lane);
   }
   struct AllTurned {
     decltype(HalfReader<First, Arguments, kGroups>().turned(0)) first;
@@ -150,7 +171,12 @@ struct HalfReaders<List<First, Others...>, Arguments, kGroups> {
       others.values(r, g, v, in + 1);
     }
   };
-  CUTLASS_DEVICE AllTurned turned(int lane) const { return {first.turned(lane), others.turned(lane)}; }
+  /// What three of them have loaded, as `Loaded` has it.
+  CUTLASS_DEVICE static AllTurned turned(HalfReaders const& columns, HalfReaders const& rows,
+                                         HalfReaders const& elements, int lane) {
+    return {loaded_one(columns.first, rows.first, elements.first).turned(lane),
+            Rest::turned(columns.others, rows.others, elements.others, lane)};
+  }
 };
 
 /// Writes elements of a matrix like D, of half as many columns, that a thread has in two rows of a subtile: one in each

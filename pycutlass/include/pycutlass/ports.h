@@ -106,9 +106,16 @@ struct Line {
   }
 };
 
+/// Bytes of the registers for so many.
+constexpr int round_up_to_word(int bytes) { return (bytes + 3) / 4 * 4; }
+
+/// What decides which element of a tensor belongs to one of D.
+enum class Along { kColumns, kRows, kBoth };
+
 /// What a thread reads of a tensor for a block of its elements: `kRows` rows with `kGroups` groups of `kVector`
 /// adjacent columns each. `Where` has row(r) and column(g) of the first one in a group, rows, columns and batch: a
-/// group is inside of D or outside as a whole. `kRowBytes` is what the registers hold of these rows alone.
+/// group is inside of D or outside as a whole. `load_columns`, `load_rows` or `load_elements` reads, as `kAlong` says;
+/// `kColumnBytes` is what the registers hold of the first, `kRowBytes` of the other two.
 template <typename Port, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader;
 
@@ -120,13 +127,16 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   struct alignas(16) Group {
     cutlass::Array<Element, kVector> elements;
   };
-  static constexpr int kRowBytes = kRows * kGroups * kVector * int(sizeof(Element));
+  static constexpr Along kAlong = Along::kBoth;
+  static constexpr int kRowBytes = kRows * kGroups * kVector * int(sizeof(Element)), kColumnBytes = 0;
   Group groups[kRows][kGroups];
 
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
   template <typename Where>
-  CUTLASS_HOST_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const& arguments, Where const& where) {
     auto const& port = arguments.*kMember;
     auto const* const first = port.data + where.batch * port.batch;
     CUTLASS_PRAGMA_UNROLL
@@ -152,13 +162,16 @@ struct Reader<Matrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<ColumnMajorMatrix<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
-  static constexpr int kRowBytes = kRows * kGroups * kVector * int(sizeof(Element));
+  static constexpr Along kAlong = Along::kBoth;
+  static constexpr int kRowBytes = kRows * kGroups * kVector * int(sizeof(Element)), kColumnBytes = 0;
   cutlass::Array<Element, kVector> groups[kRows][kGroups];
 
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
   template <typename Where>
-  CUTLASS_HOST_DEVICE void load_rows(Arguments const& arguments, Where const& where) {
+  CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const& arguments, Where const& where) {
     auto const& port = arguments.*kMember;
     auto const* const first = port.data + where.batch * port.batch;
     CUTLASS_PRAGMA_UNROLL
@@ -186,7 +199,8 @@ struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   struct alignas(16) Group {
     cutlass::Array<Element, kVector> elements;
   };
-  static constexpr int kRowBytes = 0;
+  static constexpr Along kAlong = Along::kColumns;
+  static constexpr int kRowBytes = 0, kColumnBytes = kGroups * round_up_to_word(kVector * int(sizeof(Element)));
   Group groups[kGroups];
 
   template <int kAligned, typename Where>
@@ -214,6 +228,8 @@ struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   }
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const&, Where const&) {}
   template <typename Number>
   CUTLASS_HOST_DEVICE Number at(int, int g, int v) const {
     return function::widened<Number>(Element(groups[g].elements[v]));
@@ -223,7 +239,8 @@ struct Reader<Row<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
-  static constexpr int kRowBytes = kRows * int(sizeof(Element));
+  static constexpr Along kAlong = Along::kRows;
+  static constexpr int kRowBytes = kRows * int(sizeof(Element)), kColumnBytes = 0;
   Element elements[kRows];
 
   template <typename Where>
@@ -235,6 +252,8 @@ struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
     CUTLASS_PRAGMA_UNROLL
     for (int r = 0; r < kRows; ++r) elements[r] = where.row(r) < where.rows ? first[where.row(r)] : Element(0);
   }
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const&, Where const&) {}
   template <typename Number>
   CUTLASS_HOST_DEVICE Number at(int r, int, int) const {
     return function::widened<Number>(elements[r]);
@@ -244,7 +263,8 @@ struct Reader<Column<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
 template <auto kMember, int kAlignment, typename Arguments, int kRows, int kGroups, int kVector>
 struct Reader<PerBatch<kMember, kAlignment>, Arguments, kRows, kGroups, kVector> {
   using Element = typename Reader<Matrix<kMember, kAlignment>, Arguments, 1, 1, 1>::Element;
-  static constexpr int kRowBytes = 0;
+  static constexpr Along kAlong = Along::kColumns;
+  static constexpr int kRowBytes = 0, kColumnBytes = round_up_to_word(int(sizeof(Element)));
   Element element;
 
   template <typename Where>
@@ -254,22 +274,35 @@ struct Reader<PerBatch<kMember, kAlignment>, Arguments, kRows, kGroups, kVector>
   }
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const&, Where const&) {}
   template <typename Number>
   CUTLASS_HOST_DEVICE Number at(int, int, int) const {
     return function::widened<Number>(element);
   }
 };
 
+/// The one of three readers of a port that has loaded it: the first was asked for columns, the others for rows and for
+/// elements.
+template <typename Reader>
+CUTLASS_HOST_DEVICE Reader const& loaded_one(Reader const& columns, Reader const& rows, Reader const& elements) {
+  return Reader::kAlong == Along::kColumns ? columns : Reader::kAlong == Along::kRows ? rows : elements;
+}
+
 /// All that a thread reads.
 template <typename Ports, typename Arguments, int kRows, int kGroups, int kVector>
 struct Readers;
 template <typename Arguments, int kRows, int kGroups, int kVector>
 struct Readers<List<>, Arguments, kRows, kGroups, kVector> {
-  static constexpr int kRowBytes = 0;
+  static constexpr int kRowBytes = 0, kColumnBytes = 0;
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const&, Where const&) {}
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_rows(Arguments const&, Where const&) {}
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const&, Where const&) {}
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static void values_of(Readers const&, Readers const&, Readers const&, int, int, int, Number*) {}
   template <typename Number>
   CUTLASS_HOST_DEVICE void values(int, int, int, Number*) const {}
 };
@@ -278,6 +311,7 @@ struct Readers<List<First, Others...>, Arguments, kRows, kGroups, kVector> {
   Reader<First, Arguments, kRows, kGroups, kVector> first;
   Readers<List<Others...>, Arguments, kRows, kGroups, kVector> others;
   static constexpr int kRowBytes = decltype(first)::kRowBytes + decltype(others)::kRowBytes;
+  static constexpr int kColumnBytes = decltype(first)::kColumnBytes + decltype(others)::kColumnBytes;
 
   template <typename Where>
   CUTLASS_HOST_DEVICE void load_columns(Arguments const& arguments, Where const& where) {
@@ -289,10 +323,33 @@ struct Readers<List<First, Others...>, Arguments, kRows, kGroups, kVector> {
     first.load_rows(arguments, where);
     others.load_rows(arguments, where);
   }
+  template <typename Where>
+  CUTLASS_HOST_DEVICE void load_elements(Arguments const& arguments, Where const& where) {
+    first.load_elements(arguments, where);
+    others.load_elements(arguments, where);
+  }
+  template <typename Number>
+  CUTLASS_HOST_DEVICE static void values_of(Readers const& columns, Readers const& rows, Readers const& elements, int r,
+                                            int g, int v, Number* in) {
+    *in = loaded_one(columns.first, rows.first, elements.first).template at<Number>(r, g, v);
+    decltype(others)::values_of(columns.others, rows.others, elements.others, r, g, v, in + 1);
+  }
   template <typename Number>
   CUTLASS_HOST_DEVICE void values(int r, int g, int v, Number* in) const {
-    *in = first.template at<Number>(r, g, v);
-    others.values(r, g, v, in + 1);
+    values_of(*this, *this, *this, r, g, v, in);
+  }
+};
+
+/// What three readers have loaded: the first columns, the others rows and elements.
+template <typename AllReaders>
+struct Loaded {
+  AllReaders const &columns, &rows, &elements;
+
+  CUTLASS_HOST_DEVICE Loaded(AllReaders const& columns_, AllReaders const& rows_, AllReaders const& elements_)
+      : columns(columns_), rows(rows_), elements(elements_) {}
+  template <typename Number>
+  CUTLASS_HOST_DEVICE void values(int r, int g, int v, Number* in) const {
+    AllReaders::values_of(columns, rows, elements, r, g, v, in);
   }
 };
 

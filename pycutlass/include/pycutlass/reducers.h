@@ -32,6 +32,14 @@ CUTLASS_DEVICE void for_all(int first, int count, int end, int thread, int threa
   }
 }
 
+/// What a reduction that gives no results of rows has of one.
+struct NoRowPartials {
+  template <typename... Given>
+  CUTLASS_DEVICE explicit NoRowPartials(Given const&...) {}
+  template <typename... Given>
+  CUTLASS_DEVICE void finish(Given const&...) {}
+};
+
 /// What a thread has of one reduction, for `kRows` rows and `kGroups` groups of `kVector` columns.
 template <typename Reduction, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer;
@@ -39,8 +47,8 @@ struct Reducer;
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
-  static constexpr int kColumnLines = 0, kWholes = 0;
-  static constexpr bool kHasPartials = true;
+  static constexpr int kColumnLines = 0, kWholes = 0, kRowResults = 1;
+  static constexpr bool kHasPartials = true, kHasRowTiles = false;
   Number values[kRows];
 
   CUTLASS_DEVICE void begin_rows() {
@@ -85,24 +93,35 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  template <typename Arguments, typename Where, typename Rows>
-  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                         Where const& where, int, int done, Rows const& rows) {
-    if (!(done & 1)) return;
-    auto const& port = arguments.*kMember;
-    using Element =
-        typename ElementOf<cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
-    rows([&](int row, bool is_inside) {
+  /// Partial results of one row of D, from the tiles of a line.
+  template <int kAtOnce>
+  struct RowPartials {
+    function::PartialWords<Number, kAtOnce> loaded;
+    Number* first;
+    int64_t step;
+    int count;
+
+    CUTLASS_DEVICE RowPartials(Partials<Number> const& partials, int64_t offset, int64_t batch, int, int done, int row,
+                               bool is_inside)
+        : first(is_inside ? partials.numbers(offset + line(partials, batch, 0)) + row : nullptr),
+          step(line(partials, batch, 1) - line(partials, batch, 0)),
+          count(done & 1 ? partials.tiles_n : 0) {
+      loaded.load(0, count, [&](int tile) { return at(tile); });
+    }
+    CUTLASS_DEVICE Number* at(int tile) const { return first ? first + tile * step : nullptr; }
+    template <typename Arguments, typename Where>
+    CUTLASS_DEVICE void finish(Arguments const& arguments, Where const& where, int, int row) {
+      if (count == 0) return;
+      auto const& port = arguments.*kMember;
+      using Element = typename ElementOf<
+          cutlass::platform::remove_cv_t<cutlass::platform::remove_reference_t<decltype(port)>>>::Type;
       Number result = Kind::template begin<Number>();
-      function::take_partials<Number>(
-          partials.tiles_n,
-          [&](int tile) {
-            return is_inside ? partials.numbers(offset + line(partials, where.batch, tile)) + row : nullptr;
-          },
+      function::take_partials(
+          loaded, count, [&](int tile) { return at(tile); },
           [&](Number partial) { result = Kind::join(result, partial); });
-      if (is_inside) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
-    });
-  }
+      if (first) port.data[where.batch * port.batch + row] = function::Stored<Element>::of(result);
+    }
+  };
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
                                     int, int) {}
@@ -111,8 +130,8 @@ struct Reducer<Reduction<Kind_, Column<kMember, kAlignment>>, Number, kRows, kGr
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
-  static constexpr int kColumnLines = 1, kWholes = 0;
-  static constexpr bool kHasPartials = true;
+  static constexpr int kColumnLines = 1, kWholes = 0, kRowResults = 0;
+  static constexpr bool kHasPartials = true, kHasRowTiles = false;
   Number values[kGroups][kVector];
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -170,9 +189,8 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
   CUTLASS_DEVICE void share_whole(Number*, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
 
-  template <typename Arguments, typename Where, typename Rows>
-  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
-                                         Rows const&) {}
+  template <int>
+  using RowPartials = NoRowPartials;
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int tile_n, int done, int thread, int threads) {
@@ -196,8 +214,8 @@ struct Reducer<Reduction<Kind_, Row<kMember, kAlignment>>, Number, kRows, kGroup
 template <typename Kind_, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Kind = Kind_;
-  static constexpr int kColumnLines = 0, kWholes = 1;
-  static constexpr bool kHasPartials = true;
+  static constexpr int kColumnLines = 0, kWholes = 1, kRowResults = 0;
+  static constexpr bool kHasPartials = true, kHasRowTiles = false;
   Number value;
 
   CUTLASS_DEVICE void begin_rows() {}
@@ -231,9 +249,8 @@ struct Reducer<Reduction<Kind_, Whole<kMember, kAlignment>>, Number, kRows, kGro
     function::leave(partials.numbers(offset + batch * partials.tiles_m * partials.tiles_n + tile), result);
   }
 
-  template <typename Arguments, typename Where, typename Rows>
-  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
-                                         Rows const&) {}
+  template <int>
+  using RowPartials = NoRowPartials;
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                     Where const& where, int, int, int done, int thread, int) {
@@ -258,17 +275,22 @@ struct Reducer<Reduction<Kind, RowTiles<kMember, kAlignment>>, Number, kRows, kG
     : Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector> {
   using Joined = Reducer<Reduction<Kind, Column<kMember, kAlignment>>, Number, kRows, kGroups, kVector>;
 
-  template <typename Arguments, typename Where, typename Rows>
-  CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
-                                         Where const& where, int tile_n, int, Rows const& rows) {
-    auto const port = (arguments.*kMember).of(where.batch);
-    using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
-    Number* const from = partials.numbers(offset + Joined::line(partials, where.batch, tile_n));
-    rows([&](int row, bool is_inside) {
-      Number const result = function::take<Number>(is_inside ? from + row : nullptr);
-      if (is_inside) port.data[int64_t(tile_n) * where.rows + row] = function::Stored<Element>::of(result);
-    });
-  }
+  static constexpr bool kHasRowTiles = true;
+  template <int>
+  struct RowPartials {
+    Number* from;
+
+    CUTLASS_DEVICE RowPartials(Partials<Number> const& partials, int64_t offset, int64_t batch, int tile_n, int,
+                               int row, bool is_inside)
+        : from(is_inside ? partials.numbers(offset + Joined::line(partials, batch, tile_n)) + row : nullptr) {}
+    template <typename Arguments, typename Where>
+    CUTLASS_DEVICE void finish(Arguments const& arguments, Where const& where, int tile_n, int row) {
+      auto const port = (arguments.*kMember).of(where.batch);
+      using Element = typename ElementOf<cutlass::platform::remove_cv_t<decltype(port)>>::Type;
+      Number const result = function::take<Number>(from);
+      if (from) port.data[int64_t(tile_n) * where.rows + row] = function::Stored<Element>::of(result);
+    }
+  };
 };
 template <typename Kind, auto kMember, int kAlignment, typename Number, int kRows, int kGroups, int kVector>
 struct Reducer<Reduction<Kind, ColumnTiles<kMember, kAlignment>>, Number, kRows, kGroups, kVector>
@@ -294,10 +316,14 @@ template <typename List, typename Number, int kRows, int kGroups, int kVector>
 struct Reducers;
 template <typename Number, int kRows, int kGroups, int kVector>
 struct Reducers<List<>, Number, kRows, kGroups, kVector> {
-  static constexpr int kColumnLines = 0, kWholes = 0;
-  static constexpr bool kHasPartials = false;
+  static constexpr int kColumnLines = 0, kWholes = 0, kRowResults = 0;
+  static constexpr bool kHasPartials = false, kHasRowTiles = false;
 
   CUTLASS_HOST_DEVICE static int64_t size(Partials<Number> const&) { return 0; }
+  template <typename... Given>
+  CUTLASS_DEVICE static void finish_rows(Given const&...) {}
+  template <int, typename... Given>
+  CUTLASS_DEVICE static void finish_row(Given const&...) {}
   CUTLASS_DEVICE void begin_rows() {}
   CUTLASS_DEVICE void begin_columns() {}
   CUTLASS_DEVICE void begin_whole() {}
@@ -315,9 +341,6 @@ struct Reducers<List<>, Number, kRows, kGroups, kVector> {
                                            int, int64_t, int) {}
   CUTLASS_DEVICE void share_whole(Number*, int, int, int) {}
   CUTLASS_DEVICE static void leave_whole(Partials<Number> const&, int64_t, Number const*, int, int64_t, int) {}
-  template <typename Arguments, typename Where, typename Rows>
-  CUTLASS_DEVICE static void finish_rows(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int,
-                                         Rows const&) {}
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const&, int64_t, Arguments const&, Where const&, int, int, int,
                                     int, int) {}
@@ -329,6 +352,8 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
   static constexpr int kColumnLines = Each::kColumnLines + Rest::kColumnLines;
   static constexpr int kWholes = Each::kWholes + Rest::kWholes;
   static constexpr bool kHasPartials = Each::kHasPartials || Rest::kHasPartials;
+  static constexpr bool kHasRowTiles = Each::kHasRowTiles || Rest::kHasRowTiles;
+  static constexpr int kRowResults = Each::kRowResults + Rest::kRowResults;
   Each first;
   Rest others;
 
@@ -402,8 +427,20 @@ struct Reducers<List<First, Others...>, Number, kRows, kGroups, kVector> {
   template <typename Arguments, typename Where, typename Rows>
   CUTLASS_DEVICE static void finish_rows(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
                                          Where const& where, int tile_n, int done, Rows const& rows) {
-    Each::finish_rows(partials, offset, arguments, where, tile_n, done, rows);
-    Rest::finish_rows(partials, offset + Each::size(partials), arguments, where, tile_n, done, rows);
+    constexpr int kAtOnce = (kRowResults > 2 ? 64 : 128) / int(sizeof(Number));
+    if (!kHasRowTiles && !(done & 1)) return;
+    rows([&](int row, bool is_inside) {
+      finish_row<kAtOnce>(partials, offset, arguments, where, tile_n, done, row, is_inside);
+    });
+  }
+  /// Partial results of all reductions are on their way before any of them is waited for.
+  template <int kAtOnce, typename Arguments, typename Where>
+  CUTLASS_DEVICE static void finish_row(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,
+                                        Where const& where, int tile_n, int done, int row, bool is_inside) {
+    typename Each::template RowPartials<kAtOnce> of_row(partials, offset, where.batch, tile_n, done, row, is_inside);
+    Rest::template finish_row<kAtOnce>(partials, offset + Each::size(partials), arguments, where, tile_n, done, row,
+                                       is_inside);
+    of_row.finish(arguments, where, tile_n, row);
   }
   template <typename Arguments, typename Where>
   CUTLASS_DEVICE static void finish(Partials<Number> const& partials, int64_t offset, Arguments const& arguments,

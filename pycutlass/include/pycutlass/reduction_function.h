@@ -87,7 +87,8 @@ struct ReduceFunction {
                                      AllReaders& readers, AllReducers& reducers) {
       Readers<Source, Params, 1, 1, kCount> source;
       readers.load_rows(params.given, where);
-      source.load_rows(params, where);
+      readers.load_elements(params.given, where);
+      source.load_elements(params, where);
       Sum total[kCount];
       add_up(params, where, total);
       auto const of_source = [&](int v) {
