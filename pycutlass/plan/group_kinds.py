@@ -29,7 +29,15 @@ def addition_to(group: Group, target: Part | None, epilogue: Any, beta: Any) -> 
     ----------
     target : Part or None
         D: where it lies by columns, along which no bias is read as C, that is a tensor of the epilogue.
+
+    Raises
+    ------
+    ArgumentError
+        There is no problem; or something would not be read, or is missing.
     """
+    for part in (group.A, group.B, group.C, group.bias, target):
+        if part is not None and not part.views:
+            raise ArgumentError(f"{part.name} is an empty list: a plan of groups is made from one problem or more")
     by_rows = True
     if target is not None and group.has_bias:
         by_rows = form_of_all(target, element_of_all(target).bits, group.used).is_row_major

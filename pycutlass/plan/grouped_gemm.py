@@ -143,9 +143,6 @@ class GroupedGemm(TunablePlan):
         addition: Addition,
         inputs: Mapping[str, Any] | None,
     ) -> None:
-        for part in (group.A, group.B, group.C):
-            if part is not None and not part.views:
-                raise ArgumentError(f"{part.name} is an empty list: a plan of groups is made from one problem or more")
         self.kind: GemmKind = kind_of_group(group, target, replace(wanted, epilogue=addition.epilogue))
         self._scalars = given_scalars(self.kind.epilogue, alpha, addition.beta, inputs)
         self._added, self._device = addition.added, device_of_group(group)

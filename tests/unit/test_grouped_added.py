@@ -122,6 +122,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("made with cs and bias, and neither is given", lambda: BOTH.run(XS, WS)),
     ("without cs and bias, and cs and bias is given", lambda: pycutlass.GroupedGemm(XS, WS).run(XS, WS, CS, bias=BIAS)),
     ("bias", lambda: BOTH.run(XS, WS, CS, bias=BIAS.astype(np.float16))),
+    ("xs is an empty list", lambda: pycutlass.GroupedGemm([], [], [], bias=[], beta=1, out=[])),
     ("does not read it", lambda: pycutlass.grouped_matmul(XS, WS, bias=BIAS, epilogue=times)),
 ]
 
