@@ -1,0 +1,159 @@
+"""Operators for products of two tensors: ``matmul`` and ``linear``, with their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycutlass.plan.matmul import matmul as product
+from pycutlass.pytorch.activations import activation_of
+from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
+from pycutlass.pytorch.shapes import (
+    check_addend,
+    check_equal_types,
+    check_matrix,
+    check_out,
+    product_shape,
+    result_dtype,
+)
+from pycutlass.pytorch.sums import ADDMM_WITH_SLOPE
+
+__all__ = ["LINEAR", "MATMUL"]
+
+Tensor = torch.Tensor
+
+
+def _matmul(input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
+    return product(plain(input), plain(other), out_dtype=out_dtype, allow_copy=True)
+
+
+def _fake_matmul(input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    check_equal_types(input, other, ("input", "other"))
+    dtype = result_dtype("input", input.dtype, out_dtype)
+    return input.new_empty(product_shape(input, other), dtype=dtype)
+
+
+def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
+    product(input, other, out=out, allow_copy=True)
+
+
+def _fake_matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
+    check_equal_types(input, other, ("input", "other"))
+    check_out(out, product_shape(input, other), input=input, other=other)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Any:
+    named, turned = activation_of(activation), _turned(plain(weight))
+    epilogue = None if named is None else named.kind
+    return product(plain(input), turned, bias=plain(bias), epilogue=epilogue, allow_copy=True)
+
+
+def _fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Tensor:
+    return input.new_empty(_shape_of_linear(input, weight, bias, activation), dtype=result_dtype("input", input.dtype))
+
+
+def _linear_out(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
+) -> None:
+    named = activation_of(activation)
+    epilogue = None if named is None else named.kind
+    product(input, _turned(weight), bias=bias, epilogue=epilogue, out=out, allow_copy=True)
+
+
+def _fake_linear_out(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
+) -> None:
+    shape = _shape_of_linear(input, weight, bias, activation)
+    check_out(out, shape, input=input, weight=weight, bias=bias)
+
+
+def _turned(weight: Any) -> Any:
+    """Return weights of (out, in) as the right operand of a product."""
+    check_matrix("weight", weight)
+    return weight.T
+
+
+def _shape_of_linear(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> tuple[Any, ...]:
+    activation_of(activation)
+    turned = _turned(weight)
+    check_equal_types(input, weight, ("input", "weight"))
+    shape = product_shape(input, turned, ("input", "weight.T"))
+    if bias is not None:
+        check_addend("bias", bias, shape[-1:])
+    return shape
+
+
+class _Matmul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, other: Tensor, out_dtype: torch.dtype | None) -> Any:
+        ctx.save_for_backward(input, other)
+        with below_autograd():
+            return MATMUL(input, other, out_dtype=out_dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        input, other = ctx.saved_tensors
+        grad = grad.to(input.dtype)
+        # Vectors are matrices of one row, or of one column.
+        a = input[None] if input.dim() == 1 else input
+        b = other[:, None] if other.dim() == 1 else other
+        grad = grad.unsqueeze(-1) if other.dim() == 1 else grad
+        grad = grad.unsqueeze(-2) if input.dim() == 1 else grad
+        of_input = of_other = None
+        if ctx.needs_input_grad[0]:
+            of_input = MATMUL(grad, b.mT).sum_to_size(a.shape).view(input.shape)
+        if ctx.needs_input_grad[1] and b.dim() == 2:  # all rows of all matrices of A are one sum
+            rows, columns = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+            of_other = MATMUL(rows.T, columns).view(other.shape)
+        elif ctx.needs_input_grad[1]:
+            of_other = MATMUL(a.mT, grad).sum_to_size(b.shape)
+        return of_input, of_other, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Any:
+        named, kept = activation_of(activation), None
+        with below_autograd():
+            if named is not None and named.slope is not None:
+                rows = input.reshape(-1, input.shape[-1])
+                flat, kept = ADDMM_WITH_SLOPE(bias, rows, _turned(weight), activation)
+                output = flat.view(*input.shape[:-1], flat.shape[-1])
+            else:
+                output = LINEAR(input, weight, bias, activation)
+                kept = None if named is None else output
+        ctx.named = named
+        ctx.save_for_backward(input, weight, bias, kept)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        input, weight, bias, kept = ctx.saved_tensors
+        if ctx.named is not None:
+            kept = kept.view(grad.shape)
+            grad = ctx.named.gradient(grad, kept, lambda: LINEAR(input, weight, bias))
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_input = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_input = MATMUL(grad, weight)
+        if ctx.needs_input_grad[1]:
+            of_weight = MATMUL(rows.T, input.reshape(-1, input.shape[-1]))
+        if ctx.needs_input_grad[2]:
+            of_bias = rows.sum(0)
+        return of_input, of_weight, of_bias, None
+
+
+MATMUL = define("matmul(Tensor input, Tensor other, *, ScalarType? out_dtype=None) -> Tensor", _matmul, _fake_matmul)
+define("matmul.out(Tensor input, Tensor other, *, Tensor(a!) out) -> ()", _matmul_out, _fake_matmul_out)
+LINEAR = define(
+    "linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor", _linear, _fake_linear
+)
+define(
+    "linear.out(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None, *, Tensor(a!) out) -> ()",
+    _linear_out,
+    _fake_linear_out,
+)
+
+differentiable(MATMUL, _Matmul, lambda input, other, *, out_dtype=None: (input, other, out_dtype))
+differentiable(LINEAR, _Linear, lambda input, weight, bias=None, activation=None: (input, weight, bias, activation))
