@@ -7,7 +7,11 @@ from pycutlass.pytorch.required import check_torch
 
 check_torch()  # before anything asks torch for what older ones lack
 
-from pycutlass.pytorch import convolutions as _convolutions  # noqa: E402, F401
-from pycutlass.pytorch import products as _products  # noqa: E402, F401
+from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
+from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402
+from pycutlass.pytorch.casting import register_casts as _register_casts  # noqa: E402
+
+_register_batches()
+_register_casts()
 
 __all__: list[str] = []

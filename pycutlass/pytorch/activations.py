@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from pycutlass.calls import shown, suggestion
 from pycutlass.epilogue import (
@@ -30,7 +31,7 @@ from pycutlass.epilogue import (
 from pycutlass.epilogue.functions import erf, exp, where
 from pycutlass.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["ACTIVATIONS", "NamedActivation", "activation_of", "check_has_slope", "with_slope"]
+__all__ = ["ACTIVATIONS", "NamedActivation", "activation_of", "check_has_slope", "gradient_of_silu", "with_slope"]
 
 _aten = torch.ops.aten
 
@@ -43,6 +44,8 @@ class NamedActivation:
     ----------
     kind : class
         What an epilogue applies.
+    function : function
+        The same of a tensor, by torch.
     slope : function or None
         Its derivative as an epilogue function writes it, where that is not to be had from the activation's result.
     from_output : function or None
@@ -53,6 +56,7 @@ class NamedActivation:
     """
 
     kind: type[Activation]
+    function: Callable[[Any], Any]
     slope: Callable[[Any], Any] | None = None
     from_output: Callable[[Any, Any], Any] | None = None
     from_input: Callable[[Any, Any], Any] | None = None
@@ -95,7 +99,7 @@ def _slope_of_silu(t: Any) -> Any:
     return share + t * share * (1 - share)
 
 
-def _gradient_of_silu(grad: Any, t: Any) -> Any:
+def gradient_of_silu(grad: Any, t: Any) -> Any:
     """Return what ``aten::silu_backward`` does, which has no derivative."""
     share = torch.sigmoid(t)
     return grad * share * (1 + t * (1 - share))
@@ -103,17 +107,20 @@ def _gradient_of_silu(grad: Any, t: Any) -> Any:
 
 #: By the names that operators take.
 ACTIVATIONS: dict[str, NamedActivation] = {
-    "gelu": NamedActivation(gelu, _slope_of_gelu, from_input=_aten.gelu_backward),
+    "gelu": NamedActivation(gelu, functional.gelu, _slope_of_gelu, from_input=_aten.gelu_backward),
     "gelu_tanh": NamedActivation(
         gelu_tanh,
+        lambda x: functional.gelu(x, approximate="tanh"),
         _slope_of_gelu_tanh,
         from_input=lambda grad, t: _aten.gelu_backward(grad, t, approximate="tanh"),
     ),
-    "hardswish": NamedActivation(hardswish, _slope_of_hardswish, from_input=_aten.hardswish_backward),
-    "relu": NamedActivation(relu, from_output=lambda grad, y: _aten.threshold_backward(grad, y, 0)),
-    "sigmoid": NamedActivation(sigmoid, from_output=_aten.sigmoid_backward),
-    "silu": NamedActivation(silu, _slope_of_silu, from_input=_gradient_of_silu),
-    "tanh": NamedActivation(tanh, from_output=_aten.tanh_backward),
+    "hardswish": NamedActivation(
+        hardswish, functional.hardswish, _slope_of_hardswish, from_input=_aten.hardswish_backward
+    ),
+    "relu": NamedActivation(relu, functional.relu, from_output=lambda grad, y: _aten.threshold_backward(grad, y, 0)),
+    "sigmoid": NamedActivation(sigmoid, torch.sigmoid, from_output=_aten.sigmoid_backward),
+    "silu": NamedActivation(silu, functional.silu, _slope_of_silu, from_input=gradient_of_silu),
+    "tanh": NamedActivation(tanh, torch.tanh, from_output=_aten.tanh_backward),
 }
 
 

@@ -13,7 +13,15 @@ from pycutlass.plan.readings import element_of
 from pycutlass.spec import TensorSpec, view_of
 from pycutlass.types import Element
 
-__all__ = ["check_addend", "check_equal_types", "check_matrix", "check_out", "product_shape", "result_dtype"]
+__all__ = [
+    "check_addend",
+    "check_equal_types",
+    "check_matrix",
+    "check_no_gradient",
+    "check_out",
+    "product_shape",
+    "result_dtype",
+]
 
 
 def product_shape(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str] = ("input", "other")) -> tuple[Any, ...]:
@@ -78,13 +86,18 @@ def check_addend(name: str, tensor: torch.Tensor, shape: tuple[Any, ...]) -> Non
         raise ArgumentError(f"{name} of shape {given} does not broadcast to the result's shape {tuple(shape)}")
 
 
-def check_out(out: torch.Tensor, shape: tuple[Any, ...], **operands: torch.Tensor | None) -> None:
-    """Raise ArgumentError unless `out` has the shape of the result, of which no gradient is to be seen."""
-    asking = [name for name, each in {**operands, "out": out}.items() if each is not None and each.requires_grad]
+def check_no_gradient(operator: str, **tensors: torch.Tensor | None) -> None:
+    """Raise ArgumentError where autograd would want the gradient of an operator that has none."""
+    asking = [name for name, each in tensors.items() if each is not None and each.requires_grad]
     if asking and torch.is_grad_enabled():
         raise ArgumentError(
-            f"{asking[0]} requires a gradient, and operators that write into out have none: leave out away, or call "
-            f"it under torch.no_grad()"
+            f"{asking[0]} requires a gradient, and {operator} has none: pass {asking[0]}.detach(), or call it under "
+            f"torch.no_grad()"
         )
+
+
+def check_out(out: torch.Tensor, shape: tuple[Any, ...], **operands: torch.Tensor | None) -> None:
+    """Raise ArgumentError unless `out` has the shape of the result, of which no gradient is to be seen."""
+    check_no_gradient("an operator that writes into out", **operands, out=out)
     if tuple(out.shape) != tuple(shape):
         raise ArgumentError(f"out must have the shape of the result, {tuple(shape)}; got {tuple(out.shape)}")

@@ -129,7 +129,7 @@ def test_out_variants() -> None:
     torch.testing.assert_close(out, functional.relu(a @ b + bias))
     assert passes_opcheck(ops.matmul.out, a, b, out=out)
     assert passes_opcheck(ops.linear.out, a, b.T, bias, "relu", out=out)
-    with pytest.raises(ArgumentError, match="input requires a gradient, and operators that write into out"):
+    with pytest.raises(ArgumentError, match="input requires a gradient, and an operator that writes into out has none"):
         ops.matmul.out(a.requires_grad_(), b, out=out)
 
 
