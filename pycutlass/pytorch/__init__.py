@@ -3,9 +3,9 @@
 Importing this package imports torch and registers the operators. ``import pycutlass`` does neither.
 """
 
-from pycutlass.pytorch.required import check_torch
+from pycutlass.pytorch.required import check_torch as _check_torch
 
-check_torch()  # before anything asks torch for what older ones lack
+_check_torch()  # before anything asks torch for what older ones lack
 
 from pycutlass.pytorch import scaled as _scaled  # noqa: E402, F401
 from pycutlass.pytorch.batching import register_batches as _register_batches  # noqa: E402

@@ -20,8 +20,6 @@ NAMESPACE = "pycutlass"
 #: The operators live for as long as this object does.
 library = _untyped.Library(NAMESPACE, "DEF")
 
-#: Calls inside of it go to kernels, without a gradient.
-below_autograd = torch._C._AutoDispatchBelowAutograd
 _after_autograd = torch._C._after_autograd_keyset
 
 
@@ -86,6 +84,11 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
         return function.apply(*arranged(*args, **named))
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def below_autograd() -> Any:
+    """Return a context in which calls of operators go to what computes them, past autograd."""
+    return torch._C._AutoDispatchBelowAutograd()
 
 
 def needs_gradient(*values: Any) -> bool:
