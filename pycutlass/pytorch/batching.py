@@ -37,7 +37,8 @@ def _linear(
     b = None if bias is None else _leading(bias, of_bias)
     count = w.shape[0] if b is None or of_weight is not None else b.shape[0]
     x = x.expand(count, *x.shape) if of_input is None else x
-    made = MATMUL(x.reshape(count, -1, x.shape[-1]), w.mT)
+    rows = x[:, None] if x.dim() == 2 else x.flatten(1, -2)
+    made = MATMUL(rows, w.mT)
     if b is not None:
         made = made + (b if of_bias is None else b[:, None])
     return _activated(made, activation).reshape(*x.shape[:-1], made.shape[-1]), 0

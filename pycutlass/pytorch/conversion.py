@@ -136,6 +136,9 @@ def _why_not(module: nn.Linear | nn.Conv2d) -> str | None:
     if "forward" in vars(module):
         return "its forward was replaced, so it may compute something else"
     weight = module.weight
+    if type(weight) not in (torch.Tensor, nn.Parameter) or weight.layout is not torch.strided:
+        kept = type(weight).__name__ if type(weight) is not nn.Parameter else str(weight.layout)
+        return f"its weight is a {kept}, and kernels read plain tensors"
     if weight.dtype not in _TYPES:
         names = ", ".join(str(each).removeprefix("torch.") for each in _TYPES)
         return f"its weight is of {weight.dtype}, and layers are computed in {names}"

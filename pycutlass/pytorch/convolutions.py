@@ -12,7 +12,7 @@ import torch
 from pycutlass.plan import convolutions
 from pycutlass.pytorch.activations import activation_of, check_has_slope, with_slope
 from pycutlass.pytorch.images import Geometry, check_images, new_images, spread, takes_stride
-from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
+from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_equal_types, result_dtype
 
 __all__ = ["CONV2D", "CONV2D_INPUT", "CONV2D_WEIGHT"]
@@ -252,6 +252,7 @@ def _arranged(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given:
     return input, weight, bias, _as_pairs(*given[:4]), given[4] if len(given) > 4 else None
 
 
+without_gradient(CONV2D_WITH_SLOPE)
 differentiable(CONV2D, _Conv2d, _arranged)
 differentiable(CONV2D_INPUT, _Conv2dInput, lambda size, weight, grad, *given: (size, weight, grad, _as_pairs(*given)))
 differentiable(CONV2D_WEIGHT, _Conv2dWeight, lambda input, size, grad, *given: (input, size, grad, _as_pairs(*given)))

@@ -19,9 +19,9 @@ from pycutlass.epilogue import epilogue_function, sigmoid, silu
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.matmul import matmul
 from pycutlass.pytorch.activations import gradient_of_silu
-from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
+from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.products import LINEAR, MATMUL
-from pycutlass.pytorch.shapes import check_equal_types, check_matrix, product_shape, result_dtype
+from pycutlass.pytorch.shapes import check_equal_types, check_matrix, product_shape, result_dtype, rows_of
 from pycutlass.pytorch.sums import ADDMM
 
 __all__ = ["SWIGLU"]
@@ -42,7 +42,7 @@ def _gated_with_slopes(accum: Any, up: TensorOf) -> Any:
 
 def _swiglu(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Any:
     shape = _shape(input, gate_weight, up_weight)
-    rows = plain(input).reshape(-1, input.shape[-1])
+    rows = rows_of(plain(input))
     up = matmul(rows, plain(up_weight).T, allow_copy=True)
     gate = plain(gate_weight).T
     return matmul(rows, gate, epilogue=_gated, epilogue_inputs={"up": up}, allow_copy=True).view(shape)
@@ -54,7 +54,7 @@ def _fake(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Tensor:
 
 def _swiglu_with_slopes(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     shape = _shape(input, gate_weight, up_weight)
-    rows = plain(input).reshape(-1, input.shape[-1])
+    rows = rows_of(plain(input))
     up = matmul(rows, plain(up_weight).T, allow_copy=True)
     of_gate, of_up = torch.empty_like(up), torch.empty_like(up)
     inputs = {"up": up, "of_gate": of_gate, "of_up": of_up}
@@ -99,8 +99,8 @@ class _SwiGLU(torch.autograd.Function):
             gate, up = gradient_of_silu(grad * up, gate), grad * functional.silu(gate)
         else:
             gate, up = grad * of_gate, grad * of_up
-        gate, up = (each.reshape(-1, each.shape[-1]) for each in (gate, up))
-        rows = input.reshape(-1, input.shape[-1])
+        gate, up = (rows_of(each) for each in (gate, up))
+        rows = rows_of(input)
         of_input = of_gate_weight = of_up_weight = None
         if ctx.needs_input_grad[0]:  # the second product adds the first
             of_input = ADDMM(MATMUL(up, up_weight), gate, gate_weight).view(input.shape)
@@ -117,4 +117,5 @@ SWIGLU_WITH_SLOPES = define(
     _swiglu_with_slopes,
     _fake_with_slopes,
 )
+without_gradient(SWIGLU_WITH_SLOPES)
 differentiable(SWIGLU, _SwiGLU, lambda input, gate_weight, up_weight: (input, gate_weight, up_weight))

@@ -10,10 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from pycutlass.errors import ArgumentError, PyCutlassError
 
-__all__ = ["NAMESPACE", "below_autograd", "define", "differentiable", "library", "needs_gradient", "plain"]
+__all__ = [
+    "NAMESPACE",
+    "below_autograd",
+    "define",
+    "differentiable",
+    "library",
+    "needs_gradient",
+    "plain",
+    "without_gradient",
+]
 
 _untyped: Any = torch.library  # as it is to type checkers
 NAMESPACE = "pycutlass"
@@ -74,16 +84,46 @@ def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[A
     """
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
+        _check_modes(operator, (*args, *named.values()))
         if not needs_gradient(*args, *named.values()):
             return operator.redispatch(keyset & _after_autograd, *args, **named)
-        if torch._C._are_functorch_transforms_active():
-            raise ArgumentError(
-                f"{operator} is differentiated by a transform of torch.func, which looks into no operator: take "
-                f"gradients with backward() or torch.autograd.grad"
-            )
         return function.apply(*arranged(*args, **named))
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def without_gradient(operator: Any) -> None:
+    """Let an operator refuse tensors whose gradient would be lost."""
+
+    def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
+        _check_modes(operator, (*args, *named.values()))
+        if needs_gradient(*args, *named.values()):
+            parameters = [each.name for each in operator._schema.arguments]
+            tensors = {**dict(zip(parameters, args, strict=False)), **named}
+            asking = next(name for name, each in tensors.items() if needs_gradient(each))
+            raise ArgumentError(
+                f"{asking} requires a gradient, and {operator} has none: pass {asking}.detach(), or call it under "
+                f"torch.no_grad()"
+            )
+        return operator.redispatch(keyset & _after_autograd, *args, **named)
+
+    library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def _check_modes(operator: Any, given: tuple[Any, ...]) -> None:
+    """Raise ArgumentError where derivatives are asked for in a way that would lose them."""
+    remedy = "take gradients with backward() or torch.autograd.grad"
+    if torch._C._are_functorch_transforms_active():
+        is_forward = torch._C._functorch.peek_interpreter_stack().key() == torch._C._functorch.TransformType.Jvp
+        if is_forward or needs_gradient(*given):
+            raise ArgumentError(
+                f"{operator} is differentiated by a transform of torch.func, which looks into no operator: {remedy}"
+            )
+    if forward_ad._current_level >= 0:  # inside of dual_level
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        unpacked: Any = forward_ad.unpack_dual
+        if any(unpacked(each).tangent is not None for each in tensors):
+            raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {remedy}")
 
 
 def below_autograd() -> Any:

@@ -16,6 +16,7 @@ from pycutlass.pytorch.shapes import (
     check_out,
     product_shape,
     result_dtype,
+    rows_of,
 )
 from pycutlass.pytorch.sums import ADDMM_WITH_SLOPE
 
@@ -104,8 +105,7 @@ class _Matmul(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_input = MATMUL(grad, b.mT).sum_to_size(a.shape).view(input.shape)
         if ctx.needs_input_grad[1] and b.dim() == 2:  # all rows of all matrices of A are one sum
-            rows, columns = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
-            of_other = MATMUL(rows.T, columns).view(other.shape)
+            of_other = MATMUL(rows_of(a).T, rows_of(grad)).view(other.shape)
         elif ctx.needs_input_grad[1]:
             of_other = MATMUL(a.mT, grad).sum_to_size(b.shape)
         return of_input, of_other, None
@@ -117,8 +117,7 @@ class _Linear(torch.autograd.Function):
         named, kept = activation_of(activation), None
         with below_autograd():
             if named is not None and named.slope is not None:
-                rows = input.reshape(-1, input.shape[-1])
-                flat, kept = ADDMM_WITH_SLOPE(bias, rows, _turned(weight), activation)
+                flat, kept = ADDMM_WITH_SLOPE(bias, rows_of(input), _turned(weight), activation)
                 output = flat.view(*input.shape[:-1], flat.shape[-1])
             else:
                 output = LINEAR(input, weight, bias, activation)
@@ -133,12 +132,12 @@ class _Linear(torch.autograd.Function):
         if ctx.named is not None:
             kept = kept.view(grad.shape)
             grad = ctx.named.gradient(grad, kept, lambda: LINEAR(input, weight, bias))
-        rows = grad.reshape(-1, grad.shape[-1])
+        rows = rows_of(grad)
         of_input = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             of_input = MATMUL(grad, weight)
         if ctx.needs_input_grad[1]:
-            of_weight = MATMUL(rows.T, input.reshape(-1, input.shape[-1]))
+            of_weight = MATMUL(rows.T, rows_of(input))
         if ctx.needs_input_grad[2]:
             of_bias = rows.sum(0)
         return of_input, of_weight, of_bias, None

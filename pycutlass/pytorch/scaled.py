@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from pycutlass.plan.matmul import matmul
-from pycutlass.pytorch.operators import define, plain
+from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import (
     check_addend,
     check_equal_types,
     check_matrix,
-    check_no_gradient,
     product_shape,
     result_dtype,
 )
@@ -31,7 +30,6 @@ def _scaled_mm(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    check_no_gradient("scaled_mm", mat_a=mat_a, mat_b=mat_b, scale_a=scale_a, scale_b=scale_b, bias=bias)
     scales, out_dtype = (plain(scale_a), plain(scale_b)), _result(mat_a, out_dtype)
     options = {"bias": plain(bias), "scales": scales, "out_dtype": out_dtype, "allow_copy": True}
     return matmul(plain(mat_a), plain(mat_b), **options)
@@ -46,7 +44,6 @@ def _fake(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    check_no_gradient("scaled_mm", mat_a=mat_a, mat_b=mat_b, scale_a=scale_a, scale_b=scale_b, bias=bias)
     check_matrix("mat_a", mat_a)
     check_matrix("mat_b", mat_b)
     check_equal_types(mat_a, mat_b, ("mat_a", "mat_b"))
@@ -69,3 +66,4 @@ SCALED_MM = define(
     _scaled_mm,
     _fake,
 )
+without_gradient(SCALED_MM)

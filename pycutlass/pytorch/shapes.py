@@ -17,10 +17,10 @@ __all__ = [
     "check_addend",
     "check_equal_types",
     "check_matrix",
-    "check_no_gradient",
     "check_out",
     "product_shape",
     "result_dtype",
+    "rows_of",
 ]
 
 
@@ -71,6 +71,13 @@ def check_equal_types(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) 
     check_types(_element_named(names[0], a.dtype), _element_named(names[1], b.dtype), names)
 
 
+def rows_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as the matrix of all of its rows, of which it may have none."""
+    if tensor.dim() == 2:
+        return tensor
+    return tensor[None] if tensor.dim() == 1 else tensor.flatten(0, -2)
+
+
 def check_matrix(name: str, tensor: torch.Tensor) -> None:
     """Raise ArgumentError unless a tensor has two dimensions."""
     if tensor.dim() != 2:
@@ -86,18 +93,13 @@ def check_addend(name: str, tensor: torch.Tensor, shape: tuple[Any, ...]) -> Non
         raise ArgumentError(f"{name} of shape {given} does not broadcast to the result's shape {tuple(shape)}")
 
 
-def check_no_gradient(operator: str, **tensors: torch.Tensor | None) -> None:
-    """Raise ArgumentError where autograd would want the gradient of an operator that has none."""
-    asking = [name for name, each in tensors.items() if each is not None and each.requires_grad]
-    if asking and torch.is_grad_enabled():
-        raise ArgumentError(
-            f"{asking[0]} requires a gradient, and {operator} has none: pass {asking[0]}.detach(), or call it under "
-            f"torch.no_grad()"
-        )
-
-
 def check_out(out: torch.Tensor, shape: tuple[Any, ...], **operands: torch.Tensor | None) -> None:
     """Raise ArgumentError unless `out` has the shape of the result, of which no gradient is to be seen."""
-    check_no_gradient("an operator that writes into out", **operands, out=out)
+    asking = [name for name, each in {**operands, "out": out}.items() if each is not None and each.requires_grad]
+    if asking and torch.is_grad_enabled():
+        raise ArgumentError(
+            f"{asking[0]} requires a gradient, and an operator that writes into out has none: pass "
+            f"{asking[0]}.detach(), or call it under torch.no_grad()"
+        )
     if tuple(out.shape) != tuple(shape):
         raise ArgumentError(f"out must have the shape of the result, {tuple(shape)}; got {tuple(out.shape)}")

@@ -8,7 +8,7 @@ import torch
 
 from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of, check_has_slope, with_slope
-from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
+from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_addend, check_equal_types, check_matrix, product_shape, result_dtype
 
 __all__ = ["ADDMM", "ADDMM_WITH_SLOPE"]
@@ -130,6 +130,7 @@ ADDMM_WITH_SLOPE = define(
     _fake_with_slope,
 )
 
+without_gradient(ADDMM_WITH_SLOPE)
 differentiable(
     ADDMM,
     _Addmm,

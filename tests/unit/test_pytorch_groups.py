@@ -119,7 +119,7 @@ def test_scaled_mm_of_integers_is_float32() -> None:
 
 def test_scaled_mm_has_no_gradient() -> None:
     a, scale = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(()).requires_grad_()
-    with pytest.raises(ArgumentError, match="scale_b requires a gradient, and scaled_mm has none"):
+    with pytest.raises(ArgumentError, match=r"scale_b requires a gradient, and pycutlass.scaled_mm.default has none"):
         ops.scaled_mm(a, a.T, scale.detach(), scale)
     with torch.no_grad():
         assert ops.scaled_mm(a, a.T, scale, scale).eq(16).all()
@@ -166,3 +166,20 @@ def test_gates_that_do_not_fit(device: str) -> None:
         ops.swiglu(*(made(4, 4).to(torch.int8) for _ in range(3)))
     with pytest.raises(ArgumentError, match=r"different K: 3 columns of input and 4 rows of gate_weight.T"):
         ops.swiglu(made(4, 3), made(5, 4), made(5, 4))
+
+
+def test_groups_may_be_empty_and_none() -> None:
+    for of_a, of_b, ends in (((0, 4), (3, 4, 5), [0, 0, 0]), ((6, 4), (0, 4, 5), []), ((3, 0), (0, 4), [0, 0, 0])):
+        a, b, offs = numbers(*of_a), numbers(*of_b), torch.tensor(ends, dtype=torch.int32)
+        made = ops.grouped_mm(a, b, offs=offs)
+        assert made.eq(0).all()
+        assert all(each.eq(0).all() for each in torch.autograd.grad(made.sum(), (a, b)))
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (5, 3)), ((4, 0), (5, 0)), ((4, 3), (0, 3))], ids=str)
+def test_gates_of_nothing(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    given = numbers(*shapes[0]), numbers(*shapes[1]), numbers(*shapes[1])
+    made = ops.swiglu(*given)
+    wanted = functional.silu(functional.linear(*given[:2])) * functional.linear(given[0], given[2])
+    torch.testing.assert_close(made, wanted)
+    torch.testing.assert_close(torch.autograd.grad(made.sum(), given), torch.autograd.grad(wanted.sum(), given))

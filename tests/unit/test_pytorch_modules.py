@@ -200,6 +200,22 @@ def left_alone(module: nn.Module, name: str = "x") -> str:
     return done.left[name]
 
 
+class Quantized(torch.Tensor):
+    """A tensor of another library, which has an arithmetic of its own."""
+
+
+def subclassed() -> nn.Linear:
+    layer = nn.Linear(2, 2)
+    layer.weight = nn.Parameter(torch.ones(2, 2).as_subclass(Quantized))
+    return layer
+
+
+def sparse() -> nn.Linear:
+    layer = nn.Linear(2, 2)
+    layer.weight = nn.Parameter(torch.eye(2).to_sparse())
+    return layer
+
+
 def hooked() -> nn.Linear:
     layer = nn.Linear(2, 2)
     layer.forward = lambda input: input  # type: ignore[method-assign]
@@ -224,6 +240,8 @@ def hooked() -> nn.Linear:
             lambda: nn.Linear(2, 2, dtype=torch.complex64),
             "its weight is of torch.complex64, and layers are computed in",
         ),
+        (subclassed, "its weight is a Quantized, and kernels read plain tensors"),
+        (sparse, "its weight is a torch.sparse_coo, and kernels read plain tensors"),
         (hooked, "its forward was replaced"),
     ],
 )

@@ -129,3 +129,20 @@ def test_tensors_that_do_not_fit_are_called_as_torch_calls_them(device: str) -> 
     for message, call in refused.items():
         with pytest.raises(ArgumentError, match=message):
             call()
+
+
+@pytest.mark.parametrize("activation", [None, "gelu", "relu"])
+@pytest.mark.parametrize(
+    "shapes", [((0, 3), (5, 3)), ((4, 0), (5, 0)), ((4, 3), (0, 3)), ((2, 0, 3), (5, 3)), ((0, 0), (0, 0))], ids=str
+)
+def test_extents_may_be_zero(shapes: tuple[tuple[int, ...], tuple[int, ...]], activation: str | None) -> None:
+    given = numbers(*shapes[0]), numbers(*shapes[1]), numbers(shapes[1][0])
+    made, wanted = ops.linear(*given, activation), ACTIVATIONS[activation](functional.linear(*given))
+    torch.testing.assert_close(made, wanted)
+    torch.testing.assert_close(torch.autograd.grad(made.sum(), given), torch.autograd.grad(wanted.sum(), given))
+    if len(shapes[0]) == 2:
+        made = ops.addmm(given[2], given[0], given[1].T, activation=activation)
+        torch.testing.assert_close(made, wanted)
+        found = torch.autograd.grad(made.sum(), given)
+        wanted = ACTIVATIONS[activation](functional.linear(*given))
+        torch.testing.assert_close(found, torch.autograd.grad(wanted.sum(), given))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch_operators import SHAPES, numbers, ops
 
@@ -177,3 +178,39 @@ def test_no_kernel_adds_in_an_order_that_may_change() -> None:
     assert re.search(r"kReductionStrategy = kMixed;", ampere)
     hopper = (gemm / "kernel" / "sm90_tile_scheduler_stream_k.hpp").read_text()
     assert re.search(r"reduction_mode = ReductionMode::Deterministic;", hopper)
+
+
+# torch's decompositions for dual tensors are scripted.
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    """They would be lost, and not missing but zero."""
+    x, weight, tangent = numbers(4, 3).detach(), numbers(5, 3).detach(), numbers(4, 3).detach()
+    with pytest.raises(ArgumentError, match=r"pycutlass.linear.default is differentiated by a transform of torch.func"):
+        torch.func.jvp(lambda x: ops.linear(x, weight), (x,), (tangent,))
+    with forward_ad.dual_level():
+        with pytest.raises(ArgumentError, match=r"pycutlass.linear.default has no derivative in forward mode"):
+            ops.linear(forward_ad.make_dual(x, tangent), weight)
+        with pytest.raises(ArgumentError, match=r"addmm_with_slope.default has no derivative in forward mode"):
+            ops.addmm_with_slope(None, forward_ad.make_dual(x, tangent), weight.T, "gelu")
+        torch.testing.assert_close(ops.linear(x, weight), x @ weight.T)  # without a tangent
+
+
+def test_what_backward_calls_refuses_a_gradient() -> None:
+    x, weight = numbers(4, 3), numbers(5, 3)
+    with pytest.raises(ArgumentError, match=r"mat1 requires a gradient, and pycutlass.addmm_with_slope.default"):
+        ops.addmm_with_slope(None, x, weight.detach().T, "gelu")
+    with pytest.raises(ArgumentError, match=r"up_weight requires a gradient, and pycutlass.swiglu_with_slopes.default"):
+        ops.swiglu_with_slopes(x.detach(), weight.detach(), weight)
+    with pytest.raises(ArgumentError, match=r"weight requires a gradient, and pycutlass.conv2d_with_slope.default has"):
+        ops.conv2d_with_slope(IMAGES.detach(), FILTERS, None, [1, 1], [0, 0], [1, 1], 1, "gelu")
+
+
+def test_exported() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: Any, weight: Any) -> Any:
+            return ops.linear(x, weight, None, "relu")
+
+    x, weight = numbers(4, 3).detach(), numbers(5, 3).detach()
+    program = torch.export.export(Layer(), (x, weight))
+    assert [node.target for node in program.graph.nodes if node.op == "call_function"] == [ops.linear.default]
+    torch.testing.assert_close(program.module()(x, weight), functional.relu(x @ weight.T))
