@@ -104,28 +104,31 @@ def convert(model: nn.Module, *, filter_fn: Callable[[nn.Module, str], bool] | N
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(f"model must be a torch.nn.Module, got {shown(model)}")
-    replaced, left, hidden = [], {}, set[nn.Module]()
+    replaced, left, not_called = [], {}, set[nn.Module]()
     for name, module in list(model.named_modules()):
-        if module in hidden or type(module) in _OURS.values():
+        if module in not_called or type(module) in _OURS.values():
             continue
         other = next((why for kind, why in _OTHERS if isinstance(module, kind)), None)
         if other is not None:
             left[name] = f"{type(module).__name__} {other}"
-            hidden |= set(module.modules())  # parts that it does not call as modules
-            continue
-        if not isinstance(module, nn.Linear | nn.Conv2d):
-            continue
-        why_not = _why_not(module)
-        if why_not is None and filter_fn is not None and not filter_fn(module, name):
-            why_not = "filter_fn left it"
-        if why_not is not None:
-            left[name] = why_not
-            continue
-        object.__setattr__(module, "__class__", _OURS[type(module)])
-        if isinstance(module, Conv2d):
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        replaced.append(name)
+            not_called |= set(module.modules())  # its parts, whose weights it reads
+        elif isinstance(module, nn.Linear | nn.Conv2d):
+            reason = _why_not(module)
+            if reason is None and filter_fn is not None and not filter_fn(module, name):
+                reason = "filter_fn left it"
+            if reason is None:
+                _replace(module)
+                replaced.append(name)
+            else:
+                left[name] = reason
     return Conversion(model, tuple(replaced), left)
+
+
+def _replace(module: nn.Linear | nn.Conv2d) -> None:
+    """Make a layer one of ours, with all that it has."""
+    object.__setattr__(module, "__class__", _OURS[type(module)])
+    if isinstance(module, Conv2d):
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _why_not(module: nn.Linear | nn.Conv2d) -> str | None:

@@ -21,147 +21,86 @@ Tensor = torch.Tensor
 _GEOMETRY = "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1"
 
 
-def _conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    groups: Any = 1,
-    activation: str | None = None,
-) -> Any:
+def _options(given: tuple[Any, ...]) -> tuple[Geometry, str | None]:
+    """Return what a convolution takes behind its tensors."""
+    return Geometry(*given[:4]), given[4] if len(given) > 4 else None
+
+
+def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> Any:
+    geometry, activation = _options(given)
     named = activation_of(activation)
-    options = Geometry(stride, padding, dilation, groups).options
-    options |= {"bias": plain(bias), "epilogue": None if named is None else named.kind}
+    options = {**geometry.options, "bias": plain(bias), "epilogue": None if named is None else named.kind}
     return convolutions.conv2d(plain(input), plain(weight), allow_copy=True, **options)
 
 
-def _fake_conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    groups: Any = 1,
-    activation: str | None = None,
-) -> Tensor:
+def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> Tensor:
+    geometry, activation = _options(given)
     activation_of(activation)
     check_equal_types(input, weight, ("input", "weight"))
-    shape = Geometry(stride, padding, dilation, groups).output(input.shape, weight.shape, bias)
+    shape = geometry.output(input.shape, weight.shape, bias)
     return new_images(input, shape, result_dtype("input", input.dtype))
 
 
 def _conv2d_with_slope(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Any,
-    activation: str,
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any, name: str
 ) -> tuple[Tensor, Tensor]:
-    check_has_slope("conv2d", activation)
+    check_has_slope("conv2d", name)
     geometry, bias = Geometry(stride, padding, dilation, groups), plain(bias)
     slope = new_images(input, geometry.output(input.shape, weight.shape, bias), input.dtype)
     inputs = {"slope": slope} if bias is None else {"slope": slope, "bias": bias.contiguous()}
-    epilogue = with_slope(activation, None if bias is None else "bias")
+    epilogue = with_slope(name, None if bias is None else "bias")
     options = {**geometry.options, "epilogue": epilogue, "epilogue_inputs": inputs}
     return convolutions.conv2d(plain(input), plain(weight), allow_copy=True, **options), slope
 
 
 def _fake_with_slope(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: Any,
-    activation: str,
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any, name: str
 ) -> tuple[Tensor, Tensor]:
-    check_has_slope("conv2d", activation)
+    check_has_slope("conv2d", name)
     check_equal_types(input, weight, ("input", "weight"))
     shape = Geometry(stride, padding, dilation, groups).output(input.shape, weight.shape, bias)
     return new_images(input, shape, input.dtype), new_images(input, shape, input.dtype)
 
 
-def _conv2d_input(
-    input_size: Any,
-    weight: Tensor,
-    grad_output: Tensor,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    groups: Any = 1,
-) -> Any:
-    geometry, grad = Geometry(stride, padding, dilation, groups), plain(grad_output)
-    if not takes_stride(geometry, input_size, weight):
-        grad, geometry = spread(geometry, input_size, weight.shape, grad)
+def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Any:
+    geometry, grad = Geometry(*given), plain(grad_output)
     size = tuple(int(each) for each in input_size)
+    if not takes_stride(geometry, size, weight):
+        grad, geometry = spread(geometry, size, weight.shape, grad)
     return convolutions.conv2d_input(grad, plain(weight), size, **geometry.options, allow_copy=True)
 
 
-def _fake_conv2d_input(
-    input_size: Any,
-    weight: Tensor,
-    grad_output: Tensor,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    groups: Any = 1,
-) -> Tensor:
+def _fake_conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Tensor:
     check_equal_types(grad_output, weight, ("grad_output", "weight"))
-    shape = Geometry(stride, padding, dilation, groups).output(input_size, weight.shape, None)
-    check_images("grad_output", grad_output, shape)
+    check_images("grad_output", grad_output, Geometry(*given).output(input_size, weight.shape, None))
     return new_images(grad_output, tuple(input_size), result_dtype("grad_output", grad_output.dtype))
 
 
-def _conv2d_weight(
-    input: Tensor,
-    weight_size: Any,
-    grad_output: Tensor,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    groups: Any = 1,
-) -> Any:
-    geometry = Geometry(stride, padding, dilation, groups)
-    size = tuple(int(each) for each in weight_size)
-    return convolutions.conv2d_weight(plain(grad_output), plain(input), size, **geometry.options, allow_copy=True)
+def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Any:
+    size, options = tuple(int(each) for each in weight_size), Geometry(*given).options
+    return convolutions.conv2d_weight(plain(grad_output), plain(input), size, **options, allow_copy=True)
 
 
-def _fake_conv2d_weight(
-    input: Tensor,
-    weight_size: Any,
-    grad_output: Tensor,
-    stride: Any = (1, 1),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    groups: Any = 1,
-) -> Tensor:
+def _fake_conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Tensor:
     check_equal_types(grad_output, input, ("grad_output", "input"))
-    shape = Geometry(stride, padding, dilation, groups).output(input.shape, weight_size, None)
-    check_images("grad_output", grad_output, shape)
+    check_images("grad_output", grad_output, Geometry(*given).output(input.shape, weight_size, None))
     return new_images(grad_output, tuple(weight_size), result_dtype("grad_output", grad_output.dtype))
 
 
 class _Conv2d(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple[Any, ...], activation: str | None
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, activation: str | None
     ) -> Any:
         named, kept = activation_of(activation), None
         with below_autograd():
             # Kernels for several groups, or for float32 on CUDA cores, take no epilogue function: where they compute,
             # backward convolves again for the slope.
-            takes_function = geometry[3] == 1 and input.dtype is not torch.float32
+            takes_function = geometry.groups == 1 and input.dtype is not torch.float32
             if named is not None and named.slope is not None and takes_function:
-                output, kept = CONV2D_WITH_SLOPE(input, weight, bias, *geometry, activation)
+                output, kept = CONV2D_WITH_SLOPE(input, weight, bias, *geometry.given, activation)
             else:
-                output = CONV2D(input, weight, bias, *geometry, activation)
+                output = CONV2D(input, weight, bias, *geometry.given, activation)
                 kept = None if named is None or named.slope is not None else output
         ctx.named, ctx.geometry = named, geometry
         ctx.save_for_backward(input, weight, bias, kept)
@@ -170,13 +109,14 @@ class _Conv2d(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         input, weight, bias, kept = ctx.saved_tensors
+        given = ctx.geometry.given
         if ctx.named is not None:
-            grad = ctx.named.gradient(grad, kept, lambda: CONV2D(input, weight, bias, *ctx.geometry))
+            grad = ctx.named.gradient(grad, kept, lambda: CONV2D(input, weight, bias, *given))
         of_input = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_input = CONV2D_INPUT(input.shape, weight, grad, *ctx.geometry)
+            of_input = CONV2D_INPUT(input.shape, weight, grad, *given)
         if ctx.needs_input_grad[1]:
-            of_weight = CONV2D_WEIGHT(input, weight.shape, grad, *ctx.geometry)
+            of_weight = CONV2D_WEIGHT(input, weight.shape, grad, *given)
         if ctx.needs_input_grad[2]:
             of_bias = grad.sum((0, 2, 3))
         return of_input, of_weight, of_bias, None, None
@@ -184,39 +124,39 @@ class _Conv2d(torch.autograd.Function):
 
 class _Conv2dInput(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input_size: Any, weight: Tensor, grad_output: Tensor, geometry: tuple[Any, ...]) -> Any:
-        ctx.geometry = geometry
+    def forward(ctx: Any, input_size: Any, weight: Tensor, grad_output: Tensor, geometry: Geometry) -> Any:
+        ctx.given = geometry.given
         ctx.save_for_backward(weight, grad_output)
         with below_autograd():
-            return CONV2D_INPUT(input_size, weight, grad_output, *geometry)
+            return CONV2D_INPUT(input_size, weight, grad_output, *geometry.given)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         weight, grad_output = ctx.saved_tensors
         of_weight = of_grad = None
         if ctx.needs_input_grad[1]:
-            of_weight = CONV2D_WEIGHT(grad, weight.shape, grad_output, *ctx.geometry)
+            of_weight = CONV2D_WEIGHT(grad, weight.shape, grad_output, *ctx.given)
         if ctx.needs_input_grad[2]:
-            of_grad = CONV2D(grad, weight, None, *ctx.geometry)
+            of_grad = CONV2D(grad, weight, None, *ctx.given)
         return None, of_weight, of_grad, None
 
 
 class _Conv2dWeight(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input: Tensor, weight_size: Any, grad_output: Tensor, geometry: tuple[Any, ...]) -> Any:
-        ctx.geometry = geometry
+    def forward(ctx: Any, input: Tensor, weight_size: Any, grad_output: Tensor, geometry: Geometry) -> Any:
+        ctx.given = geometry.given
         ctx.save_for_backward(input, grad_output)
         with below_autograd():
-            return CONV2D_WEIGHT(input, weight_size, grad_output, *geometry)
+            return CONV2D_WEIGHT(input, weight_size, grad_output, *geometry.given)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         input, grad_output = ctx.saved_tensors
         of_input = of_grad = None
         if ctx.needs_input_grad[0]:
-            of_input = CONV2D_INPUT(input.shape, grad, grad_output, *ctx.geometry)
+            of_input = CONV2D_INPUT(input.shape, grad, grad_output, *ctx.given)
         if ctx.needs_input_grad[2]:
-            of_grad = CONV2D(input, grad, None, *ctx.geometry)
+            of_grad = CONV2D(input, grad, None, *ctx.given)
         return of_input, None, of_grad, None
 
 
@@ -241,18 +181,7 @@ CONV2D_WEIGHT = define(
     _conv2d_weight,
     _fake_conv2d_weight,
 )
-
-
-def _as_pairs(stride: Any = (1, 1), padding: Any = (0, 0), dilation: Any = (1, 1), groups: Any = 1) -> tuple[Any, ...]:
-    """Return a geometry with what torch's dispatcher leaves out, which are the defaults."""
-    return stride, padding, dilation, groups
-
-
-def _arranged(input: Tensor, weight: Tensor, bias: Tensor | None = None, *given: Any) -> tuple[Any, ...]:
-    return input, weight, bias, _as_pairs(*given[:4]), given[4] if len(given) > 4 else None
-
-
 without_gradient(CONV2D_WITH_SLOPE)
-differentiable(CONV2D, _Conv2d, _arranged)
-differentiable(CONV2D_INPUT, _Conv2dInput, lambda size, weight, grad, *given: (size, weight, grad, _as_pairs(*given)))
-differentiable(CONV2D_WEIGHT, _Conv2dWeight, lambda input, size, grad, *given: (input, size, grad, _as_pairs(*given)))
+differentiable(CONV2D, _Conv2d, lambda input, weight, bias=None, *given: (input, weight, bias, *_options(given)))
+differentiable(CONV2D_INPUT, _Conv2dInput, lambda size, weight, grad, *given: (size, weight, grad, Geometry(*given)))
+differentiable(CONV2D_WEIGHT, _Conv2dWeight, lambda input, size, grad, *given: (input, size, grad, Geometry(*given)))

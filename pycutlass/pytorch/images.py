@@ -17,12 +17,20 @@ _ALIGNED_BITS = 32  # what kernels for strides above 1 load at once, at the leas
 
 @dataclass(frozen=True)
 class Geometry:
-    """How filters go over images, as torch's functions take it: pairs for height and width."""
+    """How filters go over images, as torch's functions take it: pairs for height and width.
 
-    stride: Any
-    padding: Any
-    dilation: Any
-    groups: Any
+    torch's dispatcher leaves out what is the default.
+    """
+
+    stride: Any = (1, 1)
+    padding: Any = (0, 0)
+    dilation: Any = (1, 1)
+    groups: Any = 1
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """What operators take."""
+        return self.stride, self.padding, self.dilation, self.groups
 
     @property
     def options(self) -> dict[str, Any]:
