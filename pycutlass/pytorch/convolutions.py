@@ -37,8 +37,8 @@ def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *giv
     geometry, activation = _options(given)
     activation_of(activation)
     check_equal_types(input, weight, ("input", "weight"))
-    shape = geometry.output(input.shape, weight.shape, bias)
-    return new_images(input, shape, result_dtype("input", input.dtype))
+    dtype = result_dtype("input", input.dtype)
+    return new_images(input, geometry.output(input.shape, weight.shape, bias, dtype), dtype)
 
 
 def _conv2d_with_slope(
@@ -46,7 +46,8 @@ def _conv2d_with_slope(
 ) -> tuple[Tensor, Tensor]:
     check_has_slope("conv2d", name)
     geometry, bias = Geometry(stride, padding, dilation, groups), plain(bias)
-    slope = new_images(input, geometry.output(input.shape, weight.shape, bias), input.dtype)
+    dtype = result_dtype("input", input.dtype)
+    slope = new_images(input, geometry.output(input.shape, weight.shape, bias, dtype), dtype)
     inputs = {"slope": slope} if bias is None else {"slope": slope, "bias": bias.contiguous()}
     epilogue = with_slope(name, None if bias is None else "bias")
     options = {**geometry.options, "epilogue": epilogue, "epilogue_inputs": inputs}
@@ -58,8 +59,9 @@ def _fake_with_slope(
 ) -> tuple[Tensor, Tensor]:
     check_has_slope("conv2d", name)
     check_equal_types(input, weight, ("input", "weight"))
-    shape = Geometry(stride, padding, dilation, groups).output(input.shape, weight.shape, bias)
-    return new_images(input, shape, input.dtype), new_images(input, shape, input.dtype)
+    dtype = result_dtype("input", input.dtype)
+    shape = Geometry(stride, padding, dilation, groups).output(input.shape, weight.shape, bias, dtype)
+    return new_images(input, shape, dtype), new_images(input, shape, dtype)
 
 
 def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Any:
@@ -72,7 +74,7 @@ def _conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: 
 
 def _fake_conv2d_input(input_size: Any, weight: Tensor, grad_output: Tensor, *given: Any) -> Tensor:
     check_equal_types(grad_output, weight, ("grad_output", "weight"))
-    check_images("grad_output", grad_output, Geometry(*given).output(input_size, weight.shape, None))
+    check_images("grad_output", grad_output, Geometry(*given).output(input_size, weight.shape))
     return new_images(grad_output, tuple(input_size), result_dtype("grad_output", grad_output.dtype))
 
 
@@ -83,7 +85,7 @@ def _conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given:
 
 def _fake_conv2d_weight(input: Tensor, weight_size: Any, grad_output: Tensor, *given: Any) -> Tensor:
     check_equal_types(grad_output, input, ("grad_output", "input"))
-    check_images("grad_output", grad_output, Geometry(*given).output(input.shape, weight_size, None))
+    check_images("grad_output", grad_output, Geometry(*given).output(input.shape, weight_size))
     return new_images(grad_output, tuple(weight_size), result_dtype("grad_output", grad_output.dtype))
 
 

@@ -26,7 +26,7 @@ def _grouped_mm(
     out_dtype: torch.dtype | None = None,
 ) -> Any:
     options = {"offs": plain(offs), "bias": plain(bias), "out_dtype": out_dtype, "allow_copy": True}
-    _shape(mat_a, mat_b, offs, bias)
+    _shape(mat_a, mat_b, offs, bias, result_dtype("mat_a", mat_a.dtype, out_dtype))
     return grouped_matmul(plain(mat_a), plain(mat_b), **options)
 
 
@@ -39,10 +39,13 @@ def _fake(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     check_equal_types(mat_a, mat_b, ("mat_a", "mat_b"))
-    return mat_a.new_empty(_shape(mat_a, mat_b, offs, bias), dtype=result_dtype("mat_a", mat_a.dtype, out_dtype))
+    dtype = result_dtype("mat_a", mat_a.dtype, out_dtype)
+    return mat_a.new_empty(_shape(mat_a, mat_b, offs, bias, dtype), dtype=dtype)
 
 
-def _shape(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, bias: Tensor | None) -> tuple[Any, ...]:
+def _shape(
+    mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[Any, ...]:
     """Return the shape of the result, as ``torch.nn.functional.grouped_mm`` defines it.
 
     Raises
@@ -74,7 +77,7 @@ def _shape(mat_a: Tensor, mat_b: Tensor, offs: Tensor | None, bias: Tensor | Non
             raise ArgumentError(
                 "bias has a number for each column, and groups divide the columns here: add it yourself"
             )
-        check_addend("bias", bias, (counts[0], b[-1]) if bias.dim() == 2 else (b[-1],))
+        check_addend("bias", bias, (counts[0], b[-1]) if bias.dim() == 2 else (b[-1],), dtype)
     if len(a) == 2 and len(b) == 2:
         return (counts[0], a[0], b[1])
     if not is_divided:

@@ -38,8 +38,8 @@ class Geometry:
         pairs = {name: tuple(int(each) for each in getattr(self, name)) for name in ("stride", "padding", "dilation")}
         return {**pairs, "groups": int(self.groups)}
 
-    def output(self, images: Any, filters: Any, bias: torch.Tensor | None) -> tuple[Any, ...]:
-        """Return the shape of the convolution of images and filters of these shapes.
+    def output(self, images: Any, filters: Any, bias: torch.Tensor | None = None, dtype: Any = None) -> tuple[Any, ...]:
+        """Return the shape of the convolution of images and filters of these shapes, to whose type a bias is added.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class Geometry:
                 )
             extents.append(room // stride + 1)
         if bias is not None:
-            check_addend("bias", bias, (k,))
+            check_addend("bias", bias, (k,), dtype)
         return (n, k, *extents)
 
 
@@ -100,7 +100,7 @@ def takes_stride(geometry: Geometry, input_size: Any, weight: torch.Tensor) -> b
 def spread(geometry: Geometry, input_size: Any, filters: Any, grad: torch.Tensor) -> tuple[torch.Tensor, Geometry]:
     """Return the gradient of an output with stride - 1 zeros between its pixels, for which the stride is 1."""
     dense = replace(geometry, stride=(1, 1))
-    made = new_images(grad, dense.output(input_size, filters, None), grad.dtype).zero_()
+    made = new_images(grad, dense.output(input_size, filters), grad.dtype).zero_()
     rows, columns = (
         slice(0, (extent - 1) * step + 1, step) for extent, step in zip(grad.shape[2:], geometry.stride, strict=True)
     )

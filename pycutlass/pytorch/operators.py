@@ -17,6 +17,7 @@ from pycutlass.errors import ArgumentError, PyCutlassError
 __all__ = [
     "NAMESPACE",
     "below_autograd",
+    "check_no_gradient",
     "define",
     "differentiable",
     "library",
@@ -97,17 +98,22 @@ def without_gradient(operator: Any) -> None:
 
     def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
         _check_modes(operator, (*args, *named.values()))
-        if needs_gradient(*args, *named.values()):
-            parameters = [each.name for each in operator._schema.arguments]
-            tensors = {**dict(zip(parameters, args, strict=False)), **named}
-            asking = next(name for name, each in tensors.items() if needs_gradient(each))
-            raise ArgumentError(
-                f"{asking} requires a gradient, and {operator} has none: pass {asking}.detach(), or call it under "
-                f"torch.no_grad()"
-            )
+        parameters = (each.name for each in operator._schema.arguments)
+        check_no_gradient(str(operator), **dict(zip(parameters, args, strict=False)), **named)
         return operator.redispatch(keyset & _after_autograd, *args, **named)
 
     library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def check_no_gradient(operator: str, **given: Any) -> None:
+    """Raise ArgumentError where autograd is to see what an operator without a gradient makes of tensors."""
+    if not needs_gradient(*given.values()):
+        return
+    asking = next(name for name, each in given.items() if needs_gradient(each))
+    raise ArgumentError(
+        f"{asking} requires a gradient, and {operator} has none: pass {asking}.detach(), or call it under "
+        f"torch.no_grad()"
+    )
 
 
 def _check_modes(operator: Any, given: tuple[Any, ...]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of
-from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
+from pycutlass.pytorch.operators import below_autograd, check_no_gradient, define, differentiable, plain
 from pycutlass.pytorch.shapes import (
     check_addend,
     check_equal_types,
@@ -36,12 +36,14 @@ def _fake_matmul(input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None 
 
 
 def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
-    product(input, other, out=out, allow_copy=True)
+    check_no_gradient("matmul.out", input=input, other=other, out=out)
+    product(plain(input), plain(other), out=plain(out), allow_copy=True)
 
 
 def _fake_matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
+    check_no_gradient("matmul.out", input=input, other=other, out=out)
     check_equal_types(input, other, ("input", "other"))
-    check_out(out, product_shape(input, other), input=input, other=other)
+    check_out(out, product_shape(input, other))
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Any:
@@ -51,22 +53,24 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activatio
 
 
 def _fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Tensor:
-    return input.new_empty(_shape_of_linear(input, weight, bias, activation), dtype=result_dtype("input", input.dtype))
+    dtype = result_dtype("input", input.dtype)
+    return input.new_empty(_shape_of_linear(input, weight, bias, activation, dtype), dtype=dtype)
 
 
 def _linear_out(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
 ) -> None:
-    named = activation_of(activation)
+    check_no_gradient("linear.out", input=input, weight=weight, bias=bias, out=out)
+    named, turned = activation_of(activation), _turned(plain(weight))
     epilogue = None if named is None else named.kind
-    product(input, _turned(weight), bias=bias, epilogue=epilogue, out=out, allow_copy=True)
+    product(plain(input), turned, bias=plain(bias), epilogue=epilogue, out=plain(out), allow_copy=True)
 
 
 def _fake_linear_out(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
 ) -> None:
-    shape = _shape_of_linear(input, weight, bias, activation)
-    check_out(out, shape, input=input, weight=weight, bias=bias)
+    check_no_gradient("linear.out", input=input, weight=weight, bias=bias, out=out)
+    check_out(out, _shape_of_linear(input, weight, bias, activation, out.dtype))
 
 
 def _turned(weight: Any) -> Any:
@@ -75,13 +79,15 @@ def _turned(weight: Any) -> Any:
     return weight.T
 
 
-def _shape_of_linear(input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> tuple[Any, ...]:
+def _shape_of_linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, dtype: torch.dtype
+) -> tuple[Any, ...]:
     activation_of(activation)
     turned = _turned(weight)
     check_equal_types(input, weight, ("input", "weight"))
     shape = product_shape(input, turned, ("input", "weight.T"))
     if bias is not None:
-        check_addend("bias", bias, shape[-1:])
+        check_addend("bias", bias, shape[-1:], dtype)
     return shape
 
 

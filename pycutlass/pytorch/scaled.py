@@ -49,7 +49,7 @@ def _fake(
     check_equal_types(mat_a, mat_b, ("mat_a", "mat_b"))
     shape = product_shape(mat_a, mat_b, ("mat_a", "mat_b"))
     if bias is not None:
-        check_addend("bias", bias, shape[-1:])
+        check_addend("bias", bias, shape[-1:], _result(mat_a, out_dtype))
     return mat_a.new_empty(shape, dtype=_result(mat_a, out_dtype))
 
 

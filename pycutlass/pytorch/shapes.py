@@ -84,22 +84,18 @@ def check_matrix(name: str, tensor: torch.Tensor) -> None:
         raise ArgumentError(f"{name} must be a matrix, got shape {tuple(tensor.shape)}")
 
 
-def check_addend(name: str, tensor: torch.Tensor, shape: tuple[Any, ...]) -> None:
-    """Raise ArgumentError unless a tensor can be added to a result of `shape`, which stays as it is."""
+def check_addend(name: str, tensor: torch.Tensor, shape: tuple[Any, ...], dtype: torch.dtype) -> None:
+    """Raise ArgumentError unless a tensor can be added to a result of this shape and type, which keeps both."""
     given = tuple(tensor.shape)
     behind = shape[len(shape) - len(given) :] if len(given) <= len(shape) else ()
     fits = len(given) <= len(shape) and all(x == y or x == 1 for x, y in zip(given, behind, strict=True))
     if not fits:
         raise ArgumentError(f"{name} of shape {given} does not broadcast to the result's shape {tuple(shape)}")
+    if tensor.dtype != dtype:
+        raise ArgumentError(f"{name} is of {tensor.dtype} and the result of {dtype}: pass {name}.to({dtype})")
 
 
-def check_out(out: torch.Tensor, shape: tuple[Any, ...], **operands: torch.Tensor | None) -> None:
-    """Raise ArgumentError unless `out` has the shape of the result, of which no gradient is to be seen."""
-    asking = [name for name, each in {**operands, "out": out}.items() if each is not None and each.requires_grad]
-    if asking and torch.is_grad_enabled():
-        raise ArgumentError(
-            f"{asking[0]} requires a gradient, and an operator that writes into out has none: pass "
-            f"{asking[0]}.detach(), or call it under torch.no_grad()"
-        )
+def check_out(out: torch.Tensor, shape: tuple[Any, ...]) -> None:
+    """Raise ArgumentError unless `out` has the shape of the result."""
     if tuple(out.shape) != tuple(shape):
         raise ArgumentError(f"out must have the shape of the result, {tuple(shape)}; got {tuple(out.shape)}")

@@ -36,7 +36,7 @@ def _addmm_with_slope(
     c: Any = None if input is None or beta == 0 else _addend(input, a, b)
     addend = None if c is None else "bias" if c.dim() == 1 else "c"
     scaled = alpha != 1 or (c is not None and beta != 1)
-    slope = mat1.new_empty(product_shape(mat1, mat2))
+    slope = mat1.new_empty(product_shape(mat1, mat2), dtype=result_dtype("mat1", mat1.dtype))
     inputs: dict[str, Any] = {"slope": slope}
     if scaled:
         inputs |= {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
@@ -60,8 +60,8 @@ def _fake_with_slope(
 ) -> tuple[Tensor, Tensor]:
     check_has_slope("addmm", activation)
     _check(input, mat1, mat2)
-    output, slope = (mat1.new_empty(product_shape(mat1, mat2)) for _ in range(2))
-    return output, slope
+    shape, dtype = product_shape(mat1, mat2), result_dtype("mat1", mat1.dtype)
+    return mat1.new_empty(shape, dtype=dtype), mat1.new_empty(shape, dtype=dtype)
 
 
 def _check(input: Tensor | None, mat1: Tensor, mat2: Tensor) -> None:
@@ -71,7 +71,7 @@ def _check(input: Tensor | None, mat1: Tensor, mat2: Tensor) -> None:
     check_equal_types(mat1, mat2, ("mat1", "mat2"))
     shape = product_shape(mat1, mat2, ("mat1", "mat2"))
     if input is not None:
-        check_addend("input", input, shape)
+        check_addend("input", input, shape, result_dtype("mat1", mat1.dtype))
 
 
 def _addend(input: Tensor, mat1: Any, mat2: Any) -> Any:

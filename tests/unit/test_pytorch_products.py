@@ -91,7 +91,7 @@ def test_out_variants() -> None:
     torch.testing.assert_close(out, functional.relu(a @ b + bias))
     assert passes_opcheck(ops.matmul.out, a, b, out=out)
     assert passes_opcheck(ops.linear.out, a, b.T, bias, "relu", out=out)
-    with pytest.raises(ArgumentError, match="input requires a gradient, and an operator that writes into out has none"):
+    with pytest.raises(ArgumentError, match=r"input requires a gradient, and matmul.out has none"):
         ops.matmul.out(a.requires_grad_(), b, out=out)
 
 
@@ -116,6 +116,12 @@ def test_tensors_that_do_not_fit_are_called_as_torch_calls_them(device: str) -> 
         r"input of shape \(4, 3\) and weight.T of shape \(4, 5\)": lambda: ops.linear(made(4, 3), made(5, 4)),
         r"bias of shape \(4,\) does not broadcast to the result's shape \(5,\)": lambda: ops.linear(
             made(4, 3), made(5, 3), made(4)
+        ),
+        r"bias is of torch.float64 and the result of torch.float32: pass bias.to\(torch.float32\)": lambda: ops.linear(
+            made(4, 3), made(5, 3), made(5, dtype=torch.float64)
+        ),
+        r"input is of torch.float16 and the result of torch.float32": lambda: ops.addmm(
+            made(5, dtype=torch.float16), made(4, 3), made(3, 5)
         ),
         r"activation must be one of 'gelu', .* got 'gelu_tan'. Did you mean gelu_tanh": lambda: ops.linear(
             made(4, 3), made(5, 3), None, "gelu_tan"
