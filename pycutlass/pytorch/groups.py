@@ -9,7 +9,7 @@ import torch
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.grouped_matmul import grouped_matmul
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain
-from pycutlass.pytorch.shapes import check_addend, check_equal_types, result_dtype
+from pycutlass.pytorch.shapes import check_bias, check_equal_types, result_dtype
 
 __all__ = ["GROUPED_MM"]
 
@@ -56,6 +56,10 @@ def _shape(
     a, b = tuple(mat_a.shape), tuple(mat_b.shape)
     if {len(a), len(b)} - {2, 3}:
         raise ArgumentError(f"mat_a and mat_b must have two or three dimensions, got shapes {a} and {b}")
+    if offs is not None and (offs.dim() != 1 or offs.dtype not in (torch.int32, torch.int64)):
+        raise ArgumentError(
+            f"offs must be a vector of int32, with the end of each group; got shape {tuple(offs.shape)} of {offs.dtype}"
+        )
     is_divided = len(a) == 2 or len(b) == 2
     if is_divided is (offs is None):
         raise ArgumentError(
@@ -72,12 +76,9 @@ def _shape(
         raise ArgumentError(
             f"mat_a of shape {a}, mat_b of shape {b} and offs have different numbers of groups, {counts}"
         )
-    if bias is not None:
-        if len(a) == 3 and len(b) == 2:
-            raise ArgumentError(
-                "bias has a number for each column, and groups divide the columns here: add it yourself"
-            )
-        check_addend("bias", bias, (counts[0], b[-1]) if bias.dim() == 2 else (b[-1],), dtype)
+    if bias is not None and len(a) == 3 and len(b) == 2:
+        raise ArgumentError("bias has a number for each column, and groups divide the columns here: add it yourself")
+    check_bias(bias, b[-1], dtype, counts[0])
     if len(a) == 2 and len(b) == 2:
         return (counts[0], a[0], b[1])
     if not is_divided:

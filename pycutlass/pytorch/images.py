@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pycutlass.errors import ArgumentError
-from pycutlass.pytorch.shapes import check_addend
+from pycutlass.pytorch.shapes import check_bias
 
 __all__ = ["Geometry", "check_images", "new_images", "spread", "takes_stride"]
 
@@ -49,6 +49,7 @@ class Geometry:
         for name, shape, order in (("input", images, "(N, C, H, W)"), ("weight", filters, "(K, C / groups, R, S)")):
             if len(shape) != 4:
                 raise ArgumentError(f"{name} must have four dimensions, {order}; got shape {tuple(shape)}")
+        self._check()
         n, channels = images[0], images[1]
         k, of_group = filters[0], filters[1]
         if channels != of_group * self.groups or k % self.groups != 0:
@@ -66,9 +67,17 @@ class Geometry:
                     f"shape {tuple(filters)} with dilation={tuple(self.dilation)}: pad the input"
                 )
             extents.append(room // stride + 1)
-        if bias is not None:
-            check_addend("bias", bias, (k,), dtype)
+        check_bias(bias, k, dtype)
         return (n, k, *extents)
+
+    def _check(self) -> None:
+        """Raise ArgumentError for numbers that no convolution has."""
+        for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            pair = getattr(self, name)
+            if len(pair) != 2 or any(each < least for each in pair):
+                raise ArgumentError(f"{name} must be two integers of {least} or more, got {tuple(pair)}")
+        if self.groups < 1:
+            raise ArgumentError(f"groups must be 1 or more, got {self.groups}")
 
 
 def check_images(name: str, tensor: torch.Tensor, shape: tuple[Any, ...]) -> None:

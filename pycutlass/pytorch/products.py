@@ -10,7 +10,7 @@ from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of
 from pycutlass.pytorch.operators import below_autograd, check_no_gradient, define, differentiable, plain
 from pycutlass.pytorch.shapes import (
-    check_addend,
+    check_bias,
     check_equal_types,
     check_matrix,
     check_out,
@@ -86,8 +86,7 @@ def _shape_of_linear(
     turned = _turned(weight)
     check_equal_types(input, weight, ("input", "weight"))
     shape = product_shape(input, turned, ("input", "weight.T"))
-    if bias is not None:
-        check_addend("bias", bias, shape[-1:], dtype)
+    check_bias(bias, turned.shape[1], dtype)
     return shape
 
 
@@ -123,8 +122,9 @@ class _Linear(torch.autograd.Function):
         named, kept = activation_of(activation), None
         with below_autograd():
             if named is not None and named.slope is not None:
-                flat, kept = ADDMM_WITH_SLOPE(bias, rows_of(input), _turned(weight), activation)
-                output = flat.view(*input.shape[:-1], flat.shape[-1])
+                shape = _shape_of_linear(input, weight, bias, activation, result_dtype("input", input.dtype))
+                rows, kept = ADDMM_WITH_SLOPE(bias, rows_of(input), weight.T, activation)
+                output = rows.view(shape)
             else:
                 output = LINEAR(input, weight, bias, activation)
                 kept = None if named is None else output

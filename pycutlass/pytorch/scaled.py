@@ -9,7 +9,7 @@ import torch
 from pycutlass.plan.matmul import matmul
 from pycutlass.pytorch.operators import define, plain, without_gradient
 from pycutlass.pytorch.shapes import (
-    check_addend,
+    check_bias,
     check_equal_types,
     check_matrix,
     product_shape,
@@ -48,8 +48,7 @@ def _fake(
     check_matrix("mat_b", mat_b)
     check_equal_types(mat_a, mat_b, ("mat_a", "mat_b"))
     shape = product_shape(mat_a, mat_b, ("mat_a", "mat_b"))
-    if bias is not None:
-        check_addend("bias", bias, shape[-1:], _result(mat_a, out_dtype))
+    check_bias(bias, mat_b.shape[1], _result(mat_a, out_dtype))
     return mat_a.new_empty(shape, dtype=_result(mat_a, out_dtype))
 
 

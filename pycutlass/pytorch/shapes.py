@@ -15,6 +15,7 @@ from pycutlass.types import Element
 
 __all__ = [
     "check_addend",
+    "check_bias",
     "check_equal_types",
     "check_matrix",
     "check_out",
@@ -91,8 +92,23 @@ def check_addend(name: str, tensor: torch.Tensor, shape: tuple[Any, ...], dtype:
     fits = len(given) <= len(shape) and all(x == y or x == 1 for x, y in zip(given, behind, strict=True))
     if not fits:
         raise ArgumentError(f"{name} of shape {given} does not broadcast to the result's shape {tuple(shape)}")
+    _check_added(name, tensor, dtype)
+
+
+def _check_added(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
     if tensor.dtype != dtype:
         raise ArgumentError(f"{name} is of {tensor.dtype} and the result of {dtype}: pass {name}.to({dtype})")
+
+
+def check_bias(bias: torch.Tensor | None, columns: Any, dtype: torch.dtype, groups: Any = None) -> None:
+    """Raise ArgumentError unless a bias has a number of the result's type for each column, perhaps of each group."""
+    if bias is None:
+        return
+    given, of_each = tuple(bias.shape), () if groups is None else ((groups, columns),)
+    if given not in ((columns,), *of_each):
+        wanted = " or ".join(str(each) for each in ((columns,), *of_each))
+        raise ArgumentError(f"bias must be of {wanted}, a number for each column of the result; got shape {given}")
+    _check_added("bias", bias, dtype)
 
 
 def check_out(out: torch.Tensor, shape: tuple[Any, ...]) -> None:

@@ -136,12 +136,26 @@ def test_tensors_that_do_not_fit_are_called_as_torch_calls_them(device: str) -> 
         r"input must have four dimensions, \(N, C, H, W\); got shape \(4, 5, 5\)": (made(4, 5, 5), made(4, 4, 3, 3)),
         r"weight of shape \(4, 3, 3, 3\) do not fit groups=1": (made(1, 4, 5, 5), made(4, 3, 3, 3)),
         r"with padding=\(0, 0\) is smaller than weight": (made(1, 4, 2, 5), made(4, 4, 3, 3)),
-        r"bias of shape \(3,\) does not broadcast": (made(1, 4, 5, 5), made(4, 4, 3, 3), made(3)),
+        r"bias must be of \(4,\), a number for each column of the result; got shape \(3,\)": (
+            made(1, 4, 5, 5),
+            made(4, 4, 3, 3),
+            made(3),
+        ),
         r"input is float32 and weight is float16": (made(1, 4, 5, 5), made(4, 4, 3, 3).half()),
     }
     for message, tensors in refused.items():
         with pytest.raises(ArgumentError, match=message):
             ops.conv2d(*tensors)
+    geometries: dict[str, tuple[Any, ...]] = {
+        r"stride must be two integers of 1 or more, got \(0, 1\)": ((0, 1),),
+        r"padding must be two integers of 0 or more, got \(1, -1\)": ((1, 1), (1, -1)),
+        r"dilation must be two integers of 1 or more, got \(0, 0\)": ((1, 1), (0, 0), (0, 0)),
+        r"dilation must be two integers of 1 or more, got \(1, 1, 1\)": ((1, 1), (0, 0), (1, 1, 1)),
+        "groups must be 1 or more, got 0": ((1, 1), (0, 0), (1, 1), 0),
+    }
+    for message, geometry in geometries.items():
+        with pytest.raises(ArgumentError, match=message):
+            ops.conv2d(made(1, 4, 5, 5), made(4, 4, 3, 3), None, *geometry)
     with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 4, 3, 3\), the output of such a convolution"):
         ops.conv2d_input((1, 4, 5, 5), made(4, 4, 3, 3), made(1, 4, 2, 3))
     with pytest.raises(ArgumentError, match=r"grad_output must be of \(1, 4, 3, 3\), the output of such a convolution"):

@@ -82,7 +82,14 @@ def test_groups_that_do_not_fit(device: str) -> None:
         "are stacks of groups: leave offs away": (made(3, 6, 4), made(3, 4, 5), offs),
         r"different K: 4 columns of mat_a and 5 rows of mat_b": (made(6, 4), made(3, 5, 5), offs),
         r"different numbers of groups, \[2, 3\]": (made(6, 4), made(2, 4, 5), offs),
-        r"bias of shape \(2, 5\) does not broadcast": (made(6, 4), made(3, 4, 5), offs, made(2, 5)),
+        r"bias must be of \(5,\) or \(3, 5\), a number for each column of the result; got shape \(2, 5\)": (
+            made(6, 4),
+            made(3, 4, 5),
+            offs,
+            made(2, 5),
+        ),
+        r"offs must be a vector of int32, .* got shape \(1, 3\)": (made(6, 4), made(3, 4, 5), offs[None]),
+        r"offs must be a vector of int32, .* of torch.float32": (made(6, 4), made(3, 4, 5), offs.float()),
         "groups divide the columns here": (made(3, 6, 4), made(4, 6), offs, made(6)),
         "mat_a is float32 and mat_b is float16": (made(6, 4), made(3, 4, 5).half(), offs),
     }

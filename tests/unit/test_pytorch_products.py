@@ -114,8 +114,8 @@ def test_tensors_that_do_not_fit_are_called_as_torch_calls_them(device: str) -> 
         ),
         r"weight must be a matrix, got shape \(3,\)": lambda: ops.linear(made(4, 3), made(3)),
         r"input of shape \(4, 3\) and weight.T of shape \(4, 5\)": lambda: ops.linear(made(4, 3), made(5, 4)),
-        r"bias of shape \(4,\) does not broadcast to the result's shape \(5,\)": lambda: ops.linear(
-            made(4, 3), made(5, 3), made(4)
+        r"bias must be of \(5,\), a number for each column of the result; got shape \(1,\)": lambda: ops.linear(
+            made(4, 3), made(5, 3), made(1)
         ),
         r"bias is of torch.float64 and the result of torch.float32: pass bias.to\(torch.float32\)": lambda: ops.linear(
             made(4, 3), made(5, 3), made(5, dtype=torch.float64)
@@ -152,3 +152,11 @@ def test_extents_may_be_zero(shapes: tuple[tuple[int, ...], tuple[int, ...]], ac
         found = torch.autograd.grad(made.sum(), given)
         wanted = ACTIVATIONS[activation](functional.linear(*given))
         torch.testing.assert_close(found, torch.autograd.grad(wanted.sum(), given))
+
+
+def test_wrong_layers_are_refused_with_gradients_as_well() -> None:
+    for bias in (numbers(1), numbers(5, dtype=torch.float32)):
+        with pytest.raises(ArgumentError, match=r"bias must be of \(5,\)|bias is of torch.float32 and the result"):
+            ops.linear(numbers(4, 3), numbers(5, 3), bias, "gelu")
+    with pytest.raises(ArgumentError, match=r"input of shape \(4, 3\) and weight.T of shape \(4, 5\)"):
+        ops.linear(numbers(4, 3), numbers(5, 4), None, "gelu")
