@@ -23,6 +23,7 @@ __all__ = [
     "library",
     "needs_gradient",
     "plain",
+    "refuse_by_name",
     "without_gradient",
 ]
 
@@ -45,30 +46,38 @@ def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -
         What it does with tensors of a GPU, or of the host, where operations are executed without a GPU.
     fake : function
         What it does with tensors that have no memory.
+
+    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name` themselves.
     """
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    kernel = compute if name.endswith(".out") else _kernel(compute, fake)
     for key in ("CPU", "CUDA"):
-        library.impl(name, _kernel(compute, fake), key)
+        library.impl(name, kernel, key)
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.pycutlass, packet), overload or "default")
 
 
 def _kernel(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes, and calls tensors that do not fit by the names that they have in torch."""
+    """Return what computes, and refuses tensors by name."""
 
     def kernel(*args: Any, **named: Any) -> Any:
         try:
             return compute(*args, **named)
-        except PyCutlassError:  # of products in one line, which have names of their own
-            try:
-                fake(*args, **named)
-            except PyCutlassError as error:
-                raise error from None
+        except PyCutlassError:
+            refuse_by_name(fake, *args, **named)
             raise
 
     return kernel
+
+
+def refuse_by_name(fake: Callable[..., Any], *args: Any, **named: Any) -> None:
+    """Raise what is wrong with tensors by the names that they have in torch: products in one line have other names."""
+    try:
+        fake(*args, **named)
+    except PyCutlassError as error:
+        raise error from None
 
 
 def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[Any, ...]]) -> None:

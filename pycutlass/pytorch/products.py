@@ -6,9 +6,17 @@ from typing import Any
 
 import torch
 
+from pycutlass.errors import PyCutlassError
 from pycutlass.plan.matmul import matmul as product
 from pycutlass.pytorch.activations import activation_of
-from pycutlass.pytorch.operators import below_autograd, check_no_gradient, define, differentiable, plain
+from pycutlass.pytorch.operators import (
+    below_autograd,
+    check_no_gradient,
+    define,
+    differentiable,
+    plain,
+    refuse_by_name,
+)
 from pycutlass.pytorch.shapes import (
     check_bias,
     check_equal_types,
@@ -36,8 +44,13 @@ def _fake_matmul(input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None 
 
 
 def _matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
-    check_no_gradient("matmul.out", input=input, other=other, out=out)
-    product(plain(input), plain(other), out=plain(out), allow_copy=True)
+    if torch.is_grad_enabled():
+        check_no_gradient("matmul.out", input=input, other=other, out=out)
+    try:
+        product(plain(input), plain(other), out=plain(out), allow_copy=True)
+    except PyCutlassError:
+        refuse_by_name(_fake_matmul_out, input, other, out=out)
+        raise
 
 
 def _fake_matmul_out(input: Tensor, other: Tensor, *, out: Tensor) -> None:
@@ -60,10 +73,15 @@ def _fake_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, acti
 def _linear_out(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, *, out: Tensor
 ) -> None:
-    check_no_gradient("linear.out", input=input, weight=weight, bias=bias, out=out)
-    named, turned = activation_of(activation), _turned(plain(weight))
-    epilogue = None if named is None else named.kind
-    product(plain(input), turned, bias=plain(bias), epilogue=epilogue, out=plain(out), allow_copy=True)
+    if torch.is_grad_enabled():
+        check_no_gradient("linear.out", input=input, weight=weight, bias=bias, out=out)
+    try:
+        named, turned = activation_of(activation), _turned(plain(weight))
+        epilogue = None if named is None else named.kind
+        product(plain(input), turned, bias=plain(bias), epilogue=epilogue, out=plain(out), allow_copy=True)
+    except PyCutlassError:
+        refuse_by_name(_fake_linear_out, input, weight, bias, activation, out=out)
+        raise
 
 
 def _fake_linear_out(
