@@ -30,8 +30,17 @@ from pycutlass.epilogue import (
 )
 from pycutlass.epilogue.functions import erf, exp, where
 from pycutlass.errors import ArgumentError, ArgumentTypeError
+from pycutlass.plan.shortcut import precision_of
 
-__all__ = ["ACTIVATIONS", "NamedActivation", "activation_of", "check_has_slope", "gradient_of_silu", "with_slope"]
+__all__ = [
+    "ACTIVATIONS",
+    "NamedActivation",
+    "activation_of",
+    "check_has_slope",
+    "gradient_of_silu",
+    "takes_functions",
+    "with_slope",
+]
 
 _aten = torch.ops.aten
 
@@ -68,8 +77,8 @@ class NamedActivation:
         ----------
         grad : tensor
             Gradient of the result.
-        saved : tensor or None
-            The slope where there is one, else the result; None where neither was kept.
+        saved : tensor
+            The slope where there is one, else the result.
         inputs : function
             Computes what the activation was applied to.
         """
@@ -77,7 +86,12 @@ class NamedActivation:
             return self.from_output(grad, saved)
         assert self.from_input is not None
         # Where backward is to be differentiated, the slope is no constant.
-        return self.from_input(grad, inputs()) if saved is None or torch.is_grad_enabled() else grad * saved
+        return self.from_input(grad, inputs()) if torch.is_grad_enabled() else grad * saved
+
+    def applied(self, sums: Any) -> tuple[Any, Any]:
+        """Return the activation of sums and its slope, computed by torch."""
+        assert self.from_input is not None
+        return self.function(sums), self.from_input(torch.ones_like(sums), sums)
 
 
 def _slope_of_gelu(t: Any) -> Any:
@@ -141,8 +155,13 @@ def activation_of(name: str | None) -> NamedActivation | None:
     return found
 
 
-def check_has_slope(operator: str, name: str) -> None:
-    """Raise ArgumentError unless the activation has a slope that is not to be had from its result."""
+def takes_functions(operand: torch.Tensor) -> bool:
+    """Return whether kernels for products of such an operand take epilogue functions: those of tensor cores do."""
+    return operand.dtype is not torch.float32 or precision_of(operand) == "tf32"
+
+
+def check_has_slope(operator: str, name: str) -> NamedActivation:
+    """Return an activation, or raise ArgumentError unless it has a slope that is not to be had from its result."""
     named = activation_of(name)
     if named is None or named.slope is None:
         known = ", ".join(repr(each) for each, row in ACTIVATIONS.items() if row.slope is not None)
@@ -150,6 +169,7 @@ def check_has_slope(operator: str, name: str) -> None:
             f"{operator}_with_slope is for {known}, and the derivative of {name!r} is made of its result: call "
             f"{operator}"
         )
+    return named
 
 
 @lru_cache(maxsize=128)  # seven activations with three kinds of addends and two of scalars have fewer

@@ -44,9 +44,14 @@ def _fake_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *giv
 def _conv2d_with_slope(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any, name: str
 ) -> tuple[Tensor, Tensor]:
-    check_has_slope("conv2d", name)
+    named = check_has_slope("conv2d", name)
     geometry, bias = Geometry(stride, padding, dilation, groups), plain(bias)
     dtype = result_dtype("input", input.dtype)
+    # Kernels for several groups, or for float32 on CUDA cores, take no epilogue function.
+    if geometry.groups != 1 or input.dtype is torch.float32:
+        pixels = _conv2d(input, weight, bias, *geometry.given).permute(0, 2, 3, 1)
+        output, slope = named.applied(pixels)
+        return output.permute(0, 3, 1, 2), slope.permute(0, 3, 1, 2)
     slope = new_images(input, geometry.output(input.shape, weight.shape, bias, dtype), dtype)
     inputs = {"slope": slope} if bias is None else {"slope": slope, "bias": bias.contiguous()}
     epilogue = with_slope(name, None if bias is None else "bias")
@@ -96,14 +101,11 @@ class _Conv2d(torch.autograd.Function):
     ) -> Any:
         named, kept = activation_of(activation), None
         with below_autograd():
-            # Kernels for several groups, or for float32 on CUDA cores, take no epilogue function: where they compute,
-            # backward convolves again for the slope.
-            takes_function = geometry.groups == 1 and input.dtype is not torch.float32
-            if named is not None and named.slope is not None and takes_function:
+            if named is not None and named.slope is not None:
                 output, kept = CONV2D_WITH_SLOPE(input, weight, bias, *geometry.given, activation)
             else:
                 output = CONV2D(input, weight, bias, *geometry.given, activation)
-                kept = None if named is None or named.slope is not None else output
+                kept = None if named is None else output
         ctx.named, ctx.geometry = named, geometry
         ctx.save_for_backward(input, weight, bias, kept)
         return output

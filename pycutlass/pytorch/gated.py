@@ -18,7 +18,7 @@ from pycutlass.epilogue import Tensor as TensorOf
 from pycutlass.epilogue import epilogue_function, sigmoid, silu
 from pycutlass.errors import ArgumentError
 from pycutlass.plan.matmul import matmul
-from pycutlass.pytorch.activations import gradient_of_silu
+from pycutlass.pytorch.activations import gradient_of_silu, takes_functions
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.products import LINEAR, MATMUL
 from pycutlass.pytorch.shapes import check_equal_types, check_matrix, product_shape, result_dtype, rows_of
@@ -45,6 +45,8 @@ def _swiglu(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Any:
     rows = rows_of(plain(input))
     up = matmul(rows, plain(up_weight).T, allow_copy=True)
     gate = plain(gate_weight).T
+    if not takes_functions(rows):
+        return (matmul(rows, gate, epilogue=silu, allow_copy=True) * up).view(shape)
     return matmul(rows, gate, epilogue=_gated, epilogue_inputs={"up": up}, allow_copy=True).view(shape)
 
 
@@ -56,9 +58,13 @@ def _swiglu_with_slopes(input: Tensor, gate_weight: Tensor, up_weight: Tensor) -
     shape = _shape(input, gate_weight, up_weight)
     rows = rows_of(plain(input))
     up = matmul(rows, plain(up_weight).T, allow_copy=True)
+    gate = plain(gate_weight).T
+    if not takes_functions(rows):
+        sums = matmul(rows, gate, allow_copy=True)
+        activated = functional.silu(sums)
+        return (activated * up).view(shape), gradient_of_silu(up, sums).view(shape), activated.view(shape)
     of_gate, of_up = torch.empty_like(up), torch.empty_like(up)
     inputs = {"up": up, "of_gate": of_gate, "of_up": of_up}
-    gate = plain(gate_weight).T
     made = matmul(rows, gate, epilogue=_gated_with_slopes, epilogue_inputs=inputs, allow_copy=True)
     return made.view(shape), of_gate.view(shape), of_up.view(shape)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pycutlass.plan.matmul import matmul as product
-from pycutlass.pytorch.activations import activation_of, check_has_slope, with_slope
+from pycutlass.pytorch.activations import activation_of, check_has_slope, takes_functions, with_slope
 from pycutlass.pytorch.operators import below_autograd, define, differentiable, plain, without_gradient
 from pycutlass.pytorch.shapes import check_addend, check_equal_types, check_matrix, product_shape, result_dtype
 
@@ -30,10 +30,13 @@ def _addmm(
 def _addmm_with_slope(
     input: Tensor | None, mat1: Tensor, mat2: Tensor, activation: str, *, beta: Any = 1, alpha: Any = 1
 ) -> tuple[Tensor, Tensor]:
-    check_has_slope("addmm", activation)
+    named = check_has_slope("addmm", activation)
     a, b = plain(mat1), plain(mat2)
     _check(input, mat1, mat2)
     c: Any = None if input is None or beta == 0 else _addend(input, a, b)
+    if not takes_functions(a):
+        scalars = {"alpha": alpha} if c is None else {"alpha": alpha, "beta": beta}
+        return named.applied(product(a, b, c, **scalars, allow_copy=True))
     addend = None if c is None else "bias" if c.dim() == 1 else "c"
     scaled = alpha != 1 or (c is not None and beta != 1)
     slope = mat1.new_empty(product_shape(mat1, mat2), dtype=result_dtype("mat1", mat1.dtype))

@@ -102,7 +102,7 @@ def test_the_slope_is_an_operator_of_its_own() -> None:
         ops.conv2d_with_slope(x, weight, bias, *case.geometry, "tanh")
 
 
-# Types below float64 have no kernel for some strides, and for the slope in float32 and in groups: backward makes do.
+# Types below float64 have no kernel for some strides, nor for the slope in float32 and in groups.
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradients_of_other_types(case: Case, dtype: torch.dtype) -> None:

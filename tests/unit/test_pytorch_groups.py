@@ -148,18 +148,17 @@ def test_swiglu(shape: tuple[int, ...]) -> None:
     assert passes_opcheck(ops.swiglu_with_slopes.default, *(each.detach() for each in given))
 
 
-def test_swiglu_in_half_precision() -> None:
-    given = (
-        numbers(24, 16, dtype=torch.float16),
-        numbers(40, 16, dtype=torch.float16),
-        numbers(40, 16, dtype=torch.float16),
-    )
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_swiglu_of_other_types(dtype: torch.dtype) -> None:
+    given = numbers(200, 64, dtype=dtype), *((numbers(96, 64, dtype=dtype) / 8).detach().requires_grad_() for _ in "gu")
     exact = [each.detach().double().requires_grad_() for each in given]
-    dy = numbers(24, 40, dtype=torch.float16).detach() / 8
-    found = torch.autograd.grad(ops.swiglu(*given), given, dy)
+    dy, rounding = numbers(200, 96, dtype=dtype).detach() / 8, 16 * torch.finfo(dtype).eps
+    made = ops.swiglu(*given)
     wanted = functional.silu(functional.linear(*exact[:2])) * functional.linear(exact[0], exact[2])
-    for ours, theirs in zip(found, torch.autograd.grad(wanted, exact, dy.double()), strict=True):
-        torch.testing.assert_close(ours.double(), theirs, rtol=1e-2, atol=5e-2)
+    torch.testing.assert_close(made.double(), wanted, rtol=rounding, atol=rounding)
+    found, theirs = torch.autograd.grad(made, given, dy), torch.autograd.grad(wanted, exact, dy.double())
+    for ours, other in zip(found, theirs, strict=True):
+        torch.testing.assert_close(ours.double(), other, rtol=rounding, atol=rounding * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -160,3 +161,38 @@ def test_wrong_layers_are_refused_with_gradients_as_well() -> None:
             ops.linear(numbers(4, 3), numbers(5, 3), bias, "gelu")
     with pytest.raises(ArgumentError, match=r"input of shape \(4, 3\) and weight.T of shape \(4, 5\)"):
         ops.linear(numbers(4, 3), numbers(5, 4), None, "gelu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_layers_of_some_size(activation: str | None, dtype: torch.dtype) -> None:
+    """Kernels of CUDA cores, which multiply float32, take no epilogue function."""
+    given = numbers(200, 64, dtype=dtype), numbers(96, 64, dtype=dtype), numbers(96, dtype=dtype)
+    exact = [each.detach().double().requires_grad_() for each in given]
+    dy, rounding = numbers(200, 96, dtype=dtype).detach() / 8, 16 * torch.finfo(dtype).eps
+    wanted = ACTIVATIONS[activation](functional.linear(*exact))
+    theirs = torch.autograd.grad(wanted, exact, dy.double(), retain_graph=True)
+    x, weight, bias = given
+    for made in (ops.linear(*given, activation), ops.addmm(bias, x, weight.T, activation=activation)):
+        torch.testing.assert_close(made.double(), wanted, rtol=rounding, atol=8 * rounding)
+        for ours, other in zip(torch.autograd.grad(made, given, dy), theirs, strict=True):
+            torch.testing.assert_close(ours.double(), other, rtol=rounding, atol=rounding * float(other.abs().max()))
+
+
+@pytest.fixture
+def in_tf32() -> Iterator[None]:
+    setting = torch.backends.cuda.matmul
+    before = setting.fp32_precision
+    setting.fp32_precision = "tf32"
+    yield
+    setting.fp32_precision = before
+
+
+@pytest.mark.usefixtures("in_tf32")
+def test_float32_in_tf32_takes_epilogue_functions() -> None:
+    x, weight = numbers(200, 64, dtype=torch.float32).detach(), numbers(96, 64, dtype=torch.float32).detach()
+    output, slope = ops.addmm_with_slope(None, x, weight.T, "gelu")
+    t = x.double() @ weight.double().T
+    torch.testing.assert_close(output.double(), functional.gelu(t), rtol=1e-2, atol=2e-2)
+    assert not torch.allclose(output, functional.gelu(t).float(), rtol=1e-5, atol=1e-5)  # it is tf32 indeed
+    assert slope.shape == output.shape and bool(slope.abs().le(1.2).all())
