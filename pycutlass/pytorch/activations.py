@@ -200,7 +200,9 @@ def with_slope(name: str, addend: str | None, scaled: bool = False) -> EpilogueF
         return {"D": activation.kind(t), "slope": of_slope(t)}
 
     parameters = [inspect.Parameter("accum", kind)]
-    parameters += [inspect.Parameter(each, kind, annotation=marker) for each, marker in markers.items()]
+    for each, marker in markers.items():  # a scalar that is left out is 1
+        default = 1.0 if marker is Scalar else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(each, kind, annotation=marker, default=default))
     function.__name__ = "_".join((name, "with_slope", *([] if addend is None else [addend])))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return epilogue_function(function)

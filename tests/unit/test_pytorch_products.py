@@ -179,6 +179,20 @@ def test_layers_of_some_size(activation: str | None, dtype: torch.dtype) -> None
             torch.testing.assert_close(ours.double(), other, rtol=rounding, atol=rounding * float(other.abs().max()))
 
 
+def test_scalars_of_a_sum_in_slices() -> None:
+    """Of a single row of float64, K is divided among slices."""
+    x, weight, bias = numbers(1, 128), numbers(96, 128), numbers(96)
+
+    def computed(*tensors: Any) -> Any:
+        return ops.addmm(*tensors, beta=0.5, alpha=2, activation="hardswish")
+
+    wanted = functional.hardswish(torch.addmm(bias, x, weight.T, beta=0.5, alpha=2))
+    made = computed(bias, x, weight.T)
+    torch.testing.assert_close(made, wanted)
+    given = x, weight, bias
+    torch.testing.assert_close(torch.autograd.grad(made.sum(), given), torch.autograd.grad(wanted.sum(), given))
+
+
 @pytest.fixture
 def in_tf32() -> Iterator[None]:
     setting = torch.backends.cuda.matmul
