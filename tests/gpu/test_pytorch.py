@@ -139,6 +139,7 @@ def test_layers_are_captured_in_a_graph() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # of torch's own compiler
 def test_layers_are_compiled() -> None:
     model = nn.Sequential(Linear(64, 96, activation="gelu"), SwiGLU(96, 128), Linear(96, 32)).to("cuda", torch.float16)
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
