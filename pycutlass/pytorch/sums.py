@@ -115,7 +115,7 @@ class _Addmm(torch.autograd.Function):
             of_input = (grad if beta == 1 else grad * beta).sum_to_size(input.shape)
         scaled = grad if alpha == 1 else grad * alpha
         if ctx.needs_input_grad[1]:
-            of_mat1 = torch.ops.pycutlass.matmul(scaled, mat2.T)
+            of_mat1 = torch.ops.pycutlass.matmul(scaled, mat2.T)  # of products.py, which imports this
         if ctx.needs_input_grad[2]:
             of_mat2 = torch.ops.pycutlass.matmul(mat1.T, scaled)
         return of_input, of_mat1, of_mat2, None, None, None
