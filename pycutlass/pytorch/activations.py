@@ -188,7 +188,7 @@ def with_slope(name: str, addend: str | None, scaled: bool = False) -> EpilogueF
     activation = ACTIVATIONS[name]
     assert activation.slope is not None
     of_slope, kind = activation.slope, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    markers = {} if addend is None else {addend: Row if addend == "bias" else Source}
+    markers: dict[str, Any] = {} if addend is None else {addend: Row if addend == "bias" else Source}
     scalars = ("alpha", *(() if addend is None else ("beta",))) if scaled else ()
     markers |= dict.fromkeys(scalars, Scalar)
 
