@@ -1,0 +1,94 @@
+"""What ``torch.vmap`` makes of operators: a batched product, or one of more rows where weights have no batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycutlass.pytorch.activations import activation_of
+from pycutlass.pytorch.gated import SWIGLU
+from pycutlass.pytorch.operators import library
+from pycutlass.pytorch.products import LINEAR, MATMUL
+from pycutlass.pytorch.sums import ADDMM
+
+__all__ = ["register_batches"]
+
+Tensor = torch.Tensor
+
+
+def _matmul(_: Any, axes: Any, input: Tensor, other: Tensor, *, out_dtype: torch.dtype | None = None) -> Any:
+    a, b = _leading(input, axes[0]), _leading(other, axes[1])
+    of_a, of_b = (each.dim() - (axis is not None) for each, axis in ((a, axes[0]), (b, axes[1])))
+    a, b = a.unsqueeze(-2) if of_a == 1 else a, b.unsqueeze(-1) if of_b == 1 else b
+    rank = max(of_a, of_b, 2)
+    made = MATMUL(_padded(a, rank, axes[0]), _padded(b, rank, axes[1]), out_dtype=out_dtype)
+    made = made.squeeze(-1) if of_b == 1 else made
+    return made.squeeze(-1 if of_b == 1 else -2) if of_a == 1 else made, 0
+
+
+def _linear(
+    _: Any, axes: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> Any:
+    of_input, of_weight, of_bias = (*axes, None)[:3]
+    x, w = _leading(input, of_input), _leading(weight, of_weight)
+    if of_weight is None and of_bias is None:
+        return LINEAR(x, w, bias, activation), 0
+    b = None if bias is None else _leading(bias, of_bias)
+    count = w.shape[0] if b is None or of_weight is not None else b.shape[0]
+    x = x.expand(count, *x.shape) if of_input is None else x
+    rows = x[:, None] if x.dim() == 2 else x.flatten(1, -2)
+    made = MATMUL(rows, w.mT)
+    if b is not None:
+        made = made + (b if of_bias is None else b[:, None])
+    return _activated(made, activation).reshape(*x.shape[:-1], made.shape[-1]), 0
+
+
+def _addmm(
+    _: Any,
+    axes: Any,
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+    activation: str | None = None,
+) -> Any:
+    added = _padded(_leading(input, axes[0]), 2, axes[0])
+    made = alpha * MATMUL(_leading(mat1, axes[1]), _leading(mat2, axes[2]))
+    if beta == 0:  # torch reads nothing of `input` then
+        added, beta = torch.zeros_like(added), 1
+    return _activated(made + beta * added, activation), 0
+
+
+def _swiglu(info: Any, axes: Any, input: Tensor, gate_weight: Tensor, up_weight: Tensor) -> Any:
+    of_input, of_gate, of_up = axes
+    if of_gate is None and of_up is None:
+        return SWIGLU(_leading(input, of_input), gate_weight, up_weight), 0
+    gate, _ = _linear(info, (of_input, of_gate), input, gate_weight, None, "silu")
+    up, _ = _linear(info, (of_input, of_up), input, up_weight)
+    return gate * up, 0  # where one of them has no batch, it broadcasts
+
+
+def _leading(tensor: Tensor, axis: int | None) -> Tensor:
+    """Return a tensor with its batch in front."""
+    return tensor if axis is None else tensor.movedim(axis, 0)
+
+
+def _padded(tensor: Tensor, rank: int, axis: int | None) -> Tensor:
+    """Return a tensor whose batch is in front of `rank` axes, of which those that it lacks are 1."""
+    if axis is None:
+        return tensor
+    return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
+
+
+def _activated(tensor: Tensor, activation: str | None) -> Any:
+    named = activation_of(activation)
+    return tensor if named is None else named.function(tensor)
+
+
+def register_batches() -> None:
+    """Register the rules; torch calls an operator that has none once for each of a batch."""
+    for operator, rule in ((MATMUL, _matmul), (LINEAR, _linear), (ADDMM, _addmm), (SWIGLU, _swiglu)):
+        torch.library.register_vmap(operator.name(), rule, lib=library)

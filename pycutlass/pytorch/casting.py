@@ -1,0 +1,47 @@
+"""What ``torch.autocast`` makes of operators: their tensors are cast to its type, as those of torch's own products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycutlass.pytorch.convolutions import CONV2D
+from pycutlass.pytorch.gated import SWIGLU
+from pycutlass.pytorch.groups import GROUPED_MM
+from pycutlass.pytorch.operators import library
+from pycutlass.pytorch.products import LINEAR, MATMUL
+from pycutlass.pytorch.sums import ADDMM
+
+__all__ = ["register_casts"]
+
+
+def _cast_on(device_type: str, operator: Any) -> Callable[..., Any]:
+    """Return what casts the tensors of an operator that are on such a device, and calls it without autocast."""
+    disabled = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEYS[device_type]))
+
+    def cast(*args: Any, **named: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device_type)
+        given = [_lowered(each, device_type, dtype) for each in args]
+        options = {name: _lowered(each, device_type, dtype) for name, each in named.items()}
+        with torch._C._ExcludeDispatchKeyGuard(disabled):
+            return operator(*given, **options)
+
+    return cast
+
+
+def _lowered(value: Any, device_type: str, dtype: torch.dtype) -> Any:
+    """Return a tensor in a type: as torch does it, float64 and tensors of other devices stay as they are."""
+    is_cast = isinstance(value, torch.Tensor) and value.is_floating_point() and value.device.type == device_type
+    return value.to(dtype) if is_cast and value.dtype is not torch.float64 else value
+
+
+_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+
+
+def register_casts() -> None:
+    """Register the rules. Operators that write into `out` and those that backward calls take types as they are."""
+    for operator in (MATMUL, LINEAR, ADDMM, SWIGLU, GROUPED_MM, CONV2D):
+        for device_type, key in _KEYS.items():
+            library.impl(operator.name().partition("::")[2], _cast_on(device_type, operator), key)

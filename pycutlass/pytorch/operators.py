@@ -1,0 +1,158 @@
+"""How an operator is registered: what it computes, what it would return, and its gradient.
+
+Kernels in Python are put into the dispatcher by ``define`` and ``impl``. ``torch.library.custom_op`` makes an operator
+of the same behaviour from a function, and each of its calls costs several microseconds more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from pycutlass.errors import ArgumentError, PyCutlassError
+
+__all__ = [
+    "NAMESPACE",
+    "below_autograd",
+    "check_no_gradient",
+    "define",
+    "differentiable",
+    "library",
+    "needs_gradient",
+    "plain",
+    "refuse_by_name",
+    "without_gradient",
+]
+
+_untyped: Any = torch.library  # as it is to type checkers
+NAMESPACE = "pycutlass"
+#: The operators live for as long as this object does.
+library = _untyped.Library(NAMESPACE, "DEF")
+
+_after_autograd = torch._C._after_autograd_keyset
+
+
+def define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Define an operator and return its overload.
+
+    Parameters
+    ----------
+    schema : str
+        Name, parameters and results, as torch writes them.
+    compute : function
+        What it does with tensors of a GPU, or of the host, where operations are executed without a GPU.
+    fake : function
+        What it does with tensors that have no memory.
+
+    Variants with ``out``, for which an operator's own time counts the most, call `refuse_by_name` themselves.
+    """
+    name = schema.partition("(")[0]
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    kernel = compute if name.endswith(".out") else _kernel(compute, fake)
+    for key in ("CPU", "CUDA"):
+        library.impl(name, kernel, key)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.pycutlass, packet), overload or "default")
+
+
+def _kernel(compute: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes, and refuses tensors by name."""
+
+    def kernel(*args: Any, **named: Any) -> Any:
+        try:
+            return compute(*args, **named)
+        except PyCutlassError:
+            refuse_by_name(fake, *args, **named)
+            raise
+
+    return kernel
+
+
+def refuse_by_name(fake: Callable[..., Any], *args: Any, **named: Any) -> None:
+    """Raise what is wrong with tensors by the names that they have in torch: products in one line have other names."""
+    try:
+        fake(*args, **named)
+    except PyCutlassError as error:
+        raise error from None
+
+
+def differentiable(operator: Any, function: Any, arranged: Callable[..., tuple[Any, ...]]) -> None:
+    """Let an ``autograd.Function`` compute an operator where one of its tensors requires a gradient.
+
+    Parameters
+    ----------
+    operator : overload
+        What `define` returned.
+    function : class
+        The function, whose `forward` calls the operator `below_autograd`.
+    arranged : function
+        Takes what the operator takes and returns what the function takes.
+    """
+
+    def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
+        _check_modes(operator, (*args, *named.values()))
+        if not needs_gradient(*args, *named.values()):
+            return operator.redispatch(keyset & _after_autograd, *args, **named)
+        return function.apply(*arranged(*args, **named))
+
+    library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def without_gradient(operator: Any) -> None:
+    """Let an operator refuse tensors whose gradient would be lost."""
+
+    def autograd(keyset: Any, *args: Any, **named: Any) -> Any:
+        _check_modes(operator, (*args, *named.values()))
+        parameters = (each.name for each in operator._schema.arguments)
+        check_no_gradient(str(operator), **dict(zip(parameters, args, strict=False)), **named)
+        return operator.redispatch(keyset & _after_autograd, *args, **named)
+
+    library.impl(operator.name().partition("::")[2], autograd, "Autograd", with_keyset=True)
+
+
+def check_no_gradient(operator: str, **given: Any) -> None:
+    """Raise ArgumentError where autograd is to see what an operator without a gradient makes of tensors."""
+    if not needs_gradient(*given.values()):
+        return
+    asking = next(name for name, each in given.items() if needs_gradient(each))
+    raise ArgumentError(
+        f"{asking} requires a gradient, and {operator} has none: pass {asking}.detach(), or call it under "
+        f"torch.no_grad()"
+    )
+
+
+def _check_modes(operator: Any, given: tuple[Any, ...]) -> None:
+    """Raise ArgumentError where derivatives are asked for in a way that would lose them."""
+    remedy = "take gradients with backward() or torch.autograd.grad"
+    if torch._C._are_functorch_transforms_active():
+        is_forward = torch._C._functorch.peek_interpreter_stack().key() == torch._C._functorch.TransformType.Jvp
+        if is_forward or needs_gradient(*given):
+            raise ArgumentError(
+                f"{operator} is differentiated by a transform of torch.func, which looks into no operator: {remedy}"
+            )
+    if forward_ad._current_level >= 0:  # inside of dual_level
+        tensors = [each for each in given if isinstance(each, torch.Tensor)]
+        unpacked: Any = forward_ad.unpack_dual
+        if any(unpacked(each).tangent is not None for each in tensors):
+            raise ArgumentError(f"{operator} has no derivative in forward mode, which a tensor has here: {remedy}")
+
+
+def below_autograd() -> Any:
+    """Return a context in which calls of operators go to what computes them, past autograd."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def needs_gradient(*values: Any) -> bool:
+    """Return whether autograd is to see what is made of these values."""
+    return torch.is_grad_enabled() and torch._C._any_requires_grad(*values)
+
+
+def plain(tensor: Any) -> Any:
+    """Return a tensor as one without a gradient, and no parameter: products of such are found again the quickest."""
+    if tensor is None or (type(tensor) is torch.Tensor and not tensor.requires_grad):
+        return tensor
+    return tensor.detach()

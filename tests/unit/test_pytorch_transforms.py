@@ -1,0 +1,216 @@
+"""What torch makes of operators: autocast, vmap, torch.compile, and determinism."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.nn import functional
+from torch_operators import SHAPES, numbers, ops
+
+from pycutlass.errors import ArgumentError
+from pycutlass.toolkit import find_cutlass, own_include
+
+OFFS = torch.tensor([3, 8], dtype=torch.int32)
+BATCH = 3
+X, W, BIAS = (numbers(*shape, dtype=torch.float32) for shape in ((8, 16), (8, 16), (8,)))
+IMAGES, FILTERS = (numbers(*shape, dtype=torch.float32) for shape in ((1, 8, 4, 4), (8, 8, 3, 3)))
+CAST: dict[str, Callable[[], Any]] = {
+    "matmul": lambda: ops.matmul(X, W.T),
+    "linear": lambda: ops.linear(X, W, BIAS, "gelu"),
+    "addmm": lambda: ops.addmm(BIAS, X, W.T),
+    "swiglu": lambda: ops.swiglu(X, W, W),
+    "grouped_mm": lambda: ops.grouped_mm(X, W.T.expand(2, 16, 8), offs=OFFS),
+    "conv2d": lambda: ops.conv2d(IMAGES, FILTERS),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CAST)
+def test_autocast(name: str, dtype: torch.dtype) -> None:
+    plain = CAST[name]()
+    with torch.autocast("cpu", dtype):
+        made = CAST[name]()
+    assert (plain.dtype, made.dtype) == (torch.float32, dtype)
+    torch.testing.assert_close(made.float(), plain, rtol=0.1, atol=0.1)
+
+
+def test_gradients_go_through_casts() -> None:
+    given = [each.detach().clone().requires_grad_() for each in (X, W, BIAS)]
+    with torch.autocast("cpu", torch.bfloat16):
+        made = ops.linear(*given, "silu")
+    found = torch.autograd.grad(made.float().sum(), given)
+    wanted = torch.autograd.grad(functional.silu(functional.linear(*given)).sum(), given)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.2)
+
+
+def test_autocast_leaves_what_torch_leaves() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ops.matmul(X.double(), W.T.double()).dtype == torch.float64
+        assert ops.matmul(X, W.T, out_dtype=torch.float32).dtype == torch.float32
+        out = torch.empty(8, 8)
+        with torch.no_grad():
+            ops.matmul.out(X, W.T, out=out)
+    assert torch.equal(out, ops.matmul(X, W.T))
+
+
+def agrees(ours: Any, theirs: Any, *shapes: tuple[int, ...]) -> None:
+    """Compare batches along the first and the last axis of any of the tensors with torch's own."""
+    for places in itertools.product((None, 0, -1), repeat=len(shapes)):
+        if not any(place is not None for place in places):
+            continue
+        axes = tuple(None if at is None else at % (len(shape) + 1) for at, shape in zip(places, shapes, strict=True))
+        tensors = []
+        for axis, shape in zip(axes, shapes, strict=True):
+            full = shape if axis is None else (*shape[:axis], BATCH, *shape[axis:])
+            tensors.append(numbers(*full).detach())
+        torch.testing.assert_close(torch.vmap(ours, axes)(*tensors), torch.vmap(theirs, axes)(*tensors))
+
+
+@contextmanager
+def without_loops() -> Iterator[None]:
+    """Raise where torch would call an operator once for each of a batch."""
+    torch._C._functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(True)
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_vmap_of_products(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    with without_loops():
+        agrees(ops.matmul, torch.matmul, *shapes)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3), (3,)], ids=str)
+def test_vmap_of_layers(shape: tuple[int, ...]) -> None:
+    def gated(x: Any, gate: Any, up: Any) -> Any:
+        return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+
+    with without_loops():
+        agrees(ops.linear, functional.linear, shape, (5, 3))
+        agrees(
+            lambda *tensors: ops.linear(*tensors, "gelu"),
+            lambda *tensors: functional.gelu(functional.linear(*tensors)),
+            *(shape, (5, 3), (5,)),
+        )
+        agrees(ops.swiglu, gated, shape, (5, 3), (5, 3))
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (1, 5), (4, 1), ()], ids=str)
+@pytest.mark.parametrize("scalars", [{}, {"beta": 0.5, "alpha": 2}, {"beta": 0}], ids=str)
+def test_vmap_of_sums(shape: tuple[int, ...], scalars: dict[str, float]) -> None:
+    with without_loops():
+        agrees(
+            lambda *tensors: ops.addmm(*tensors, activation="relu", **scalars),
+            lambda *tensors: functional.relu(torch.addmm(*tensors, **scalars)),
+            *(shape, (4, 3), (3, 5)),
+        )
+
+
+def test_gradients_of_a_batch() -> None:
+    x, weight = numbers(BATCH, 4, 3), numbers(5, 3)
+    made = torch.vmap(lambda each: ops.linear(each, weight, None, "gelu"))(x)
+    found = torch.autograd.grad(made.sum(), (x, weight))
+    wanted = torch.autograd.grad(functional.gelu(functional.linear(x, weight)).sum(), (x, weight))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_other_operators_are_called_once_for_each_of_a_batch() -> None:
+    x, weight = numbers(BATCH, 2, 3, 5, 5).detach(), numbers(4, 3, 3, 3).detach()
+    made = torch.vmap(lambda each: ops.conv2d(each, weight))(x)
+    torch.testing.assert_close(made, functional.conv2d(x.flatten(0, 1), weight).unflatten(0, (BATCH, 2)))
+
+
+def test_transforms_of_torch_func_are_refused() -> None:
+    weight = numbers(5, 3).detach()
+    with pytest.raises(ArgumentError, match=r"pycutlass.linear.default is differentiated by a transform of torch.func"):
+        torch.func.grad(lambda x: ops.linear(x, weight).sum())(numbers(4, 3).detach())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled(dynamic: bool) -> None:
+    def layers(x: Any, weight: Any, bias: Any, images: Any, filters: Any) -> Any:
+        y = ops.linear(x, weight, bias, "gelu") * 2
+        return (
+            y.sum()
+            + ops.swiglu(x, weight, weight).sum()
+            + ops.conv2d(images, filters, None, (1, 1), (1, 1)).square().sum()
+        )
+
+    compiled = torch.compile(layers, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for rows in (4, 7):
+        shapes = ((rows, 3), (5, 3), (5,), (rows, 2, 6, 6), (4, 2, 3, 3))
+        given = [numbers(*shape) for shape in shapes]
+        made, wanted = compiled(*given), layers(*given)
+        torch.testing.assert_close(made, wanted)
+        found = torch.autograd.grad(made, given)
+        torch.testing.assert_close(found, torch.autograd.grad(wanted, given))
+
+
+def test_compiled_out_variants() -> None:
+    def written(x: Any, weight: Any) -> Any:
+        out = torch.empty(x.shape[0], weight.shape[0], dtype=x.dtype)
+        ops.linear.out(x, weight, out=out)
+        return out + 1
+
+    x, weight = numbers(4, 3).detach(), numbers(5, 3).detach()
+    compiled = torch.compile(written, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight), x @ weight.T + 1)
+
+
+def test_no_kernel_adds_in_an_order_that_may_change() -> None:
+    """What torch calls deterministic: neither our headers do, nor CUTLASS's stream-K as it is used."""
+    ours = "\n".join(each.read_text() for each in own_include().rglob("*.h"))
+    assert "PYCUTLASS_KERNEL" in ours
+    assert not re.search(r"atomicAdd|atomic_add|red\.global|kAtomic|Nondeterministic", ours)
+    gemm = find_cutlass().root / "include" / "cutlass" / "gemm"
+    ampere = (gemm / "threadblock" / "threadblock_swizzle_streamk.h").read_text()
+    assert re.search(r"kReductionStrategy = kMixed;", ampere)
+    hopper = (gemm / "kernel" / "sm90_tile_scheduler_stream_k.hpp").read_text()
+    assert re.search(r"reduction_mode = ReductionMode::Deterministic;", hopper)
+
+
+# torch's decompositions for dual tensors are scripted.
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_derivatives_in_forward_mode_are_refused() -> None:
+    """They would be lost, and not missing but zero."""
+    x, weight, tangent = numbers(4, 3).detach(), numbers(5, 3).detach(), numbers(4, 3).detach()
+    with pytest.raises(ArgumentError, match=r"pycutlass.linear.default is differentiated by a transform of torch.func"):
+        torch.func.jvp(lambda x: ops.linear(x, weight), (x,), (tangent,))
+    with forward_ad.dual_level():
+        with pytest.raises(ArgumentError, match=r"pycutlass.linear.default has no derivative in forward mode"):
+            ops.linear(forward_ad.make_dual(x, tangent), weight)
+        with pytest.raises(ArgumentError, match=r"addmm_with_slope.default has no derivative in forward mode"):
+            ops.addmm_with_slope(None, forward_ad.make_dual(x, tangent), weight.T, "gelu")
+        torch.testing.assert_close(ops.linear(x, weight), x @ weight.T)  # without a tangent
+
+
+def test_what_backward_calls_refuses_a_gradient() -> None:
+    x, weight = numbers(4, 3), numbers(5, 3)
+    with pytest.raises(ArgumentError, match=r"mat1 requires a gradient, and pycutlass.addmm_with_slope.default"):
+        ops.addmm_with_slope(None, x, weight.detach().T, "gelu")
+    with pytest.raises(ArgumentError, match=r"up_weight requires a gradient, and pycutlass.swiglu_with_slopes.default"):
+        ops.swiglu_with_slopes(x.detach(), weight.detach(), weight)
+    with pytest.raises(ArgumentError, match=r"weight requires a gradient, and pycutlass.conv2d_with_slope.default has"):
+        ops.conv2d_with_slope(IMAGES.detach(), FILTERS, None, [1, 1], [0, 0], [1, 1], 1, "gelu")
+
+
+def test_exported() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: Any, weight: Any) -> Any:
+            return ops.linear(x, weight, None, "relu")
+
+    x, weight = numbers(4, 3).detach(), numbers(5, 3).detach()
+    program = torch.export.export(Layer(), (x, weight))
+    assert [node.target for node in program.graph.nodes if node.op == "call_function"] == [ops.linear.default]
+    torch.testing.assert_close(program.module()(x, weight), functional.relu(x @ weight.T))
