@@ -183,7 +183,10 @@ class Arguments(ABC):
                 f"output_op has tensors of an EpilogueVisitTree, which GemmArguments take: give {type(self).__name__} "
                 f"epilogue={{...}}, and as output_op what EpilogueFunction.epilogue_type returns"
             )
-        return check_scalars(self.operation.epilogue_functor, output_op, self._batch_of_scalars)
+        functor = self.operation.epilogue_functor
+        if output_op is None and self._makes_partial_sums:  # the reduction has them, and asks for those without default
+            output_op = functor.epilogue_type(**{each.name: 1 for each in functor.scalar_table if each.default is None})
+        return check_scalars(functor, output_op, self._batch_of_scalars)
 
     @property
     def _batch_of_scalars(self) -> int:

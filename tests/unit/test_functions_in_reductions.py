@@ -11,6 +11,7 @@ from epilogue_functions import FUNCTIONS, tile_sums
 
 import pycutlass
 from pycutlass import GemmOperationUniversal, ReductionOperation, TensorDescription, cutlass
+from pycutlass.epilogue import Scalar
 from pycutlass.errors import ArgumentError, ArgumentTypeError, DescriptionError
 
 M, N, K, SLICES = 40, 48, 96, 3
@@ -146,6 +147,25 @@ def test_partial_sums_take_no_tensors_of_the_epilogue(without_gpu: None) -> None
     ):
         with pytest.raises(ArgumentError, match="give bias, addend, T to the ReductionArguments that follow"):
             refused()
+
+
+def test_scalars_belong_to_the_reduction_alone(without_gpu: None) -> None:
+    @pycutlass.epilogue_function
+    def scaled(accum: Any, alpha: Scalar) -> Any:  # which has no default
+        return alpha * accum
+
+    functor = scaled(f16, 8, f32)
+    whole, given = gemm(functor), drawn(functor)
+    sums = pycutlass.GemmArguments(whole, (M, N, K), given["A"], given["B"], gemm_mode=PARALLEL, split_k_slices=SLICES)
+    whole.run(sums)
+    operation = ReductionOperation((4, 256), ROWS, f32, epilogue_functor=functor, count=8)
+    operands = (operation, (M, N), SLICES, sums.ptr_D, given["D"])
+    with pytest.raises(ArgumentError, match="alpha is missing"):
+        pycutlass.ReductionArguments(*operands)
+    arguments = pycutlass.ReductionArguments(*operands, output_op=operation.epilogue_type(2.0))
+    operation.run(arguments)
+    arguments.sync()
+    np.testing.assert_array_equal(given["D"], 2 * (given["A"] @ given["B"]))
 
 
 def test_c_is_asked_for_where_it_is_read(without_gpu: None) -> None:
