@@ -8,7 +8,7 @@
 // have left their numbers.
 #pragma once
 
-#include "pycutlass/reducers.h"
+#include "pycutlass/tile_reducers.h"
 
 namespace pycutlass {
 

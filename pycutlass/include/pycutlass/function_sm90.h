@@ -6,18 +6,13 @@
 #include "pycutlass/cached_vectors.h"
 #include "pycutlass/function_reduction.h"
 #include "pycutlass/gemm_sm90.h"
-#include "pycutlass/pairs_sm90.h"
+#include "pycutlass/readers_sm90.h"
 #include "pycutlass/top_k.h"
 
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/fusion/sm90_visitor_tma_warpspecialized.hpp>
 
 namespace pycutlass {
-
-/// Subtiles ahead of the present one of which matrices are read, so that what the memory takes passes unnoticed.
-inline constexpr int kSubtilesAhead = 2;
-/// Bytes of the registers for what a thread reads of vectors when it begins a tile: of all of it, unless that is more.
-inline constexpr int kMostHeldBytes = 128;
 
 /// What CUTLASS's collective knows as fusion callbacks, of a tile that `kWarps` warps store. Of a group, and of an
 /// array of problems, tables list the ports of all problems. `D` describes the result, which threads write themselves
@@ -141,19 +136,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     static_assert(kColumns == kStoredColumns);
     /// Of a group: the ports of one problem, and its D where threads write that.
     using Given = cute::conditional_t<kIsGated, Arguments, typename Function::Arguments>;
-    using AllReaders =
-        Readers<typename Function::Inputs, typename Function::Arguments, 2, 2 * kGroups / kVector, kVector>;
-    using HalfReaders = pycutlass::HalfReaders<typename Function::HalfInputs, typename Function::Arguments, kGroups>;
-    /// What is read for one subtile, or for all in a line of them.
-    struct SubtileReaders {
-      AllReaders all;
-      HalfReaders halves;
-    };
-    /// Subtiles side by side, and of how many of them vectors are held.
-    static constexpr int kAcross = kSubtiles / kDown;
-    static constexpr int kColumnBytes = AllReaders::kColumnBytes + HalfReaders::kColumnBytes;
-    static constexpr int kFits = kColumnBytes > 0 ? kMostHeldBytes / kColumnBytes : kAcross;
-    static constexpr int kHeld = cute::min(kAcross, cute::max(kFits, kSubtilesAhead + 1));
+    using AllReaders = TileReaders<Function, kGroups, kVector, kDown, kSubtiles / kDown>;
 
     Params const& params;
     cute::conditional_t<kIsListed, Given, Given const&> given;
@@ -163,7 +146,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     int thread, tile_m, tile_n, problem, turn;
     bool is_first;  // tile of these threads
     Number scalars[Function::kScalars + 1];
-    SubtileReaders columns[kHeld], lines[kDown], elements[kSubtilesAhead + 1];
+    AllReaders readers;
     Reducers<typename Function::Reductions, Number, 2 * kDown, kGroups, kVectorD> reducers;
     Selectors<typename Function::Reductions, Number, 2 * kDown> selectors;
     TileCount count;  // of the first thread
@@ -189,28 +172,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
         return place;
       }
     }
-    CUTLASS_DEVICE void load_columns(int j) {
-      if (j >= kAcross) return;
-      SubtileReaders& each = columns[j % kHeld];
-      each.all.load_columns(given, where(j * kDown));
-      each.halves.load_columns(given, HalfColumns<Where>(where(j * kDown)));
-    }
-    CUTLASS_DEVICE void load_rows(int i) {
-      lines[i].all.load_rows(given, where(i));
-      lines[i].halves.load_rows(given, HalfColumns<Where>(where(i)));
-    }
     CUTLASS_DEVICE void load_elements(int subtile) {
-      if (subtile >= kSubtiles) return;
-      SubtileReaders& each = elements[subtile % (kSubtilesAhead + 1)];
-      each.all.load_elements(given, where(subtile));
-      each.halves.load_elements(given, HalfColumns<Where>(where(subtile)), thread % 4);
-    }
-    CUTLASS_DEVICE Loaded<AllReaders> loaded(int i, int j) const {
-      return {columns[j % kHeld].all, lines[i].all, elements[(j * kDown + i) % (kSubtilesAhead + 1)].all};
-    }
-    CUTLASS_DEVICE auto loaded_halves(int i, int j) const {
-      return HalfReaders::turned(columns[j % kHeld].halves, lines[i].halves,
-                                 elements[(j * kDown + i) % (kSubtilesAhead + 1)].halves, thread % 4);
+      if (subtile < kSubtiles) readers.load_elements(given, where(subtile), subtile, thread % 4);
     }
     CUTLASS_DEVICE void begin() {
       // What this thread itself reads is of kernels before this one. To wait empties the L1 cache, each time.
@@ -220,9 +183,9 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       selectors.begin_rows();
       reducers.begin_whole();
       CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < kHeld; ++j) load_columns(j);
+      for (int j = 0; j < AllReaders::kHeld; ++j) readers.load_columns(given, where(j * kDown), j);
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kDown; ++i) load_rows(i);
+      for (int i = 0; i < kDown; ++i) readers.load_rows(given, where(i), i);
       CUTLASS_PRAGMA_UNROLL
       for (int subtile = 0; subtile < kSubtilesAhead; ++subtile) load_elements(subtile);
       if (is_first) {
@@ -232,7 +195,10 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     }
     CUTLASS_DEVICE void begin_loop(int i, int j) {
       load_elements(j * kDown + i + kSubtilesAhead);
-      if (i == 0 && j > 0) load_columns(j - 1 + kHeld);
+      if (i == 0 && j > 0) {
+        int const next = j - 1 + AllReaders::kHeld;
+        if (next < kSubtiles / kDown) readers.load_columns(given, where(next * kDown), next);
+      }
       if (i == 0) reducers.begin_columns();
     }
     CUTLASS_DEVICE void previsit(int, int, int, bool) {}
@@ -251,8 +217,8 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     CUTLASS_DEVICE void visit_pairs(cutlass::Array<Accumulator, kFragment> const& sums, int i, int j) {
       constexpr int kMade = 1 + Function::Outputs::kSize + kReductions, kWhole = Function::WholeOutputs::kSize;
       Where const place = where(j * kDown + i);
-      auto const each = loaded(i, j);
-      auto const halves = loaded_halves(i, j);
+      auto const each = readers.loaded(i, j);
+      auto const halves = readers.loaded_halves(i, j, thread % 4);
       Number made[kMade][2][kGroups];  // of each row
       CUTLASS_PRAGMA_UNROLL
       for (int pair = 0; pair < kFragment / 2; ++pair) {
@@ -284,7 +250,7 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
     template <typename Accumulator, int kFragment>
     CUTLASS_DEVICE auto visit_all(cutlass::Array<Accumulator, kFragment> const& sums, int i, int j) {
       Where const place = where(j * kDown + i);
-      auto const each = loaded(i, j);
+      auto const each = readers.loaded(i, j);
       cutlass::Array<Number, kFragment> result;
       Number lines[2][kReduces ? kReductions : 1][kLine];  // of each row, what is reduced
       CUTLASS_PRAGMA_UNROLL
@@ -405,11 +371,11 @@ struct FunctionCallbacks : cutlass::epilogue::fusion::Sm90VisitorImpl<> {
       using Ports = typename Function::Arguments;
       AllPorts<Function>::choose(static_cast<Ports&>(chosen), static_cast<Ports const&>(params->given), batch);
       if constexpr (kIsGated) chosen.target = params->given.target.of(batch);
-      return Made{*params, chosen,   *shared, source, where, thread, tile_m, tile_n, batch,
-                  turn,    is_first, {},      {},     {},    {},     {},     {},     {}};
+      return Made{*params, chosen, *shared,  source, where, thread, tile_m, tile_n,
+                  batch,   turn,   is_first, {},     {},    {},     {},     {}};
     } else {
-      return Made{*params, params->given, *shared, source, where, thread, tile_m, tile_n, batch,
-                  turn,    is_first,      {},      {},     {},    {},     {},     {},     {}};
+      return Made{*params, params->given, *shared,  source, where, thread, tile_m, tile_n,
+                  batch,   turn,          is_first, {},     {},    {},     {},     {}};
     }
   }
 };
